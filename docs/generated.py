@@ -20,13 +20,13 @@ from typer.testing import CliRunner
 
 import graphcut
 import graphcut.cli
-from graphcut.analysis.axes.rules import RULES
 from graphcut.automating.record import AutoRecord
 from graphcut.cli.application import app as command
 from graphcut.core.manifest import Manifest
+from graphcut.costs.cluster import SimulatedCluster
 from graphcut.drawing import json_records
-from graphcut.planning.cluster import SimulatedCluster
 from graphcut.planning.plan_files import PlanFile
+from graphcut.sharding.axes.rules import RULES
 
 if TYPE_CHECKING:
     from sphinx.addnodes import pending_xref

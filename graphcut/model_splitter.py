@@ -12,10 +12,10 @@ from .core.errors import UsageError
 from .loading.model import load
 from .planning.goals import Into
 from .planning.planner import plan
-from .running.pipelined import Pipeline
-from .running.scheduling.assignment import Via
 from .running.stage import SessionConfig
 from .surgery.cutting import split
+from .workers.pipelined import Pipeline
+from .workers.scheduling.assignment import Via
 
 
 class ModelSplitter:

@@ -29,13 +29,13 @@ from msgspec.structs import replace
 
 import graphcut
 from graphcut import Across, Device, Into, Limits, Model, Plan, SessionConfig, demos, stream
+from graphcut.costs.cluster import Cluster
 from graphcut.costs.weighing import weigh
-from graphcut.planning.cluster import Cluster
 from graphcut.planning.goals import Objective
 from graphcut.planning.planner import with_metrics
-from graphcut.running.run_log import RunLog
 from graphcut.simulating.scenario import scenario_of_plan
 from graphcut.simulating.simulator import simulate
+from graphcut.workers.run_log import RunLog
 
 NETCLUSTER = Path(__file__).with_name("netcluster")
 PROMPT, DECODED, ROUNDS = 128, 48, 3
@@ -294,7 +294,7 @@ def _compare(title: str, trial: Trial, cluster: Cluster, what: str, found: Seque
     is_period, is_decoder = what == "period", trial.objective == "decode"
     scenario, times = scenario_of_plan(again, trial.model, None), again.times
     assert times is not None  # noqa: S101 - it is a plan for a cluster
-    planned_s = times.objective(again.goal) if is_period else times.latency_s
+    planned_s = times.objective(again.goal.objective, again.goal.in_flight) if is_period else times.latency_s
     window = (None if is_decoder else WINDOW) if is_period else 1
     simulated_s = 1 / simulate(scenario, requests=100, window=window).per_s
     found_s = statistics.median(one["period_s"] for one in found)

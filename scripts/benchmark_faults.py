@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import Device, SessionConfig, stream
-from graphcut.running.run_log import RunLog
+from graphcut.workers.run_log import RunLog
 
 ROWS, WIDTH, LAYERS = 128, 256, 8
 PERIOD_S: Final = 0.03  #: between two requests.

@@ -18,12 +18,12 @@ from benchmark_run import SMALL, feeds_of, row
 
 import graphcut
 from graphcut import Cascade, Device, Into, Pipeline
-from graphcut.planning.cluster import ReliabilityModel, SimulatedCluster
-from graphcut.running.executors.protocol import Step
-from graphcut.running.run_log import RunLog
-from graphcut.running.scheduling.assignment import Via, scheduled_parts
+from graphcut.costs.cluster import ReliabilityModel, SimulatedCluster
 from graphcut.simulating.scenario import Scenario, scenario_of_plan
 from graphcut.simulating.simulator import simulate
+from graphcut.workers.executors.protocol import Step
+from graphcut.workers.run_log import RunLog
+from graphcut.workers.scheduling.assignment import Via, scheduled_parts
 
 REQUESTS = 100
 ROUNDS = 5

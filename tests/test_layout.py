@@ -21,8 +21,9 @@ PACKAGE = Path(graphcut.__file__).parent
 LAYERS = (
     {"core"},
     {"loading", "running"},
-    {"costs", "demos", "inputs"},
-    {"analysis"},
+    {"costs", "demos", "inputs", "transferring"},
+    {"sharding", "solving", "workers"},
+    {"analysis", "decoding"},
     {"planning", "verifying"},
     {"surgery"},
     {"benchmarking", "exporting", "model_splitter", "simulating"},
@@ -36,6 +37,7 @@ LAYERS = (
 LAYER = {module: layer for layer, modules in enumerate(LAYERS) for module in modules}
 ONNX_MODULES = {
     "loading",
+    "sharding",
     "surgery",
     "verifying",
     "costs",

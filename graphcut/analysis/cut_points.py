@@ -12,9 +12,9 @@ from ..core.product import Product
 from ..costs.caches import sized_dims
 from ..loading.model import Model, ModelLike, load
 from ..loading.operations import operations_of
+from ..sharding.axes.classes import AxisAnalysis, AxisClass
+from ..sharding.axes.factors import FoundRule
 from . import dataflow
-from .axes.classes import AxisAnalysis, AxisClass
-from .axes.factors import FoundRule
 from .liveness import Liveness
 from .repeated_blocks import RepeatedBlock, repeated_block
 

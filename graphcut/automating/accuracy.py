@@ -11,12 +11,12 @@ import numpy as np
 
 from ..core.errors import GraphcutError, RecordError, UsageError
 from ..core.states import LOGITS
+from ..costs.facts import states_of_model
+from ..decoding.token_inputs import TokenChunk, input_array, role_of
+from ..decoding.tokenizer import package
 from ..loading.model import Model
-from ..running.decoding.token_inputs import TokenChunk, input_array, role_of
 from ..running.stage import SessionConfig
-from ..running.text.tokenizer import package
 from ..running.values import NON_NUMPY_TYPES, is_numeric_tensor, to_array
-from ..verifying.facts import states_of_model
 from ..verifying.numerical import run_whole
 
 Array = np.ndarray[Any, np.dtype[Any]]

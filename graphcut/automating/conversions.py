@@ -21,9 +21,9 @@ from ..analysis.repeated_blocks import repeated_block
 from ..core.errors import GraphcutError, UsageError
 from ..core.text import printable
 from ..core.units import size
+from ..decoding.token_inputs import role_of
 from ..loading.model import Model
 from ..loading.subgraphs import domain, is_external, tensors_in
-from ..running.decoding.token_inputs import role_of
 from ..running.process_memory import available_bytes
 from ..surgery.model_files import write_model
 from .accuracy import Feeds

@@ -23,15 +23,15 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 from ..core.atomic_files import replacing
 from ..core.errors import GraphcutError
 from ..core.product import Product
+from ..costs.cluster import Cluster, Host, NetworkLink
 from ..costs.device import Device
-from ..planning.cluster import Cluster, Host, NetworkLink
 from ..planning.goals import At, Into
 from ..planning.planner import plan
-from ..running.pipelined import stream
-from ..running.run_log import RunLog
-from ..running.scheduling.assignment import Via
 from ..running.stage import SessionConfig, session_options
 from ..surgery.cutting import split
+from ..workers.pipelined import stream
+from ..workers.run_log import RunLog
+from ..workers.scheduling.assignment import Via
 
 _ROWS: Final = 512
 _WIDTH: Final = 1024
@@ -153,7 +153,7 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
     that is `step_s`, and what it takes longer on another one is two messages. Returns the most disturbed calibration,
     too. The errors are those of `measure_cluster`.
     """
-    from ..running.executors.ray_measuring import Machine, measure_cluster
+    from ..workers.executors.ray_measuring import Machine, measure_cluster
 
     found = measure_cluster(partial(calibrate, seconds=seconds), insecure=insecure)
     links = dict(found.links)

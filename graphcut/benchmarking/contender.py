@@ -19,10 +19,10 @@ import onnxruntime as ort
 from ..core.errors import MemoryCapError
 from ..running.in_process.runner import Runner
 from ..running.npz_files import save_outputs
-from ..running.pipelined import Pipeline
 from ..running.process_memory import status_bytes, unloaded_library_bytes
-from ..running.scheduling.assignment import Via
 from ..running.stage import Optimization, SessionConfig, session_options
+from ..workers.pipelined import Pipeline
+from ..workers.scheduling.assignment import Via
 from .ways import CORES
 
 Feeds = Mapping[str, Any]

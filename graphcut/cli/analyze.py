@@ -21,11 +21,11 @@ def analyze(
 
     With --axes along which axes its layers can be divided; --discover also runs operators without a rule.
     """
-    from ..analysis.axes.table import ClassRow, aligned, class_rows
     from ..analysis.cut_points import Analysis
     from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
     from ..drawing.scene_builders import scene_of_analysis
     from ..drawing.terminal.scene import draw_scene
+    from ..sharding.axes.table import ClassRow, aligned, class_rows
 
     analysis = Analysis(load(model, dim))
     if discover:

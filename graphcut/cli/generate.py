@@ -24,7 +24,7 @@ from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
-    from ..running.decoding.generation import Generation
+    from ..decoding.generation import Generation
 
 _SOME_FAILED: Final = 3
 _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
@@ -55,7 +55,7 @@ def generate(
     at every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
     from ..core.states import parse_state_pairs
-    from ..running.decoding import generation
+    from ..decoding import generation
 
     given = given_options(ctx)
     check_applicable(given, NEEDS_MEMORY, given)
@@ -137,8 +137,8 @@ def _generated(
 ) -> tuple[list[int], dict[str, object]]:
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
     from ..core.states import states_of
+    from ..decoding.token_inputs import role_of
     from ..inputs.generating import generate as generate_inputs
-    from ..running.decoding.token_inputs import role_of
 
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
     roles = {name: role_of(tensor) for name, tensor in tensors.items()}

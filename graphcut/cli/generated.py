@@ -18,10 +18,10 @@ from .output import say, settings, workers_notes
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
-    from ..running.decoding.generation import DecodingSettings, FinishReason, Generation
-    from ..running.run_log import RunLog
+    from ..decoding.generation import DecodingSettings, FinishReason, Generation
+    from ..decoding.tokenizer import Tokenizer
     from ..running.sampling import Sampling
-    from ..running.text.tokenizer import Tokenizer
+    from ..workers.run_log import RunLog
 
 _CONTROLS: Final = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -123,7 +123,7 @@ def converse(
     as_json: bool,
 ) -> None:
     """Answer each line of the standard input, as it comes. Ctrl-C ends an answer."""
-    from ..running.decoding.decoding_service import DecodingService
+    from ..decoding.decoding_service import DecodingService
 
     messages: list[dict[str, str]] = []
     with DecodingService(cascade, most=1, **settings) as service:

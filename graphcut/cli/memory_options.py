@@ -13,8 +13,8 @@ from .output import complain, say
 
 if TYPE_CHECKING:
     from ..core.manifest import Part
-    from ..running.in_process.limited_worker import LimitedWorker
     from ..running.in_process.runner import Runner
+    from ..workers.executors.limited_worker import LimitedWorker
 
 NEEDS_MEMORY: Final = dict.fromkeys(("--exact", "--force-memory"), "--memory")  #: the options that apply with it.
 

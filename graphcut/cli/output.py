@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
 
-    from ..running.run_log import RunLog
-    from ..running.scheduling.requests import ScheduledPart
+    from ..workers.run_log import RunLog
+    from ..workers.scheduling.requests import ScheduledPart
 
 INTERRUPTED: Final = 130  #: the exit code after Ctrl-C.
 _WIDE: Final = 10_000  #: columns for output that is not a terminal: nothing is shortened in a pipe or a file.
@@ -205,7 +205,7 @@ def put_trace(log: RunLog, parts: Sequence[ScheduledPart], workers: Sequence[str
     from ..drawing.svg.schedule_chart import schedule_svg
     from ..drawing.terminal.schedule import draw_schedule
     from ..drawing.terminal.screen import screen_on
-    from ..running.run_log import save_trace
+    from ..workers.run_log import save_trace
 
     schedule = schedule_of(log, workers, parts, f"the first of {count(log.answered, 'request')}")
     if path.suffix.lower() == ".svg":

@@ -19,7 +19,7 @@ def pack(
 
     It has its parts, their weights, the manifest and the tokenizer. The same command goes on after an interruption.
     """
-    from ..running.fetching import fetch
+    from ..transferring.fetching import fetch
 
     root = open_(cascade_path, check_files=False).root.resolve()
     with writing(verb="packing") as progress:

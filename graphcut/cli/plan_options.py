@@ -13,8 +13,8 @@ from typer import Option
 from ..core.errors import UsageError
 from ..core.units import count as count_of
 from ..core.units import parse_bytes
-from ..costs.device import Device
-from ..planning.goals import Across, At, Counted, Goal, Heads, Into, Limits, Measure, Objective, Recomputing, Within
+from ..costs.device import Counted, Device
+from ..planning.goals import Across, At, Goal, Heads, Into, Limits, Measure, Objective, Recomputing, Within
 from .application import given_options
 from .common_options import Outputs, Profile, Texts, Tokens, listed_names, names_in, numbered, output_names
 from .shard import Exact
@@ -141,7 +141,7 @@ class PlanOptions:
         return plan_of
 
     def _goal(self) -> Goal | None:
-        from ..planning.cluster import read_cluster
+        from ..costs.cluster import read_cluster
 
         if self.at_nodes is not None:
             return At(names_in(self.at_nodes))

@@ -132,8 +132,8 @@ def _on_workers(
 ) -> Iterator[_Answers]:
     """The outputs of each input, in order, from a pipeline of workers; afterwards a summary is printed."""
     from ..drawing.terminal.runs import draw_run_log
-    from ..running.pipelined import Pipeline
-    from ..running.scheduling.assignment import scheduled_parts
+    from ..workers.pipelined import Pipeline
+    from ..workers.scheduling.assignment import scheduled_parts
 
     parts = [part.file for part in feeds.cascade.parts]
     with Pipeline(

@@ -36,8 +36,8 @@ def shard(
     The result is one ordinary model, in which every layer that can be divided stands once for each rank.
     """
     from ..drawing.json_records import sharding_record
-    from ..surgery.sharding.sharding import describe
-    from ..surgery.sharding.sharding import shard as sharded
+    from ..surgery.sharding import describe
+    from ..surgery.sharding import shard as sharded
 
     if ranks is None and shares is None:
         raise UsageError("neither --ranks nor --shares is given", hint="for example --ranks 2, or --shares 3:1")

@@ -105,7 +105,7 @@ def cutter(options: PlanOptions, shares: str | None = None, *, discover: bool = 
     """The function that plans a model and prepares its parts. The options are checked before any model is opened."""
     from ..surgery.cutting import prepare
     from ..surgery.ranks import prepare_ranks
-    from ..surgery.sharding.sharding import division_of
+    from ..surgery.sharding import division_of
 
     is_ranked = _is_ranked(options, shares)
     has_goal = any(option in GOALS for option in given_options(options.ctx))

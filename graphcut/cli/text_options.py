@@ -13,8 +13,8 @@ from ..core.units import parse_bytes
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
+    from ..decoding.tokenizer import Tokenizer
     from ..running.sampling import Sampling
-    from ..running.text.tokenizer import Tokenizer
 
 _KEPT_OF_A_CHAT: Final = "1GiB"
 
@@ -42,7 +42,7 @@ class TextOptions:
             )
         if not (texts or self.stop or self.chat):
             return prompts, None
-        from ..running.text.tokenizer import Tokenizer
+        from ..decoding.tokenizer import Tokenizer
 
         tokenizer = Tokenizer(cascade)
         return [*prompts, *map(tokenizer.encode, texts)], tokenizer

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ..core.manifest import SessionSettings
 
 if TYPE_CHECKING:
     from .weighing import Costs
+
+
+Counted = Literal["activations", "inputs", "cache"]
+"""What counts as memory of a part besides its files: activations, inputs, KV cache."""
 
 
 class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

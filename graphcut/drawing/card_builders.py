@@ -7,9 +7,10 @@ from typing import get_args
 from ..core.errors import CascadeError
 from ..core.graph import Graph
 from ..core.manifest import Cascade, Part
+from ..costs.device import Counted
 from ..loading.model import Model
 from ..planning.by_goal.cluster_mapping import COUNTING
-from ..planning.goals import Across, Counted, Goal, Within
+from ..planning.goals import Across, Goal, Within
 from ..planning.plans import Plan
 from .scene import Card
 

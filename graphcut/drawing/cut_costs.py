@@ -6,17 +6,17 @@ from math import inf
 from typing import Final
 
 from ..core.wiring import MESSAGE_BYTES
-from ..costs.device import Device, run_s
+from ..costs.cluster import Cluster, Host, NetworkLink
+from ..costs.device import Counted, Device, run_s
 from ..costs.matching import apply_table
 from ..costs.weighing import weigh
 from ..loading.model import Model
 from ..planning.by_goal.cluster_mapping import COUNTING
-from ..planning.cluster import Cluster, Host, NetworkLink
 from ..planning.disk_size import serialized_sizes
-from ..planning.goals import Across, Counted, Into, Within
+from ..planning.goals import Across, Into, Within
 from ..planning.plans import ANY_DEVICE, Plan
+from ..planning.predictions import travelling
 from ..planning.results import Optimality
-from ..planning.transfers import travelling
 
 _VALUES: Final[Mapping[str, str]] = {
     "time": "busy_s",

@@ -17,9 +17,9 @@ from ..core.graph import Graph
 from ..core.manifest import Cascade, Manifest
 from ..core.wiring import DependencyMap, Tensor
 from ..costs.device import Device
+from ..costs.device_groups import DeviceGroup, ModeCosts, Rank
 from ..costs.matching import Coverage
 from ..loading.model import Model
-from ..planning.device_groups import DeviceGroup, ModeCosts, Rank
 from ..planning.goals import Goal, Limits
 from ..planning.plans import Plan
 from ..planning.predictions import PartMetrics
@@ -30,7 +30,7 @@ from .changes.record import Changes
 from .verification_records import RECORDS
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
-    from ..surgery.sharding.sharding import Sharding
+    from ..surgery.sharding import Sharding
 
 
 def dumps(record: object, *, indent: int = 2) -> str:

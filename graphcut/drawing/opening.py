@@ -25,7 +25,7 @@ from .scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from .svg.document import svg_of
 
 if TYPE_CHECKING:
-    from ..planning.cluster import SimulatedCluster
+    from ..costs.cluster import SimulatedCluster
     from ..simulating.scenario import Scenario
 
 OutputFormat = Literal["html", "svg", "dot", "mermaid"]  #: the formats that a scene is drawn in as text.

@@ -9,9 +9,9 @@ from ..costs.caches import find_caches, sized_dims
 from ..loading.model import Model
 from ..planning.goals import Across
 from ..planning.plans import Plan
-from ..running.run_log import RunLog
 from ..simulating.scenario import scenario_of_plan
 from ..simulating.simulator import simulate
+from ..workers.run_log import RunLog
 from .schedule import REQUESTS, Schedule, schedule_of
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from ..benchmarking.comparison import WayResult
 from ..core.manifest import Cascade
-from ..running.decoding.generation import FinishReason, Generation
+from ..decoding.generation import FinishReason, Generation
 
 
 class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="schema", tag="graphcut.benchmark/1"):

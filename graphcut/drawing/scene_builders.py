@@ -7,7 +7,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
-from ..analysis.axes.table import class_rows, few
 from ..analysis.cut_points import Analysis
 from ..core.manifest import MANIFEST, Cascade
 from ..core.text import shell_word
@@ -17,6 +16,7 @@ from ..costs.weighing import Costs
 from ..loading.model import Model, TensorBytes
 from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
+from ..sharding.axes.table import class_rows, few
 from . import sentences
 from .card_builders import cascade_card, file_bytes, own_nodes, plan_card, replica_counts
 from .cut_costs import cut_costs_of

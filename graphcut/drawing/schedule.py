@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ..running.run_log import RunLog, Span
+from ..workers.run_log import RunLog, Span
 
 REQUESTS: Final = 3  #: so many are drawn.
 

@@ -8,13 +8,13 @@ from ..core.text import printable
 from ..core.units import count, duration, operations, size
 from ..core.wiring import Unit
 from ..costs.caches import find_caches
+from ..costs.device_groups import DeviceGroup
 from ..costs.matching import Coverage
 from ..loading.model import Model, Sizes
-from ..planning.device_groups import DeviceGroup
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
-from ..planning.solver.recompute import Recomputed
+from ..solving.recompute import Recomputed
 from .scene import Card, CutOption, Scene, totals_of
 
 _MAX_NAMES: Final = 6

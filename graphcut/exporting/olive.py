@@ -16,9 +16,9 @@ from olive.passes import Pass
 from olive.passes.pass_config import PassConfigParam
 
 from ..core.errors import CascadeError, UsageError
+from ..costs.cluster import read_cluster
 from ..costs.tables import read_table
 from ..loading.model import load
-from ..planning.cluster import read_cluster
 from ..planning.goals import Across, Goal, Into, Within
 from ..planning.planner import plan
 from ..surgery.cutting import split

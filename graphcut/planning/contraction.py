@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
 from ..core.graph import Graph
-from .instance import Parts
-from .solver.topological_orders import kahn
+from ..solving.instance import Parts
+from ..solving.topological_orders import kahn
 
 
 def predecessors(graph: Graph, node: int) -> set[int]:

@@ -12,21 +12,21 @@ from ..analysis.cut_points import Analysis
 from ..core.graph import Graph
 from ..costs.caches import nodes_touching
 from ..costs.device import Device, NodeSeconds, run_s
+from ..costs.device_groups import DeviceGroup
 from ..costs.matching import apply_table, cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs
-from .device_groups import DeviceGroup
+from ..sharding.rank_costs import RankCosts
+from ..solving.instance import Parts
+from ..solving.recompute import Recomputed, TransferPrices, recompute, repeated
 from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, Goal, Into, Limits
-from .instance import Parts
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, same_parts
 from .predictions import part_metrics
 from .problem import PlanningProblem
-from .rank_costs import RankCosts
 from .replicable import inexact_copies
 from .results import Solution
-from .solver.recompute import Recomputed, TransferPrices, recompute, repeated
 
 _TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 

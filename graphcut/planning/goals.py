@@ -11,16 +11,12 @@ from msgspec.structs import fields, force_setattr
 from ..core.errors import wrong_type
 from ..core.product import Product, short_repr
 from ..core.units import parse_bytes
-from .cluster import Cluster
+from ..costs.cluster import Cluster
+from ..costs.device import Counted
+from ..costs.device_groups import RankMode
 
 Measure = Literal["time", "layers", "bytes", "flops"]  #: what parts are balanced by.
-Counted = Literal["activations", "inputs", "cache"]
-"""What counts as memory of a part besides its files: activations, inputs, KV cache."""
-
 Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]  #: what a plan for a cluster optimizes.
-RankMode = Literal["exact", "sum"]
-"""How pieces of ranks are joined where an axis is contracted; see `analysis.axes.division.Mode`."""
-
 Recomputing = Literal["auto", "never", "approximate"]  #: what parts may recompute.
 
 

@@ -16,19 +16,19 @@ from ..core.graph import Graph, partition
 from ..core.manifest import read_record
 from ..core.text import shell_word
 from ..costs.device import Device
+from ..costs.device_groups import DeviceGroup, ModeCosts, Rank
 from ..costs.matching import Coverage
 from ..costs.tables import CostRow, CostTable
 from ..costs.weighing import weigh
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
-from .device_groups import DeviceGroup, ModeCosts, Rank
+from ..solving.recompute import Recomputed
 from .goals import Across, At, Goal, Limits
 from .node_names import guess
 from .planner import with_metrics
 from .plans import ANY_DEVICE, Plan, check_limits
 from .predictions import PartMetrics
 from .results import FrontPlan, Optimality, Reason
-from .solver.recompute import Recomputed
 
 FORMAT: Final = "graphcut.plan/1"
 

@@ -19,26 +19,26 @@ from msgspec.structs import replace as changed
 from ..analysis.cut_points import Analysis, AnalysisLike, analyze
 from ..core.errors import PlanError, UsageError
 from ..costs.caches import DecoderProfile, sized_dims
+from ..costs.device_groups import DeviceGroup, ModeCosts, RankMode
 from ..costs.matching import cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
+from ..sharding.rank_costs import RankCosts
+from ..solving.recompute import repeated
 from .by_goal.cluster_mapping import plan_across
 from .by_goal.cut_at_nodes import parts_at
 from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
-from .device_groups import DeviceGroup, ModeCosts
 from .finishing import Finisher
-from .goals import Across, At, Goal, Heads, Into, Limits, RankMode, Within, check_goal
+from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, check_limits, same_parts
+from .predictions import travelling
 from .problem import PlanningProblem, problem_of
-from .rank_costs import RankCosts
 from .replicable import replicable_nodes, rewritable_nodes
 from .results import FrontPlan, Optimality, Solution, optimality_of, reasons
-from .solver.recompute import repeated
-from .transfers import travelling
 
 _TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.

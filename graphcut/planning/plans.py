@@ -10,20 +10,20 @@ from ..core.graph import Graph, Partition, partition
 from ..core.product import Product, short_repr
 from ..core.units import count, size
 from ..costs.device import Device
+from ..costs.device_groups import DeviceGroup, ModeCosts
 from ..costs.matching import Coverage
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs
 from ..loading.model import Model
+from ..solving.instance import Parts
+from ..solving.recompute import Recomputed
+from ..solving.transfers import RequestTimes, totals
 from .by_goal.cluster_mapping import COUNTING
-from .device_groups import DeviceGroup, ModeCosts
 from .goals import Across, Goal, Into, Limits, Within
-from .instance import Parts
 from .node_names import find_nodes
 from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
 from .replicable import inexact_copies
 from .results import FrontPlan, Optimality, Reason
-from .solver.recompute import Recomputed
-from .transfers import RequestTimes, totals
 
 _MOST_IN_REPR: Final = 6
 
@@ -134,7 +134,7 @@ class Plan(Product):
             case Into(by="time" | "bytes" | "flops"):
                 return max(self.expense)
             case Across(objective="throughput" | "latency" | "decode") as goal if self.times is not None:
-                return self.times.objective(goal)
+                return self.times.objective(goal.objective, goal.in_flight)
             case Across(objective="bytes") as goal:
                 is_far = [device.name != goal.cluster.driver.name for device in self.devices]
                 rows = zip(self.metrics, is_far, strict=True)

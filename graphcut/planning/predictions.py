@@ -2,17 +2,22 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from ..core.graph import Block, Partition
-from ..costs.device import Device, NodeSeconds
+from ..core.states import LOGITS
+from ..core.wiring import asked_for
+from ..costs.cluster import Cluster
+from ..costs.device import Counted, Device, NodeSeconds
 from ..costs.weighing import Costs, peak_bytes
-from .cluster import Cluster
+from ..solving.transfers import DRIVER, RequestTimes, SentTensor, request_times
 from .disk_size import SerializedSizes
-from .goals import Across, Counted, Goal
-from .transfers import DRIVER, RequestTimes, SentTensor, request_times, travelling
+from .goals import Across, Goal
+
+_TOKEN_BYTES: Final = 8  #: of the token that a step returns while decoding.
 
 
 class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,3 +147,18 @@ def counted_bytes(block: Block, costs: Costs, counting: Collection[Counted]) -> 
         own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
         total += peak_bytes(graph, nodes, own, writes=block.writes, copies=set(block.replicas))
     return total
+
+
+def travelling(goal: Across, costs: Costs) -> dict[str, int]:
+    """The inputs of the model that the driver sends, the outputs that it gets (those that are asked for), their bytes.
+
+    While decoding, caches stay where they are, and the token that is chosen comes in place of the logits.
+    """
+    graph, is_decoding = costs.model.graph, goal.objective == "decode"
+    kept = {name for cache in costs.caches for name in (cache.past, cache.present)} if is_decoding else set()
+    sizes = {name: costs.tensor_bytes[name][0] for name in (*graph.reads, *asked_for(graph.writes, goal.outputs))}
+    return {
+        name: _TOKEN_BYTES if is_decoding and LOGITS.search(name.lower()) else number
+        for name, number in sizes.items()
+        if name not in kept
+    }

@@ -13,14 +13,15 @@ from ..analysis.cut_points import Analysis
 from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph
 from ..core.units import count
+from ..costs.device import Counted
+from ..costs.device_groups import DeviceGroup
 from ..costs.weighing import Costs, peak_bytes
+from ..sharding.rank_costs import RankCosts
+from ..solving.instance import Floats, Hyperedges, Ints, Parts, Replicas, Workload, exact, quantum_for
 from .contraction import contract, predecessors, successors
-from .device_groups import DeviceGroup
 from .disk_size import SerializedSizes
-from .goals import Counted, Limits
-from .instance import Floats, Hyperedges, Ints, Parts, Replicas, Workload, exact, quantum_for
+from .goals import Limits
 from .node_names import find_nodes
-from .rank_costs import RankCosts
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Final
 
 from ..core.graph import Graph
 from ..costs.weighing import Costs
+from ..solving.recompute import MOST_WEIGHT_BYTES
 from .contraction import predecessors, successors
-from .solver.recompute import MOST_WEIGHT_BYTES
 
 _MOST_SHARE: Final = 0.1  #: of the run time of the model: more is not cheap.
 _MOST_NODES: Final = 256

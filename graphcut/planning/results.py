@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from ..costs.device import Device
-from .instance import Floats
+from ..solving.chain_dp import COMBINED, Aggregation
+from ..solving.instance import Floats
+from ..solving.search import SearchResult
 from .problem import PlanningProblem
-from .solver.chain_dp import COMBINED, Aggregation
-from .solver.search import SearchResult
 
 _TOLERANCE: Final = 1e-6
 """A value that exceeds its bound by this share is equal to it: the tolerance of the exact solver."""

@@ -1,4 +1,4 @@
-"""Running a cascade, in this process (`in_process`), on workers (`executors`, `scheduling`), or as a decoder.
+"""Run parts in this process.
 
 Needs numpy, onnxruntime, msgspec and `core` only: a machine that runs parts installs no onnx.
 """

@@ -15,7 +15,7 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from ..planning.cluster import LinkEnds, ReliabilityModel, SimulatedCluster
+from ..costs.cluster import LinkEnds, ReliabilityModel, SimulatedCluster
 from .clock import Clock, ScheduledEvent
 
 RETRANSMIT_S: Final = 0.2  #: a lost message is sent again after this time: Linux's minimum (RFC 6298 says 1 s).

@@ -14,18 +14,18 @@ from ..core.errors import UsageError
 from ..core.manifest import Cascade
 from ..core.product import Product
 from ..core.wiring import Tensor, asked_for
+from ..costs.cluster import ScheduledFailure, SimulatedCluster
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model, load
-from ..planning.cluster import ScheduledFailure, SimulatedCluster
 from ..planning.goals import Across
 from ..planning.planner import with_metrics
 from ..planning.plans import Plan
-from ..planning.transfers import travelling
-from ..running.scheduling.assignment import scheduled_parts
-from ..running.scheduling.load_balancing import even_bounds, spans_of
-from ..running.scheduling.requests import ScheduledPart
+from ..planning.predictions import travelling
 from ..surgery.ranks import prepare_groups
+from ..workers.scheduling.assignment import scheduled_parts
+from ..workers.scheduling.load_balancing import even_bounds, spans_of
+from ..workers.scheduling.requests import ScheduledPart
 
 _MAX_LISTED: Final = 8  #: how many names a message lists.
 

@@ -20,9 +20,9 @@ from typing import Final, cast
 
 from msgspec.structs import replace as changed
 
-from ..planning.cluster import ReliabilityModel
-from ..running.executors.protocol import Died, Done, Event, Executor, Handle, Lost, Ready, Step
+from ..costs.cluster import ReliabilityModel
 from ..running.values import Value
+from ..workers.executors.protocol import Died, Done, Event, Executor, Handle, Lost, Ready, Step
 from .clock import Clock, ScheduledEvent
 from .network import Network, Transfer
 from .scenario import Scenario

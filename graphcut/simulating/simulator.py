@@ -9,10 +9,10 @@ from typing import Final
 from msgspec.structs import replace as changed
 
 from ..core.errors import RunError, UsageError
-from ..running.run_log import RunLog
-from ..running.scheduling.requests import Request, Routing
-from ..running.scheduling.scheduler import Scheduler
-from ..running.scheduling.worker_pool import WorkerState
+from ..workers.run_log import RunLog
+from ..workers.scheduling.requests import Request, Routing
+from ..workers.scheduling.scheduler import Scheduler
+from ..workers.scheduling.worker_pool import WorkerState
 from .results import DeviceUse, Latency, LinkUse, SimulationResult
 from .scenario import Scenario
 from .simulated_executor import SimulatedExecutor

@@ -6,12 +6,12 @@ from onnx import ModelProto, ValueInfoProto
 
 from ..core.errors import ModelError
 from ..core.graph import Block
+from ..costs.facts import boundary_type, boundary_value, half_source
 from ..loading.derived_tensors import cast, copies
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
 from ..loading.shape_inference import UNKNOWN
 from ..loading.subgraphs import functions_called
-from ..verifying.facts import boundary_type, boundary_value, half_source
 
 
 def part_model(model: Model, block: Block) -> ModelProto:

@@ -6,24 +6,24 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from ..analysis.axes.division import Division, Mode, Stage, divide
 from ..core.errors import PlanError, UsageError
 from ..core.manifest import Cascade
 from ..costs.caches import find_caches, sized_dims
 from ..costs.device import Device
+from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
 from ..loading.model import Model, ModelLike, load, read_model
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning import planner
-from ..planning.device_groups import ranks_of
 from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
 from ..planning.predictions import counted_bytes
+from ..sharding.axes.division import Division, Stage, divide
+from ..sharding.phases import rank_parts
+from ..sharding.rewriting import sharded_graph
 from .model_files import place_values
 from .part_models import part_model
-from .sharding.phases import rank_parts
-from .sharding.rewriting import sharded_graph
-from .sharding.sharding import division_of, fill_slices, pieces_of, write_note_of
+from .sharding import division_of, fill_slices, pieces_of, write_note_of
 from .splitting import PartFile, PreparedFiles, Progress, output_folder, write
 
 
@@ -33,7 +33,7 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
     *,
     ranks: int | None = None,
     shares: Sequence[int] | None = None,
-    mode: Mode = "exact",
+    mode: RankMode = "exact",
     stages: Plan | Goal | None = None,
     discover: bool = False,
     force: bool = False,

@@ -33,6 +33,7 @@ from ..core.product import Product
 from ..core.units import count, size
 from ..core.wiring import wire
 from ..costs.device import Device
+from ..costs.facts import half_source, model_facts, part_facts
 from ..loading.derived_tensors import sent_name
 from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
@@ -40,7 +41,6 @@ from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
-from ..verifying.facts import half_source, model_facts, part_facts
 from .model_files import Storage, check_sharing
 from .part_models import part_model
 

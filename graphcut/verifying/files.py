@@ -7,9 +7,9 @@ from ..core.errors import GraphcutError
 from ..core.manifest import Cascade, CascadeLike, Part, open_cascade, wrong_sizes
 from ..core.product import Product
 from ..core.units import count, size
+from ..costs.facts import weight_facts
 from ..loading.fingerprint import graph_digest
 from ..loading.model import load
-from .facts import weight_facts
 from .manifest_check import wrong_bytes, wrong_in_part
 
 

@@ -18,8 +18,6 @@ import msgspec
 import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
-from ..analysis.axes.factors import Factor, FoundRule
-from ..analysis.axes.rules import RULES
 from ..core.atomic_files import cache_folder
 from ..core.errors import GraphcutError
 from ..core.units import size
@@ -29,6 +27,8 @@ from ..loading.model import Model, read_model
 from ..loading.operations import Operation, constants_in, operations_of
 from ..loading.shape_inference import tensor_of_initializer, tensor_of_type, type_proto
 from ..loading.subgraphs import callee_key, has_subgraphs
+from ..sharding.axes.factors import Factor, FoundRule
+from ..sharding.axes.rules import RULES
 from .operator_runs import OperatorRuns
 
 MOST_FILES: Final = 1000

@@ -17,11 +17,11 @@ import msgspec
 from ..core.digests import ranges_of_blocks, unchanged_version, wrong_blocks
 from ..core.manifest import SHARDED_FILE, Cascade, Manifest, Part
 from ..core.units import count
+from ..costs.facts import boundary_type, contradicts, model_facts, shapes_contradict
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
 from ..loading.shape_inference import UNKNOWN, tensor_of_type
 from ..loading.subgraphs import is_external, tensors_in
-from .facts import boundary_type, contradicts, model_facts, shapes_contradict
 
 _SHOWN_ITEMS: Final = 4
 

@@ -26,10 +26,10 @@ import numpy as np
 import onnxruntime as ort
 from onnx import AttributeProto, ModelProto, ValueInfoProto
 
-from ..analysis.axes.factors import Factor, Place
 from ..core.errors import RunError
 from ..running.stage import SessionConfig, session_options
-from .rank_copies import scale
+from ..sharding.axes.factors import Factor, Place
+from ..sharding.rank_copies import scale
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Any]

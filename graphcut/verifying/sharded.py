@@ -6,7 +6,7 @@ node in the order of the sharded graph, and holds if every output of the model c
 - an input is one of the model, or a slice of one; slices of an input together are all of it;
 - an initializer is one of the model, or the slice of one that its note says, compared byte by byte;
 - a node is a node of the model, with the same attributes, that reads the same tensors whole; or it reads pieces of them
-  as one of the node's factors divides it (`analysis.axes.rules`), each for the same units, and has the attributes and
+  as one of the node's factors divides it (`sharding.axes.rules`), each for the same units, and has the attributes and
   constant inputs that follow from the number of units;
 - any other node joins pieces in their order, cuts a tensor into pieces, adds partial sums of which together every unit
   and every bias is one, or puts sizes into a shape.
@@ -27,8 +27,6 @@ import numpy as np
 from google.protobuf.message import Message
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
-from ..analysis.axes.factors import Factor, FoundRule, found_factors
-from ..analysis.axes.rules import PRODUCTS, factors_of
 from ..costs.caches import find_caches
 from ..loading.external_data import COLUMNS_BYTES, ByteRange, Columns, read_at, read_bytes, read_columns, same_bytes
 from ..loading.fingerprint import canonical, head_of, without_values
@@ -38,8 +36,10 @@ from ..loading.shape_inference import tensor_of_type
 from ..loading.slices import SHARDED, SliceNote, bytes_of_slice, inline_slice, note_of
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
-from .meanings import Meaning, Numbers, PartialSum, Patched, Piece, patched, piece_of, sequence, sum_of
-from .rank_copies import RankCopy, nameless
+from ..sharding.axes.factors import Factor, FoundRule, found_factors
+from ..sharding.axes.rules import PRODUCTS, factors_of
+from ..sharding.meanings import Meaning, Numbers, PartialSum, Patched, Piece, patched, piece_of, sequence, sum_of
+from ..sharding.rank_copies import RankCopy, nameless
 from .structural import Proof, has_same_values, inline_bytes
 
 _PIECE: Final = re.compile(r"(.*)\.(rank-\d+|of-a-piece)\b", re.DOTALL)

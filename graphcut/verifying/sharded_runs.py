@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ..loading.model import Model
 from ..running.stage import SessionConfig
 from ..running.values import Value, to_array, to_value
-from .meanings import Piece
+from ..sharding.meanings import Piece
 from .numerical import TensorComparison, compare_tensor, half_tolerance, random_tensors, run_whole
 from .sharded import ShardingProof
 

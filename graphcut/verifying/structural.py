@@ -27,6 +27,7 @@ from ..core.graph import Graph
 from ..core.manifest import Cascade, Part
 from ..core.product import Product
 from ..core.units import count
+from ..costs.facts import boundary_type, boundary_value, contradicts, half_source, nodes_of, part_facts
 from ..loading.derived_tensors import cast, copies
 from ..loading.external_data import read_bytes, same_bytes
 from ..loading.fingerprint import canonical, graph_digest, head_of, without_values
@@ -34,7 +35,6 @@ from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
-from .facts import boundary_type, boundary_value, contradicts, half_source, nodes_of, part_facts
 from .manifest_check import shown, wrong_bytes, wrong_in_manifest, wrong_in_part
 
 

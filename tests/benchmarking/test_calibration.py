@@ -13,8 +13,8 @@ from graphcut import Across, At, SessionConfig, demos
 from graphcut.benchmarking import calibration
 from graphcut.benchmarking.calibration import Calibration, calibrate, calibrate_cluster, save_cluster, save_device
 from graphcut.core.errors import GraphcutError
+from graphcut.costs.cluster import Cluster, Host, NetworkLink
 from graphcut.costs.device import Device
-from graphcut.planning.cluster import Cluster, Host, NetworkLink
 from graphcut.running.stage import session_options
 
 
@@ -45,7 +45,7 @@ def test_a_measured_cluster_is_read_as_it_was_written(origin: str | Host | None,
 @pytest.mark.parametrize("here", [("a", "b"), ()])
 def test_devices_of_one_machine_share_its_links(here: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two machines, each of which is two devices or one, are slower to each other than to the third one."""
-    ray_measuring = pytest.importorskip("graphcut.running.executors.ray_measuring", reason="Ray is not installed")
+    ray_measuring = pytest.importorskip("graphcut.workers.executors.ray_measuring", reason="Ray is not installed")
     names = [*here, "c", "d", "e"]
     found = ray_measuring.MeasuredCluster(
         {name: Calibration(Device(name="measured"), 3, 0.0) for name in names},

@@ -19,8 +19,8 @@ from graphcut import At, Cascade, CascadeError, UsageError
 from graphcut.benchmarking.comparison import WayResult, compare, largest_difference
 from graphcut.benchmarking.ways import WAYS, way_descriptions
 from graphcut.drawing.terminal.runs import draw_benchmark, draw_run_log
-from graphcut.running.executors.protocol import Step
-from graphcut.running.run_log import RunLog
+from graphcut.workers.executors.protocol import Step
+from graphcut.workers.run_log import RunLog
 
 from conftest import floats, model_of
 

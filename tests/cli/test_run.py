@@ -17,7 +17,7 @@ import graphcut
 from graphcut import UsageError
 from graphcut.cli.common_options import SessionOptions
 from graphcut.core.units import parse_bytes
-from graphcut.running.scheduling.scheduler import DEADLINE_S
+from graphcut.workers.scheduling.scheduler import DEADLINE_S
 
 from command_line import Result, Run, command, holdings, llm, own_llm, own_parts, parts, run
 from conftest import floats, model_of

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import graphcut
-from graphcut.analysis.axes.rules import RULES
 from graphcut.cli.application import app
+from graphcut.sharding.axes.rules import RULES
 
 from pages import ROOT
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace as changed
 from graphcut import Across, Analysis, At, Cluster, Device, Into, Limits, Plan, Within, analyze, demos, load, plan
 from graphcut.core.errors import UsageError
 from graphcut.core.units import duration
+from graphcut.costs.cluster import NetworkLink
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
-from graphcut.planning.cluster import NetworkLink
 from graphcut.planning.finishing import Finisher
 from graphcut.planning.goals import Goal
 from graphcut.planning.plans import ANY_DEVICE

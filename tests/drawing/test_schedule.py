@@ -14,10 +14,10 @@ from graphcut.drawing.svg.document import svg_of
 from graphcut.drawing.svg.schedule_chart import schedule_svg
 from graphcut.drawing.terminal.schedule import schedule_rows
 from graphcut.drawing.terminal.screen import UNICODE, Screen
-from graphcut.running.run_log import RunLog, Span
-from graphcut.running.scheduling.requests import ScheduledPart
 from graphcut.surgery.cutting import prepare
 from graphcut.surgery.splitting import write
+from graphcut.workers.run_log import RunLog, Span
+from graphcut.workers.scheduling.requests import ScheduledPart
 
 from browser import Show
 

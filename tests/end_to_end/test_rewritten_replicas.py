@@ -22,10 +22,10 @@ from graphcut.loading.derived_tensors import copies
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.goals import Limits, Recomputing
 from graphcut.planning.plan_files import replay, save_plan
-from graphcut.running.executors.processes import ProcessExecutor
-from graphcut.running.executors.protocol import Done, Ready, Step
 from graphcut.running.values import to_value
 from graphcut.verifying.structural import prove
+from graphcut.workers.executors.processes import ProcessExecutor
+from graphcut.workers.executors.protocol import Done, Ready, Step
 
 from tampering import edit_manifest, edit_part, redo_digests
 

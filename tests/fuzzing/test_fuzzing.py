@@ -27,13 +27,13 @@ from onnx import ModelProto
 
 import graphcut
 from graphcut import Across, GraphcutError, Into, Within, demos
+from graphcut.costs.cluster import read_cluster, read_simulated_cluster
 from graphcut.costs.tables import read_table, save_table, table_of
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.json_records import analysis_record, cascade_record, dumps
 from graphcut.drawing.opening import rendered_at, scenario_at
 from graphcut.inputs.generating import generate
 from graphcut.inputs.input_files import read_inputs
-from graphcut.planning.cluster import read_cluster, read_simulated_cluster
 from graphcut.planning.plan_files import replay
 from graphcut.simulating.simulator import simulate
 from graphcut.surgery.cutting import prepare, split

@@ -23,7 +23,7 @@ from graphcut.core.graph import Graph, Node, Weight, partition
 from graphcut.core.wiring import Tensor
 from graphcut.planning.by_goal.cut_at_nodes import parts_at
 from graphcut.planning.node_names import find_nodes
-from graphcut.planning.solver.min_cut import AFTER, BEFORE, FREE, cheapest_cut
+from graphcut.solving.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 
 from conftest import Draw, floats, model_of
 

@@ -18,12 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import Analysis, Plan, PlanError, UsageError, demos, verify
 from graphcut.costs.caches import find_caches, nodes_touching
-from graphcut.costs.device import Device
+from graphcut.costs.cluster import Cluster
+from graphcut.costs.device import Counted, Device
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.scene_builders import scene_of_plan
-from graphcut.planning.cluster import Cluster
 from graphcut.planning.disk_size import serialized_sizes
-from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Objective, Within
+from graphcut.planning.goals import Across, Heads, Into, Limits, Objective, Within
 from graphcut.planning.planner import default_dims, plan
 from graphcut.planning.problem import problem_of
 from graphcut.surgery.cutting import prepare
@@ -486,7 +486,7 @@ SAME = """
 import sys
 import graphcut
 from graphcut.costs.device import Device
-from graphcut.planning.cluster import Cluster
+from graphcut.costs.cluster import Cluster
 from graphcut.planning.goals import Across, Counted, Heads, Into, Limits, Within
 from graphcut.planning.planner import default_dims, plan
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from test_solver import Brute, Division, divided, less_is_better, problem_for, seconds_of
 
+from graphcut.costs.cluster import Cluster, Host, NetworkLink, Overlap
 from graphcut.costs.device import Device
 from graphcut.planning.by_goal.cluster_mapping import COUNTING, plan_across
-from graphcut.planning.cluster import Cluster, Host, NetworkLink, Overlap
 from graphcut.planning.goals import Across, Objective
-from graphcut.planning.instance import Hyperedges, Workload
 from graphcut.planning.problem import PlanningProblem
-from graphcut.planning.transfers import request_times, transfers_of
+from graphcut.solving.instance import Hyperedges, Workload
+from graphcut.solving.transfers import request_times, transfers_of
 
 __all__ = ("problem_for",)
 OBJECTIVES: tuple[tuple[Objective, int], ...] = (("throughput", 1), ("latency", 1), ("decode", 3))

@@ -18,9 +18,9 @@ import graphcut
 from graphcut import Analysis, Plan, demos
 from graphcut.core.errors import GraphcutError
 from graphcut.core.graph import partition
+from graphcut.costs.cluster import Cluster
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.weighing import Costs, weigh
-from graphcut.planning.cluster import Cluster
 from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Into, Limits, Recomputing, Within
 from graphcut.planning.planner import plan

@@ -17,13 +17,13 @@ from onnx import ModelProto, helper, numpy_helper
 import graphcut
 from graphcut import Across, Cluster, Device, Limits, Plan, PlanError, SimulatedCluster, UsageError, demos
 from graphcut.analysis.cut_points import Analysis, analyze
+from graphcut.costs.cluster import NetworkLink, Overlap
 from graphcut.costs.device import run_s
+from graphcut.costs.device_groups import DeviceGroup, RankMode, ranks_of, tried_groups
 from graphcut.costs.weighing import Costs, weigh
-from graphcut.planning.cluster import NetworkLink, Overlap
-from graphcut.planning.device_groups import DeviceGroup, ranks_of, tried_groups
-from graphcut.planning.goals import Objective, RankMode
+from graphcut.planning.goals import Objective
 from graphcut.planning.planner import plan, with_metrics
-from graphcut.planning.rank_costs import RankCosts
+from graphcut.sharding.rank_costs import RankCosts
 
 from conftest import floats, model_of
 
@@ -96,11 +96,11 @@ def test_a_plan_is_the_best_of_all_divisions_on_all_devices_and_groups(
     for objective in OBJECTIVES:
         goal = Across(cluster, objective, in_flight=2 if objective == "decode" else 1, ranks=3)
         times = [made.times for made in found]
-        best = min(one.objective(goal) for one in times if one is not None)
+        best = min(one.objective(goal.objective, goal.in_flight) for one in times if one is not None)
         made = plan(analysis, goal, limits=limits, costs=costs)
         assert made.times is not None
         assert made.outcome is not None
-        assert made.times.objective(goal) == pytest.approx(best, rel=1e-6)
+        assert made.times.objective(goal.objective, goal.in_flight) == pytest.approx(best, rel=1e-6)
         assert made.outcome.is_optimal
         bound = made.outcome.bound
         assert (1 / bound if objective == "decode" else bound) <= best * (1 + 1e-6)
@@ -121,9 +121,9 @@ def test_a_plan_that_avoids_or_pins_a_node_is_the_best_of_those_that_do(seed: in
     limits = Limits(recompute="never", inside_layers=True)
     for allowed, more in ((avoiding, {"avoid": (f"n{node}",)}), (pinned, {"pins": ((f"n{node}", part),)})):
         made = plan(analysis, goal, limits=replace(limits, **more), costs=costs)
-        best = min(one.objective(goal) for one in allowed if one is not None)
+        best = min(one.objective(goal.objective, goal.in_flight) for one in allowed if one is not None)
         assert made.times is not None
-        assert made.times.objective(goal) == pytest.approx(best, rel=1e-6)
+        assert made.times.objective(goal.objective, goal.in_flight) == pytest.approx(best, rel=1e-6)
         assert made.outcome is not None
         assert made.outcome.is_optimal
 

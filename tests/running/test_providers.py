@@ -18,7 +18,7 @@ from waiting import until
 import graphcut
 from graphcut import At, Cascade, RunError, Runner, SessionConfig
 from graphcut.core.manifest import Host
-from graphcut.running.scheduling.assignment import Via
+from graphcut.workers.scheduling.assignment import Via
 
 from conftest import ROOT, floats, model_of
 

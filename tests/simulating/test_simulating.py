@@ -20,13 +20,13 @@ from msgspec.structs import replace as changed
 import graphcut
 from graphcut import Across, Cluster, Device, Into, UsageError, demos
 from graphcut import NetworkLink as DirectLink
-from graphcut.planning.cluster import Host, ReliabilityModel, ScheduledFailure, SimulatedCluster
-from graphcut.planning.transfers import DRIVER, SentTensor, request_times
-from graphcut.running.scheduling.requests import ScheduledPart
+from graphcut.costs.cluster import Host, ReliabilityModel, ScheduledFailure, SimulatedCluster
 from graphcut.simulating.network import RETRANSMIT_S, LinkDirection, Route, Transfer, fair_shares
 from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
 from graphcut.simulating.simulated_executor import DETECTION_S, LOAD_BYTES_PER_S
 from graphcut.simulating.simulator import latency_of, simulate
+from graphcut.solving.transfers import DRIVER, SentTensor, request_times
+from graphcut.workers.scheduling.requests import ScheduledPart
 
 KB = 1000
 RATE = 1000.0 * KB

@@ -13,8 +13,8 @@ from test_sharding import MODELS, feeds_for, write_demo
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, UsageError, split_by_rank
-from graphcut.analysis.axes.division import Mode
 from graphcut.core.states import kept_states
+from graphcut.costs.device_groups import RankMode
 
 NAME = re.compile(r"part-(\d+)\.rank-(\d+)\.onnx")
 
@@ -28,7 +28,7 @@ def phase_of(file: str) -> int:
 @pytest.mark.parametrize(("mode", "stages"), [("exact", None), ("sum", Into(2))], ids=["exact", "sum, 2 stages"])
 @pytest.mark.parametrize("name", ["llm", "llm, tied", "resnet", "clip", "lstm", "unet", *STYLES, "tiny-llama-int4"])
 def test_parts_of_a_phase_need_nothing_of_each_other_and_compute_the_model(
-    name: str, mode: Mode, stages: Into | None, tmp_path: Path
+    name: str, mode: RankMode, stages: Into | None, tmp_path: Path
 ) -> None:
     path = MODELS[name](tmp_path)
     cascade = split_by_rank(path, tmp_path / "parts", shares=(2, 1, 1), mode=mode, stages=stages)

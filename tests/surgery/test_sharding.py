@@ -17,7 +17,8 @@ from sharded_models import FEW_UNITS, STYLES
 
 import graphcut
 from graphcut import GraphcutError, Into, Model, Sharding, UsageError, demos, shard
-from graphcut.analysis.axes.division import Mode, apportion
+from graphcut.costs.device_groups import RankMode
+from graphcut.sharding.axes.division import apportion
 
 from conftest import FIXTURES
 
@@ -152,7 +153,7 @@ def test_sum_differs_by_rounding_only(name: str, shares: tuple[int, ...], tmp_pa
 
 @pytest.mark.parametrize("mode", ["exact", "sum"])
 @pytest.mark.parametrize("name", FEW_UNITS)
-def test_other_classes_are_divided_where_units_are_too_few(name: str, mode: Mode, tmp_path: Path) -> None:
+def test_other_classes_are_divided_where_units_are_too_few(name: str, mode: RankMode, tmp_path: Path) -> None:
     path = write_style(FEW_UNITS[name])(tmp_path)
     feeds = feeds_for(path)
     whole = run(path, feeds)["y"]
@@ -177,14 +178,16 @@ def test_of_a_single_class_no_rank_has_more_units_than_one_must_have(ranks: int)
 
 @pytest.mark.parametrize("mode", ["exact", "sum"])
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_decoder_has_at_least_95_percent_of_its_linear_weights_divided(name: str, mode: Mode, tmp_path: Path) -> None:
+def test_a_decoder_has_at_least_95_percent_of_its_linear_weights_divided(
+    name: str, mode: RankMode, tmp_path: Path
+) -> None:
     sharding = shard(MODELS[name](tmp_path), tmp_path / "sharded.onnx", ranks=2, mode=mode)
     assert sharding.divided_share >= 0.95
 
 
 @pytest.mark.parametrize("mode", ["exact", "sum"])
 def test_layers_of_small_units_give_back_what_heads_that_do_not_divide_take_from_a_rank(
-    mode: Mode, tmp_path: Path
+    mode: RankMode, tmp_path: Path
 ) -> None:
     sharding = shard(MODELS["qwen"](tmp_path), tmp_path / "sharded.onnx", ranks=4, mode=mode)
     heads = next(divided for divided in sharding.division.classes if divided.axes.units == 3)

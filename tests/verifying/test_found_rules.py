@@ -13,8 +13,8 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 import graphcut
 from graphcut import Model, Verification
-from graphcut.analysis.axes.factors import Factor, Place
 from graphcut.core.atomic_files import cache_folder
+from graphcut.sharding.axes.factors import Factor, Place
 from graphcut.verifying import found_rules
 from graphcut.verifying.found_rules import find_rules
 from graphcut.verifying.operator_runs import OperatorRuns

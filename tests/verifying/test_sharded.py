@@ -13,8 +13,8 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
 import graphcut
 from graphcut import UsageError, demos, shard
-from graphcut.analysis.axes.division import Mode
 from graphcut.cli.common_options import OriginalOptions
+from graphcut.costs.device_groups import RankMode
 from graphcut.verifying.sharded import prove_sharded
 
 from conftest import FIXTURES
@@ -24,14 +24,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "surgery"))
 from sharded_models import STYLES, moe_like
 
 Edit = Callable[[ModelProto], None]
-Sharded = Callable[[str, Mode], tuple[Path, Path]]
+Sharded = Callable[[str, RankMode], tuple[Path, Path]]
 
 
 @pytest.fixture
 def sharded(tmp_path: Path) -> Sharded:
     """The paths of a model and of the model that it becomes on 3 ranks of unequal shares."""
 
-    def made(name: str, mode: Mode) -> tuple[Path, Path]:
+    def made(name: str, mode: RankMode) -> tuple[Path, Path]:
         path = tmp_path / "model.onnx"
         if name in STYLES:
             onnx.save(STYLES[name](), path)
@@ -48,7 +48,7 @@ def sharded(tmp_path: Path) -> Sharded:
 @pytest.mark.parametrize(
     "name", ["llm", "resnet", *STYLES, "clip.onnx", "lstm.onnx", "unet.onnx", "tiny-llama-int4/model.onnx"]
 )
-def test_a_sharded_model_is_proven_and_computes_the_same(name: str, mode: Mode, sharded: Sharded) -> None:
+def test_a_sharded_model_is_proven_and_computes_the_same(name: str, mode: RankMode, sharded: Sharded) -> None:
     path, made = sharded(name, mode)
     report = graphcut.verify(path, made)
     model = graphcut.load(path)
@@ -182,7 +182,7 @@ SUMS: list[Edit] = [count_a_sum_twice, add_a_summand_again, leave_a_summand_out]
     [*(("exact", edit) for edit in EXACT), *(("sum", edit) for edit in SUMS)],
     ids=lambda value: getattr(value, "__name__", value),
 )
-def test_a_change_is_found_without_running_anything(mode: Mode, edit: Edit, sharded: Sharded) -> None:
+def test_a_change_is_found_without_running_anything(mode: RankMode, edit: Edit, sharded: Sharded) -> None:
     path, made = sharded("qwen", mode)
     proto = onnx.load(made)
     edit(proto)
@@ -205,7 +205,7 @@ def swaps(proto: ModelProto) -> Iterator[tuple[NodeProto, int, str]]:
 
 @pytest.mark.parametrize("mode", ["exact", "sum"])
 @pytest.mark.parametrize("name", ["bert", "convolutions"])
-def test_reading_a_piece_of_another_rank_is_found_wherever_it_is(name: str, mode: Mode, sharded: Sharded) -> None:
+def test_reading_a_piece_of_another_rank_is_found_wherever_it_is(name: str, mode: RankMode, sharded: Sharded) -> None:
     path, made = sharded(name, mode)
     model, proto = graphcut.load(path), onnx.load(made)
     for one, slot, other in swaps(proto):
@@ -271,7 +271,7 @@ def test_experts_are_divided_inside_where_sums_may_be(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["exact", "sum"])
-def test_half_precision_is_divided_alike_and_compared_with_its_tolerance(mode: Mode, tmp_path: Path) -> None:
+def test_half_precision_is_divided_alike_and_compared_with_its_tolerance(mode: RankMode, tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "model.onnx", layers=2, external=None, dtype="float16")
     made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", shares=(2, 1), mode=mode)
     assert made.divided_share > 0.95

@@ -8,7 +8,7 @@ from rich.text import Text
 from ...benchmarking.comparison import WayResult
 from ...core.units import count, duration, size
 from ...running.providers import placement_text
-from ...running.run_log import RunLog
+from ...workers.run_log import RunLog
 from .screen import Section, picture, screen_on
 from .tables import Column, table
 

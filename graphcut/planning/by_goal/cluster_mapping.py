@@ -12,16 +12,12 @@ import numpy as np
 
 from ...core.errors import PlanError, UsageError
 from ...core.units import count, size
-from ...costs.device import NodeSeconds
-from ..device_groups import tried_groups
-from ..goals import Across, Counted, Objective
-from ..instance import Bools, Floats, Hyperedges, Ints, Workload
-from ..problem import PlanningProblem
-from ..rank_costs import RankCosts
-from ..results import FrontPlan, LowerBounds, MetricUnit, Solution
-from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp
-from ..solver.cost_tables import (
+from ...costs.device import Counted, NodeSeconds
+from ...costs.device_groups import tried_groups
+from ...sharding.rank_costs import RankCosts
+from ...solving.boundaries import BoundaryTables
+from ...solving.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp
+from ...solving.cost_tables import (
     DeviceClass,
     PairCosts,
     allowed_by,
@@ -35,11 +31,16 @@ from ..solver.cost_tables import (
     time_quantum,
     used_devices,
 )
-from ..solver.linked_chains import LinkedChains, driver_s
-from ..solver.milp import MilpObjective, MilpProblem, prove
-from ..solver.relaxed_tables import relaxed_result
-from ..solver.search import SearchResult, better, result_on, search
-from ..transfers import RequestTimes, travelling
+from ...solving.instance import Bools, Floats, Hyperedges, Ints, Workload
+from ...solving.linked_chains import LinkedChains, driver_s
+from ...solving.milp import MilpObjective, MilpProblem, prove
+from ...solving.relaxed_tables import relaxed_result
+from ...solving.search import SearchResult, better, result_on, search
+from ...solving.transfers import RequestTimes
+from ..goals import Across, Objective
+from ..predictions import travelling
+from ..problem import PlanningProblem
+from ..results import FrontPlan, LowerBounds, MetricUnit, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
 
 COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")
@@ -283,7 +284,7 @@ class ClusterEvaluator:
                 free = np.cumsum(room) - self.load.part_bytes * np.arange(1, len(room) + 1) >= self.load.total_bytes
                 return float(free.argmax() + 1 if free.any() else len(room))
             case _:
-                return RequestTimes((), period, latency).objective(self.goal)
+                return RequestTimes((), period, latency).objective(self.goal.objective, self.goal.in_flight)
 
     def with_one_more(self, tables: BoundaryTables) -> float:
         """A lower bound of the first value of plans in which one device has replicable values only."""

@@ -6,10 +6,10 @@ from typing import Final
 from ...core.errors import UsageError
 from ...core.graph import Graph
 from ...core.wiring import Tensor
+from ...solving.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 from ..contraction import predecessors, successors
 from ..goals import At
 from ..node_names import find_nodes
-from ..solver.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 
 _AWKWARD: Final = 1 << 40
 """Added to the price of tensors that can but should not cross: sequences, maps, 4-bit types, unknown types."""

@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from ..instance import Floats
-from ..solver.chain_dp import DeviceCounts
-from ..solver.cost_tables import DeviceClass
+from ...solving.chain_dp import DeviceCounts
+from ...solving.cost_tables import DeviceClass
+from ...solving.instance import Floats
 
 DeviceOrder = tuple[int, ...]  #: the class of each device, in the order in which the parts may use them.
 

@@ -10,19 +10,19 @@ from msgspec.structs import replace as changed
 
 from ...core.errors import PlanError, UsageError
 from ...costs.device import Device, NodeSeconds
+from ...solving.chain_dp import ChainPartition
+from ...solving.cost_tables import DeviceClass, best_links, memory_bytes
+from ...solving.instance import Workload
+from ...solving.interleaving import MOST_DEVICES, Interleaving, improved, merged
+from ...solving.milp import MilpProblem, solve
+from ...solving.order_prefixes import PrefixTables, prefix_tables
+from ...solving.search import SearchResult
+from ...solving.topological_orders import orders
+from ...solving.transfers import request_times, transfers_of
+from ...solving.unavoidable_load import unavoidable_load
 from ..goals import Across
-from ..instance import Workload
 from ..problem import PlanningProblem
 from ..results import LowerBounds, Solution
-from ..solver.chain_dp import ChainPartition
-from ..solver.cost_tables import DeviceClass, best_links, memory_bytes
-from ..solver.interleaving import MOST_DEVICES, Interleaving, improved, merged
-from ..solver.milp import MilpProblem, solve
-from ..solver.order_prefixes import PrefixTables, prefix_tables
-from ..solver.search import SearchResult
-from ..solver.topological_orders import orders
-from ..solver.unavoidable_load import unavoidable_load
-from ..transfers import request_times, transfers_of
 from .cluster_mapping import COUNTING, ClusterEvaluator, plan_across
 
 _PER_DEVICE: Final = (2, 2, 3, 3)  #: how many parts for each device are tried, each time from the best plan so far.

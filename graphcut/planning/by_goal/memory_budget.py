@@ -7,16 +7,16 @@ import numpy as np
 from ...core.errors import PlanError, UsageError
 from ...core.units import size
 from ...costs.device import Device
+from ...solving.boundaries import BoundaryTables
+from ...solving.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
+from ...solving.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
+from ...solving.instance import Workload
+from ...solving.milp import MilpProblem, prove
+from ...solving.relaxed_tables import relaxed_result
+from ...solving.search import SearchResult, search
 from ..goals import Within
-from ..instance import Workload
 from ..problem import PlanningProblem
 from ..results import LowerBounds, Solution
-from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
-from ..solver.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
-from ..solver.milp import MilpProblem, prove
-from ..solver.relaxed_tables import relaxed_result
-from ..solver.search import SearchResult, search
 
 
 def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 from ...core.errors import PlanError, UsageError, did_you_mean
 from ...core.graph import Graph, reached
+from ...solving.instance import Parts
 from ..contraction import predecessors
 from ..goals import Heads
-from ..instance import Parts
 
 
 def parts_of_heads(graph: Graph, goal: Heads) -> Parts:

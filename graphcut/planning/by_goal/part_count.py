@@ -8,16 +8,16 @@ import numpy as np
 from ...core.errors import PlanError, UsageError
 from ...core.units import count
 from ...costs.device import Device
+from ...solving.boundaries import BoundaryTables
+from ...solving.chain_dp import ChainPartition, Criterion, chain_dp
+from ...solving.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
+from ...solving.instance import Floats, Workload
+from ...solving.milp import MilpObjective, MilpProblem, prove
+from ...solving.relaxed_tables import relaxed_result
+from ...solving.search import SearchResult, search
 from ..goals import Into, Measure
-from ..instance import Floats, Workload
 from ..problem import PlanningProblem
 from ..results import LowerBounds, MetricUnit, Solution
-from ..solver.boundaries import BoundaryTables
-from ..solver.chain_dp import ChainPartition, Criterion, chain_dp
-from ..solver.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
-from ..solver.milp import MilpObjective, MilpProblem, prove
-from ..solver.relaxed_tables import relaxed_result
-from ..solver.search import SearchResult, search
 
 _OBJECTIVES: Final[dict[Measure, tuple[str, MetricUnit]]] = {
     "time": ("time of the slowest part", "s"),

@@ -1,0 +1,78 @@
+"""What decoding needs in memory: the tensors of its longest steps, and the states that parts keep between steps."""
+
+from dataclasses import replace
+from math import prod
+
+from ..core.states import token_axis
+from ..running.in_process.memory_plan import (
+    AvailableMemory,
+    MemoryForecast,
+    TensorSizes,
+    boundary_bytes,
+    predict_memory,
+    tensor_sizes,
+)
+from ..running.values import bits_type, shape_of
+from .decoder import Decoder
+from .token_inputs import TokenChunk
+
+
+def predict_decoding(
+    decoder: Decoder, memory: AvailableMemory, longest: tuple[int, int], sequences: int, *, prepacked: bool, exact: bool
+) -> MemoryForecast:
+    """What decoding a batch of `sequences` needs, and which parts stay loaded meanwhile.
+
+    `longest` are the number of tokens of the longest prompt, and of the longest sequence. See `predict_memory` for
+    the other arguments and for errors.
+    """
+    prompt, total = longest
+    if decoder.is_stateless:
+        first = last = TokenChunk(0, ((0,) * total,) * sequences)
+    else:
+        first = TokenChunk(0, ((0,) * min(prompt, decoder.most or prompt),) * sequences)
+        last = TokenChunk(total - 1, ((0,),) * sequences)
+    cascade, steps = decoder.cascade, [_sizes(decoder, step) for step in (first, last)]
+    held, tensors = state_bytes(decoder, sequences, total), cascade.tensors
+    kept = {name for row in decoder.kept.values() for state in row for name in (state.past, state.present)}
+    # A part holds its own states twice while it runs, as inputs and as outputs. Here they are counted once, among all.
+    own = [sum(held[state.past] for state in decoder.kept.get(i, ())) for i in range(len(cascade.parts))]
+    sizes = TensorSizes(
+        {name: 0 if name in kept else max(step.tensors[name] for step in steps) for name in tensors},
+        [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)],
+        is_exact=False,
+    )
+    base_bytes = memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes)
+    return predict_memory(
+        cascade,
+        sizes,
+        replace(memory, base_bytes=base_bytes),
+        times=1,
+        is_once=False,
+        prepacked=prepacked,
+        exact=exact,
+    )
+
+
+def _sizes(decoder: Decoder, chunk: TokenChunk) -> TensorSizes:
+    """The sizes of all tensors in a step."""
+    shapes = {name: shape_of(value) for name, value in decoder.feeds(chunk, {}).items()}
+    rows, presents = len(chunk.rows), decoder.presents
+    after = {presents[name]: shape for name, shape in _state_shapes(decoder, rows, chunk.total).items()}
+    return tensor_sizes(decoder.cascade, {**_state_shapes(decoder, rows, chunk.past), **after, **shapes})
+
+
+def state_bytes(decoder: Decoder, sequences: int, length: int) -> dict[str, int]:
+    """The bytes of each state after so many tokens."""
+    tensors, shapes = decoder.cascade.tensors, _state_shapes(decoder, sequences, length)
+    return {name: prod(shape) * bits_type(tensors[name].dtype).itemsize for name, shape in shapes.items()}
+
+
+def _state_shapes(decoder: Decoder, sequences: int, length: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of all states after so many tokens."""
+    tensors, (sent, shapes) = decoder.cascade.tensors, decoder.begin(sequences)
+    begins = {**shapes, **{name: shape_of(value) for name, value in sent.items()}}
+    axes = {past: token_axis(tensors[past], tensors[present]) for past, present in decoder.presents.items()}
+    return {
+        name: tuple(length if i == axes[name] and size == 0 else size for i, size in enumerate(shape))
+        for name, shape in begins.items()
+    }

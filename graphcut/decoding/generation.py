@@ -1,0 +1,365 @@
+"""Decoding: each step feeds the tokens that are new, and every part keeps its own cache."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import count
+from math import ceil, inf
+from typing import Final, Literal, NamedTuple, TypedDict, Unpack, cast
+
+from ..core.errors import GraphcutError, RunError, UsageError
+from ..core.manifest import Cascade, CascadeLike, open_cascade
+from ..core.units import count as count_of
+from ..running.in_process.memory_plan import available_memory
+from ..running.providers import CPU
+from ..running.sampling import GREEDY, Sampling
+from ..running.stage import SessionConfig, Stage
+from ..running.values import OnError, Value
+from ..workers.executors.limited_worker import LimitedWorker
+from ..workers.executors.worker import Worker
+from ..workers.run_log import RunLog
+from ..workers.scheduling.assignment import Via, assign_parts, make_executor, share_threads
+from ..workers.scheduling.one_worker import OneWorker
+from ..workers.scheduling.requests import Request, Routing
+from ..workers.scheduling.scheduler import Answer, Scheduler
+from ..workers.scheduling.worker_pool import WorkerState
+from .decoder import Decoder, decoder_of
+from .decoding_memory import predict_decoding
+from .prefix_cache import PrefixCache
+from .token_sequences import SequenceBatch, TokenSequence
+
+FinishReason = Literal["stop", "max_tokens", "full", "failed"]
+"""Why a sequence ended: what `stop` says; `max_tokens` were generated; the model takes no more tokens; an error."""
+
+BATCH: Final = 8  #: the maximum number of sequences in a batch, unless another one is asked for.
+
+_LAST_TOKEN: Final = 2**31 - 1  #: the largest id that every type of token input can hold.
+
+
+class Token(NamedTuple):
+    """The id of a generated token, and the index of its prompt."""
+
+    sequence: int
+    token: int
+
+
+class Generation:
+    """Generated tokens. Iterate over them once, or call `all`.
+
+    Attributes:
+        log: the log of the run.
+        workers: the names of the workers in the log.
+        ends: by index of the prompt, why a sequence ended.
+        errors: by index of the prompt, the error of a sequence that failed.
+        reused: how many tokens of prompts were not computed, because states of sequences before were kept.
+        limited: with a memory limit, the worker, which knows the predicted and the measured memory; else None.
+    """
+
+    def __init__(  # noqa: PLR0913 - independent settings
+        self,
+        decoder: Decoder,
+        scheduler: Scheduler | OneWorker,
+        sequences: Iterable[TokenSequence],
+        later: Iterator[TokenSequence | None],
+        *,
+        batch: int,
+        cache: PrefixCache,
+        stop: Callable[[int, int], bool],
+        on_error: OnError,
+        limited: LimitedWorker | None,
+    ) -> None:
+        """Nothing runs before the first token is asked for; `later` gives more sequences, None while there is none."""
+        self.log = scheduler.log
+        self.workers = scheduler.worker_names
+        self.errors: dict[int, GraphcutError] = {}
+        self.ends: dict[int, FinishReason] = {}
+        self.reused = 0
+        self.limited = limited
+        self._decoder = decoder
+        self._scheduler = scheduler
+        self._later = later
+        self._batch = batch
+        self._cache = cache
+        self._stop = stop
+        self._on_error = on_error
+        self._open: set[int] = set()  # the indices of the sequences that have not ended
+        self._waiting = [one for one in sequences if self._is_possible(one)]
+        self._waiting.sort(key=lambda one: (-len(one.unfed), -one.index))  # similar lengths are decoded together
+        self._ready: deque[SequenceBatch] = deque()
+        self._in_flight: deque[SequenceBatch] = deque()
+        self._batches = count()
+        self._tokens = self._decode()
+
+    def __iter__(self) -> Iterator[Token]:
+        """The tokens of all sequences as they are generated; those of one sequence in order."""
+        return self._tokens
+
+    def close(self) -> None:
+        """End early."""
+        self._tokens.close()
+
+    def all(self) -> list[list[int]]:
+        """The tokens of each sequence, by prompt. Tokens that were already iterated over are not included."""
+        found: list[list[int]] = [[] for _ in range(len(self._open) + len(self.ends))]
+        for sequence, token in self._tokens:
+            found[sequence].append(token)
+        return found
+
+    def _decode(self) -> Generator[Token, None, None]:
+        with closing(cast("Generator[Answer]", self._scheduler.run(self._requests()))) as answers:
+            for answer in answers:
+                batch = self._in_flight.popleft()
+                if isinstance(answer, RunError):
+                    self._failed(batch, answer)
+                else:
+                    yield from self._continued(batch, answer)
+                del answer  # its memory is free in the next step
+
+    def _continued(self, batch: SequenceBatch, answer: Mapping[str, Value]) -> Iterator[Token]:
+        if batch.origin is not None and not batch.is_begun:
+            self.reused += batch.origin.kept
+        for one, token in batch.step_done(answer):
+            one.generated += 1
+            end = self._end(one, token)
+            if end is None:
+                one.unfed = (token,)
+            else:
+                self._close(one.index, end)
+            yield Token(one.index, token)
+        if batch.drop_ended():
+            self._ready.append(batch)
+        else:
+            self._scheduler.forget(batch.number, states=not self._cache.keep(batch))
+        waiting = (batch for batch in (*self._ready, *self._in_flight) if not batch.is_begun)
+        used = {batch.origin.sequence for batch in waiting if batch.origin is not None}
+        for number in self._cache.dropped - used:
+            self._scheduler.forget(number)
+        self._cache.dropped &= used
+
+    def _end(self, one: TokenSequence, token: int) -> FinishReason | None:
+        if self._stop(one.index, token):
+            return "stop"
+        if one.generated >= one.max_tokens:
+            return "max_tokens"
+        return "full" if len(one.fed) == self._decoder.capacity else None
+
+    def _failed(self, batch: SequenceBatch, error: RunError) -> None:
+        """A step of a batch failed: find the sequences that are to blame."""
+        self._scheduler.forget(batch.number)
+        if len(batch.sequences) > 1 or batch.origin is not None:  # each begins again, alone and without kept states
+            if batch.origin is not None:
+                self._cache.drop(batch.origin.sequence)
+            for one in batch.sequences:
+                self._ready.append(SequenceBatch(next(self._batches), [one], self._decoder))
+            return
+        (one,) = batch.sequences
+        self._fail(one.index, one.outside(self._decoder.vocabulary) or error)
+
+    def _fail(self, index: int, error: GraphcutError) -> None:
+        if self._on_error == "raise":
+            raise error
+        self.errors[index] = error
+        self._close(index, "failed")
+
+    def _close(self, index: int, end: FinishReason) -> None:
+        self.ends[index] = end
+        self._open.discard(index)
+
+    def _requests(self) -> Iterator[Request | None]:
+        """The next step of each batch after its last answer; new ones as the window allows; None if all wait."""
+        while self._begin_later() or self._open:
+            if not self._ready and self._waiting:
+                self._begin([self._waiting.pop() for _ in range(min(self._batch, len(self._waiting)))])
+            if not self._ready:
+                yield None
+                continue
+            batch = self._ready.popleft()
+            self._in_flight.append(batch)
+            yield batch.request()
+
+    def _begin_later(self) -> bool:
+        """Begin the sequences that were asked for meanwhile. Returns whether there may be more."""
+        for one in self._later:
+            if one is None:
+                return True
+            self._open.add(one.index)
+            self._begin([one])
+        return False
+
+    def _begin(self, row: Sequence[TokenSequence]) -> None:
+        origin = self._cache.origin(row[0]) if len(row) == 1 else None
+        self._ready.append(SequenceBatch(next(self._batches), row, self._decoder, origin))
+
+    def _is_possible(self, one: TokenSequence) -> bool:
+        try:
+            self.check(one)
+        except UsageError as error:
+            self._fail(one.index, error)
+        else:
+            self._open.add(one.index)
+        return one.index in self._open
+
+    def check(self, sequence: TokenSequence) -> None:
+        """Raise UsageError for a prompt that is empty or too long, or has what is not a token."""
+        name, prompt, capacity = f"prompt {sequence.index}", sequence.unfed, self._decoder.capacity
+        if not prompt:
+            raise UsageError(f"{name} is empty", hint="give at least one token id")
+        if strange := [token for token in prompt if not 0 <= token <= _LAST_TOKEN]:
+            hint = "token ids range from 0 to the size of the vocabulary"
+            raise UsageError(f"{name} has {strange[0]}, which is not a token id", hint=hint)
+        if capacity is not None and len(prompt) > capacity:
+            message = f"{name} has {count_of(len(prompt), 'token')}, and the model takes {capacity}"
+            raise UsageError(message, hint="shorten it")
+
+
+class DecodingSettings(TypedDict, total=False):
+    """How a cascade is decoded. All have defaults."""
+
+    #: what is fed in each step, such as the output of an encoder; for a state, its first value.
+    inputs: Mapping[str, object]
+    #: states that the manifest does not know: the output that becomes each of these inputs in the next step.
+    states: Mapping[str, str]
+    dims: Mapping[str, int]  #: sizes of states that are not known otherwise, by symbol.
+    #: the maximum number of tokens of a sequence that are fed, prompt included (the last generated one is not). Buffers
+    #: of a fixed size limit it as well.
+    max_context: int | None
+    via: Via  #: where workers run, see `stream`.
+    #: the number of workers, not more than parts; by default one for each device of the plan, or else one for each
+    #: core, but not more than parts or batches: a batch is on one worker at a time.
+    workers: int | None
+    window: int | None  #: the maximum number of batches in flight; by default twice the number of workers.
+    #: memory limit of this process, for one worker in it. Parts that don't stay loaded are loaded in each step. The
+    #: need is predicted for prompts and the tokens after them; see `Runner`.
+    memory_bytes: int | None
+    exact: bool  #: see `Runner`.
+    forced: bool  #: see `Runner`.
+    #: keep the states of sequences that have ended, up to so many bytes, for prompts that begin with the same tokens.
+    #: Sequences are decoded one by one then, not in batches.
+    cache_bytes: int
+    config: SessionConfig | None  #: how sessions are built.
+    log: RunLog | None  #: the log to write to.
+
+
+def generate(
+    cascade: CascadeLike,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_tokens: int,
+    stop: Collection[int] | Callable[[int, int], bool] = (),
+    sampling: Sampling = GREEDY,
+    batch: int = BATCH,
+    on_error: OnError = "raise",
+    **settings: Unpack[DecodingSettings],
+) -> Generation:
+    """The tokens after each of `prompts`, as they are generated: the most likely ones, or as `sampling` draws them.
+
+    Each prompt is a sequence of its own. Several are decoded together, as a batch, if the model declares an axis for
+    it. Kernels add in another order for a batch, so a token may then differ where two are equally likely up to
+    rounding. A state that only one part reads and writes stays with that part. A stateless model is fed the whole
+    sequence at each step. Each step feeds what the whole model would be fed.
+
+    Args:
+        cascade: a cascade or its path.
+        prompts: the token ids of each prompt.
+        max_tokens: the maximum number of generated tokens for each prompt.
+        stop: token ids that end a sequence, or a function of the index of the prompt and a new token, which tells
+            whether the sequence ends there. The last token is returned, too.
+        sampling: how the next token is chosen.
+        batch: the maximum number of sequences in a batch. Each worker gets one if there are enough prompts. Given
+            `inputs` or `dims` are those of one sequence, so there are no batches then.
+        on_error: what to do if a sequence fails: `raise` the error, or go on with the others (`skip`).
+        **settings: see `DecodingSettings`.
+
+    Raises:
+        UsageError: a prompt is empty or too long, or a name or number does not fit the model.
+        RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
+    """
+    if batch < 1:
+        raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
+    sequences = [
+        TokenSequence(index, tuple(int(token) for token in prompt), max_tokens, sampling, draws=index)
+        for index, prompt in enumerate(prompts)
+    ]
+    is_last = stop if callable(stop) else lambda _, token, ends=frozenset(stop): token in ends
+    return begin(
+        cascade, sequences, iter(()), len(prompts), batch=batch, stop=is_last, on_error=on_error, settings=settings
+    )
+
+
+def begin(  # noqa: PLR0913 - independent settings
+    cascade: CascadeLike,
+    sequences: Sequence[TokenSequence],
+    later: Iterator[TokenSequence | None],
+    most: int,
+    *,
+    batch: int,
+    stop: Callable[[int, int], bool],
+    on_error: OnError,
+    settings: DecodingSettings,
+) -> Generation:
+    """A generation of `sequences`, and of those that come `later`; at most so many at the same time. See `generate`."""
+    cascade = open_cascade(cascade, may_lack_parts=settings.get("via") == "ray")
+    via, workers, memory_bytes = settings.get("via", "threads"), settings.get("workers"), settings.get("memory_bytes")
+    config = settings.get("config") or SessionConfig()
+    is_on_cpu = all((config.provider or cascade.settings(part).provider) == CPU for part in cascade.parts)
+    decoder = decoder_of(
+        cascade,
+        inputs=settings.get("inputs", {}),
+        pairs=settings.get("states", {}),
+        dims=settings.get("dims", {}),
+        max_context=settings.get("max_context"),
+        in_place=is_on_cpu,
+    )
+    cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
+    batch = batch if decoder.batch_axes is not None and not cache.max_bytes else 1
+    pool = _pool(cascade, workers if memory_bytes is None else 1, ceil(most / batch))
+    batch = max(1, min(batch, ceil(most / len(pool))))
+    window = settings.get("window") or 2 * len(pool)
+    config = share_threads(config, max(1, min(len(pool), window, most)), via)
+    limited = None
+    if memory_bytes is not None:
+        if via != "threads" or (workers or 1) > 1:
+            raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
+        exact, is_forced = settings.get("exact", False), settings.get("forced", False)
+        memory = available_memory(memory_bytes, is_forced=is_forced)
+        memory = replace(memory, base_bytes=memory.base_bytes + cache.max_bytes)
+        longest, at_once = _longest(decoder, sequences), batch if sequences else most
+        forecast = predict_decoding(decoder, memory, longest, at_once, prepacked=config.prepacked, exact=exact)
+        limited = LimitedWorker(cascade, decoder.kept, config, forecast)
+    routing, log = Routing(decoder.scheduled_parts(), decoder.outputs), settings.get("log")
+    scheduler: Scheduler | OneWorker
+    if limited is not None or (via == "threads" and len(pool) == 1):
+        load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
+        scheduler = OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
+    else:
+        executor = make_executor(cascade, via, config, decoder.kept, pool)
+        scheduler = Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)
+    return Generation(
+        decoder, scheduler, sequences, later, batch=batch, cache=cache, stop=stop, on_error=on_error, limited=limited
+    )
+
+
+def _pool(cascade: Cascade, workers: int | None, batches: int) -> list[WorkerState]:
+    parts = len(cascade.parts)
+    if workers is not None and workers > parts:
+        raise UsageError(
+            f"{count_of(workers, 'worker')} can't share {count_of(parts, 'part')}: "
+            "the states of a sequence stay with a part",
+            hint=f"take {parts} or fewer, or split the model into more parts",
+        )
+    pool = assign_parts(cascade, workers)
+    if workers is None and not cascade.manifest.devices:
+        return assign_parts(cascade, max(1, min(len(pool), batches)))
+    return pool
+
+
+def _longest(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int, int]:
+    """The tokens of the longest prompt that fits, and of the longest sequence; of any if they come later."""
+    most = inf if decoder.capacity is None else decoder.capacity
+    fitting = [one for one in sequences if len(one.unfed) <= most]
+    prompt = max((len(one.unfed) for one in fitting), default=most)
+    if prompt == inf:
+        message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
+        raise UsageError(message, hint="set one with --max-context N")
+    return int(prompt), int(min(prompt + max((one.max_tokens for one in fitting), default=1) - 1, most))

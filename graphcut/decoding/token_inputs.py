@@ -1,0 +1,98 @@
+"""The inputs of a decoder that depend on the tokens: recognized by their names, and computed for each step."""
+
+import re
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+
+from ..core.wiring import Tensor
+
+DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
+"""What an input holds: the token ids; the attention mask; the positions of the tokens; the number of earlier tokens;
+the number of tokens including these; the last position; whether there is a cache; the type of each token; the number of
+logits to return."""
+
+_ROLES: Final[tuple[tuple[DecoderInputRole, re.Pattern[str]], ...]] = (
+    # The names that torch.onnx, optimum, onnxruntime-genai and transformers.js give.
+    ("ids", re.compile(r"^(decoder_)?(input_ids|tokens|input_tokens|token_ids)$")),
+    ("mask", re.compile(r"^(decoder_)?(attention_mask|attn_mask|causal_mask)$")),
+    ("positions", re.compile(r"^(decoder_)?(position_ids|cache_positions?|input_pos|pos_ids|positions)$")),
+    ("past", re.compile(r"^(past_(sequence_length|seq_len|length|len)|start_pos|write_indices)$")),
+    ("total", re.compile(r"^(total_(sequence_length|seq_len|length|len)|nonpad_kv_seqlen)$")),
+    ("last", re.compile(r"^seqlens_k$")),
+    ("branch", re.compile(r"^use_cache(_branch)?$")),
+    ("types", re.compile(r"^token_type_ids$")),
+    ("keep", re.compile(r"^(num_)?logits_to_keep$")),
+)
+
+_TYPES: Final = frozenset({"int64", "int32", "bool", "float32", "float16", "float64"})
+
+
+class TokenChunk(NamedTuple):
+    """Tokens that are fed in one step: as many of each sequence in a batch, after as many before them."""
+
+    past: int  #: the number of tokens before them.
+    rows: tuple[tuple[int, ...], ...]  #: the tokens of each sequence.
+
+    @property
+    def length(self) -> int:
+        return len(self.rows[0])
+
+    @property
+    def total(self) -> int:
+        """The number of tokens of a sequence up to the end of this chunk."""
+        return self.past + self.length
+
+
+_VALUES: Final[Mapping[DecoderInputRole, Callable[[TokenChunk], Any]]] = {
+    "mask": lambda chunk: np.ones(chunk.total, bool),
+    "positions": lambda chunk: np.arange(chunk.past, chunk.total),
+    "past": lambda chunk: chunk.past,
+    "total": lambda chunk: chunk.total,
+    "last": lambda chunk: chunk.total - 1,
+    "branch": lambda chunk: chunk.past > 0,
+    "types": lambda chunk: np.zeros(chunk.length, bool),
+    "keep": lambda _: 0,  # all logits: `Decoder.token` selects the row
+}
+
+
+def role_of(tensor: Tensor) -> DecoderInputRole | None:
+    """The role of an input; None if its name is not known or its type is not one of such inputs."""
+    name = tensor.name.lower()
+    return next((role for role, pattern in _ROLES if pattern.match(name) and tensor.dtype in _TYPES), None)
+
+
+def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk) -> np.ndarray[Any, Any]:
+    """The value of an input for a chunk of tokens.
+
+    If the model fixes a size, tokens come first and zeros fill the rest. A mask with four axes says for each token
+    which positions it may attend to: true, 1 or 0.0 if it may, and false, 0 or the lowest number of a float type if it
+    may not.
+    """
+    dtype, batch = np.dtype(tensor.dtype), len(chunk.rows)
+    if role == "ids":
+        ids = np.array(chunk.rows, dtype)
+        return _filled(ids.ravel() if tensor.shape is not None and len(tensor.shape) == 1 else ids, tensor, batch)
+    if role == "mask" and tensor.shape is not None and len(tensor.shape) == 4:
+        visible = np.arange(chunk.total) <= np.arange(chunk.past, chunk.total)[:, None]
+        if dtype.kind != "f":
+            return _filled(visible.astype(dtype), tensor, batch)
+        lowest = float(np.finfo(dtype).min)
+        return _filled(np.where(visible, 0, lowest).astype(dtype), tensor, batch, lowest)
+    return _filled(np.asarray(_VALUES[role](chunk)).astype(dtype), tensor, batch)
+
+
+def _filled(found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float = 0) -> np.ndarray[Any, Any]:
+    """`found` on the last axes of the shape of `tensor`, with `rest` where a fixed size is larger."""
+    shape = tensor.shape if tensor.shape is not None else (batch, *found.shape[-1:])
+    own = len(shape) - found.ndim
+    free = (*(batch for _ in range(own)), *found.shape)
+    sizes = [size if isinstance(size, int) else other for size, other in zip(shape, free, strict=True)]
+    if prod(sizes) == found.size:
+        return found.reshape(sizes)
+    whole = np.full(sizes, rest, found.dtype)
+    places: Any = (..., *map(slice, found.shape))
+    whole[places] = found
+    return whole

@@ -1,0 +1,123 @@
+"""Sequences of tokens, and batches of sequences that are decoded together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..core.errors import RunError, UsageError
+from ..running.sampling import TOKENS, Sampling, ScoredRow
+from ..running.values import Value
+from ..workers.executors.protocol import Origin
+from ..workers.scheduling.requests import Request
+from .decoder import Decoder
+from .token_inputs import TokenChunk
+
+MOST_ROOM: Final = 8192
+"""Caches are written in place for sequences of at most so many tokens: for longer ones much would be reserved."""
+
+
+@dataclass(slots=True)
+class TokenSequence:
+    """The sequence that continues the prompt at `index`."""
+
+    index: int
+    unfed: tuple[int, ...]  #: the tokens that were not fed yet.
+    max_tokens: int  #: the maximum number of generated tokens.
+    sampling: Sampling  #: how the next token is chosen; the same in a batch.
+    draws: int  #: what is drawn depends on this number.
+    fed: list[int] = field(default_factory=list)  #: the tokens before them.
+    generated: int = 0  #: how many of its tokens were generated.
+    reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise UsageError(f"can't generate {self.max_tokens} tokens", hint="ask for 1 or more")
+
+    @property
+    def longest(self) -> int:
+        """The largest number of its tokens that may be fed: all but the last."""
+        return len(self.fed) + len(self.unfed) + self.max_tokens - self.generated - 1
+
+    def outside(self, vocabulary: int | None) -> RunError | None:
+        """The error for a token that the model has no logits for: the likely cause of a failed step."""
+        largest = max((*self.fed, *self.unfed))
+        if vocabulary is None or largest < vocabulary:
+            return None
+        return RunError(
+            f"token id {largest} of prompt {self.index} is outside the vocabulary ({vocabulary})",
+            hint="use the tokenizer of this model",
+        )
+
+
+class SequenceBatch:
+    """Sequences that are decoded together.
+
+    All have the same number of tokens after each step, so nothing is padded and no mask is needed. Where prompts are of
+    unequal length, longer ones are still being fed while shorter ones are continued.
+    """
+
+    def __init__(
+        self, number: int, sequences: Sequence[TokenSequence], decoder: Decoder, origin: Origin | None = None
+    ) -> None:
+        """Begin with the first token of all `sequences`, or after those that a single one shares with its `origin`.
+
+        `number` tells the workers whose states are continued.
+        """
+        self.number = number
+        self.sequences = list(sequences)  #: in the order of the rows.
+        self.chunk = TokenChunk(0, ())  #: the tokens of the last step.
+        self.origin = origin  #: the sequence whose states it begins with.
+        self.is_begun = False  #: its first step is done.
+        self._decoder = decoder
+        room = min(max(one.longest for one in self.sequences), decoder.capacity or MOST_ROOM + 1)
+        self._in_place = bool(decoder.room_axes) and room <= MOST_ROOM
+        self._sent, self._zero_states = decoder.begin(len(self.sequences), room if self._in_place else 0)
+        self._rows: Mapping[str, tuple[int, tuple[int, ...]]] = {}
+        for one in self.sequences:
+            tokens, one.reused = (*one.fed, *one.unfed), origin.kept if origin else 0
+            one.unfed, one.fed = tokens[one.reused :], list(tokens[: one.reused])
+
+    def request(self) -> Request:
+        """The request of the next step. Its tokens count as fed."""
+        past = len(self.sequences[0].fed)
+        is_first = not past or (self._in_place and not self.is_begun)
+        length = min(len(one.unfed) for one in self.sequences)
+        length = min(length, self._decoder.most or length)
+        rows = tuple(one.unfed[:length] for one in self.sequences)
+        for one, now in zip(self.sequences, rows, strict=True):
+            one.fed.extend(now)
+            one.unfed = one.unfed[length:]
+        if self._decoder.is_stateless:
+            self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
+        else:
+            self.chunk = TokenChunk(past, rows)
+        names = ", ".join(str(one.index) for one in self.sequences)
+        title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
+        feeds = self._decoder.feeds(self.chunk, self._sent)
+        sampling, zero_states = self.sequences[0].sampling, self._zero_states if is_first else {}
+        needed = sampling.needed
+        ended = tuple(ScoredRow(row, one.draws, len(one.fed), needed(one.fed)) for row, one in self._complete())
+        choice, origin = self._decoder.choice(self.chunk, sampling, ended), None if self.is_begun else self.origin
+        request = Request(feeds, self.number, zero_states, self._rows, origin, title, choice, self._in_place)
+        self._rows = {}
+        return request
+
+    def step_done(self, answer: Mapping[str, Value]) -> list[tuple[TokenSequence, int]]:
+        """The next token of each sequence whose tokens are all fed."""
+        self.is_begun = True
+        self._sent = self._decoder.states_after(answer, self._sent)
+        tokens = answer[TOKENS.name].numpy().tolist()
+        return [(one, token) for (_, one), token in zip(self._complete(), tokens, strict=True)]
+
+    def _complete(self) -> list[tuple[int, TokenSequence]]:
+        """The sequences whose tokens are all fed, with their rows."""
+        return [(row, one) for row, one in enumerate(self.sequences) if not one.unfed]
+
+    def drop_ended(self) -> bool:
+        """Go on with the sequences that have a token to be fed. Returns whether there are any."""
+        rows = [row for row, one in enumerate(self.sequences) if one.unfed]
+        if rows and len(rows) < len(self.sequences):
+            self.sequences = [self.sequences[row] for row in rows]
+            self._rows = self._decoder.rows(rows)
+            self._sent = self._decoder.some_of(self._sent, rows)
+        return bool(rows)

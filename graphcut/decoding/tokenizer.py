@@ -1,0 +1,175 @@
+"""The tokenizer of a language model, its chat template, and the tokens that end a text.
+
+They are read from the files that `split` copies into the folder of a cascade, see `TextFile`. The packages `tokenizers`
+and `jinja2` are needed here alone, and are imported when they are used.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ..core.errors import RecordError, UsageError
+from ..core.manifest import Cascade, CascadeLike, open_cascade
+from ..core.states import LOGITS
+from ..running.sampling import Sampling
+from .text_stream import TextStream
+
+_LONGEST: Final = 10**9  #: a larger number means that a tokenizer knows no limit.
+_END_TOKENS: Final = ("genai_config.json", "generation_config.json")
+
+
+class Tokenizer:
+    """The tokenizer of a cascade: text to tokens and back.
+
+    Attributes:
+        stop: the ids of the tokens that end a text, as the first of these files says that names any:
+            `genai_config.json`, `generation_config.json`, `tokenizer_config.json`.
+        sampling: how tokens are drawn, as the first two say. `generate` takes what it is given instead.
+        max_context: the number of tokens that the model was made for, as the first or the last says; None if unknown.
+    """
+
+    def __init__(self, cascade: CascadeLike) -> None:
+        """Read the files.
+
+        Raises:
+            UsageError: the cascade has no tokenizer, or a package is missing.
+            RecordError: a file can't be understood.
+        """
+        cascade = open_cascade(cascade)
+        files: dict[str, Path] = {name: cascade.root / name for name in cascade.manifest.text_files}
+        if "tokenizer.json" not in files:
+            raise UsageError(
+                f"{cascade.path} names no tokenizer.json, and text needs one",
+                hint="put the tokenizer's files beside the model and split it again, or give --prompt-ids",
+            )
+        path, tokenizers = files["tokenizer.json"], package("tokenizers")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises nothing more specific
+            raise RecordError(f"{path} can't be read: {error}", hint="take the file of the model") from error
+        self._check(path, cascade)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._files = files
+        self._settings = self._json("tokenizer_config.json")
+        self.stop = self._stop_tokens()
+        self.sampling = self._sampling()
+        lengths = (
+            (self._json("genai_config.json").get("model", {}), "context_length"),
+            (self._settings, "model_max_length"),
+        )
+        self.max_context = next((int(of[name]) for of, name in lengths if 0 < of.get(name, 0) <= _LONGEST), None)
+
+    def _check(self, path: Path, cascade: Cascade) -> None:
+        """Refuse the tokenizer of a model with more tokens.
+
+        One with fewer tokens than logits is usual: models are padded. Tokens that were added to a tokenizer later may
+        have no logits.
+        """
+        logits = [name for name in cascade.manifest.writes if LOGITS.search(name.lower())]
+        scored = (cascade.tensors[logits[0]].shape or (None,))[-1] if len(logits) == 1 else None
+        largest = max(self._tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
+        if isinstance(scored, int) and largest >= scored:
+            raise UsageError(
+                f"{path} has token ids up to {largest:,}, and the model scores {scored:,} tokens",
+                hint="put the tokenizer of this model there",
+            )
+
+    def encode(self, text: str, *, is_whole: bool = True) -> list[int]:
+        """The tokens of a text, with those that the tokenizer puts before and after one, if it `is_whole`."""
+        return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=is_whole).ids]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, without special ones."""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def stream(self, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> TextStream:
+        """The text of the tokens that follow those of `prompt`, as they come."""
+        return TextStream(self.decode, prompt, stop)
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The tokens of a conversation, up to where the model answers.
+
+        Args:
+            messages: each with a `role` (`system`, `user` or `assistant`) and its `content`.
+
+        Raises:
+            UsageError: there is no chat template, it refuses the messages, or a package is missing.
+        """
+        jinja2 = package("jinja2")
+        sandbox = import_module("jinja2.sandbox").ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        sandbox.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: f"{datetime.now():{form}}"}  # noqa: DTZ005
+        names = ("bos_token", "eos_token", "unk_token", "pad_token")
+        special = {name: _text_of(self._settings.get(name)) for name in names}
+        try:
+            text = sandbox.from_string(self._template()).render(
+                messages=messages, add_generation_prompt=True, tools=None, **special
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
+            raise UsageError(
+                f"the chat template of {self._files['tokenizer.json'].parent} fails: {error}",
+                hint="see which roles, and in which order, it expects",
+            ) from None
+        return self.encode(text, is_whole=False)
+
+    def _template(self) -> str:
+        for name in ("chat_template.jinja", "chat_template.json", "tokenizer_config.json"):
+            if name in self._files:
+                whole = name.endswith(".jinja")
+                found = self._files[name].read_text("utf-8") if whole else self._json(name).get("chat_template")
+                if isinstance(found, list):  # several, by name
+                    found = next((one["template"] for one in found if one.get("name") == "default"), None)
+                if isinstance(found, str):
+                    return found
+        raise UsageError(
+            f"{self._files['tokenizer.json'].parent} has no chat template", hint="use --prompt, without a conversation"
+        )
+
+    def _stop_tokens(self) -> frozenset[int]:
+        for name in _END_TOKENS:
+            content = self._json(name)
+            inner = content.get("model")
+            found = (inner if isinstance(inner, dict) else content).get("eos_token_id")
+            ids = found if isinstance(found, list) else [found]
+            if ids := [number for number in ids if isinstance(number, int)]:
+                return frozenset(ids)
+        number = self._tokenizer.token_to_id(_text_of(self._settings.get("eos_token")))
+        return frozenset(() if number is None else (number,))
+
+    def _sampling(self) -> Sampling:
+        found = self._json("genai_config.json").get("search") or self._json("generation_config.json")
+        names = ("repetition_penalty", *(("temperature", "top_k", "top_p") if found.get("do_sample") else ()))
+        numbers = {name: found[name] for name in names if isinstance(found.get(name), int | float)}
+        return Sampling(**({"temperature": 1.0} if found.get("do_sample") else {}) | numbers)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        path = self._files.get(name)
+        try:
+            return {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise RecordError(f"{path} can't be read: {why}", hint="take the file of the model") from None
+
+
+def package(name: str) -> Any:  # noqa: ANN401 - a module
+    """The package of that name, which the extra `text` installs."""
+    try:
+        return import_module(name)
+    except ImportError:
+        message = f"text needs the package {name}, which is not installed"
+        raise UsageError(message, hint="pip install 'graphcut[text]', or give token ids with --prompt-ids") from None
+
+
+def _refuse(message: str) -> None:
+    raise UsageError(f"the chat template refuses the conversation: {message}", hint="change its messages")
+
+
+def _text_of(token: object) -> str:
+    """A special token, which is written as a text or as a record."""
+    return str(token.get("content", "") if isinstance(token, dict) else token or "")

@@ -1,0 +1,345 @@
+"""`divide`: which axis classes of a model are divided among ranks, and how many units each rank gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property, partial
+from math import inf
+from typing import Final, NamedTuple
+
+from ...core.errors import UsageError
+from ...core.product import Product
+from ...costs.device_groups import RankMode
+from ...loading.model import Model
+from ...loading.operations import Operation, operations_of
+from ...loading.slices import Runs
+from .classes import AxisAnalysis, AxisClass, Blocker, Use
+from .factors import Factor, FoundRule, found_factors
+from .layouts import Layout
+from .rules import PRODUCTS
+
+_FULLEST: Final = 1.1  #: where a rank holds more than its share times this, classes with smaller units are tried.
+
+
+@dataclass(frozen=True)
+class DividedClass:
+    """An axis class, divided among ranks."""
+
+    axes: AxisClass
+    units: tuple[int, ...]  #: how many units each rank has; together those of the class.
+    factors: Mapping[int, Factor]  #: the nodes that are divided along the class, each with its factor.
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have units."""
+        return tuple(rank for rank, units in enumerate(self.units) if units)
+
+    def size_of(self, layout: Layout, rank: int) -> int:
+        """The size of a rank's piece of an axis."""
+        return layout.size_of(self.units[rank], self.axes.units)
+
+    def runs(self, layout: Layout, rank: int) -> Runs:
+        """The ranges of an axis that a rank has."""
+        first = sum(self.units[:rank])
+        return layout.runs(first, first + self.units[rank], self.axes.units)
+
+
+class Stage(NamedTuple):
+    """Nodes that are divided by shares of their own."""
+
+    nodes: AbstractSet[int]  #: flowing nodes, and constant nodes that no stage before has.
+    shares: tuple[int, ...]  #: the share of each rank; 0 for those that have no part of the stage.
+
+
+class Join(NamedTuple):
+    """A tensor that is put together from the pieces of the ranks: an exchange between them."""
+
+    tensor: str
+    is_sum: bool  #: the pieces are added; else they are concatenated.
+    class_index: int  #: the class whose pieces they are.
+
+
+@dataclass(frozen=True, repr=False)
+class Division(Product):
+    """A model's layers, divided among ranks."""
+
+    model: Model  #: the model.
+    operations: tuple[Operation, ...]  #: the operation of each node.
+    mode: RankMode  #: how contracted axes are joined.
+    shares: tuple[int, ...]  #: the share of each rank; 1 each where stages have shares of their own.
+    classes: tuple[DividedClass, ...]  #: the classes that are divided, the one with most weights first.
+    analysis: AxisAnalysis  #: the axis classes.
+    state_pairs: tuple[tuple[str, str], ...]  #: the states of the model: inputs, and the outputs that become them.
+    #: the nodes that multiply by a weight and are in no class that is divided, unless alone; each with the reason.
+    alone: Mapping[int, Blocker]
+    found: tuple[FoundRule, ...] = ()  #: rules of operators that have none in the table.
+
+    @cached_property
+    def class_of(self) -> Mapping[int, int]:
+        """The class of each node that is divided."""
+        return {node: i for i, divided in enumerate(self.classes) for node in divided.factors}
+
+    def divided(self, node: int) -> DividedClass:
+        """The class that a node is divided along."""
+        return self.classes[self.class_of[node]]
+
+    def use(self, node: int, slot: int) -> Use:
+        """What a node reads."""
+        return self.analysis.use(node, slot, self.operations[node].inputs[slot])
+
+    def divided_reads(self, node: int) -> Mapping[int, Layout]:
+        """The inputs of a node of which each rank reads a piece."""
+        divided = self.divided(node)
+        slots = dict.fromkeys(place.slot for place in divided.factors[node].reads)
+        return {slot: divided.axes.layouts[self.use(node, slot)] for slot in slots}
+
+    @cached_property
+    def pieces(self) -> Mapping[str, tuple[int, Layout]]:
+        """The tensors that ranks write in pieces: the class and the layout."""
+        found = {}
+        for node, index in self.class_of.items():
+            divided = self.classes[index]
+            for place in divided.factors[node].writes:
+                tensor = self.operations[node].outputs[place.slot]
+                found[tensor] = index, divided.axes.layouts[self.analysis.written(node, tensor)]
+        return found
+
+    @cached_property
+    def partial_sums(self) -> Mapping[str, int]:
+        """The tensors of which ranks write partial sums: the class."""
+        nodes = [(node, i) for node, i in self.class_of.items() if self.classes[i].factors[node].is_contracted]
+        return {tensor: i for node, i in nodes for tensor in self.operations[node].outputs if tensor}
+
+    @cached_property
+    def read_whole(self) -> AbstractSet[str]:
+        """The tensors that a node or an output of the model reads whole. A Shape node can do with a piece."""
+        found = set(self.model.graph.writes) - {present for _, present in self.states}
+        for node, operation in enumerate(self.operations):
+            divided = self.divided_reads(node) if node in self.class_of else {}
+            inner = {*self.model.graph.nodes[node].reads, *self.model.graph.nodes[node].constants}
+            found |= inner.difference(operation.inputs)
+            if operation.op != "Shape":
+                found.update(name for slot, name in enumerate(operation.inputs) if name and slot not in divided)
+        for node, index in self.class_of.items():
+            for slot, layout in self.divided_reads(node).items():
+                tensor = self.operations[node].inputs[slot]
+                if self.pieces.get(tensor, (index, layout)) != (index, layout):
+                    found.add(tensor)  # it has pieces of one class, and is read in others: it is put together first
+        return found
+
+    @cached_property
+    def states(self) -> tuple[tuple[str, str], ...]:
+        """The states that stay inside their rank: an input, and the output that becomes it, divided alike."""
+        readers = self.model.graph.readers
+        return tuple(
+            (past, present)
+            for past, present in self.state_pairs
+            if present in self.pieces
+            and readers.get(past)
+            and all(self._reads_alike(node, past, self.pieces[present]) for node in readers[past])
+        )
+
+    def _reads_alike(self, node: int, tensor: str, pieces: tuple[int, Layout]) -> bool:
+        """Whether a node reads the tensor only in these pieces, or only its shape."""
+        operation = self.operations[node]
+        if operation.op == "Shape":
+            return True
+        slots = [slot for slot, name in enumerate(operation.inputs) if name == tensor]
+        divided = self.divided_reads(node) if self.class_of.get(node) == pieces[0] else {}
+        return bool(slots) and all(divided.get(slot) == pieces[1] for slot in slots)
+
+    @cached_property
+    def joins(self) -> tuple[Join, ...]:
+        """The exchanges of a run, in the order of the nodes."""
+        order = (tensor for operation in self.operations for tensor in operation.outputs)
+        found = []
+        for tensor in order:
+            if tensor in self.partial_sums:
+                found.append(Join(tensor, is_sum=True, class_index=self.partial_sums[tensor]))
+            elif tensor in self.pieces and tensor in self.read_whole:
+                found.append(Join(tensor, is_sum=False, class_index=self.pieces[tensor][0]))
+        return tuple(found)
+
+    @cached_property
+    def received_bytes(self) -> tuple[int, bool]:
+        """The bytes that a rank receives in a run, on average, if each rank holds all that it reads.
+
+        The second value is False if the size of a tensor is unknown; then there are more bytes. Of a tensor that is
+        concatenated a rank lacks the pieces of the others; of a sum it receives as many tensors as other ranks add.
+        """
+        total, is_exact, ranks = Fraction(0), True, len(self.shares)
+        for join in self.joins:
+            size, is_known = self.model.tensor_bytes[join.tensor]
+            copies = len(self.classes[join.class_index].ranks) if join.is_sum else 1
+            total += Fraction(size * copies * (ranks - 1), ranks)
+            is_exact &= is_known
+        return round(total), is_exact
+
+
+def products_of(model: Model, operations: Sequence[Operation], found: Iterable[FoundRule] = ()) -> tuple[int, ...]:
+    """The nodes that multiply by a weight, or have a found rule and a weight: what sharding divides, where it can."""
+    graph, known, own = model.graph, PRODUCTS | _WITHOUT_RULE, found_factors(found)
+    return tuple(i for i in graph.flow if (operations[i].op in known or i in own) and graph.weights_of(i))
+
+
+_WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})  #: operators that multiply by weights, but have no rule.
+
+
+def divide(
+    model: Model,
+    shares: Sequence[int],
+    mode: RankMode = "exact",
+    *,
+    states: Iterable[tuple[str, str]] = (),
+    found: tuple[FoundRule, ...] = (),
+    stages: Sequence[Stage] = (),
+) -> Division:
+    """Divide what can be divided among ranks.
+
+    Of the classes that nothing blocks, those with most weights come first; a node is divided along one class only.
+    Nodes that multiply by a weight and are in none of them are divided by themselves: their columns, which are joined
+    at once. Each class gives a rank the whole number of units that is next to its share of `shares`, such as `(3, 1)`,
+    or of those of the stages that multiply by its weights. `states` are inputs and the outputs that become them. A
+    UsageError if there are fewer than two ranks, or a share is negative.
+    """
+    return Divider(model, mode, tuple(states), found).divide(shares, stages)
+
+
+@dataclass(frozen=True)
+class Divider:
+    """Divides a model by any number of shares; see `divide`. What does not depend on shares is found once."""
+
+    model: Model
+    mode: RankMode
+    states: tuple[tuple[str, str], ...]
+    found: tuple[FoundRule, ...] = ()
+
+    @cached_property
+    def _operations(self) -> tuple[Operation, ...]:
+        return operations_of(self.model)
+
+    @cached_property
+    def _analysis(self) -> Callable[[frozenset[int]], AxisAnalysis]:
+        """The axis classes if the outputs of some nodes are detached."""
+        made = partial(AxisAnalysis, self.model, self._operations, contracts=self.mode == "sum", found=self.found)
+        return cache(lambda detached: made(detached=detached))
+
+    def divide(self, shares: Sequence[int], stages: Sequence[Stage] = ()) -> Division:
+        """The division by some shares."""
+        shares, model = tuple(shares), self.model
+        if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
+            raise UsageError(
+                f"the shares {':'.join(map(str, shares))} don't divide anything",
+                hint="give two ranks or more, each with a share such as 3:1:1:1",
+            )
+        stages = [stage for stage in stages if sum(map(bool, stage.shares)) > 1]
+        stages = stages or [Stage({*range(len(model.graph.nodes))}, shares)]
+        found, balance = self._divided(shares, stages, inf)
+        while balance.fullest > _FULLEST:
+            finer, after = self._divided(shares, stages, balance.unit_bytes)
+            if after.excess_bytes >= balance.excess_bytes or len(finer.states) < len(found.states):
+                break
+            found, balance = finer, after
+        return found
+
+    def _divided(self, shares: tuple[int, ...], stages: Sequence[Stage], below: float) -> tuple[Division, _Balance]:
+        """The division along classes whose units take fewer bytes than `below`."""
+        alone, model = dict[int, Blocker](), self.model
+        for _ in range(2):
+            analysis = self._analysis(frozenset(alone))
+            chosen = [_choose(model, analysis.classes, stage, below) for stage in stages]
+            classes = tuple(one for found, _ in chosen for one in found)
+            if not alone:
+                left = set().union(*(stage.nodes for stage in stages)).difference(*(one.factors for one in classes))
+                products = products_of(model, self._operations, self.found)
+                alone = _reasons(analysis.classes, [node for node in products if node in left])
+        made = Division(model, self._operations, self.mode, shares, classes, analysis, self.states, alone, self.found)
+        return made, max(balance for _, balance in chosen)
+
+
+class _Balance(NamedTuple):
+    """How evenly a stage is divided, if all of the model were divided like it."""
+
+    fullest: float  #: the most that a rank holds, to its share of the divided weights and all others.
+    excess_bytes: float  #: the most bytes that a rank holds beyond its share of all weights.
+    unit_bytes: float  #: the bytes of the largest unit.
+
+
+def _reasons(classes: Sequence[AxisClass], nodes: Iterable[int]) -> dict[int, Blocker]:
+    """Why each of `nodes` is not divided with others."""
+    found = {node: Blocker(node, "no rule for its weights, or too few columns") for node in nodes}
+    for one in sorted(classes, key=lambda one: not one.blockers):  # a class that is free decides
+        for node in found.keys() & set(one.products):
+            found[node] = next(iter(one.blockers), Blocker(node, "too few units for these shares"))
+    return found
+
+
+def _choose(
+    model: Model, classes: Iterable[AxisClass], stage: Stage, below: float
+) -> tuple[list[DividedClass], _Balance]:
+    """The classes that are divided in a stage, as if all of the model were divided like it."""
+    sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
+    weighed = [(sum(sizes[name] for name in found.weights), found) for found in classes if not found.blockers]
+    weighed.sort(key=lambda pair: -pair[0])
+    nothing, taken = [Fraction(0)] * len(stage.shares), set[int]()
+    chosen: list[tuple[int, AxisClass, dict[int, Factor]]] = []
+    for _, found in weighed:
+        factors = {node: factor for node, factor in found.factors.items() if node not in taken}
+        cut = {use.tensor for use in found.layouts if use.node in factors}
+        size = sum(sizes[name] for name in cut & sizes.keys())
+        is_divided = sum(map(bool, apportion(found.units, stage.shares, nothing, size)[0])) > 1
+        if is_divided and size / found.units < below and any(node in factors for node in found.products):
+            taken.update(factors)
+            chosen.append((size, found, factors))
+    # The largest units first: what rounding takes from a rank there, smaller ones give back.
+    units, owed = dict[int, tuple[int, ...]](), nothing
+    for i in sorted(range(len(chosen)), key=lambda i: -chosen[i][0] / chosen[i][1].units):
+        size, found, _ = chosen[i]
+        units[i], owed = apportion(found.units, stage.shares, owed, size, most=found.units - 1)
+    divided = []
+    for i, (_, found, factors) in enumerate(chosen):
+        inside = {node: factor for node, factor in factors.items() if node in stage.nodes}
+        if not inside.keys().isdisjoint(found.products):
+            divided.append(DividedClass(found, units[i], inside))
+    total = sum(size for size, *_ in chosen)
+    common, all_shares = sum(sizes.values()) - total, sum(stage.shares)
+    fair = [Fraction(share, all_shares) for share in stage.shares]
+    room = [(total * part + common, debt) for part, debt in zip(fair, owed, strict=True)]
+    return divided, _Balance(
+        fullest=float(max((1 - debt / number for number, debt in room if number), default=1)),
+        excess_bytes=float(max(common * (1 - part) - debt for part, debt in zip(fair, owed, strict=True))),
+        unit_bytes=max((size / found.units for size, found, _ in chosen), default=0.0),
+    )
+
+
+def apportion(
+    units: int, shares: Sequence[int], owed: Sequence[Fraction], size: int, *, most: int | None = None
+) -> tuple[tuple[int, ...], list[Fraction]]:
+    """Whole units for each rank by its share and what it is owed, and what each rank is owed after that.
+
+    Of `units` units that together have `size` bytes a rank gets at most `most`, by default all. It is `owed` the bytes
+    of weights that it should have had and has not.
+
+    Example: three units for shares 2:1:1, then three more.
+
+        >>> first, owed = apportion(3, (2, 1, 1), [Fraction(0)] * 3, 300)
+        >>> first, [int(number) for number in owed]
+        ((1, 1, 1), [50, -25, -25])
+        >>> apportion(3, (2, 1, 1), owed, 300)[0]
+        (2, 1, 0)
+    """
+    exact = [Fraction(units * share, sum(shares)) for share in shares]
+    wanted = [
+        max(Fraction(0), own + debt * units / size) if size else own for own, debt in zip(exact, owed, strict=True)
+    ]
+    most = units if most is None else most
+    found = [min(most, int(number * units / sum(wanted))) for number in wanted]
+    debts = [debt + size * (want - have) / units for debt, want, have in zip(owed, exact, found, strict=True)]
+    for _ in range(units - sum(found)):
+        rank = max((r for r, share in enumerate(shares) if share and found[r] < most), key=lambda r: debts[r])
+        found[rank] += 1
+        debts[rank] -= Fraction(size, units)
+    return tuple(found), debts

@@ -1,0 +1,58 @@
+"""Parts of a sharded model: one for each phase and each rank that works in it.
+
+A rank's nodes are those that were divided for it. The other nodes are common: each rank that reads what they write
+repeats them, so that nothing is sent twice and no rank waits for another one's copy. A common node with large weights,
+or one that must run once, is given to the first rank of its stage. A new phase begins where a rank reads what another
+one computed: an exchange. Within a phase ranks need nothing of each other, so they work at the same time.
+
+With stages (a pipeline of groups of ranks) each stage has phases of its own, one stage after the other.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..core.graph import Graph
+from .rank_costs import is_repeatable
+
+
+@dataclass(frozen=True)
+class RankPart:
+    """The nodes of a rank in a phase."""
+
+    stage: int
+    phase: int  #: its number, counted over all stages.
+    rank: int
+    nodes: tuple[int, ...]  #: common ones included.
+
+
+def rank_parts(
+    graph: Graph, rank_of: Mapping[int, int], stage_of: Mapping[int, int], first_ranks: Mapping[int, int]
+) -> list[RankPart]:
+    """The parts of a sharded model's graph, in an order in which they can run.
+
+    They follow from the rank of each node that was divided, the stage of each node, and the first rank of each stage.
+    """
+    bound = (node for node in graph.flow if not is_repeatable(graph, node))
+    ranks = {**{node: first_ranks[stage_of[node]] for node in bound}, **rank_of}
+    phases: dict[int, tuple[int, int]] = {}
+    for node in graph.flow:
+        phase = 0
+        for source in {graph.producer[name] for name in graph.nodes[node].reads if name in graph.producer}:
+            if stage_of[source] == stage_of[node]:
+                is_exchange = source in ranks and ranks[source] != ranks.get(node)
+                phase = max(phase, phases[source][1] + is_exchange)
+        phases[node] = stage_of[node], phase
+    members = defaultdict[tuple[int, int], dict[int, set[int]]](lambda: defaultdict(set))
+    holders: dict[int, set[int]] = {}
+    for node in reversed(graph.flow):
+        readers = {reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ())}
+        near = (holders[reader] for reader in readers if phases[reader] == phases[node])
+        holders[node] = {ranks[node]} if node in ranks else set().union(*near) or {first_ranks[stage_of[node]]}
+        for rank in holders[node]:
+            members[phases[node]][rank].add(node)
+    return [
+        RankPart(stage, number, rank, tuple(sorted(nodes)))
+        for number, (stage, phase) in enumerate(sorted(members))
+        for rank, nodes in sorted(members[stage, phase].items())
+    ]

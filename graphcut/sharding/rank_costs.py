@@ -1,0 +1,191 @@
+"""What the nodes of a model take on groups of devices that divide layers among them.
+
+A group is planned as one device. Its time for a node is that of its slowest rank, and for a node whose result is joined
+that of the exchange. So the search over single devices finds pipelines, ranks, and grids of both.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Final, NamedTuple
+
+from ..core.graph import Graph
+from ..costs.cluster import Cluster
+from ..costs.device import Device
+from ..costs.device_groups import DeviceGroup, RankMode, shares_by
+from ..costs.weighing import Costs
+from .axes.division import Divider, Division
+
+_MOST_REPEATED_BYTES: Final = 1 << 20
+
+
+def is_repeatable(graph: Graph, node: int) -> bool:
+    """Whether each rank repeats a node that is not divided; else, with large weights, only the first has it."""
+    weight_bytes = sum(graph.weights[name].bytes for name in graph.weights_of(node))
+    return weight_bytes <= _MOST_REPEATED_BYTES and not graph.nodes[node].is_stateful
+
+
+class Exchange(NamedTuple):
+    """What ranks receive before a phase."""
+
+    first: int  #: the first node of the phase before that writes a part of it: it is charged with the messages.
+    tensors: list[tuple[int, str]]  #: each with the node that writes it.
+
+
+@dataclass(frozen=True)
+class RankCosts:
+    """What the nodes of a model take on groups of devices."""
+
+    costs: Costs
+    cluster: Cluster
+    mode: RankMode
+    seconds: Callable[[Device], Sequence[float]]  #: those of each flowing node on a single device.
+
+    @cached_property
+    def division(self) -> Callable[[tuple[int, ...]], Division]:
+        """How the model is divided by some shares."""
+        states = tuple((one.past, one.present) for one in self.costs.caches)
+        return cache(Divider(self.costs.model, self.mode, states).divide)
+
+    def seconds_of(self, group: DeviceGroup) -> list[float]:
+        """Seconds that each flowing node takes: those of the slowest rank, and of the exchange of what it writes."""
+        division, flow = self.division(group.shares), self.costs.model.graph.flow
+        bound, exchange_s = self._bound(division), self._exchange_s(group, division)
+        rows = [(self.seconds(rank.device), rank.device.dispatch_s) for rank in group.ranks]
+        found = []
+        for i, node in enumerate(flow):
+            own_s = [seconds[i] for seconds, _ in rows]
+            if node in division.class_of:
+                units = division.divided(node).units
+                own_s = [
+                    min(seconds[i], dispatch_s) + max(seconds[i] - dispatch_s, 0.0) * number / sum(units)
+                    for (seconds, dispatch_s), number in zip(rows, units, strict=True)
+                    if number
+                ]
+            found.append((own_s[0] if node in bound else max(own_s)) + exchange_s.get(node, 0.0))
+        return found
+
+    def _bound(self, division: Division) -> frozenset[int]:
+        """Nodes that are neither divided nor repeated."""
+        return self._unrepeatable - division.class_of.keys()
+
+    @cached_property
+    def _unrepeatable(self) -> frozenset[int]:
+        graph = self.costs.model.graph
+        return frozenset(node for node in graph.flow if not is_repeatable(graph, node))
+
+    def exchanges(self, division: Division) -> list[Exchange]:
+        """The exchanges of a run, in order. Between two of them is a phase.
+
+        What is not divided is computed by each rank that reads it in the same phase. In later phases it is received
+        from the first rank, as what the first rank alone computes.
+        """
+        graph, bound = self.costs.model.graph, self._bound(division)
+        joined = {join.tensor for join in division.joins}
+        depth: dict[int, int] = {}
+        first_met: dict[tuple[int, str], int] = {}
+        for node in graph.flow:
+            reads = [(graph.producer[name], name) for name in graph.nodes[node].reads if name in graph.producer]
+            reads = [(writer, name) for writer, name in reads if writer in depth]
+            waits = (depth[w] + (name in joined or (w in bound and node not in bound)) for w, name in reads)
+            depth[node] = max(waits, default=0)
+            sent = [one for one in reads if one[0] not in division.class_of and depth[one[0]] < depth[node]]
+            for key in sent:
+                first_met[key] = min(depth[node], first_met.get(key, depth[node]))
+            first_met |= {(node, name): depth[node] + 1 for name in joined.intersection(graph.nodes[node].writes)}
+        met = defaultdict[int, list[tuple[int, str]]](list)
+        for key, level in first_met.items():
+            met[level].append(key)
+        return [
+            Exchange(min(writer for writer, _ in tensors if depth[writer] == level - 1), tensors)
+            for level, tensors in sorted(met.items())
+        ]
+
+    def _exchange_s(self, group: DeviceGroup, division: Division) -> Mapping[int, float]:
+        """For each node that writes what is exchanged the seconds of that."""
+        found = defaultdict[int, float](float)
+        names, in_turn = [rank.device.name for rank in group.ranks], self.cluster.overlap == "none"
+        routes = [[self.cluster.route(a, b) for a in names] for b in names]
+        driver = self.cluster.driver.name
+        up, down = [self.cluster.route(a, driver) for a in names], [self.cluster.route(driver, a) for a in names]
+        messages_s = [0.0 if in_turn else 2 * self.cluster.message_s(name) for name in names]
+        late_s = [m + max(latency_s for _, latency_s in row) for m, row in zip(messages_s, routes, strict=True)]
+        for exchange in self.exchanges(division):
+            found[exchange.first] += max(late_s)
+            for writer, tensor in exchange.tensors:
+                pieces, whole = self._pieces(division, tensor), self.costs.tensor_bytes[tensor][0]
+                seconds = []
+                for r, rank in enumerate(group.ranks):
+                    joined = (whole + sum(pieces)) / rank.device.bytes_per_s + rank.device.dispatch_s
+                    own_s = joined if len(pieces) > 1 else 0.0
+                    for q, number in enumerate(pieces):
+                        rates = [rank.device.link_bytes_per_s] * in_turn if q == r else [*routes[r][q][0].values()]
+                        if self.cluster.is_small(number):
+                            rates = [*(up if q == r else down)[r][0].values()]
+                        own_s += number / min(rates) if rates else 0.0
+                    seconds.append(own_s)
+                found[writer] += max(seconds)
+        return found
+
+    def _pieces(self, division: Division, tensor: str) -> list[float]:
+        """The bytes of a tensor that is exchanged which each rank has; the first may have all."""
+        number = self.costs.tensor_bytes[tensor][0]
+        join = next((join for join in division.joins if join.tensor == tensor), None)
+        if join is None:
+            return [number]
+        units = division.classes[join.class_index].units
+        return [number * bool(u) if join.is_sum else number * u / sum(units) for u in units]
+
+    def exchanged(self, group: DeviceGroup, nodes: Container[int]) -> tuple[list[int], int]:
+        """For each exchange in a part of a group a node before it, and the most bytes that a rank receives there."""
+        division, received = self.division(group.shares), [0.0] * len(group.ranks)
+        exchanges = self.exchanges(division)
+        for writer, tensor in (one for exchange in exchanges for one in exchange.tensors):
+            pieces = self._pieces(division, tensor)
+            for rank in range(len(received)) if writer in nodes else ():
+                received[rank] += sum(number for q, number in enumerate(pieces) if q != rank)
+        return [exchange.first for exchange in exchanges if exchange.first in nodes], round(max(received))
+
+    def shares_to_try(self, devices: Sequence[Device]) -> set[tuple[int, ...]]:
+        """Shares by speed; where memory is limited also by memory, by what is free of it, and by both in between."""
+        speed = [1 / sum(self.seconds(device)) for device in devices]
+        found = {shares_by(speed)}
+        if any(device.memory_bytes for device in devices):
+            graph, division = self.costs.model.graph, self.division((1,) * len(devices))
+            total, bound = sum(weight.bytes for weight in graph.weights.values()), self._bound(division)
+            kept = {name for node in graph.flow if node not in division.class_of for name in graph.weights_of(node)}
+            first = {name for node in bound for name in graph.weights_of(node)}
+            common_bytes, first_bytes = (sum(graph.weights[n].bytes for n in names) for names in (kept - first, first))
+            room = [min(device.memory_bytes or total, total) for device in devices]
+            free = [max(1, number - common_bytes - first_bytes * (r == 0)) for r, number in enumerate(room)]
+            between = [(a * b) ** 0.5 for a, b in zip(speed, room, strict=True)]
+            found |= {shares_by(room), shares_by(free), shares_by(between)}
+        return found
+
+    def saved_bytes(self, group: DeviceGroup, rank: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """What a rank need not hold of what all nodes of a part hold: bytes, and the nodes any of which need them.
+
+        Negative bytes are held in addition: by a rank that has a weight whole and a piece of it, too.
+        """
+        division, graph = self.division(group.shares), self.costs.model.graph
+        users, divided, shares = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list), {}
+        for node in graph.flow:
+            slots = division.divided_reads(node) if node in division.class_of else {}
+            cut = {division.operations[node].inputs[slot] for slot in slots}
+            for name in graph.weights_of(node):
+                users[name].append(node)
+                if name in cut:
+                    units = division.divided(node).units
+                    divided[name].append(node)
+                    shares[name] = units[rank] / sum(units)
+        bound = self._bound(division) if rank else frozenset[int]()
+        for name, nodes in users.items():
+            number = graph.weights[name].bytes
+            whole = tuple(node for node in nodes if node not in {*divided[name], *bound})
+            yield number, tuple(nodes)
+            yield -number, whole
+            if name in shares:
+                yield -round(number * shares[name]), tuple(divided[name])

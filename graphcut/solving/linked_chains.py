@@ -1,0 +1,300 @@
+"""Chains of parts on devices whose links differ from pair to pair.
+
+Dynamic programming finds for each boundary, each set of devices used before it and each sender before it the least cost
+of the rest. It charges what the part before has written for certain at its link, and what may come from further back at
+the receiver's best link. So it is exact for a chain of groups, and otherwise a lower bound. A depth-first search then
+charges each part exactly, from the devices that wrote what it receives, with that bound for the rest (branch and bound,
+Land and Doig 1960): what it finds is the best over these boundaries unless it is stopped early.
+
+Example: parts a, b, c, each written by one device; c reads 8 bytes of b and, past b, 4 bytes of a. While b's device is
+known, the 8 bytes cost what they do; the 4 bytes cost at least what they do over the best link to c's device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress, pairwise, product
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from .boundaries import touch_counts
+from .chain_dp import COMBINED, Aggregation, ChainPartition, DeviceCounts
+from .cost_tables import DeviceClass, PairCosts, assigned_devices, used_devices
+from .instance import Bools, Floats, Ints, Workload, exact
+from .transfers import STEPS_AT_ONCE, RequestTimes, request_times
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ..costs.cluster import Cluster
+    from .boundaries import BoundaryTables
+
+_SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
+_CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
+_State = tuple[DeviceCounts, int]  #: the devices used, and the last one as a sender (`PairCosts.senders`).
+
+
+@dataclass(frozen=True)
+class LinkedChains:
+    """The partitions over given boundaries, and what they cost on the devices of a cluster."""
+
+    tables: BoundaryTables  #: the boundaries.
+    classes: Sequence[DeviceClass]  #: the device classes.
+    pairs: PairCosts  #: what their links cost.
+    cluster: Cluster  #: its rules.
+    quantum: float  #: see `time_quantum`.
+    fits: Sequence[Bools]  #: for each class the parts that fit in its memory.
+    allowed: Callable[[int], Bools] | None  #: see `chain_dp`.
+    only: Collection[DeviceCounts] | None  #: the sets of devices that are tried; None for all.
+    most_work: float  #: about how many numbers a branch and bound may compute.
+
+    def best(
+        self, aggregation: Aggregation, *, limit: float = np.inf, most_parts: int | None = None
+    ) -> ChainPartition | None:
+        """The partition of least period ("max") or least latency ("sum") whose period is at most `limit`.
+
+        Its values are these two times, the one that is minimized first.
+        """
+        search = _BranchAndBound(self, aggregation, limit, self.cost_to_go(aggregation, limit, most_parts))
+        search.visit(_Node((0,), (), 0.0, np.full(self.tables.load.groups, -1)))
+        return search.best and replace(search.best, is_best=not search.is_stopped)
+
+    def lower_bound(self, aggregation: Aggregation) -> float:
+        """No partition over these boundaries has a shorter period, or a smaller latency."""
+        rest = self.cost_to_go(aggregation).get((tuple(0 for _ in self.uses[0]), 0))
+        of_driver_s = driver_s(aggregation, self.tables.load, self.pairs, self.cluster)
+        return np.inf if rest is None else float(COMBINED[aggregation](rest[0], of_driver_s))
+
+    def costs(self, sender: int, c: int) -> tuple[Floats, Floats]:
+        """For each part on class c behind one on `sender`: seconds that it keeps its device busy, and of a request."""
+        return self._costs[self.pairs.senders[sender], c]
+
+    def times(self, boundaries: Sequence[int], classes: Sequence[int]) -> RequestTimes:
+        """The exact times of a partition."""
+        steps, devices = list(pairwise(boundaries)), assigned_devices(self.classes, classes)
+        transfers = self.tables.transfers([self.tables.groups_between(i, j) for i, j in steps])
+
+        def of(work: Sequence[Floats]) -> RequestTimes:
+            run_s = [float(work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
+            return request_times(transfers, run_s, devices, self.cluster)
+
+        slowest = of(self._work_or_wait)
+        is_bound = self.tables.relaxation is not None and self.cluster.overlap != "none"
+        return replace(of(self._work), latency_s=slowest.latency_s) if is_bound else slowest
+
+    # Dynamic programming
+
+    def cost_to_go(
+        self, aggregation: Aggregation, limit: float = np.inf, most_parts: int | None = None
+    ) -> Mapping[_State, Floats]:
+        """For each state an array over the boundaries: a lower bound of what the parts behind the boundary cost."""
+        counts, senders = [len(c.devices) for c in self.classes if not c.members], self.pairs.senders
+        every = product(*(range(count + 1) for count in counts)) if self.only is None else self.only
+        most = self.tables.load.groups * max(map(sum, self.uses)) if most_parts is None else most_parts
+        combine = COMBINED[aggregation]
+        priced = {key: _minimized(costs, aggregation, limit * (1 + _SAME)) for key, costs in self._costs.items()}
+        end = np.full(self.tables.boundary_count, np.inf)
+        end[-1] = 0.0
+        found: dict[_State, Floats] = {}
+        for used in sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used)):
+            found_last = (all(map(int.__ge__, used, taken)) for taken in self.uses)
+            lasts = sorted({*compress(senders, found_last)}) if any(used) else [0]
+            rest = np.tile(end, (len(lasts), 1))
+            for c, state in enumerate(self.next_states(used)):
+                if (behind := found.get(state)) is not None:
+                    options = np.stack([priced[last, c] for last in lasts])
+                    rest = np.minimum(rest, combine(options, behind[:, None]).min(axis=1))
+            if self.allowed is not None:  # a group takes several devices for one part
+                parts = range(-(-sum(used) // max(map(sum, self.uses))), sum(used) + 1)
+                rest = np.where(np.any([self.allowed(number) for number in parts], axis=0), rest, np.inf)
+            found |= {(used, last): row for last, row in zip(lasts, rest, strict=True) if row.min() < np.inf}
+        return found
+
+    @cached_property
+    def uses(self) -> list[DeviceCounts]:
+        """For each class the devices that a part on it takes; see `used_devices`."""
+        return used_devices(self.classes)
+
+    def next_states(self, used: DeviceCounts) -> Iterator[_State]:
+        """For each class the state after one more part on a device of it."""
+        for taken, sender in zip(self.uses, self.pairs.senders, strict=True):
+            yield tuple(map(int.__add__, used, taken)), sender
+
+    # Costs
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether the tables are exact: no matter who sends, or the part before has written all that a part reads."""
+        return bool((self._near == self.tables.received).all())
+
+    @cached_property
+    def _near(self) -> Floats:
+        is_uniform = len({*self.pairs.senders}) == 1
+        return self.tables.received if is_uniform else self.tables.received_from_last
+
+    @cached_property
+    def readers_inside(self) -> Ints:
+        """`[i, t]`: how many readers of tensor t are in boundary i."""
+        return np.ascontiguousarray(touch_counts(self.tables.inside, self.tables.load.readers))
+
+    @cached_property
+    def _work(self) -> list[Floats]:
+        """For each class what parts compute; what they may receive instead takes no time (relaxed_tables.py)."""
+        return [self.tables.work(c) for c in range(len(self.classes))]
+
+    @cached_property
+    def _work_or_wait(self) -> list[Floats]:
+        """For each class what parts compute; what they may receive instead takes as long as that, if that is less."""
+        least_s_per_byte = self.pairs.received_s[:-1, :-1].min(axis=0)
+        return [self.tables.work(c, float(s_per_byte)) for c, s_per_byte in enumerate(least_s_per_byte)]
+
+    @cached_property
+    def _costs(self) -> Mapping[tuple[int, int], tuple[Floats, Floats]]:
+        near, far = self._near, self.tables.received - self._near
+        found = {}
+        for sender, c in product(sorted({*self.pairs.senders}), range(len(self.classes))):
+            s_per_byte, late_s = self.pairs.received_s[:-1, c], self.pairs.latency_s[:-1, c]
+            received_s = near * s_per_byte[sender] + far * s_per_byte.min()
+            latest_s = np.maximum((near > 0) * late_s[sender], (far > 0) * late_s.min())
+            found[sender, c] = self.part_s(sender, c, received_s, latest_s, slice(None))
+        return found
+
+    @cached_property
+    def _large_inputs(self) -> Floats:
+        return self.tables.inputs_of(lambda number: not self.cluster.is_small(number))
+
+    @cached_property
+    def _answers(self) -> Floats:
+        """Bytes that each part sends to the driver, without those that other parts read, too."""
+        return self.tables.answers_of(lambda _: True)
+
+    @cached_property
+    def _small_answers(self) -> Floats:
+        return self.tables.answers_of(self.cluster.is_small)
+
+    def part_s(
+        self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
+    ) -> tuple[Floats, Floats]:
+        """What parts from the boundaries `begin` on cost, given the seconds to receive from parts, and the latency."""
+        tables, pairs, driver = self.tables, self.pairs, len(self.classes)
+        in_turn = self.cluster.overlap == "none"
+        inputs_s = tables.inputs[:, begin] * pairs.received_s[driver, c]
+        late_s = np.maximum(late_s, (self._large_inputs[:, begin] > 0) * pairs.latency_s[driver, c])
+        answers_s = self._answers[:, begin] * (pairs.sent_s if in_turn else pairs.received_s)[c, driver]
+        sent_s = tables.sent[:, begin] * pairs.reported_s[c]
+        own_s = self._work_or_wait[c][:, begin] + pairs.overhead_s[c]
+        step_s = own_s + received_s + inputs_s + late_s + sent_s
+        latency_s = step_s + answers_s
+        if in_turn:
+            busy_s = latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()
+        else:
+            run_s, near_s = self._work[c][:, begin], self._near[:, begin] * pairs.received_s[sender, c]
+            small_s = self._small_answers[:, begin] * pairs.received_s[c, driver]
+            both_s = step_s + small_s
+            if tables.relaxation is None:  # else a part may compute for longer
+                both_s += np.maximum(received_s + inputs_s - run_s, 0.0) + np.maximum(small_s + sent_s - run_s, 0.0)
+            busy_s = np.maximum.reduce([run_s, both_s / STEPS_AT_ONCE, near_s, inputs_s, answers_s])
+        is_possible = self.fits[c][:, begin] & tables.nested[:, begin]
+        busy_s, latency_s = (np.where(is_possible, exact(s, self.quantum), np.inf) for s in (busy_s, latency_s))
+        return busy_s, latency_s
+
+
+def _minimized(costs: tuple[Floats, Floats], aggregation: Aggregation, limit: float) -> Floats:
+    """What is minimized of the two times of each part; `inf` where it keeps its device busy longer than the limit."""
+    return np.where(costs[0] <= limit, costs[aggregation == "sum"], np.inf)
+
+
+def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, cluster: Cluster) -> float:
+    """Seconds of the driver: what it adds to any latency ("sum"), or the least that any period is ("max")."""
+    links, overlap = pairs.sent_s[-1, :-1], cluster.overlap
+    s_per_byte = links.min() if links.min() == links.max() else 0.0  # one link carries everything, or others may
+    sent_s, answers_s = load.input_bytes.sum() * s_per_byte, load.answer_bytes.sum() * s_per_byte
+    is_late = any(number and not cluster.is_small(number) for number in load.answer_bytes.tolist())
+    late_s = pairs.latency_s[:-1, -1].min() * is_late
+    one_s = load.answer_bytes.max(initial=0) * pairs.received_s[:-1, -1].min()
+    if aggregation == "max":
+        own_s = sent_s + answers_s + late_s if overlap == "none" else max(sent_s, answers_s)
+        return float(max(own_s, one_s))
+    return float(late_s + (sent_s + answers_s if overlap == "none" else 0.0))
+
+
+@dataclass(frozen=True)
+class _Node:
+    """The first parts of a partition."""
+
+    boundaries: tuple[int, ...]
+    classes: tuple[int, ...]
+    value: float  #: what they cost.
+    home: Ints  #: for each group its device class; -1 behind the last boundary.
+
+
+class _BranchAndBound:
+    """Tries the next part that looks best first, and leaves out what can't be better than the best plan."""
+
+    def __init__(
+        self, chains: LinkedChains, aggregation: Aggregation, limit: float, rest: Mapping[_State, Floats]
+    ) -> None:
+        self.best: ChainPartition | None = None
+        self.is_stopped = False
+        self._chains, self._aggregation, self._limit, self._rest = chains, aggregation, limit * (1 + _SAME), rest
+        self._combine = COMBINED[aggregation]
+        self._driver_s = driver_s(aggregation, chains.tables.load, chains.pairs, chains.cluster)
+        load, boundaries = chains.tables.load, chains.tables.boundary_count
+        step, exact_step = _CALL + boundaries, _CALL + boundaries * load.readers.count
+        self._are_tables_enough = chains.is_exact or exact_step > chains.most_work / 100
+        self._step = len(chains.classes) * (step if self._are_tables_enough else exact_step)
+        self._leaf = _CALL / 5 * (load.readers.count + load.groups)
+        self._left = chains.most_work
+        self._none = tuple(0 for _ in chains.uses[0])
+
+    def visit(self, node: _Node) -> None:
+        """Search the partitions that begin with these parts."""
+        chains = self._chains
+        if node.boundaries[-1] == chains.tables.boundary_count - 1:
+            self._found(node)
+            return
+        self._left -= self._step
+        if self._left <= 0 and (self.best is not None or self._left <= -chains.most_work):
+            self.is_stopped = True
+            return
+        options: list[tuple[float, int, int, float]] = []
+        used = tuple(map(sum, zip(*(chains.uses[c] for c in node.classes), strict=True))) or self._none
+        for c, state in enumerate(chains.next_states(used)):
+            if state in self._rest:
+                value = np.asarray(self._combine(node.value, self._costs(node, c)))
+                least = self._combine(self._combine(value, self._rest[state]), self._driver_s)
+                options += [(float(least[j]), -int(j), c, float(value[j])) for j in np.flatnonzero(least < np.inf)]
+        for bound, j, c, cost in sorted(options):
+            if self.is_stopped or (self.best is not None and bound >= self.best.values[0] * (1 - _SAME)):
+                return
+            home = node.home.copy()
+            home[list(chains.tables.groups_between(node.boundaries[-1], -j))] = c
+            self.visit(_Node((*node.boundaries, -j), (*node.classes, c), cost, home))
+
+    def _found(self, node: _Node) -> None:
+        self._left -= self._leaf
+        times = self._chains.times(node.boundaries, node.classes)
+        values = (times.period_s, times.latency_s)
+        if times.period_s <= self._limit:
+            values = values if self._aggregation == "max" else values[::-1]
+            if self.best is None or values < self.best.values:
+                self.best = ChainPartition(node.boundaries, node.classes, values)
+
+    def _costs(self, node: _Node, c: int) -> Floats:
+        """What the next part costs for each boundary at which it may end, charged from where its tensors are."""
+        chains, begin = self._chains, node.boundaries[-1]
+        busy_s, latency_s = chains.costs(node.classes[-1] if node.classes else 0, c)
+        costs = busy_s[:, begin], latency_s[:, begin]
+        if not self._are_tables_enough and node.classes:
+            load, pairs = chains.tables.load, chains.pairs
+            writer = node.home[load.writer]
+            is_read = chains.readers_inside > chains.readers_inside[begin]
+            is_sent = (writer >= 0) & (load.tensor_bytes > 0)
+            received_s = is_read @ (load.tensor_bytes * is_sent * pairs.received_s[writer, c])
+            late_s = (is_read * (is_sent * pairs.latency_s[writer, c])).max(axis=1, initial=0.0)
+            costs = chains.part_s(node.classes[-1], c, received_s, late_s, begin)
+        found = _minimized(costs, self._aggregation, self._limit)
+        return found if chains.allowed is None else np.where(chains.allowed(len(node.classes) + 1), found, np.inf)

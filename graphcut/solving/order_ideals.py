@@ -1,0 +1,239 @@
+"""Order ideals as boundaries: the best partition over all those of a small workload is the best there is.
+
+An order ideal is a set of groups that contains the predecessors of all its members, so an acyclic division into parts
+is a chain of ideals, each contained in the next (Tarnawski et al., "Efficient algorithms for device placement of DNN
+graph operators", NeurIPS 2020). What they sum pair by pair is a matrix product here.
+
+Example: group 0 writes a tensor of 8 bytes for groups 1 and 2, which write 1 byte each for group 3.
+
+    >>> load = Workload.of([[1, 1, 1, 1]], [(0, (1, 2), 8), (1, (3,), 1), (2, (3,), 1)])
+    >>> tables = ideal_tables(load, most=100)
+    >>> [tables.groups_between(0, i) for i in range(tables.boundary_count)]
+    [(), (0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3)]
+    >>> tables.groups_between(1, 4)  # the part between {0} and {0, 1, 2}
+    (1, 2)
+    >>> float(tables.received[4, 1]), float(tables.sent[4, 1])  # both read the same tensor: it is received once
+    (8.0, 2.0)
+    >>> bool(tables.nested[3, 2])  # {0, 1} is no subset of {0, 2}: there is no part between them
+    False
+
+Of a larger workload some ideals are pooled: the prefixes of several topological orders. A partition may then take one
+boundary from one order and the next from another, if the second contains the first. Near a good partition there are
+more: the union, and the intersection, of two order ideals is an order ideal.
+
+Example: groups 0, 1, 2 without edges. The order 0, 1, 2 has the prefix {0, 1}, the order 2, 0, 1 the prefix {2}. Next
+to the cut {0} the second gives {0, 2}, which is a prefix of neither:
+
+    >>> prefixes_of((0, 1, 2))
+    [0, 1, 3, 7]
+    >>> sorted(between_cuts([0b100], [0b000, 0b001, 0b111]))
+    [0, 1, 4, 5, 7]
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, islice
+
+import numpy as np
+
+from .boundaries import BoundaryTables, lifetimes, touch_counts
+from .instance import Bools, Floats, Hyperedges, Workload
+from .order_prefixes import prefix_tables
+from .topological_orders import Order
+
+Ideal = int  #: an order ideal as a set of bits.
+
+
+@dataclass(frozen=True)
+class IdealTables(BoundaryTables):
+    """Order ideals, the smaller first."""
+
+    ideals: Bools  #: `ideals[i, g]` is whether ideal i contains group g.
+
+    def groups_between(self, i: int, j: int) -> tuple[int, ...]:
+        return tuple(np.flatnonzero(self.ideals[j] & ~self.ideals[i]).tolist())
+
+    @cached_property
+    def peak(self) -> Floats:
+        count = self.boundary_count
+        table = np.zeros((count, count))
+        contains = np.ascontiguousarray(self.ideals.T)
+        for i in range(count):
+            table[i:, i] = self._peaks_from(i, contains)
+        return table
+
+    def _peaks_from(self, i: int, contains: Bools) -> Floats:
+        """The peaks of the parts from boundary i to each boundary from i on, all at once.
+
+        Runs the groups outside ideal i in order. A group is alive in the columns of the ideals that contain it. Say
+        groups a, b, c follow each other, each reads the tensor before and writes 4 bytes: while b runs both tensors are
+        alive in the columns that hold a and b, 8 bytes; then the tensor of a dies in these columns.
+        """
+        is_before = self.ideals[i]
+        alive = np.zeros(self.boundary_count - i)
+        peak = np.zeros(self.boundary_count - i)
+        for group in np.flatnonzero(~is_before).tolist():
+            runs = contains[group, i:]
+            alive += runs * self.load.written_bytes[group]
+            np.maximum(peak, (alive + float(self.load.inner_bytes[group])) * runs, out=peak)
+            for writer, dying in self._dying[group]:
+                if not is_before[writer]:
+                    alive -= dying[i:]
+        return peak
+
+    @cached_property
+    def _dying(self) -> list[list[tuple[int, Floats]]]:
+        """For each group what dies after it, by writer: bytes, for each ideal that holds the writer and all readers."""
+        load = self.load
+        is_read = touch_counts(self.ideals, load.readers) == load.readers.sizes
+        _, last = lifetimes(load, np.arange(load.groups))
+        found: list[dict[int, Floats]] = [{} for _ in range(load.groups)]
+        for tensor in np.flatnonzero(~load.is_output).tolist():
+            writer, by_writer = int(load.writer[tensor]), found[int(last[tensor])]
+            dying = (self.ideals[:, writer] & is_read[:, tensor]) * float(load.tensor_bytes[tensor])
+            by_writer[writer] = by_writer[writer] + dying if writer in by_writer else dying
+        return [list(by_writer.items()) for by_writer in found]
+
+    @cached_property
+    def received_from_last(self) -> Floats:
+        # A group of ideal i that no ideal inside i has is in the part before i.
+        inside = self.ideals.astype(np.float64)
+        is_last = self.ideals & (self.nested.astype(np.float64) @ inside == 0)
+        load = self.load
+        return _sums_of_touched(
+            self.ideals, load.readers, load.tensor_bytes.astype(np.float64), is_last[:, load.writer]
+        )
+
+    def _sums_inside(self, numbers: Floats) -> Floats:
+        return np.asarray(self.ideals.astype(np.float64) @ numbers)
+
+    def _sums_of_shared(self, numbers: Floats) -> Floats:
+        edges = self.load.sharers
+        return _sums_of_touched(self.ideals, edges, numbers, np.ones((len(self.ideals), edges.count), dtype=bool))
+
+
+def ideal_tables(load: Workload, most: int) -> BoundaryTables | None:
+    """The tables over all order ideals; None where there are more than `most`.
+
+    If each group reads the one before, the ideals are the prefixes of this order, and the tables take much less time.
+    """
+    predecessors, _ = load.edges
+    if all(group - 1 in predecessors[group] for group in range(1, load.groups)):
+        whole = range(load.groups + 1)
+        return replace(prefix_tables(load, tuple(whole[:-1]), whole), is_complete=True) if load.groups < most else None
+    sets = _order_ideals(load, most)
+    return None if sets is None else tables_over(load, sets, is_complete=True)
+
+
+def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = False) -> IdealTables:
+    """The tables over given order ideals, as bit sets: the empty one first, then larger ones, that of all last."""
+    ideals = np.array([[ideal >> group & 1 for group in range(load.groups)] for ideal in sets], dtype=bool)
+    ideals = ideals.reshape(len(sets), load.groups)
+    edges = load.readers
+    is_written = ideals[:, load.writer]
+    outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)  # `[i, j]`: how many groups of i are not in j
+    read = touch_counts(ideals, edges)
+    tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
+    declared_sent = load.sent_declared_bytes.astype(np.float64)
+
+    def entering(numbers: Floats) -> Floats:
+        found = _sums_of_touched(ideals, edges, numbers, is_written)
+        return found if load.is_ordered else found + _sums_of_touched(ideals, edges, numbers, ~is_written, ~is_written)
+
+    def leaving(numbers: Floats) -> Floats:
+        is_alive = is_written & (read < edges.sizes)
+        found = _nested_product(is_alive * numbers, (~is_written).astype(np.float64))
+        if not load.is_ordered:  # all readers are in ideal j, and some in ideal i
+            is_dead = is_written & ~is_alive
+            found += _nested_product(is_dead * numbers, (~is_written & (read > 0)).astype(np.float64))
+        return found
+
+    return IdealTables(
+        load=load,
+        order=tuple(range(load.groups)),
+        nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool)),
+        received=entering(tensor_bytes),
+        sent=leaving(tensor_bytes),
+        declared=entering(declared) + leaving(declared_sent),
+        ideals=ideals,
+        is_complete=is_complete,
+    )
+
+
+def prefixes_of(order: Order) -> list[Ideal]:
+    """All prefixes of an order, from the empty one to the whole."""
+    return list(accumulate((1 << group for group in order), int.__or__, initial=0))
+
+
+def between_cuts(ideals: Collection[Ideal], cuts: Sequence[Ideal]) -> dict[Ideal, None]:
+    """The `cuts` (ascending), and each ideal brought between any two that are neighbours or have one cut between them.
+
+    To bring an ideal between two cuts is to take its union with the smaller one, then the intersection with the larger.
+    """
+    found = dict.fromkeys(cuts)
+    for distance in (1, 2):
+        for low, high in zip(cuts, cuts[distance:], strict=False):
+            found.update(dict.fromkeys((ideal | low) & high for ideal in ideals))
+    return found
+
+
+def pooled_tables(load: Workload, ideals: Iterable[Ideal], most: int) -> IdealTables:
+    """The tables over the first `most` of the ideals, the empty one, and the one of all groups."""
+    chosen = {*islice(dict.fromkeys(ideals), most), 0, (1 << load.groups) - 1}
+    return tables_over(load, sorted(chosen, key=lambda ideal: (ideal.bit_count(), ideal)))
+
+
+def _order_ideals(load: Workload, most: int) -> list[Ideal] | None:
+    """All order ideals as bit sets, the smaller first; None where there are more than `most`."""
+    predecessors, successors = load.edges
+    needs = [sum(1 << other for other in groups) for groups in predecessors]
+    of_size: list[list[int]] = [[0]]
+    # The groups that can be added to each ideal of a size; one step adds one group.
+    addable = {0: sum(1 << group for group in range(load.groups) if not predecessors[group])}
+    total = 1
+    while addable:
+        larger: dict[int, int] = {}
+        for ideal, free in addable.items():
+            rest = free
+            while rest:
+                bit = rest & -rest
+                rest ^= bit
+                added = ideal | bit
+                if added not in larger:
+                    total += 1
+                    if total > most:
+                        return None
+                    ready = [group for group in successors[bit.bit_length() - 1] if needs[group] & ~added == 0]
+                    larger[added] = (free ^ bit) | sum(1 << group for group in ready)
+        of_size.append(sorted(larger))
+        addable = {ideal: larger[ideal] for ideal in of_size[-1]}
+    return [ideal for ideals in of_size for ideal in ideals]
+
+
+def _sums_of_touched(
+    ideals: Bools, edges: Hyperedges, numbers: Floats, counted: Bools, admitted: Bools | None = None
+) -> Floats:
+    """`[j, i]`: the sum of `numbers` over the items that a group between i and j touches.
+
+    Only those that `counted[i]` and `admitted[j]` have.
+
+    An item is touched in between if more of its groups are in ideal j than in ideal i: over counts c that is the sum of
+    [c groups in i] * [more than c groups in j], one product of matrices with a column for each item and count.
+    """
+    item = edges.item[numbers[edges.item] != 0]
+    count = np.arange(len(item)) - np.searchsorted(item, item)
+    touched = touch_counts(ideals, edges)[:, item]
+    is_count = (touched == count) & counted[:, item]
+    is_more = (touched > count) & (True if admitted is None else admitted[:, item])
+    return _nested_product(is_more.astype(np.float64), is_count * numbers[item])
+
+
+def _nested_product(left: Floats, right: Floats) -> Floats:
+    """`left @ right.T` where row j of `left` is no less than row i of `right`, as nested ideals are; or else 0."""
+    found = np.zeros((len(left), len(right)))
+    for rows in np.array_split(np.arange(len(left)), 8):
+        if rows.size:
+            end = int(rows[-1]) + 1
+            found[rows, :end] = left[rows] @ right[:end].T
+    return found

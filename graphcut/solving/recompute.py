@@ -1,0 +1,210 @@
+"""Recompute or send: nodes that a part runs again because that is cheaper than receiving their outputs.
+
+For one part the choice is exact: a minimum cut. Every node of an earlier part may be repeated at the price of running
+it; a tensor that is still received costs the time to send it. This is minimum-cut replication (Hwang and El Gamal,
+"Min-cut replication in partitioned networks", 1995) on tensors. Each part chooses for itself: what one part repeats
+changes no other part's prices.
+
+Example: node 0 makes a mask of 8 bytes from an input of 2 bytes, for nodes 1 and 2. Node 2 is in the second part. A
+byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives the input and runs node 0 again:
+
+    >>> from graphcut.core.graph import Graph, Node
+    >>> def node(name, *reads):
+    ...     return Node(name, "Op", reads, (name,), (), (), is_constant=False, is_stateful=False, module="")
+    >>> graph = Graph((node("m", "mask"), node("a", "x", "m"), node("b", "a", "m")), {}, ("mask", "x"), ("b",))
+    >>> prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
+    >>> parts, recomputed = recompute(graph, [(0, 1), (2,)], lambda part: prices, frozenset())
+    >>> parts
+    ((0, 1), (0, 2))
+    >>> recomputed
+    (Recomputed(part=1, nodes=(0,), tensors=('m',), saved_bytes=6, cost_s=1.0),)
+"""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import Final
+
+from ..core.graph import Graph, outside_reads, partition
+from .instance import Parts
+from .min_cut import Arc, FlowNetwork
+
+_SOURCE: Final = 0
+_SINK: Final = 1
+MOST_WEIGHT_BYTES: Final = 1 << 20
+"""A node that brings more bytes of weights into a part is not repeated there: they would have to be held twice."""
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """What a part computes instead of receiving it."""
+
+    part: int  #: the part.
+    #: the nodes it runs for that, in topological order; one that no other part needs is moved, not repeated.
+    nodes: tuple[int, ...]
+    tensors: tuple[str, ...]  #: what it no longer receives.
+    saved_bytes: int  #: bytes that it receives less, after what the repeated nodes read.
+    cost_s: float  #: seconds that it runs longer.
+
+
+@dataclass(frozen=True)
+class TransferPrices:
+    """What repeating and sending cost for a part."""
+
+    run_s: Mapping[int, float]  #: seconds that each flowing node takes on the device of the part.
+    s_per_byte: float  #: seconds to send a byte to the part.
+    tensor_bytes: Mapping[str, int]  #: bytes of each activation.
+    unsent: frozenset[str] = frozenset()  #: tensors that must not be sent, at any price.
+    repeatable: frozenset[int] | None = None  #: the nodes that may be repeated; None for any.
+
+    def send_s(self, name: str) -> float:
+        return self.tensor_bytes[name] * self.s_per_byte
+
+
+def recompute(
+    graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices], kept: frozenset[int]
+) -> tuple[Parts, tuple[Recomputed, ...]]:
+    """The `parts` (each node in one) with the nodes that each repeats at the least total cost, and a list of these.
+
+    Nodes in `kept` are not repeated, and stateful nodes never are. A node leaves its own part if no node there, and no
+    other part, needs it any more.
+    """
+    home = {node: i for i, nodes in enumerate(parts) for node in nodes}
+    made: list[set[int]] = [set(nodes) for nodes in parts]
+    found = []
+    for part in range(1, len(parts)):
+        chosen = _cheapest_to_repeat(
+            graph,
+            parts[part],
+            prices(part),
+            lambda node, part=part: home[node] < part and node not in kept,  # type: ignore[misc]
+        )
+        if chosen:
+            found.append(_recomputed(graph, part, set(parts[part]), chosen, prices(part)))
+            made[part].update(chosen)
+    if not found:
+        return tuple(parts), ()
+    blocks = partition(graph, made).blocks
+    if emptied := [node for nodes, block in zip(parts, blocks, strict=True) if not block.nodes for node in nodes]:
+        return recompute(graph, parts, prices, kept.union(emptied))  # a part must keep a node of its own
+    flowing = set(graph.flow)
+    return tuple(tuple(sorted(flowing & {*b.nodes, *b.replicas})) for b in blocks), tuple(found)
+
+
+def repeated(
+    graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices]
+) -> tuple[Recomputed, ...]:
+    """What given parts recompute: nodes that are in an earlier part as well."""
+    home: dict[int, int] = {}
+    found = []
+    for part, nodes in enumerate(parts):
+        again = tuple(node for node in nodes if home.setdefault(node, part) < part)
+        if again:
+            found.append(_recomputed(graph, part, set(nodes).difference(again), again, prices(part)))
+    return tuple(found)
+
+
+def _recomputed(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], prices: TransferPrices) -> Recomputed:
+    """What a part saves and pays that runs the chosen nodes besides its own."""
+    before, after = outside_reads(graph.held(own, ()).values()), outside_reads(graph.held(own, chosen).values())
+    saved = sum(prices.tensor_bytes[name] for name in before) - sum(prices.tensor_bytes[name] for name in after)
+    gone = tuple(name for name in before if name not in after)
+    return Recomputed(part, chosen, gone, saved, sum(prices.run_s[node] for node in chosen))
+
+
+def _writer(graph: Graph, name: str) -> int | None:
+    """The node that a part repeats to compute a tensor; None if no copy of a node writes it."""
+    node = graph.producer.get(name)
+    return node if node is not None and name in graph.copy_of(node).writes else None
+
+
+def _cheapest_to_repeat(
+    graph: Graph, nodes: Sequence[int], prices: TransferPrices, is_earlier: Callable[[int], bool]
+) -> tuple[int, ...]:
+    """The nodes that a part repeats at the least cost; of equal choices the one that repeats fewest."""
+    inside = set(nodes)
+    received = [name for name in outside_reads(graph.held(nodes, ()).values()) if _writer(graph, name) is not None]
+    held = {weight for node in nodes for weight in graph.nodes[node].weights}
+
+    def may_repeat(node: int) -> bool:
+        own = graph.copy_of(node)
+        brought = sum(graph.weights[weight].bytes for weight in own.weights if weight not in held)
+        is_named = prices.repeatable is None or node in prices.repeatable
+        return is_named and is_earlier(node) and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
+
+    candidates = _candidates(graph, received, prices, may_repeat)
+    if not candidates:
+        return ()
+    sink_side = _sink_side(graph, inside, candidates, prices)
+    return tuple(sorted(node for node, vertex in candidates.items() if vertex in sink_side))
+
+
+def _candidates(
+    graph: Graph, received: Sequence[str], prices: TransferPrices, may_repeat: Callable[[int], bool]
+) -> dict[int, int]:
+    """The nodes that may be worth repeating, each with a vertex of the flow network.
+
+    Repeating a node means repeating every node on some path from it to a received tensor, and it can only save the
+    received tensors that it reaches. So a node is left out if its cheapest path costs at least as much as sending all
+    received tensors that it reaches. One pass, from the last node back.
+    """
+    bit = {name: 1 << i for i, name in enumerate(received)}
+
+    @cache
+    def send_s(mask: int) -> float:
+        names = [name for name in received if mask & bit[name]]
+        return inf if prices.unsent.intersection(names) else sum(map(prices.send_s, names))
+
+    path_s: dict[int, float] = {}
+    reached: dict[int, int] = {}
+    found: dict[int, int] = {}
+    for name in received:
+        writer = graph.producer[name]
+        path_s[writer] = 0.0
+        reached[writer] = reached.get(writer, 0) | bit[name]
+    waiting = [-node for node in path_s]
+    heapq.heapify(waiting)
+    while waiting:
+        node = -heapq.heappop(waiting)
+        cost_s = path_s[node] + prices.run_s[node] if may_repeat(node) else inf
+        if cost_s >= send_s(reached[node]):
+            continue
+        found[node] = len(found) + 2
+        writers = {_writer(graph, name) for name in graph.copy_of(node).reads}
+        for writer in (one for one in writers if one is not None):
+            if writer not in path_s:
+                heapq.heappush(waiting, -writer)
+            path_s[writer] = min(path_s.get(writer, inf), cost_s)
+            reached[writer] = reached.get(writer, 0) | reached[node]
+    return found
+
+
+def _sink_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices) -> set[int]:
+    """The vertices on the part's side of the minimum cut that has the fewest there."""
+    readers: dict[str, set[int]] = {}
+    for node, own in (*graph.held(inside, ()).items(), *((node, graph.copy_of(node)) for node in candidates)):
+        for name in own.reads:
+            if graph.producer.get(name) not in inside:
+                readers.setdefault(name, set()).add(candidates.get(node, _SINK))
+    inputs = {name for node in inside for name in graph.nodes[node].reads if name not in graph.producer}
+    arcs: list[Arc] = []
+    vertices = len(candidates) + 2
+    for name, reading in readers.items():
+        repeated = _writer(graph, name)
+        writer = _SOURCE if repeated is None else candidates.get(repeated, _SOURCE)
+        if writer == _SOURCE and name in inputs:
+            continue  # the part receives this input of the model anyway
+        arcs.append((writer, vertices, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
+        arcs += [(vertices, reader, None) for reader in sorted(reading)]
+        vertices += 1
+    arcs += [(_SOURCE, vertex, _picoseconds(prices.run_s[node])) for node, vertex in candidates.items()]
+    network = FlowNetwork(vertices, arcs)
+    network.push_max_flow(_SOURCE, _SINK)
+    return set(network.reaching(_SINK))
+
+
+def _picoseconds(seconds: float) -> int:
+    """Seconds as a capacity, at least 1: nothing is free."""
+    return max(1, round(seconds * 1e12))

@@ -1,0 +1,208 @@
+"""Search for the best partition: over all order ideals of a small workload, else along several orders.
+
+Over all order ideals the result is optimal. Otherwise the chain DP is exact along each of several topological orders,
+and for a workload of up to 400 groups over the prefixes of all these orders together. The best result is improved: with
+more boundaries close to its own, and by a minimum cut in a window around each of its boundaries (over the groups that
+may be on either side), which gives a new order. Only better results are kept.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, islice, pairwise
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+
+from .boundaries import BoundaryTables, lifetimes
+from .chain_dp import ChainPartition
+from .instance import Floats, Parts, Workload
+from .min_cut import AFTER, BEFORE, FREE, cheapest_cut
+from .order_ideals import Ideal, between_cuts, ideal_tables, pooled_tables, prefixes_of
+from .order_prefixes import order_index, prefix_tables
+from .topological_orders import Order, orders
+
+MOST_BOUNDARIES: Final = 2000
+_MOST_IN_LAST_TRY: Final = 3000
+_LARGE: Final = 4000
+_WINDOW: Final = 200
+_PASSES: Final = 3
+_SMALL: Final = 400  #: the most groups of a workload that is tried along 24 orders, and over all of them together.
+_MOST_POOLED: Final = 1000
+
+Evaluator = Callable[[BoundaryTables], ChainPartition | None]
+"""The best partition for a goal over given boundaries; None where none meets it. Values of different tables compare."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The best partition that was found."""
+
+    tables: BoundaryTables  #: the boundaries it was found on.
+    chain: ChainPartition  #: the partition; the first of its values is the objective.
+
+    @cached_property
+    def parts(self) -> Parts:
+        return tuple(self.tables.groups_between(i, j) for i, j in pairwise(self.chain.boundaries))
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether it is the best one over all order ideals, and no partition has a smaller first value.
+
+        Where parts may receive values instead of computing them, that takes a bound (relaxed_tables.py).
+        """
+        return self.tables.is_complete and self.chain.is_best and self.tables.load.replicas is None
+
+
+def search(
+    load: Workload,
+    evaluate: Evaluator,
+    *,
+    states: int = 1,
+    parts: int = 1,
+    marked: Collection[int] = (),
+    lower_bound: float = -np.inf,
+) -> SearchResult | None:
+    """The best partition found; None where none meets the goal over any boundaries that were tried.
+
+    The more `states` the chain DP has, the fewer boundaries are tried, but always more than `parts`. Next to `marked`
+    groups every boundary is tried, since they must be in certain parts. The search stops when the first value reaches
+    `lower_bound`.
+    """
+    most = max(int(np.clip((1.2e8 / states) ** 0.5, 48, MOST_BOUNDARIES)), 2 * parts)
+    if load.groups <= most and (tables := ideal_tables(load, most)) is not None:
+        return result_on(tables, evaluate)
+    best = None
+    tries = 24 if load.groups <= _SMALL else 4 if load.groups <= _LARGE * 5 else 2
+    tried: list[tuple[tuple[float, ...], Order]] = []
+    for order in islice(orders(load), tries):
+        found = _along(load, evaluate, order, most, marked)
+        tried.append(((np.inf,) if found is None else found.chain.values, order))
+        best = better(best, found)
+        if best is not None and best.chain.values[0] <= lower_bound:
+            return best
+    if load.groups <= _SMALL:
+        tried.sort(key=itemgetter(0))
+        best = _along_all(load, evaluate, best, [order for _, order in tried], min(most, _MOST_POOLED))
+    if best is None and most <= load.groups:  # what is impossible with few boundaries may be possible with more
+        most = _MOST_IN_LAST_TRY
+        best = _along(load, evaluate, next(orders(load)), most, marked)
+    return None if best is None else _refined(load, evaluate, best, most, marked)
+
+
+def result_on(tables: BoundaryTables, evaluate: Evaluator) -> SearchResult | None:
+    """The best partition over given boundaries; None where none meets the goal."""
+    chain = evaluate(tables)
+    return None if chain is None else SearchResult(tables, chain)
+
+
+def _along(
+    load: Workload, evaluate: Evaluator, order: Order, most: int, marked: Collection[int], near: Sequence[int] = ()
+) -> SearchResult | None:
+    lengths = {*prefix_lengths(load, order, most, near)}
+    if marked and len(lengths) <= load.groups:
+        lengths.update(i + side for i in order_index(order)[list(marked)].tolist() for side in (0, 1))
+    return result_on(prefix_tables(load, order, sorted(lengths)), evaluate)
+
+
+def _along_all(
+    load: Workload, evaluate: Evaluator, best: SearchResult | None, tried: Sequence[Order], most: int
+) -> SearchResult | None:
+    """The best result over the prefixes of orders (those of the first count most), then over those near its cuts."""
+    ideals: Collection[Ideal] = [prefix for order in tried for prefix in prefixes_of(order)]
+    for _ in range(_PASSES):
+        found = better(best, result_on(pooled_tables(load, ideals, most), evaluate))
+        if found is None or found is best:
+            return best
+        best = found
+        cuts = accumulate((sum(1 << group for group in part) for part in best.parts), int.__or__, initial=0)
+        ideals = between_cuts(ideals, list(cuts))
+    return best
+
+
+def better(best: SearchResult | None, other: SearchResult | None) -> SearchResult | None:
+    """The one with the smaller values; of equal ones the first."""
+    if best is None or other is None:
+        return best or other
+    return other if other.chain.values < best.chain.values else best
+
+
+def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int]) -> list[int]:
+    """At most about `most` prefix lengths of `order`: all of them, or those with few bytes alive.
+
+    The order is divided into equal shares of work and of bytes; each share gives the length at which the fewest bytes
+    are alive. All lengths close to those in `near` are added.
+    """
+    if load.groups < most:
+        return list(range(load.groups + 1))
+    alive = _bytes_alive(load, order)
+    reach = (most // 3) // max(1, len(near)) // 2 if near else 0
+    lengths = {0, load.groups, *(i for n in near for i in range(max(0, n - reach), min(load.groups, n + reach) + 1))}
+    shares = most // 2 if not near else most // 3
+    work = np.where(np.isfinite(load.work[0]), load.work[0], 0.0)
+    edges = load.sharers  # their bytes count in equal shares
+    share = (load.shared_bytes / np.maximum(edges.sizes, 1))[edges.item]
+    held = load.own_bytes + np.bincount(edges.group, weights=share, minlength=load.groups)
+    for weight in (work[list(order)], held[list(order)]):
+        done = np.cumsum(weight + weight.sum() / load.groups + 1e-30)
+        of_share = np.minimum((done / done[-1] * shares).astype(np.int64), shares - 1)
+        starts = np.flatnonzero(np.diff(of_share, prepend=-1))
+        for first, last in pairwise([*starts.tolist(), load.groups]):
+            lengths.add(first + 1 + int(np.argmin(alive[first + 1 : last + 1])))
+    return sorted(lengths)
+
+
+def _bytes_alive(load: Workload, order: Order) -> Floats:
+    """For each prefix length of `order` the bytes that cross behind the prefix."""
+    first, last = lifetimes(load, order_index(order))
+    change = np.zeros(load.groups + 2)
+    np.add.at(change, first + 1, load.tensor_bytes)
+    np.add.at(change, last + 1, -load.tensor_bytes)
+    return np.cumsum(change)[: load.groups + 1]
+
+
+def _refined(
+    load: Workload, evaluate: Evaluator, best: SearchResult, most: int, marked: Collection[int]
+) -> SearchResult:
+    for _ in range(_PASSES):
+        order = tuple(group for part in best.parts for group in part)
+        lengths = np.cumsum([len(part) for part in best.parts])[:-1].tolist()
+        cheaper = _with_cheaper_cuts(load, order, lengths)
+        tried = better(best, _along(load, evaluate, cheaper, most, marked, lengths))
+        if load.groups >= most:
+            tried = better(tried, _along(load, evaluate, order, most, marked, lengths))
+        if tried is None or tried is best:
+            return best
+        best = tried
+    return best
+
+
+def _with_cheaper_cuts(load: Workload, order: Order, lengths: Sequence[int]) -> Order:
+    """`order` changed in a window around each of these prefix lengths, so that the fewest bytes cross there.
+
+    Unchanged where tensors flow both ways: that is no minimum cut.
+    """
+    if not load.is_ordered:
+        return order
+    ends = [0, *lengths, load.groups]
+    groups, writers = list(order), load.writer.tolist()
+    tensors = [*zip(np.maximum(load.tensor_bytes, 1).tolist(), writers, load.readers.groups_of_items, strict=True)]
+    touched = load.readers.items_of_groups(load.groups)
+    for tensor, writer in enumerate(writers):
+        touched[writer].append(tensor)
+    for before, length, after in zip(ends, ends[1:], ends[2:], strict=False):
+        low, high = max(length - _WINDOW, (before + length) // 2), min(length + _WINDOW, (length + after) // 2)
+        window = groups[low:high]
+        if len(window) < 2:
+            continue
+        index = {group: i for i, group in enumerate(window)}
+        done = set(groups[:low])
+
+        def side(group: int, index: dict[int, int] = index, done: set[int] = done) -> int:
+            return FREE if group in index else BEFORE if group in done else AFTER
+
+        near = dict.fromkeys(tensor for group in window for tensor in touched[group])
+        early = cheapest_cut([tensors[tensor] for tensor in near], side, window)
+        groups[low:high] = sorted(window, key=lambda group: (group not in early, index[group]))
+    return tuple(groups)

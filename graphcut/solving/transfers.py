@@ -1,0 +1,172 @@
+"""What parts send over the links of a cluster, and the times of a request, by the rules of the cluster.
+
+Searches value their plans here, predictions are made of it, and simulations agree where nothing queues.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ..costs.cluster import Cluster, LinkEnds
+from ..costs.device import Device
+from ..costs.device_groups import ranks_of
+from .instance import Workload
+
+DRIVER: Final = -1  #: the index of the driver among parts.
+STEPS_AT_ONCE: Final = 2  #: so many a device has, unless nothing overlaps: one runs, and the inputs of the other come.
+
+
+class SentTensor(NamedTuple):
+    """A tensor that crosses: an input of the model, a boundary tensor, or an output that is asked for."""
+
+    bytes: int
+    source: int  #: the part that writes it, or the driver.
+    readers: Sequence[int]  #: the other parts that read it, and the driver where it is asked for.
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """Predicted seconds."""
+
+    busy_s: tuple[float, ...]  #: how long a request keeps the device of each part busy with it.
+    period_s: float  #: between two requests, when many are in flight.
+    latency_s: float  #: of one request: its parts run one after the other.
+
+    def objective(self, name: str, in_flight: int) -> float:
+        """The value of an objective that is a time; the time of a token for `decode`, else of one request."""
+        match name:
+            case "throughput":
+                return self.period_s
+            case "decode":
+                return max(self.latency_s / in_flight, self.period_s)
+            case _:
+                return self.latency_s
+
+
+def request_times(
+    transfers: Iterable[SentTensor], run_s: Sequence[float], devices: Sequence[Device], cluster: Cluster
+) -> RequestTimes:
+    """The times of parts that run for `run_s` on their devices.
+
+    A device receives a tensor once, however many of its parts read it, at the bandwidth of the slower link, one tensor
+    after the other; the greatest latency counts once if a part receives anything, and for each tensor that is not small
+    `Cluster.store_s`. A step also takes `Cluster.overhead_s`. A link carries a tensor once for each device that reads
+    it. A device has two steps at a time: it computes one, while messages and inputs of the other come. If that takes
+    longer than computing, both share its link. Where nothing overlaps, tensors are sent and received one after the
+    other, over the router once for all readers, and messages cost nothing. Each rank of a group receives what the group
+    reads; its first rank sends what it writes.
+    A small tensor travels in the messages of steps, and has no latency of its own; its writer waits until the driver
+    has it. One between two parts goes on from there with the message to each reader, and shares the driver's link with
+    what the writer reads next, if requests wait for it.
+    """
+    in_turn = cluster.overlap == "none"
+    names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
+    members = [*([rank.device.name for rank in ranks_of(device)] for device in devices), [cluster.driver.name]]
+    received_s, sent_s, late_s = [0.0] * len(names), [0.0] * len(names), [0.0] * len(names)
+    reported_s, stored_s = [0.0] * len(names), [0.0] * len(names)
+    load_s: dict[LinkEnds, float] = defaultdict(float)
+    carried: dict[tuple[int, int], _Transfer] = {}  # by writer and reader, what the driver's link carries
+    for number, source, readers in transfers:
+        reached, used = {names[source]}, set[LinkEnds]()
+        far = [reader for reader in readers if number and names[reader] != names[source]]
+        is_small = cluster.is_small(number)
+        is_relayed = is_small and bool(far) and source != DRIVER
+        for reader in (DRIVER, *far) if is_relayed else far:
+            if names[reader] in reached:
+                continue
+            reached.add(names[reader])
+            sender = DRIVER if is_relayed and reader != DRIVER else source
+            rates, latency_s = _routes(cluster, members[sender][0], members[reader])
+            if not rates:  # the driver is on the first rank
+                continue
+            first = next(iter(rates))
+            waiting_s = reported_s if is_small and reader == DRIVER else received_s
+            waiting = source if is_small and reader == DRIVER else reader
+            waiting_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
+            stored_s[reader] += cluster.stored_s(number)
+            late_s[reader] = max(late_s[reader], 0.0 if is_small else latency_s)
+            sent_s[sender] += number / rates[first] if first not in used or not in_turn else 0.0
+            used.add(first)
+            for ends, bytes_per_s in rates.items():
+                load_s[ends] += number / bytes_per_s
+            if first == (cluster.driver.name, None):
+                before = carried[source, reader].bytes if (source, reader) in carried else 0
+                carried[source, reader] = _Transfer(before + number, min(rates.values()), latency_s, rates[first])
+    own_s = [*(seconds + cluster.overhead_s(own) for seconds, own in zip(run_s, members, strict=False)), 0.0]
+    step_s = [sum(seconds) for seconds in zip(own_s, received_s, reported_s, stored_s, late_s, strict=True)]
+    if in_turn:
+        step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]
+        return RequestTimes(tuple(step_s[:-1]), max(totals(names, step_s).values()), sum(step_s))
+    # Both steps of a device receive, or report, at the same time where that takes longer than computing.
+    both_s = [max(a - c, 0.0) + max(b - c, 0.0) for a, b, c in zip(received_s, reported_s, run_s, strict=False)]
+    halves_s = [(step_s[part] + _slowed_s(part, carried) + both_s[part]) / STEPS_AT_ONCE for part in range(len(run_s))]
+    busy_s = tuple(map(max, run_s, halves_s, received_s, sent_s))
+    longest_s = max(*totals(names[:-1], run_s).values(), *totals(names[:-1], halves_s).values())
+    return RequestTimes(busy_s, max(longest_s, *load_s.values(), 0.0), sum(step_s))
+
+
+class _Transfer(NamedTuple):
+    """What a step reads, or what goes on from the one before it, over the link of the driver."""
+
+    bytes: int
+    bytes_per_s: float  #: if nothing else uses that link.
+    begins_s: float  #: when it begins, after the step before has ended.
+    most_bytes_per_s: float  #: bandwidth of the link.
+
+    def slowed_s(self, other: "_Transfer") -> float:
+        """How much longer it takes since the other one uses the link, too, in max-min fair shares."""
+        both_s, rates = [], []
+        for one, two in ((self, other), (other, self)):
+            ahead = max(two.begins_s - one.begins_s, 0.0) * one.bytes_per_s
+            rates.append(min(one.bytes_per_s, max(self.most_bytes_per_s / 2, self.most_bytes_per_s - two.bytes_per_s)))
+            both_s.append(max(one.bytes - ahead, 0.0) / rates[-1])
+        return min(both_s) * (1 - rates[0] / self.bytes_per_s)
+
+
+def _slowed_s(part: int, carried: Mapping[tuple[int, int], _Transfer]) -> float:
+    """How much longer a part waits for what it reads, since what goes on from its step before uses the link, too."""
+    read = [one for (_, reader), one in carried.items() if reader == part]
+    if not read:
+        return 0.0
+    own = read[0]._replace(bytes=sum(one.bytes for one in read))
+    return sum(own.slowed_s(one) for (writer, _), one in carried.items() if writer == part)
+
+
+def _routes(cluster: Cluster, source: str, targets: Sequence[str]) -> tuple[dict[LinkEnds, float], float]:
+    """`Cluster.route` from a machine to each of several: a link that carries several copies is as much slower."""
+    uses: dict[LinkEnds, list[float]] = defaultdict(list)
+    late_s = 0.0
+    for target in targets:
+        rates, latency_s = cluster.route(source, target)
+        late_s = max(late_s, latency_s)
+        for ends, bytes_per_s in rates.items():
+            uses[ends].append(bytes_per_s)
+    return {ends: rates[0] / len(rates) for ends, rates in uses.items()}, late_s
+
+
+def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:
+    """For each name the sum of its numbers."""
+    found: dict[str, float] = defaultdict(float)
+    for name, number in zip(names, numbers, strict=True):
+        found[name] += number
+    return found
+
+
+def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
+    """What parts of a workload send."""
+    home = {group: i for i, part in enumerate(parts) for group in part}
+    found = []
+    for number, groups in zip(load.input_bytes.tolist(), load.sharers.groups_of_items, strict=False):
+        if number:
+            found.append(SentTensor(number, DRIVER, sorted({home[group] for group in groups})))
+    answered, crossing = {tensor for *_, tensor in load.answers}, set[int]()
+    tensors = zip(load.tensor_bytes.tolist(), load.writer.tolist(), load.readers.groups_of_items, strict=True)
+    for tensor, (number, writer, groups) in enumerate(tensors):
+        if others := {home[group] for group in groups} - {home[writer]}:
+            crossing.add(tensor)
+            found.append(SentTensor(number, home[writer], (*sorted(others), *[DRIVER] * (tensor in answered))))
+    for group, number, tensor in load.answers:
+        if number and tensor not in crossing:
+            found.append(SentTensor(number, home[group], (DRIVER,)))
+    return found

@@ -1,0 +1,225 @@
+"""`shard`: one ONNX model in which every layer that can be divided stands once for each rank."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import msgspec
+from onnx import ModelProto, TensorProto
+
+from ..core.errors import UsageError
+from ..core.product import Product
+from ..core.text import printable
+from ..core.units import count, size
+from ..costs.caches import find_caches
+from ..costs.device_groups import RankMode
+from ..loading.external_data import ByteRange, Columns, read_values, refer_to_file
+from ..loading.fingerprint import graph_digest
+from ..loading.model import Model, ModelLike, load
+from ..loading.slices import SHARDED, ShardingNote, bytes_of_slice, inline_slice
+from ..loading.subgraphs import is_external, tensors_in
+from ..loading.wire_format import large_bytes
+from ..sharding.axes.division import Division, divide, products_of
+from ..sharding.axes.table import aligned, class_rows
+from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
+from ..verifying.found_rules import find_rules
+from .model_files import Pieces, Storage, check_sharing, check_targets, files_of, write_model
+
+
+@dataclass(frozen=True, repr=False)
+class Sharding(Product):
+    """A sharded model, and what is divided in it."""
+
+    path: Path  #: the .onnx file.
+    division: Division  #: what is divided, and how.
+    #: bytes of weights that each rank has for itself.
+    rank_bytes: tuple[int, ...]
+    replicated_bytes: int  #: bytes of weights that are not divided; nodes that are not divided read them.
+    product_bytes: int  #: bytes of the weights of nodes that multiply by weights: what sharding is meant to divide.
+    divided_product_bytes: int  #: how many of these are divided.
+
+    @cached_property
+    def model(self) -> Model:
+        """The sharded model."""
+        return load(self.path, dims=self.division.model.dims or None)
+
+    @cached_property
+    def modes(self) -> tuple[Division, Division]:
+        """The division, and the one in the other mode, to compare what they exchange."""
+        own = self.division
+        other: RankMode = "sum" if own.mode == "exact" else "exact"
+        return own, divide(own.model, own.shares, other, states=own.state_pairs, found=own.found)
+
+    @property
+    def divided_share(self) -> float:
+        """The share of `product_bytes` that is divided; 0 if there are none."""
+        return self.divided_product_bytes / self.product_bytes if self.product_bytes else 0.0
+
+
+def shard(  # noqa: PLR0913 - independent settings
+    model: ModelLike,
+    output: str | Path | None = None,
+    *,
+    ranks: int | None = None,
+    shares: Sequence[int] | None = None,
+    mode: RankMode = "exact",
+    weights: Storage = "copy",
+    discover: bool = False,
+    force: bool = False,
+) -> Sharding:
+    """Write a model in which every layer that can be divided stands once for each rank (tensor parallelism).
+
+    The result is an ordinary ONNX model: the nodes of a divided layer are in it once for each rank, with slices of the
+    weights, and nodes that join the pieces. A state such as a KV cache that is divided becomes one input and one output
+    for each rank; all other inputs and outputs stay as they are. See docs/explanation/sharding.md.
+
+    Args:
+        model: the model or its path.
+        output: the .onnx file to write; by default `STEM.sharded.onnx` beside the model. Weights of more than 64 MiB
+            are written to `OUTPUT.data`.
+        ranks: the number of ranks.
+        shares: the share of each rank, such as `(3, 1, 1, 1)`; by default equal ones. Ranks get whole units, such as
+            heads of keys and values.
+        mode: `exact`: pieces are joined before a node that sums over the divided axis, and the columns of its weight
+            are divided; no sum is. `sum`: such a node computes partial sums, which are added.
+        weights: `copy`: the sharded model has all its weights. `share`: weights and slices that are ranges of the
+            model's files refer to them; the sharded model must then be in the model's folder.
+        discover: find rules of operators that have none by running them in ONNX Runtime, and use them.
+        force: overwrite an existing file.
+
+    Raises:
+        UsageError: the ranks or shares make no sense, nothing can be divided, or `output` exists.
+        GraphcutError: writing failed.
+    """
+    model = load(model)
+    output = _output_path(model, output, weights)
+    check_targets(output, files_of(model), force=force)
+    division = division_of(model, ranks, shares, mode, discover=discover)
+    graph = sharded_graph(division)
+    write_note_of(division, graph.proto, output.absolute().parent)
+    sharding = _summary(division, graph, output)
+    fill_slices(model, graph.slices)
+    home = model.path.parent if weights == "share" else None
+    write_model(output, graph.proto, pieces_of(model, graph.proto, graph.slices), home=home, force=force)
+    return sharding
+
+
+def division_of(
+    model: Model, ranks: int | None, shares: Sequence[int] | None, mode: RankMode, *, discover: bool = False
+) -> Division:
+    """How a model is divided among ranks. A UsageError if the ranks or shares make no sense, or nothing is divided."""
+    states = [(cache.past, cache.present) for cache in find_caches(model)]
+    found = find_rules(model) if discover else ()
+    division = divide(model, _shares(ranks, shares), mode, states=states, found=found)
+    if not division.classes:
+        raise UsageError(
+            f"no layer of {model.path.name} can be divided",
+            hint="its weights are multiplied by operators without a rule, or have too few units for these shares",
+        )
+    return division
+
+
+def write_note_of(division: Division, proto: ModelProto, folder: Path) -> None:
+    """Say in the metadata of a sharded model, which is to be in `folder`, what it is a sharded form of."""
+    model = division.model
+    digest, has_found = graph_digest(model.proto), any(rule.factors for rule in division.found)
+    note = ShardingNote(model.path_from(folder), digest, division.shares, division.mode, has_found)
+    proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())
+
+
+def _shares(ranks: int | None, shares: Sequence[int] | None) -> tuple[int, ...]:
+    if shares is None:
+        if ranks is None:
+            raise UsageError("neither ranks nor shares are given", hint="for example ranks=2, or shares=(3, 1)")
+        return (1,) * ranks
+    if ranks not in {None, len(shares)}:
+        raise UsageError(f"there are {len(shares)} shares for {ranks} ranks", hint="give one share for each rank")
+    return tuple(shares)
+
+
+def _output_path(model: Model, output: str | Path | None, weights: Storage) -> Path:
+    if output is None and model.temporary_folder is not None:
+        raise UsageError(
+            "the model was given in memory, so there is no folder beside it", hint="name the file to write"
+        )
+    stem = model.path.name.removesuffix(".onnx")
+    path = model.path.with_name(f"{stem}.sharded.onnx") if output is None else Path(output)
+    if weights == "share":
+        check_sharing(model, path.absolute().parent)
+    return path
+
+
+def _summary(division: Division, graph: ShardedGraph, output: Path) -> Sharding:
+    model = division.model
+    sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
+    nodes = products_of(model, division.operations, division.found)
+    products = {weight for node in nodes for weight in model.graph.weights_of(node)}
+    return Sharding(
+        path=output,
+        division=division,
+        rank_bytes=tuple(sum(one.bytes for one in graph.slices if one.rank == r) for r in range(len(division.shares))),
+        replicated_bytes=sum(sizes.get(name, 0) for name in graph.whole),
+        product_bytes=sum(sizes[name] for name in products),
+        divided_product_bytes=sum(sizes[name] for name in products & {one.source.name for one in graph.slices}),
+    )
+
+
+def fill_slices(model: Model, slices: Iterable[WeightSlice]) -> None:
+    """Put values of few bytes into the messages of slices; others refer to as many bytes of the model's file.
+
+    What is there does not matter: `pieces_of` says where the values are. But the sharded model is then a valid one,
+    whose types can be inferred.
+    """
+    for one in slices:
+        if not is_external(one.source):
+            one.tensor.raw_data = inline_slice(one.source, one.note)
+        elif one.bytes < large_bytes(one.source.data_type):
+            read_values(one.tensor, bytes_of_slice(one.source, model.range_of(one.source), one.note))
+        else:
+            location = next(entry.value for entry in one.source.external_data if entry.key == "location")
+            refer_to_file(one.tensor, location, model.range_of(one.source).offset, one.bytes)
+
+
+def pieces_of(model: Model, proto: ModelProto, slices: Iterable[WeightSlice]) -> Pieces:
+    """The large weights of a sharded model after `fill_slices`, or of a part of one, and where their values are."""
+    known = {one.tensor.name: one for one in slices}
+    pieces: list[tuple[TensorProto, ByteRange | Columns]] = []
+    for tensor in filter(is_external, tensors_in(proto)):
+        one = known.get(tensor.name)
+        source = model.range_of(tensor if one is None else one.source)
+        pieces.append((tensor, source if one is None else bytes_of_slice(one.source, source, one.note)))
+    return pieces
+
+
+def describe(sharding: Sharding) -> list[str]:
+    """The axes that are divided, the share of weights, what is replicated, and the exchanges of either mode."""
+    division = sharding.division
+    classes = (replace(divided.axes, factors=divided.factors) for divided in division.classes)
+    by_rank = ", ".join(size(number) for number in sharding.rank_bytes)
+    return [
+        *aligned([("divided", "units", "nodes", "weights"), *(row[:4] for row in class_rows(division.model, classes))]),
+        f"divided: {sharding.divided_share:.1%} of the weights that nodes multiply by ({size(sharding.product_bytes)})",
+        f"weights of the ranks: {by_rank}; replicated: {size(sharding.replicated_bytes)}",
+        *_not_divided(division),
+        *(f"found by running: {rule}" for rule in division.found),
+        *aligned([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(sharding)]),
+    ]
+
+
+def _not_divided(division: Division) -> Iterator[str]:
+    nodes = division.model.graph.nodes
+    rows = Counter((n in division.class_of, nodes[n].op, why.reason) for n, why in division.alone.items())
+    for (is_divided, op, reason), number in rows.items():
+        what = "divided alone" if is_divided else "not divided"
+        yield f"{what}: {count(number, 'node')} {printable(op)}, because of {printable(reason)}"
+
+
+def _exchanges(sharding: Sharding) -> Iterable[tuple[str, ...]]:
+    for one in sharding.modes:
+        received, is_exact = one.received_bytes
+        name = f"{one.mode} (as written)" if one is sharding.division else one.mode
+        yield name, str(len(one.joins)), size(received) if is_exact else f"at least {size(received)}"

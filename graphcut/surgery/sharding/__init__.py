@@ -1,1 +1,0 @@
-"""Shard a model: divide its layers among ranks."""

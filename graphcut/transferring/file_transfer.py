@@ -1,0 +1,186 @@
+"""Getting part files to another machine: files that are the same there are used, all others are sent once and kept.
+
+Transport is up to the caller: the driver reads and sends pieces, and the other machine's `PartStore` writes them.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from ..core.atomic_files import cache_folder
+from ..core.digests import DataFile, digest_of, ranges_of_blocks, read_digest, unchanged_version, wrong_blocks
+from ..core.errors import RunError
+from ..core.manifest import Cascade, Part
+from ..core.units import parse_bytes
+from ..running.stage import check_unchanged
+from .locked_folders import lock_folder, remove_unused
+
+#: Ray asks again for what has not arrived after ten seconds, and then it comes twice. Two pieces arrive in time at
+#: 2 Mbit/s.
+PIECE_BYTES: Final = 1 << 20
+
+
+class Piece(NamedTuple):
+    """A range of a file that is sent in one message."""
+
+    name: str
+    offset: int
+    bytes: int
+
+
+def files_of(cascade: Cascade, part: Part) -> dict[str, DataFile]:
+    """The files of a part, by name, all with digests; files without one in the manifest are read.
+
+    Raises:
+        RunError: a file is missing, or was changed after the model was cut.
+    """
+    sizes = {file.relative_to(cascade.root).as_posix(): v.bytes for file, v in check_unchanged(cascade, part).items()}
+    known = {name: data for name, data in part.data.items() if data.digest is not None}
+    return {
+        name: known.get(name) or DataFile(bytes=size, digest=read_digest(cascade.root / name, ((0, size),)))
+        for name, size in sizes.items()
+    }
+
+
+def times_of(cascade: Cascade, part: Part) -> dict[str, int]:
+    """The times of the last change, in ns, of a part's data files that have no digest, as far as they are here.
+
+    Files of equal name, size and time count as equal, as in rsync.
+    """
+    files = {name: cascade.root / name for name, data in part.data.items() if data.digest is None}
+    return {name: file.stat().st_mtime_ns for name, file in files.items() if file.exists()}
+
+
+def read_pieces(root: Path, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, bytes]]:
+    """The bytes of `pieces`, in pieces of at most `PIECE_BYTES`."""
+    for name, start, length in pieces:
+        with (root / name).open("rb") as file:
+            for offset in range(start, start + length, PIECE_BYTES):
+                piece = Piece(name, offset, min(PIECE_BYTES, start + length - offset))
+                yield piece, os.pread(file.fileno(), piece.bytes, offset)
+
+
+class PartStore:
+    """The files of a cascade on one machine: those at the cascade's own path `root`, and those that were sent.
+
+    What was sent stays for later runs, in one folder for each part, which is named by the digest of its files. Before
+    a part comes, those that were not used for the longest time go, until all have at most GRAPHCUT_CACHE_SIZE.
+
+    Attributes:
+        part_folders: for each part whose files are complete, the folder that has all of them.
+    """
+
+    def __init__(self, root: Path, parts: Sequence[Part]) -> None:
+        self.part_folders: dict[int, Path] = {}
+        self._root = root
+        self._parts = parts
+        self._cache = cache_folder() / "parts"
+        self._locks: dict[Path, int] = {}
+
+    def has(self, index: int, times: Mapping[str, int]) -> bool:
+        """Whether this machine has the files of a part, see `times_of`: then it can be loaded."""
+        part = self._parts[index]
+        contents: dict[str, str | DataFile] = {part.file: part.sha256, **part.data}
+        for folder in (self._root, self._folder(part, part.data)):
+            with suppress(OSError):  # it is not there, or another run removes it just now
+                if folder != self._root:
+                    self._lock(folder)
+                if all(_is_same(folder / name, content, times.get(name)) for name, content in contents.items()):
+                    self.part_folders[index] = folder
+                    return True
+        return False
+
+    def changed(self, index: int) -> str:
+        """The first file of a part at the cascade's own path that is not the one that was cut; empty if none is."""
+        part = self._parts[index]
+        contents: dict[str, str | DataFile] = {part.file: part.sha256, **part.data}
+        for name, content in contents.items():
+            with suppress(OSError):  # it is not there, or can't be read
+                if unchanged_version(self._root / name, content) is None:
+                    return name
+        return ""
+
+    def missing(self, index: int, files: Mapping[str, DataFile]) -> list[Piece]:
+        """What must be sent of `files_of` a part: an earlier attempt may have sent some of it.
+
+        Raises:
+            RunError: there is no room, or no file can be written.
+        """
+        folder, found = self._folder(self._parts[index], files), list[Piece]()
+        try:
+            while folder not in self._locks:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):  # another run has removed it before it was locked
+                    self._lock(folder)
+            self.part_folders[index] = folder
+            self._make_room(folder, sum(data.bytes for data in files.values()))
+            for name, data in files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                with (folder / name).open("ab") as file:
+                    file.truncate(data.bytes)
+                if data.digest is not None:
+                    blocks = ranges_of_blocks(data.digest.ranges)
+                    wrong = wrong_blocks(folder / name, data.digest)
+                    found += [Piece(name, *part) for block in wrong for part in blocks[block]]
+        except OSError as error:
+            raise self._no_room(error) from None
+        return found
+
+    def write(self, index: int, piece: Piece, raw: bytes) -> None:
+        """Write a piece. Raises as `missing`."""
+        try:
+            with (self.part_folders[index] / piece.name).open("r+b") as file:
+                file.seek(piece.offset)
+                file.write(raw)
+        except OSError as error:
+            raise self._no_room(error) from None
+
+    def check(self, index: int, files: Mapping[str, DataFile]) -> None:
+        """Check a part after its last piece.
+
+        Raises:
+            RunError: a file differs from what `files` says.
+        """
+        for name, data in files.items():
+            if not _is_same(self.part_folders[index] / name, data):
+                hint = "don't change a cascade while it runs"
+                raise RunError(f"{name} changed while it was sent", hint=hint)
+
+    def _folder(self, part: Part, files: Mapping[str, DataFile]) -> Path:
+        data = {name: files[name] for name in part.data}
+        return self._cache / digest_of(msgspec.json.encode((part.file, part.sha256, data)))[7:39]
+
+    def _lock(self, folder: Path) -> None:
+        if folder not in self._locks:
+            self._locks[folder] = lock_folder(folder)
+            os.utime(folder)
+
+    def _make_room(self, own: Path, own_bytes: int) -> None:
+        room = parse_bytes(os.environ.get("GRAPHCUT_CACHE_SIZE", "10GB")) - own_bytes
+        others = [(*_time_and_bytes(folder), folder) for folder in self._cache.iterdir() if folder != own]
+        for _, taken_bytes, folder in sorted(others, reverse=True):
+            room -= taken_bytes
+            if room < 0:
+                remove_unused(folder)
+
+    def _no_room(self, error: OSError) -> RunError:
+        hint = "make room there (XDG_CACHE_HOME of the Ray node sets the place), or copy the parts there: graphcut pack"
+        return RunError(f"parts can't be received in {self._cache}: {error.strerror}", hint=hint)
+
+
+def _time_and_bytes(folder: Path) -> tuple[int, int]:
+    """When a folder was used last, in ns, and what it takes on the disk; zeros if another run removes it just now."""
+    with suppress(FileNotFoundError):
+        return folder.stat().st_mtime_ns, sum(file.stat().st_blocks * 512 for file in folder.rglob("*"))
+    return 0, 0
+
+
+def _is_same(file: Path, content: str | DataFile, changed_ns: int | None = None) -> bool:
+    with suppress(OSError):
+        is_same = unchanged_version(file, content) is not None
+        return is_same and (changed_ns is None or file.stat().st_mtime_ns == changed_ns)
+    return False

@@ -1,0 +1,1 @@
+"""Run parts on workers: executors (threads, processes, Ray), scheduling, pipelined runs and their log."""

@@ -1,0 +1,55 @@
+"""A worker in a memory limit: parts are loaded for each step, as far as they don't stay loaded."""
+
+from ...core.manifest import Cascade
+from ...running.in_process.loaded_parts import LoadedParts
+from ...running.in_process.memory_plan import MemoryForecast
+from ...running.process_memory import PeakMemory
+from ...running.providers import NodesByProvider
+from ...running.stage import SessionConfig, Stage
+from .worker import StatesByPart, Worker
+
+
+class LimitedWorker(Worker):
+    """A worker that has all parts of a cascade, and follows a memory forecast.
+
+    Attributes:
+        forecast: what is predicted.
+        peak: the maximum memory of this process since parts were first held; None before.
+    """
+
+    def __init__(self, cascade: Cascade, states: StatesByPart, config: SessionConfig, forecast: MemoryForecast) -> None:
+        """Loads nothing yet."""
+        self._parts = LoadedParts(cascade)
+        super().__init__(cascade, states, self._parts.take)
+        self.stages = _StagesInTurn(self._parts)
+        self.forecast = forecast
+        self.peak: PeakMemory | None = None
+        self._config = config
+
+    def hold(self, parts: frozenset[int]) -> None:
+        """Begin, or drop everything if there are no `parts`. They are loaded when they are used."""
+        if parts:
+            self.peak = PeakMemory()
+            self._parts.follow(self.forecast, self._config)
+        else:
+            self._parts.end_pass()
+            self._parts.close()
+
+    @property
+    def placements(self) -> dict[int, NodesByProvider]:
+        """As those of a worker, of all parts that were loaded so far."""
+        return self._parts.placements
+
+
+class _StagesInTurn(dict[int, Stage]):
+    """Looks each stage up in `LoadedParts`. One that does not stay loaded is dropped when another one is looked up."""
+
+    def __init__(self, parts: LoadedParts) -> None:
+        super().__init__()
+        self._parts = parts
+        self._last = 0
+
+    def __missing__(self, part: int) -> Stage:
+        self._parts.leave(self._last)
+        self._last = part
+        return self._parts.take(part)

@@ -1,0 +1,182 @@
+"""The interface between the scheduler and the workers.
+
+An executor is a set of workers that hold parts: threads, processes, actors on other machines, or simulated devices. The
+scheduler decides which step runs when and on which worker. The executor runs it and reports events.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from ...running.providers import NodesByProvider
+from ...running.sampling import LogitsChoice
+from ...running.values import Value
+from .exchange import Exchange
+
+Handle = object
+"""A reference to a tensor that an executor stores: an OrtValue, a shared-memory tensor ref, a Ray object reference."""
+
+
+class Origin(NamedTuple):
+    """The sequence with whose states another one begins."""
+
+    sequence: int  #: its number.
+    length: int  #: the number of its tokens.
+    kept: int  #: how many of them the new sequence begins with.
+
+
+class Step(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Parts that one worker runs one after the other for one request."""
+
+    request: int  #: the number of the request.
+    parts: tuple[int, ...]  #: the indices of the parts, ascending.
+    writes: tuple[str, ...]  #: the names of the output tensors to keep.
+    attempt: int = 0  #: how often the request was restarted; results of an earlier attempt are dropped.
+    sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
+    #: on the first step of a sequence, the shapes of its states, which start as zeros, or from those of the `origin`.
+    zero_states: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
+    rows: Mapping[str, tuple[int, tuple[int, ...]]] = msgspec.field(default_factory=dict)
+    #: the parts after which what was made so far is reported, since other workers can go on with it.
+    early: tuple[int, ...] = ()
+    origin: Origin | None = None  #: on the first step of a sequence, the one whose states it continues, if any.
+    choice: LogitsChoice | None = None  #: how tokens are chosen, where they are among the `writes`.
+    in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
+    exchange: Exchange | None = None  #: what it hands to and takes from other steps of the request that run now.
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker has loaded its parts; `parts` are the indices of all parts that it now holds.
+
+    `placements` tells how many nodes each provider took, for the parts whose provider did not take all.
+    """
+
+    worker: int
+    parts: frozenset[int]
+    placements: Mapping[int, NodesByProvider] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A worker has run the next one of `step.early`: the handles of what it made since its last report."""
+
+    worker: int
+    step: Step
+    outputs: Mapping[str, Handle]
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A worker has run a step: the handles of `step.writes` not yet reported, and the run time of each part.
+
+    `memory_bytes` is the resident memory of the worker's process; 0 where workers share a process. `waits` are the
+    seconds for which each part of a step with an exchange waited for other steps.
+    """
+
+    worker: int
+    step: Step
+    outputs: Mapping[str, Handle]
+    seconds: tuple[float, ...]
+    memory_bytes: int = 0
+    waits: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A worker could not run a step, or, where `step` is None, not load its parts. Repeating it would fail again."""
+
+    worker: int
+    step: Step | None
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A worker ended, and the states that it kept are lost. A permanent death means that it can't be restarted."""
+
+    worker: int
+    reason: str
+    is_permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A step could not run, because the data of one of its input tensors no longer exists."""
+
+    worker: int
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that the user may want to know of a worker; or what is sent to it, and the share that arrived."""
+
+    worker: int
+    text: str
+    share: float | None = None
+
+
+Event = Ready | Made | Done | Failed | Died | Lost | Note
+
+
+class Executor(Protocol):
+    """A set of workers, numbered from 0. Only `next_event` and `close` wait; all else is reported as an event."""
+
+    can_die: bool = True  #: workers may end on their own, and can be killed.
+    reports_early: bool = False  #: workers obey `Step.early`. To others, shorter steps are given.
+    queues: bool = False  #: a worker takes a step while it runs one, and goes on with it.
+    has_links: bool = False  #: what a step reads may have to cross a slow link to its worker.
+    exchanges: bool = False  #: workers obey `Step.exchange`. They can't die: others would wait for them.
+
+    def start(self, worker: int, parts: Sequence[int]) -> None:
+        """Start a worker that holds `parts`, or restart it after it died; `Ready`, `Failed` or `Died` follows."""
+
+    def hold(self, worker: int, parts: Sequence[int]) -> None:
+        """Make a running worker hold exactly `parts`, while it runs its step; `Ready` or `Failed` follows."""
+
+    def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
+        """Run a step, after the one that the worker may run; `Done`, `Failed`, `Died` or `Lost` follows, or `Made`."""
+
+    def forget(self, sequence: int) -> None:
+        """Make all workers drop the states of a sequence."""
+
+    def kill(self, worker: int) -> None:
+        """End a worker at once, even in the middle of a step; `Died` follows."""
+
+    def is_excused(self, worker: int) -> bool:  # noqa: ARG002 - most executors have no links
+        """Whether a worker may take longer than expected, since a link to it or to its inputs is or was down."""
+        return False
+
+    def bytes_of(self, handle: Handle) -> int:  # noqa: ARG002 - not asked where there are no links
+        """The size of a stored tensor."""
+        return 0
+
+    def put(self, value: Value, tensor: str) -> Handle:
+        """Store the value of the tensor named `tensor` where workers can read it."""
+
+    def fetch(self, handles: Iterable[Handle]) -> bool:  # noqa: ARG002 - most executors have nothing to fetch
+        """Begin to bring tensors to this machine. Are they there? If not, `next_event` returns None when they are."""
+        return True
+
+    def get(self, handle: Handle, tensor: str) -> Value:
+        """The value of a stored tensor, valid after the handle is released. Raises LookupError if it is lost."""
+
+    def release(self, handle: Handle) -> None:
+        """Free a stored tensor."""
+
+    def now(self) -> float:
+        """Seconds on the executor's clock: by default this machine's, for a simulation the simulated time."""
+        return perf_counter()
+
+    def next_event(self, timeout_s: float | None) -> Event | None:
+        """The next event; None after `timeout_s` seconds without one (None: no limit), or if `wake` comes first."""
+
+    def wake(self) -> None:
+        """Make `next_event` return now, None if there is no event. May be called from another thread."""
+
+    def close(self) -> None:
+        """End all workers and free everything."""

@@ -1,0 +1,97 @@
+"""Which worker owns which parts at the start of a run, and which executor the workers belong to."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from ...core.errors import UsageError
+from ...core.manifest import Cascade, Part
+from ...running.stage import SessionConfig
+from ..executors.protocol import Executor
+from ..executors.threads import ThreadExecutor
+from ..executors.worker import StatesByPart
+from .load_balancing import even_bounds, spans_of
+from .requests import ScheduledPart
+from .worker_pool import WorkerState
+
+Via = Literal["threads", "processes", "ray"]  #: threads of this process, processes, or actors of a Ray cluster.
+
+
+def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPart]:
+    """The parts as the scheduler sees them. States that a part keeps are not sent."""
+    read = {name for part in cascade.parts for name in part.reads}
+    found = []
+    for index, part in enumerate(cascade.parts):
+        kept = {name for state in states.get(index, ()) for name in (state.past, state.present)}
+        found.append(
+            ScheduledPart(
+                part.file,
+                tuple(name for name in part.reads if name not in kept),
+                tuple(name for name in part.writes if name not in kept or name in read),
+                part_memory_bytes(part),
+                is_stateful=bool(kept),
+            )
+        )
+    return found
+
+
+def part_memory_bytes(part: Part) -> int:
+    """The memory of a part on its device: weights, and activations for the sizes that were planned for."""
+    return part.weight_bytes + part.activation_bytes
+
+
+def assign_parts(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[WorkerState]:
+    """The workers and the parts they own: those of the plan's devices, or else consecutive parts of similar memory.
+
+    There are as many workers as the plan has devices, or else as cores, but not more than parts. If more `workers` are
+    asked for, several share the parts with the most memory. Each also holds `overlap` parts before and after its own.
+    """
+    if workers is not None and workers < 1:
+        raise UsageError(f"{workers} workers can't run anything", hint="take 1 or more")
+    parts, devices = cascade.parts, cascade.manifest.devices
+
+    def worker(name: str, memory_bytes: int | None, owned: tuple[int, ...]) -> WorkerState:
+        near = {part + step for part in owned for step in range(-overlap, overlap + 1)}
+        return WorkerState(name, memory_bytes, owned, overlap=frozenset(near.intersection(range(len(parts)))))
+
+    if workers is None and devices and all(part.device is not None for part in parts):
+        return [
+            worker(device.name, device.memory_bytes, tuple(i for i, p in enumerate(parts) if p.device == device.name))
+            for device in devices
+        ]
+    number = workers or min(len(parts), os.cpu_count() or 1)
+    bounds = even_bounds([part_memory_bytes(part) + 1.0 for part in parts], min(number, len(parts)))
+    spans = spans_of(bounds)
+    while len(spans) < number:  # one more worker for the span with the most memory for each of its workers
+        spans.append(max(spans, key=lambda span: sum(part_memory_bytes(parts[i]) for i in span) / spans.count(span)))
+    return [worker(f"worker {i}", None, span) for i, span in enumerate(spans)]
+
+
+def make_executor(
+    cascade: Cascade, via: Via, config: SessionConfig, states: StatesByPart, workers: Sequence[WorkerState]
+) -> Executor:
+    """An executor for `workers`."""
+    match via:
+        case "threads":
+            return ThreadExecutor(cascade, config, states)
+        case "processes":
+            from ..executors.processes import ProcessExecutor
+
+            return ProcessExecutor(cascade, config, states)
+        case "ray":
+            try:
+                from ..executors.ray_and_threads import RayAndThreads
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] != "ray":
+                    raise
+                hint = "pip install 'graphcut[ray]'"
+                raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
+            return RayAndThreads(cascade, config, states, [worker.name for worker in workers])
+
+
+def share_threads(config: SessionConfig, workers: int, via: Via) -> SessionConfig:
+    """`config` with the cores of this machine divided among `workers`. Ray divides the cores of its machines itself."""
+    if config.threads or via == "ray":
+        return config
+    return replace(config, threads=max(1, (os.cpu_count() or 1) // workers))

@@ -1,0 +1,223 @@
+"""Requests, the routing of tensors between parts, and the state of a request in flight."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...running.sampling import TOKENS, LogitsChoice
+from ...running.values import Value
+from ..executors.exchange import Exchange
+from ..executors.protocol import Handle, Origin, Step
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledPart:
+    """A part as the scheduler sees it. States that the part keeps are neither read nor written here."""
+
+    name: str  #: its name in messages.
+    reads: tuple[str, ...]  #: the tensors that it must be sent.
+    writes: tuple[str, ...]  #: the tensors that it makes for others.
+    memory_bytes: int = 0  #: its memory on its device.
+    is_stateful: bool = False  #: it keeps states between the steps of a sequence.
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One run of the cascade."""
+
+    feeds: Mapping[str, Value]  #: the inputs, by name.
+    sequence: int | None = None  #: the sequence whose states it continues; None without states.
+    #: at the beginning of a sequence, the shapes of its states, which are all zeros.
+    zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
+    rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    origin: Origin | None = None  #: the sequence whose states it begins with.
+    title: str = ""  #: its name in messages; `input N` by default.
+    choice: LogitsChoice | None = None  #: how tokens are chosen from its logits; None to choose none.
+    in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
+
+    def step(
+        self,
+        number: int,
+        parts: tuple[int, ...],
+        writes: tuple[str, ...],
+        attempt: int = 0,
+        early: tuple[int, ...] = (),
+        exchange: Exchange | None = None,
+    ) -> Step:
+        """The step that runs `parts` for it; `number` is that of the request."""
+        states = (self.sequence, dict(self.zero_states), self.rows)
+        choice = self.choice if TOKENS.name in writes else None
+        return Step(number, parts, writes, attempt, *states, early, self.origin, choice, self.in_place, exchange)
+
+
+class Routing:
+    """Which parts read and write which tensors. The same for all requests."""
+
+    def __init__(self, parts: Sequence[ScheduledPart], outputs: Sequence[str]) -> None:
+        self.parts = tuple(parts)  #: in topological order.
+        self.outputs = dict.fromkeys(outputs).keys()  #: the tensors of an answer.
+        self.readers: dict[str, list[int]] = {}  #: for each tensor, the indices of the parts that read it.
+        for index, part in enumerate(parts):
+            for name in part.reads:
+                self.readers.setdefault(name, []).append(index)
+        self._writer = {name: index for index, part in reversed([*enumerate(parts)]) for name in part.writes}
+        #: the tensors that come from outside. Some may not be fed.
+        self.inputs = frozenset(name for name, readers in self.readers.items() if self.is_input(name, readers[0]))
+        self._wanted: dict[tuple[int, ...], tuple[str, ...]] = {}
+        self._counts: dict[frozenset[str], tuple[list[int], dict[str, int]]] = {}
+
+    def wanted(self, parts: tuple[int, ...]) -> tuple[str, ...]:
+        """The tensors written by `parts` that other parts read or that are outputs."""
+        if parts not in self._wanted:
+            written = [name for index in parts for name in self.parts[index].writes]
+            others = {name for name in written if any(reader not in parts for reader in self.readers.get(name, ()))}
+            self._wanted[parts] = tuple(name for name in written if name in self.outputs or name in others)
+        return self._wanted[parts]
+
+    def counts(self, absent: frozenset[str]) -> tuple[list[int], dict[str, int]]:
+        """For each part how many tensors it reads, for each tensor how many parts read it; inputs may be absent."""
+        if absent not in self._counts:
+            reads = [
+                sum(not (name in absent and self.is_input(name, index)) for name in part.reads)
+                for index, part in enumerate(self.parts)
+            ]
+            self._counts[absent] = (reads, {name: len(readers) for name, readers in self.readers.items()})
+        reads, readers = self._counts[absent]
+        return reads.copy(), readers.copy()
+
+    def handed_over(self, steps: Sequence[Sequence[int]]) -> Counter[str]:
+        """The tensors that steps make for each other, and how many steps read each."""
+        written = {name for parts in steps for part in parts for name in self.parts[part].writes}
+        found = Counter[str]()
+        for parts in steps:
+            own = {name for part in parts for name in self.parts[part].writes}
+            found.update({name for part in parts for name in self.parts[part].reads if name in written - own})
+        return found
+
+    def is_input(self, name: str, part: int) -> bool:
+        """Does `part` read a tensor from outside? A part may read an input that it or a later part also writes."""
+        return self._writer.get(name, len(self.parts)) >= part
+
+
+def waiting_in_turn(routing: Routing, owned: Sequence[Iterable[int]]) -> dict[int, tuple[int, ...]]:
+    """The group of each worker that waits for another one, which waits for it: ranks; `owned` has the parts of each."""
+    owners = {part: worker for worker, parts in enumerate(owned) for part in parts}
+    written = [(owners.get(writer), name) for writer, part in enumerate(routing.parts) for name in part.writes]
+    waits = {(owners.get(part), worker) for worker, name in written for part in routing.readers.get(name, ())}
+    groups = {worker: {worker} for worker in range(len(owned))}
+    for a, b in waits:
+        if a is not None and b is not None and a != b and (b, a) in waits:
+            joined = groups[a] | groups[b]
+            groups |= dict.fromkeys(joined, joined)
+    return {worker: tuple(sorted(group)) for worker, group in groups.items() if len(group) > 1}
+
+
+class RequestState:
+    """The state of a request in flight. A restarted request gets a new one."""
+
+    def __init__(
+        self,
+        number: int,
+        request: Request,
+        routing: Routing,
+        handles: Mapping[str, Handle],
+        before: RequestState | None,
+    ) -> None:
+        """Begin with the inputs that are fed; `before` is the attempt that this one replaces."""
+        self.number = number  #: in the order of arrival.
+        self.request = request
+        self.handles: dict[str, Handle] = {}  #: the tensors that will still be read, and those of the answer.
+        self.attempt: int = before.attempt + 1 if before else 0  #: how often it was restarted before.
+        #: by the first part of a step, how many workers ended while they ran that step.
+        self.deaths: Counter[int] = before.deaths if before else Counter()
+        self.makers: dict[str, int] = {}  #: the workers that made its tensors; none for inputs.
+        self.pace = 1.0  #: how many times as long as usual its last step took: it may be a longer prompt than others.
+        self.running = 0  #: how many of its steps run now.
+        self.taken: set[int] = set()  #: the parts that are done or run now.
+        self.reported: set[int] = set()  #: the first parts of the steps that reported early.
+        self.error: Exception | None = None  #: why it has no answer; None if it has one or may still get one.
+        self.is_dropped = False  #: its handles are not needed, except by the steps that run now.
+        self._routing = routing
+        self._absent = routing.inputs.difference(handles)
+        self._missing, self._unread = routing.counts(self._absent)
+        self._undone = len(routing.parts)
+        self.add(handles)
+
+    @property
+    def title(self) -> str:
+        """Its name in messages."""
+        return self.request.title or f"input {self.number}"
+
+    @property
+    def is_finished(self) -> bool:
+        """Is there an answer or an error?"""
+        return self._undone == 0 or self.error is not None
+
+    def is_runnable(self, part: int) -> bool:
+        """Can the part run now?"""
+        return part not in self.taken and self._missing[part] == 0 and self.error is None
+
+    def _is_absent(self, name: str, part: int) -> bool:
+        return name in self._absent and self._routing.is_input(name, part)
+
+    def add(self, handles: Mapping[str, Handle]) -> list[int]:
+        """Add tensors. Returns the parts that can run now and could not before."""
+        runnable = []
+        for name, handle in handles.items():
+            self.handles[name] = handle
+            for part in self._routing.readers.get(name, ()):
+                if not self._is_absent(name, part):
+                    self._missing[part] -= 1
+                    if self._missing[part] == 0:
+                        runnable.append(part)
+        return runnable
+
+    def step_parts(self, first: int, owned: Iterable[int]) -> tuple[int, ...]:
+        """The parts of a step: `first`, and those of `owned` after it that need no tensor of another worker."""
+        known = set(self.handles) | self._absent | set(self._routing.parts[first].writes)
+        chosen = [first]
+        for index in owned:
+            part = self._routing.parts[index]
+            if index > first and index not in self.taken and known.issuperset(part.reads):
+                chosen.append(index)
+                known.update(part.writes)
+        return tuple(chosen)
+
+    def joint_steps(self, owners: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """The parts of each worker that can run if the workers in `owners` hand each other what they make."""
+        known, chosen = set(self.handles) | self._absent, dict[int, tuple[int, ...]]()
+        for index in sorted(owners):
+            part = self._routing.parts[index]
+            if index not in self.taken and known.issuperset(part.reads):
+                chosen[owners[index]] = (*chosen.get(owners[index], ()), index)
+                known.update(part.writes)
+        return chosen
+
+    def enabling(self, parts: Sequence[int]) -> list[int]:
+        """Those of a step's parts, except the last one, after which parts of other workers can run."""
+        missing, found = dict[int, int](), []
+        for part in parts[:-1]:
+            readers = [i for name in self._routing.parts[part].writes for i in self._routing.readers.get(name, ())]
+            for reader in readers:
+                missing[reader] = missing.get(reader, self._missing[reader]) - 1
+            if any(reader not in parts and not missing[reader] for reader in readers):
+                found.append(part)
+        return found
+
+    def inputs_of(self, parts: Sequence[int]) -> dict[str, Handle]:
+        """The tensors that a step of `parts` must be sent."""
+        names = dict.fromkeys(name for part in parts for name in self._routing.parts[part].reads)
+        return {name: self.handles[name] for name in names if name in self.handles}
+
+    def finish(self, parts: Sequence[int]) -> list[Handle]:
+        """Mark `parts` as done. Removes the tensors that are not needed any more, and returns them."""
+        self._undone -= len(parts)
+        unneeded = []
+        for name in (name for part in parts for name in self._routing.parts[part].reads):
+            self._unread[name] -= 1
+            if self._unread[name] == 0 and name not in self._routing.outputs and name in self.handles:
+                unneeded.append(self.handles.pop(name))
+        return unneeded

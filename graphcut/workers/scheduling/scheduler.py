@@ -1,0 +1,484 @@
+"""The scheduler: which step runs next on which worker, and what happens when a step is lost.
+
+There is one for all executors. A step runs at least once; a request is answered exactly once, in the order of arrival.
+The tensors that a step reads are released only after the step is done, so lost work is repeated from the last boundary.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, assert_never
+
+from ...core.errors import RunError
+from ...running.values import OnError, Value
+from ..executors.exchange import Exchange
+from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Note, Ready, Step
+from ..run_log import Coming, RunLog
+from .link_times import LinkTimes
+from .load_balancing import Bounds, Rebalancing, movable_bounds
+from .requests import Request, RequestState, Routing, waiting_in_turn
+from .state_recovery import StateRecovery, StepHistory
+from .worker_pool import GivenStep, WorkerPool, WorkerState
+
+MAX_KILLS: Final = 3  #: a request fails once so many workers ended while they ran the same step of it.
+MAX_LOSSES: Final = 5  #: how often a request is restarted after its tensors were lost.
+DEADLINE_S: Final = 300.0  #: how long a worker may take to load its parts, and for a step of unknown duration.
+LEAST_PATIENCE_S: Final = 5.0  #: a worker is never considered hung earlier.
+#: a worker is considered hung after so many times the expected time of its step. Each death in that step multiplies
+#: this again: some requests take longer than others.
+PATIENCE: Final = 10
+
+Answer = Mapping[str, Value] | RunError  #: the outputs of a request, or why it failed.
+
+
+class Scheduler:
+    """Runs requests through the parts of a cascade."""
+
+    def __init__(  # noqa: PLR0913 - independent settings
+        self,
+        routing: Routing,
+        executor: Executor,
+        workers: Sequence[WorkerState],
+        *,
+        window: int,
+        on_error: OnError = "raise",
+        deadline_s: float = DEADLINE_S,
+        balanced: bool = False,
+        log: RunLog | None = None,
+    ) -> None:
+        """Starts nothing. At most `window` requests are in flight; unless `balanced`, parts stay where they are."""
+        self.log = log or RunLog(len(routing.parts), len(workers))
+        self.pool = WorkerPool(executor, workers, routing.parts, deadline_s)
+        self._routing = routing
+        self._executor = executor
+        self._window = window
+        self._on_error = on_error
+        self._deadline_s = deadline_s
+        self._states: dict[int, RequestState] = {}
+        self._arrived = 0
+        self._runnable: list[list[int]] = [[] for _ in routing.parts]
+        self._history = StepHistory(executor, routing.parts)
+        self._recovery = StateRecovery(executor, self.pool, self._history)
+        self._links = LinkTimes()
+        bounds = movable_bounds(workers, has_links=executor.has_links) if balanced else None
+        self._rebalancing = Rebalancing(self.pool, bounds, self._links)
+        self._overdue_events = 0
+        self._is_all = False
+        self._stopping = False
+        self._groups = waiting_in_turn(routing, [worker.owns for worker in workers]) if executor.exchanges else {}
+
+    def run(self, requests: Iterable[Request | None]) -> Iterator[Answer]:
+        """The answers, in the order of the requests, which are fetched as the window allows.
+
+        A request that is None means that there is none now, and to ask again after the next event. Errors are raised if
+        `on_error` says so, if a part can't be loaded, and if a worker is lost and no other has memory for its parts.
+        """
+        source = iter(requests)
+        undelivered = 0
+        try:
+            self.pool.start()
+            while True:
+                self._admit(source)
+                if self._stopping or (self._is_all and not self._states):
+                    return
+                first = self._states.get(undelivered)
+                if first is None or not first.is_finished or not self._is_here(first):
+                    self._wait()
+                elif (answer := self._deliver(first)) is not None:
+                    undelivered += 1
+                    yield answer
+        finally:
+            self._executor.close()
+
+    @property
+    def worker_names(self) -> tuple[str, ...]:
+        """The workers in the log."""
+        return tuple(worker.name for worker in self.pool.workers)
+
+    def stop(self) -> None:
+        """End the run soon, without delivering requests in flight. For other threads."""
+        self._stopping = True
+        self._executor.wake()
+
+    def forget(self, sequence: int, *, states: bool = True) -> None:
+        """Delete the steps of a sequence that has ended, and its states, unless others may begin with them."""
+        self._history.forget(sequence, states=states)
+        if states:
+            self._executor.forget(sequence)
+
+    # Requests
+
+    def _admit(self, source: Iterator[Request | None]) -> None:
+        while len(self._states) < self._window and not self._is_all:
+            try:
+                request = next(source)
+            except StopIteration:
+                self._is_all = True
+                return
+            if request is None:
+                return
+            self.log.arrived(self._executor.now())
+            self._start(self._arrived, request)
+            self._arrived += 1
+
+    def _start(self, number: int, request: Request, before: RequestState | None = None) -> None:
+        if request.sequence is not None and request.origin is not None:
+            self._history.fork(request.sequence, request.origin.sequence)
+        used = [name for name in request.feeds if name in self._routing.readers or name in self._routing.outputs]
+        handles = {name: self._executor.put(request.feeds[name], name) for name in used}
+        state = self._states[number] = RequestState(number, request, self._routing, handles, before)
+        self._add_runnable(state, filter(state.is_runnable, range(len(self._routing.parts))))
+
+    def _is_here(self, state: RequestState) -> bool:
+        """Is there an error, or are all outputs on this machine?"""
+        return state.error is not None or self._executor.fetch([state.handles[name] for name in self._routing.outputs])
+
+    def _deliver(self, state: RequestState) -> Answer | None:
+        """The answer; None if it was lost, and the request was restarted."""
+        answer: Answer
+        if state.error is None:
+            try:
+                answer = {name: self._executor.get(state.handles[name], name) for name in self._routing.outputs}
+            except LookupError:
+                self._restart(state)
+                return None
+        elif self._on_error == "raise" or not isinstance(state.error, RunError):
+            raise state.error
+        else:
+            answer = state.error
+        self._drop(state)
+        del self._states[state.number]
+        self.log.delivered(state.number, self._executor.now(), failed=state.error is not None)
+        return answer
+
+    def _drop(self, state: RequestState) -> None:
+        """Release all tensors of a request, as soon as none of its steps runs."""
+        state.is_dropped = True
+        if not state.running:
+            self._release(state.handles.values())
+            state.handles = {}
+
+    def _release(self, handles: Iterable[Handle]) -> None:
+        for handle in handles:
+            self._executor.release(handle)
+
+    def _restart(self, state: RequestState) -> None:
+        """Restart a request from its inputs, after tensors of it were lost with a machine."""
+        self._drop(state)
+        if state.request.sequence is not None:
+            self._history.undo(state.request.sequence, state.number)
+        if state.attempt < MAX_LOSSES:
+            self.log.restarts += 1
+            self._start(state.number, state.request, state)
+        else:
+            state.error = RunError(
+                f"the tensors of {state.title} were lost {state.attempt + 1} times",
+                hint="check that its machines stay up and that nothing deletes files in shared memory",
+            )
+
+    # Steps
+
+    def _add_runnable(self, state: RequestState, parts: Iterable[int]) -> None:
+        for part in parts:
+            heapq.heappush(self._runnable[part], state.number)
+            self.log.runnable(part, state.number, self._executor.now())
+            if (taker := self.pool.taker(part)) is not None:
+                self._employ(taker)
+
+    def _employ(self, index: int) -> None:
+        """Give a worker the oldest request that it can work on, now or after the step that it runs."""
+        worker = self.pool.workers[index]
+        if index in self._recovery:
+            if worker.is_idle:
+                self._replay(index)
+            return
+        if worker.is_idle and not self._rebalancing.is_preparing:
+            self.pool.drop_unused(index)
+        if index in self._groups:
+            self._employ_group(self._groups[index])
+            return
+        found = self._oldest(self.pool.runnable_on(index))
+        if found is None:
+            self.pool.list_taker(index)
+            return
+        state, first = found
+        parts, request = state.step_parts(first, worker.can_run), state.request
+        if request.sequence is not None and (replay := self._history.lost(request.sequence, parts, index)):
+            if not replay.entries:
+                self._fail(state, RunError(f"{state.title} lost its states with a worker"))
+                self._employ(index)
+                return
+            heapq.heappush(self._runnable[first], state.number)
+            self._recovery.open(index, replay)
+            self._employ(index)
+            return
+        early = tuple(
+            part
+            for part in state.enabling(parts)
+            if self.log.outlasts_message(index, [later for later in parts if later > part], state.pace)
+        )
+        if early and not self._executor.reports_early:
+            parts, early = tuple(part for part in parts if part <= early[0]), ()
+        step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt, early)
+        self._run(index, step, state.inputs_of(parts), state)
+        self._employ(index)
+
+    def _employ_group(self, group: Sequence[int]) -> None:
+        """Give workers that wait for each other in turn, once all are idle, the oldest request they can work on.
+
+        Each gets all its parts that then can run, and they hand each other what they make.
+        """
+        owners = {part: index for index in group for part in self.pool.workers[index].can_run}
+        are_idle = all(self.pool.workers[index].is_idle for index in group)
+        found = self._oldest(sorted(owners)) if are_idle else None
+        if found is None:
+            for index in group:
+                self.pool.list_taker(index)
+            return
+        state, request = found[0], found[0].request
+        steps = state.joint_steps(owners)
+        wanted = self._routing.wanted(tuple(part for parts in steps.values() for part in parts))
+        exchange = Exchange(self._routing.handed_over(list(steps.values())))
+        for index, parts in steps.items():
+            own = {name for part in parts for name in self._routing.parts[part].writes}
+            writes = tuple(name for name in wanted if name in own)
+            step = request.step(state.number, parts, writes, state.attempt, exchange=exchange)
+            self._run(index, step, state.inputs_of(parts), state)
+
+    def _replay(self, index: int) -> None:
+        if (found := self._recovery.next_step(index)) is not None:
+            self._run(index, *found)
+
+    def _oldest(self, parts: Sequence[int]) -> tuple[RequestState, int] | None:
+        """The oldest request that one of `parts` can run for, and that part. Removes it from the queue."""
+        best: tuple[int, int] | None = None
+        for part in parts:
+            queue = self._runnable[part]
+            while queue and not (queue[0] in self._states and self._states[queue[0]].is_runnable(part)):
+                heapq.heappop(queue)  # another step included the part, or the request has ended or was restarted
+            if queue and (best is None or queue[0] < best[0]):
+                best = (queue[0], part)
+        if best is None:
+            return None
+        heapq.heappop(self._runnable[best[1]])
+        return self._states[best[0]], best[1]
+
+    def _run(self, index: int, step: Step, handles: Mapping[str, Handle], state: RequestState | None = None) -> None:
+        if state is not None:
+            state.taken.update(step.parts)
+            state.running += 1
+        steps = self.pool.workers[index].steps
+        steps.append(GivenStep(step, state, self._executor.now()))
+        if len(steps) == 1:
+            self._begin(index)
+        self._executor.run(index, step, handles)
+
+    def _begin(self, index: int) -> None:
+        """A worker begins the first of its steps."""
+        step, state, given_s = self.pool.workers[index].steps[0]
+        deaths = state.deaths[step.parts[0]] if state is not None else 0
+        expected = self.log.expected_s(index, step.parts)
+        patience_s = self._deadline_s
+        if expected is not None:
+            patience_s = max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
+        self.pool.set_deadline(index, patience_s)
+        self.log.started(index, step, self._executor.now(), given_s)
+
+    # Events
+
+    def _wait(self) -> None:
+        self.pool.excuse()
+        left = self.pool.left_s()
+        event = self._executor.next_event(left)
+        if event is not None:
+            self._handle(event)
+        # Events that came already are handled before any worker is killed.
+        self._overdue_events = self._overdue_events + 1 if event is not None and left == 0 else 0
+        if event is None or self._overdue_events > len(self.pool.workers):
+            self._overdue_events = 0
+            self.pool.restart_and_kill()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Note():
+                self.log.notify(event.text, event.share)
+                return
+            case Ready():
+                self._ready(event)
+            case Made():
+                self._made(event)
+                return
+            case Done():
+                self._done(event)
+            case Failed():
+                if event.step is None:
+                    self._not_loaded(event)
+                    return
+                if event.step.request < 0:  # it rebuilds states, with steps that succeeded before
+                    raise event.error
+                self._overtake(event.worker, event.step)
+                self._fail(self._free(event.worker), event.error)
+            case Died():
+                self._died(event)
+                return
+            case Lost():
+                self._overtake(event.worker, event.step)
+                self._lost(event.worker)
+            case _:
+                assert_never(event)
+        self._employ(event.worker)
+
+    def _ready(self, event: Ready) -> None:
+        worker = self.pool.workers[event.worker]
+        if worker.deaths and not worker.is_up:
+            self.log.notify(f"{worker.name} runs again", None)
+        self.log.loaded(event.worker, event.placements, self._executor.now())
+        self.pool.loaded(event.worker, event.parts)
+        self._apply(self._rebalancing.finish())
+
+    def _overtake(self, index: int, step: Step) -> None:
+        """A worker's step has ended. If it began before the one in front of it, that still waits for its inputs."""
+        steps = self.pool.workers[index].steps
+        if steps[0].step != step:
+            steps.rotate(1)
+            self.log.started(index, step, self._executor.now(), steps[0].given_s)
+
+    def _free(self, index: int) -> RequestState | None:
+        """A worker's step has ended. Its request; None if that was restarted or answered, or if states were rebuilt."""
+        worker = self.pool.workers[index]
+        given = worker.steps.popleft()
+        worker.deadline = None
+        if worker.steps:
+            self._begin(index)
+        return self._leave(given.state)
+
+    def _leave(self, state: RequestState | None) -> RequestState | None:
+        if state is None:
+            return None
+        state.running -= 1
+        if state.is_dropped:
+            self._drop(state)
+        return state if self._states.get(state.number) is state else None
+
+    def _done(self, event: Done) -> None:
+        step = event.step
+        self._overtake(event.worker, step)
+        usual_s = self.log.recent_s(event.worker, step.parts)
+        coming = self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
+        state = self._free(event.worker)
+        self.pool.workers[event.worker].deaths = 0
+        if state is not None and usual_s:
+            state.pace = sum(event.seconds) / usual_s
+        if state is not None and self._executor.has_links:
+            self._received(state, event, coming)
+        self.log.memory(event.worker, event.memory_bytes)
+        if step.request < 0:
+            self._recovery.done(event.worker)
+        elif state is None or state.error is not None:
+            self._release(event.outputs.values())
+        else:
+            self._continue(state, event)
+        self._apply(self._rebalancing.measured(event))
+
+    def _received(self, state: RequestState, event: Done, coming: Coming) -> None:
+        """Take note of how long the inputs of a step took to its worker."""
+        sizes = {name: self._executor.bytes_of(handle) for name, handle in state.inputs_of(event.step.parts).items()}
+        self._rebalancing.tensor_bytes.update(sizes)
+        came = {name: size for name, size in sizes.items() if state.makers.get(name) != event.worker}
+        if total_bytes := sum(came.values()):
+            maker = state.makers.get(max(came, key=came.__getitem__))
+            source = "" if maker is None else self.pool.workers[maker].name
+            name, computed_s = self.pool.workers[event.worker].name, sum(event.seconds)
+            if text := self._links.measured(source, name, total_bytes, coming, computed_s):
+                self.log.notify(text, None)
+
+    def _made(self, event: Made) -> None:
+        state = self.pool.workers[event.worker].steps[0].state
+        if state is None or state.is_dropped:
+            self._release(event.outputs.values())
+        else:
+            state.reported.add(event.step.parts[0])
+            self._add(state, event)
+
+    def _add(self, state: RequestState, event: Made | Done) -> None:
+        # A part that passes an input on writes a tensor that exists already.
+        self._release([handle for name, handle in event.outputs.items() if name in state.handles])
+        made = {name: handle for name, handle in event.outputs.items() if name not in state.handles}
+        state.makers.update(dict.fromkeys(made, event.worker))
+        runnable = state.add(made)
+        self._add_runnable(state, [part for part in runnable if part not in state.taken])
+
+    def _continue(self, state: RequestState, event: Done) -> None:
+        step = event.step
+        read = state.inputs_of(step.parts)
+        self._add(state, event)  # first, so that workers go on meanwhile
+        if step.sequence is not None:
+            try:
+                self._history.note(step.sequence, step, event.worker, read)
+            except LookupError:
+                self._restart(state)
+                return
+        self._release(state.finish(step.parts))
+        if state.is_finished:
+            self._is_here(state)
+
+    def _fail(self, state: RequestState | None, error: Exception) -> None:
+        if state is not None:
+            state.error = state.error or error
+            self._drop(state)
+
+    def _lost(self, index: int) -> None:
+        state = self._free(index)
+        self._recovery.undone(index)
+        if state is not None and state.error is None:
+            self._restart(state)
+
+    def _not_loaded(self, event: Failed) -> None:
+        worker = self.pool.workers[event.worker]
+        if not worker.is_up or event.worker in self._recovery or not worker.holds.issuperset(worker.owns):
+            raise event.error
+        worker.requested = worker.holds
+        self._rebalancing.end()  # it goes on with the parts that it holds
+
+    def _died(self, event: Died) -> None:
+        worker = self.pool.workers[event.worker]
+        given = [(one.step, self._leave(one.state)) for one in worker.steps]
+        self._recovery.died(event.worker)
+        self._rebalancing.abandon()
+        self._history.died(event.worker)
+        self.log.notify(self.pool.died(event.worker, event.reason, for_good=event.is_permanent), None)
+        self.log.deaths.append((event.worker, worker.death_reason, self._executor.now()))
+        if worker.is_gone:
+            self._rebalancing.end()  # the load balance is for all workers
+            self._employ_all()
+        for number, (step, state) in enumerate(given):
+            if state is not None:
+                self._repeat(step, state, worker, has_run=number == 0)
+
+    def _repeat(self, step: Step, state: RequestState, worker: WorkerState, *, has_run: bool) -> None:
+        """Repeat a step that was lost with its worker, unless it ended too many."""
+        first = step.parts[0]
+        state.deaths[first] += has_run
+        if state.deaths[first] >= MAX_KILLS:
+            worker.deaths = 0  # the request is to blame
+            names = ", ".join(self._routing.parts[part].name for part in step.parts)
+            message = f"{state.title} ended its worker {MAX_KILLS} times in {names} ({worker.death_reason})"
+            hint = "leave it out; `graphcut run` goes on without it with --on-error skip"
+            self._fail(state, RunError(message, hint=hint))
+        elif first in state.reported:
+            self._restart(state)  # others went on with what a repeated step would make again: parts may draw numbers
+        else:
+            state.taken.difference_update(step.parts)
+            self._add_runnable(state, filter(state.is_runnable, step.parts))
+
+    def _apply(self, bounds: Bounds | None) -> None:
+        """Parts were moved to other workers, if `bounds` are given."""
+        if bounds is not None:
+            self.log.rebalances.append((bounds, self._executor.now()))
+            if self._executor.has_links:
+                parts = (f"{worker.name} {len(worker.owns)}" for worker in self.pool.workers)
+                self.log.notify(f"parts moved, there are now: {', '.join(parts)}", None)
+            self._employ_all()
+
+    def _employ_all(self) -> None:
+        for index in range(len(self.pool.workers)):
+            self._employ(index)

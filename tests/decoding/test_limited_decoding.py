@@ -1,0 +1,114 @@
+"""Decoding in a memory limit: parts are loaded in turn for each step, and their caches stay."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoders import with_concat, without_caches
+from test_batched_decoding import alone
+from test_decoding import NUMBER, PROMPTS, STYLES, cut, written
+
+import graphcut
+from graphcut import Cascade, MemoryCapError, UsageError, demos, generate
+from graphcut.decoding.generation import Generation
+from graphcut.running.in_process import loaded_parts, memory_plan
+from graphcut.running.stage import SessionConfig, Stage
+
+from heavy import in_a_process
+
+
+@pytest.fixture(autouse=True)
+def resident(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process holds does not change from one prediction to the next."""
+    monkeypatch.setattr(memory_plan, "resident_bytes", lambda: 50 * 2**20)
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The parts that were loaded, in order."""
+    found: list[str] = []
+
+    class Counted(Stage):
+        def __init__(self, cascade: Cascade, part: graphcut.Part, *, config: SessionConfig) -> None:
+            super().__init__(cascade, part, config=config)
+            found.append(part.file)
+
+    monkeypatch.setattr(loaded_parts, "Stage", Counted)
+    return found
+
+
+def tight(cascade: Cascade, prompts: tuple[list[int], ...], number: int) -> Generation:
+    """Decoding in the smallest limit."""
+    with pytest.raises(MemoryCapError) as caught:
+        generate(cascade, prompts, max_tokens=number, memory_bytes=1, exact=True)
+    return generate(cascade, prompts, max_tokens=number, memory_bytes=caught.value.smallest_bytes, exact=True)
+
+
+@pytest.mark.parametrize("name", [name for name in STYLES if name not in {"optimum, merged", "TensorScatter"}])
+def test_parts_are_loaded_in_turn_and_the_tokens_are_the_same(tmp_path: Path, name: str, loads: list[str]) -> None:
+    style = STYLES[name]
+    path = written(tmp_path, style.draw())
+    cascade = cut(path, style.parts)
+    tokens = tight(cascade, PROMPTS, NUMBER)
+    assert loads == []
+    assert tokens.all() == alone(path, style, PROMPTS)
+    assert tokens.limited is not None
+    kept = tokens.limited.forecast.plan.pinned
+    assert len(kept) < style.parts
+    loads_of = [loads.count(part.file) for part in cascade.parts]
+    assert loads_of == [1 if i in kept else tokens.log.answered for i in range(style.parts)]
+
+
+def test_a_model_without_caches_is_decoded_in_a_limit(tmp_path: Path) -> None:
+    expected = alone(written(tmp_path, with_concat()), STYLES["optimum"], PROMPTS)
+    assert tight(cut(written(tmp_path, without_caches()), 2), PROMPTS, NUMBER).all() == expected
+
+
+def test_longer_sequences_and_larger_batches_need_more(tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", hidden=256, layers=2, heads=4, kv_heads=4, vocab=64)
+    cascade = cut(tmp_path / "llm.onnx", 2)
+
+    def needed(sequences: int, number: int, **options: Any) -> int:  # noqa: ANN401
+        with pytest.raises(MemoryCapError) as caught:
+            generate(cascade, [[1, 2]] * sequences, max_tokens=number, memory_bytes=1, **options)
+        return caught.value.smallest_bytes
+
+    cache_bytes = 2 * 2 * 256 * 4  # keys and values of two layers, for a token
+    assert needed(1, 4001) - needed(1, 1) >= 4000 * cache_bytes
+    assert needed(8, 4001) - needed(1, 4001) >= 7 * 4000 * cache_bytes
+    assert needed(8, 4001, batch=1) - needed(1, 4001) < 4000 * cache_bytes
+    assert needed(1, 4001, max_context=2) - needed(1, 1) < 4000 * cache_bytes
+
+
+LIMITED = """
+import graphcut
+from graphcut.running.process_memory import resident_bytes, unloaded_library_bytes
+cascade, prompts = graphcut.open_cascade(given[0]), [[1, 15, 27], [4, 5, 6, 7, 8]]
+weights = sum(part.weight_bytes for part in cascade.parts)
+graphcut.generate(cascade, prompts, max_tokens=1, memory_bytes=1 << 40)  # modules are loaded now
+limit = resident_bytes() + unloaded_library_bytes() + weights // 2
+tokens = graphcut.generate(cascade, prompts, max_tokens=12, memory_bytes=limit, exact=True)
+said.update(tokens=tokens.all(), limit=limit, peak=tokens.limited.peak.bytes)
+said.update(predicted=tokens.limited.forecast.peak_bytes, pinned=len(tokens.limited.forecast.plan.pinned))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak memory")
+def test_half_of_the_weights_suffice(tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", hidden=512, layers=8, vocab=4096, external=True)
+    cascade = cut(tmp_path / "llm.onnx", 6)
+    said = in_a_process(LIMITED, cascade.path)
+    assert said["tokens"] == generate(cascade, [[1, 15, 27], [4, 5, 6, 7, 8]], max_tokens=12).all()
+    assert said["pinned"] < len(cascade.parts)
+    assert said["peak"] <= said["predicted"] <= said["limit"]
+
+
+def test_a_limit_is_for_one_worker_in_this_process(tmp_path: Path) -> None:
+    cascade = cut(written(tmp_path, with_concat()), 2)
+    several: tuple[dict[str, Any], ...] = ({"via": "processes"}, {"workers": 2})
+    for options in several:
+        with pytest.raises(UsageError, match="a memory limit is for one process, without other workers"):
+            generate(cascade, PROMPTS, max_tokens=2, memory_bytes=1 << 40, **options)

@@ -1,0 +1,134 @@
+"""Axis classes and their division: what belongs together, what blocks a class, who gets how many units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+from graphcut import Model, UsageError
+from graphcut.costs.device_groups import RankMode
+from graphcut.sharding.axes.classes import Blocker
+from graphcut.sharding.axes.division import apportion, divide
+from graphcut.sharding.axes.layouts import Layout
+
+from conftest import floats, model_of, weight
+
+Open = Callable[[ModelProto], Model]
+
+
+def mlp(*between: NodeProto, out: str = "h") -> ModelProto:
+    """x → MatMul → h → ... → MatMul → y, with eight columns between."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["h"], name="up"),
+        *between,
+        helper.make_node("MatMul", [out, "down"], ["y"], name="down"),
+    ]
+    return model_of(nodes, [floats("x", "n", 6)], [floats("y", "n", 6)], [weight("up", 6, 8), weight("down", 8, 6)])
+
+
+def divided(model: Model, mode: RankMode) -> list[list[str]]:
+    """The names of the nodes of each divided class."""
+    names = [node.name for node in model.graph.nodes]
+    division = divide(model, (1, 1), mode)
+    return [sorted(names[node] for node in found.factors) for found in division.classes]
+
+
+def test_a_contracted_axis_ends_a_class_with_a_sum(opened: Open) -> None:
+    relu = helper.make_node("Relu", ["h"], ["r"], name="relu")
+    division = divide(opened(mlp(relu, out="r")), (1, 1), "sum")
+    assert [join.tensor for join in division.joins] == ["y"]
+    assert division.joins[0].is_sum
+    assert division.classes[0].axes.units == 2  # columns of a weight are divided in fours
+
+
+def test_exact_joins_before_the_contraction_and_divides_the_columns_after_it(opened: Open) -> None:
+    relu = helper.make_node("Relu", ["h"], ["r"], name="relu")
+    model = opened(mlp(relu, out="r"))
+    assert divided(model, "sum") == [["down", "relu", "up"]]
+    assert divided(model, "exact") == [["relu", "up"], ["down"]]
+    assert [(j.tensor, j.is_sum) for j in divide(model, (1, 1)).joins] == [("r", False), ("y", False)]
+
+
+@pytest.mark.parametrize("op", ["Softmax", "Hardmax"])
+def test_an_operator_that_needs_an_axis_whole_or_has_no_rule_blocks_its_class(op: str, opened: Open) -> None:
+    model = opened(mlp(helper.make_node(op, ["h"], ["s"], name="whole"), out="s"))
+    names = [node.name for node in model.graph.nodes]
+    found = divide(model, (1, 1), "sum")
+    assert {(names[b.node], b.reason) for one in found.analysis.classes for b in one.blockers} == {("whole", op)}
+    # Its neighbours are divided by themselves: the output of `up` is joined at once, `down` reads whole rows.
+    assert divided(model, "sum") == [["up"], ["down"]]
+
+
+def test_one_bias_that_two_layers_share_does_not_tie_them_together(opened: Open) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["p"], name="first"),
+        helper.make_node("Add", ["p", "zero"], ["q"], name="bias"),
+        helper.make_node("Softmax", ["q"], ["s"], name="whole"),
+        helper.make_node("MatMul", ["s", "b"], ["t"], name="second"),
+        helper.make_node("Add", ["t", "zero"], ["y"], name="bias again"),
+    ]
+    weights = [weight("a", 8, 8), weight("b", 8, 8), weight("zero", 8)]
+    model = opened(model_of(nodes, [floats("x", 3, 8)], [floats("y", 3, 8)], weights))
+    assert divided(model, "exact") == [["bias again", "second"], ["first"]]
+
+
+def test_a_node_with_two_axes_in_a_class_blocks_it(opened: Open) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
+        helper.make_node("Transpose", ["h"], ["t"], perm=[1, 0], name="turn"),
+        helper.make_node("MatMul", ["t", "h"], ["y"], name="square"),
+    ]
+    model = opened(model_of(nodes, [floats("x", 3, 6)], [floats("y", 8, 8)], [weight("w", 6, 8)]))
+    found = divide(model, (1, 1), "exact")
+    assert divided(model, "exact") == [["product"]]
+    assert [join.tensor for join in found.joins] == ["h"]
+
+
+def test_queries_keys_and_values_in_one_weight_are_divided_each_by_itself(opened: Open) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["qkv"], name="product"),
+        helper.make_node("Add", ["qkv", "b"], ["qkvb"], name="bias"),
+        helper.make_node("Split", ["qkvb", "sizes"], ["q", "k"], axis=1, name="cut"),
+        helper.make_node("Reshape", ["q", "heads"], ["qh"], name="q heads"),
+        helper.make_node("Reshape", ["k", "kv heads"], ["kh"], name="k heads"),
+        helper.make_node("Expand", ["kh", "repeat"], ["kr"], name="repeat"),
+        helper.make_node("Add", ["qh", "kr"], ["y"], name="together"),
+    ]
+    weights = [weight("w", 6, 24), weight("b", 24)]
+    shapes = {"sizes": [16, 8], "heads": [3, 2, 2, 4], "kv heads": [3, 2, 1, 4], "repeat": [3, 2, 2, 4]}
+    weights += [numpy_helper.from_array(np.array(values), name) for name, values in shapes.items()]
+    model = opened(model_of(nodes, [floats("x", 3, 6)], [floats("y", 3, 2, 2, 4)], weights))
+    division = divide(model, (1, 1), "exact")
+    (found,) = division.classes
+    assert found.axes.units == 2
+    layouts = {use.tensor: layout for use, layout in found.axes.layouts.items()}
+    assert layouts["w"] == Layout(1, (16, 8))
+    assert [found.runs(layouts["w"], rank) for rank in (0, 1)] == [((0, 8), (16, 20)), ((8, 16), (20, 24))]
+    assert layouts["kh"] == Layout(1, (2,))
+
+
+def test_units_are_whole_and_ranks_that_got_less_come_first_next_time() -> None:
+    owed = [Fraction(0)] * 3
+    given = []
+    for _ in range(3):
+        units, owed = apportion(4, (1, 1, 1), owed, 100)
+        given.append(units)
+    assert given == [(2, 1, 1), (1, 2, 1), (1, 1, 2)]
+    assert owed == [0, 0, 0]
+
+
+@pytest.mark.parametrize("shares", [(1,), (2, 0), (1, -1, 3)])
+def test_shares_that_divide_nothing_are_refused(shares: tuple[int, ...], opened: Open) -> None:
+    with pytest.raises(UsageError, match="don't divide anything"):
+        divide(opened(mlp()), shares)
+
+
+def test_what_is_not_divided_is_named_with_what_blocks_it(opened: Open) -> None:
+    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["", "y"], hidden_size=4, name="cell")]
+    weights = [weight("w", 1, 16, 6), weight("r", 1, 16, 4)]
+    model = opened(model_of(nodes, [floats("x", 5, 1, 6)], [floats("y", 1, 1, 4)], weights))
+    assert divide(model, (1, 1)).alone == {0: Blocker(0, "no rule for its weights, or too few columns")}

@@ -1,0 +1,168 @@
+"""The rule table says what ONNX Runtime does: found again by running each operator on halves of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from axis_cases import CASES, Array, Case
+from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
+
+from graphcut.loading.model import load
+from graphcut.loading.operations import Operation, operations_of
+from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, Sizes
+from graphcut.sharding.axes.rules import RULES, factors_of
+from graphcut.verifying.operator_runs import OperatorRuns
+
+from conftest import ORT_VERSION
+
+Values = dict[int, Array]
+Way = tuple[frozenset[tuple[int, int]], tuple[tuple[int, int], ...], frozenset[str]]
+"""A way to halve a node: axes of inputs, axes of outputs (none: they are added), attributes that are halved."""
+
+
+def values_of(case: Case, seed: int = 0) -> Values:
+    rng = np.random.default_rng([len(case.title), seed])
+    made = {}
+    for slot, data in enumerate(case.inputs):
+        if isinstance(data, tuple):
+            made[slot] = (rng.uniform(0.1, 0.9, data)).astype(np.float32)
+        elif data is not None:
+            made[slot] = np.asarray(data)
+    return made
+
+
+def model_with(case: Case, values: Values, attributes: Mapping[str, Any]) -> ModelProto:
+    names = [f"x{slot}" if slot in values else "" for slot in range(len(case.inputs))]
+    outputs = [f"y{i}" for i in range(case.outputs)]
+    node = helper.make_node(case.op, names, outputs, domain=case.domain, **attributes)
+    inputs, weights = [], []
+    for slot, value in values.items():
+        if slot in case.constants:
+            weights.append(numpy_helper.from_array(value, f"x{slot}"))
+        else:
+            kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+            inputs.append(helper.make_tensor_value_info(f"x{slot}", kind, value.shape))
+    graph = helper.make_graph([node], "case", inputs, [ValueInfoProto(name=name) for name in outputs], weights)
+    opsets = [helper.make_opsetid("", case.opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def feeds_of(case: Case, values: Values) -> dict[str, Array]:
+    return {f"x{slot}": value for slot, value in values.items() if slot not in case.constants}
+
+
+def run(case: Case, values: Values, attributes: Mapping[str, Any]) -> list[Array]:
+    return OperatorRuns(model_with(case, values, attributes)).run(feeds_of(case, values))
+
+
+def discovered(case: Case) -> tuple[Factor, ...]:
+    """What running the operator shows."""
+    runs = OperatorRuns(model_with(case, values_of(case), case.attributes))
+    return runs.factors([feeds_of(case, values_of(case, seed)) for seed in (0, 1)])
+
+
+def is_equal(found: Sequence[Array], want: Sequence[Array]) -> bool:
+    pairs = list(zip(found, want, strict=True))
+    return all(a.shape == b.shape for a, b in pairs) and all(
+        np.allclose(a, b, 1e-4, 1e-4, equal_nan=True) for a, b in pairs
+    )
+
+
+def operation_of(case: Case) -> Operation:
+    return operations_of(load(model_with(case, values_of(case), case.attributes)))[-1]
+
+
+def has_halves(operation: Operation, factor: Factor) -> bool:
+    """Whether halves of a factor are halves of axes."""
+    has_segments = any(place.segments for place in (*factor.reads, *factor.writes))
+    is_biased = any(operation.has(slot) for slot in factor.once)
+    return factor.units % 2 == 0 and not has_segments and not is_biased
+
+
+def way_of(factor: Factor) -> Way:
+    return (
+        frozenset((place.slot, place.axis) for place in factor.reads),
+        tuple((place.slot, place.axis) for place in factor.writes),
+        frozenset(factor.counts),
+    )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_the_table_has_every_way_in_which_onnx_runtime_can_be_halved_and_no_other(case: Case) -> None:
+    units = {way_of(factor): factor.units for factor in discovered(case)}
+    found = {way for way in units if not way[1] or way[1][0][1] not in case.unused}
+    operation = operation_of(case)
+    factors = [factor for factor in factors_of(operation) if has_halves(operation, factor)]
+    # A constant that changes with the number of units need not, where it is -1 for example.
+    assert {way_of(factor) for factor in factors if factor.change is None} <= found
+    assert found <= {way_of(factor) for factor in factors}
+    assert all(units.get(way_of(factor), factor.units) % factor.units == 0 for factor in factors)
+
+
+def divided(case: Case, operation: Operation, factor: Factor, units: slice) -> list[Array]:
+    """What ONNX Runtime computes from these units of a factor."""
+    values, attributes = values_of(case), dict(case.attributes)
+    share = len(range(factor.units)[units]), factor.units
+    for place in factor.reads:
+        values[place.slot] = units_of(values[place.slot], place, factor.units, units)
+    for name in factor.counts:
+        count = attributes[name]
+        numbers = [n * share[0] // share[1] for n in (count if isinstance(count, list) else [count])]
+        attributes[name] = numbers if isinstance(count, list) else numbers[0]
+    for slot in factor.once if units.start else ():
+        values.pop(slot, None)
+    change_constants(operation, factor, values, share)
+    return run(case, values, attributes)
+
+
+def units_of(value: Array, place: Place, all_units: int, units: slice) -> Array:
+    sizes = place.segments or (value.shape[place.axis],)
+    segments = np.split(value, np.cumsum(sizes)[:-1], place.axis)
+    runs = [np.split(segment, all_units, place.axis)[units] for segment in segments]
+    return np.concatenate([piece for run in runs for piece in run], place.axis)
+
+
+def change_constants(operation: Operation, factor: Factor, values: Values, share: tuple[int, int]) -> None:
+    match factor.change:
+        case Sizes(slot):
+            (place,) = factor.writes
+            shape = operation.written() or ()
+            values[slot] = np.array(shape, np.int64)
+            values[slot][place.axis] = values[slot][place.axis] * share[0] // share[1]
+        case Parts(slot) if operation.has(slot):
+            values[slot] = values[slot] * share[0] // share[1]
+        case Bounds(element):
+            start, end, size = *(int(values[slot][element]) for slot in (1, 2)), values_size(operation, factor)
+            start, end, _ = slice(start, end).indices(size)
+            for slot, position in ((1, start), (2, end)):
+                values[slot] = values[slot].copy()
+                values[slot][element] = position * share[0] // share[1]
+
+
+def values_size(operation: Operation, factor: Factor) -> int:
+    size = (operation.read(0) or ())[factor.reads[0].axis]
+    assert isinstance(size, int)
+    return size
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_every_factor_divides_into_a_first_unit_and_the_others(case: Case) -> None:
+    whole, operation = run(case, values_of(case), case.attributes), operation_of(case)
+    for factor in factors_of(operation):
+        cut = factor.units // 2
+        pieces = [divided(case, operation, factor, units) for units in (slice(0, cut), slice(cut, factor.units))]
+        if factor.is_contracted:
+            assert is_equal([pieces[0][0] + pieces[1][0]], whole), factor
+        for place in factor.writes:
+            halves = (slice(0, cut), slice(cut, factor.units))
+            want = [units_of(whole[place.slot], place, factor.units, units) for units in halves]
+            assert is_equal([piece[place.slot] for piece in pieces], want), factor
+
+
+def test_every_rule_has_a_case() -> None:
+    tried = {f"{case.domain}.{case.op}" if case.domain else case.op for case in CASES}
+    refused = {"com.microsoft.QMoE", "QLinearConv"} if ORT_VERSION <= (1, 24) else set()
+    assert set(RULES) - tried == {"com.microsoft.DequantizeLinear", "com.microsoft.QuantizeLinear"} | refused
