@@ -2,6 +2,8 @@ from .analysis.cut_points import Analysis as Analysis
 from .analysis.cut_points import CutPoint as CutPoint
 from .analysis.cut_points import analyze as analyze
 from .analysis.dataflow import to_networkx as to_networkx
+from .benchmarking.calibration import calibrate as calibrate
+from .benchmarking.comparison import bench as bench
 from .benchmarking.cost_measurement import MeasuredCosts as MeasuredCosts
 from .benchmarking.cost_measurement import measure as measure
 from .core.errors import CascadeError as CascadeError
@@ -46,6 +48,7 @@ from .decoding.decoding_service import DecodingService as DecodingService
 from .decoding.generation import Generation as Generation
 from .decoding.generation import generate as generate
 from .decoding.tokenizer import Tokenizer as Tokenizer
+from .inputs.generating import generate_inputs as generate_inputs
 from .loading.model import Model as Model
 from .loading.model import load as load
 from .model_splitter import ModelSplitter as ModelSplitter

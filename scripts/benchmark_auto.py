@@ -30,9 +30,8 @@ from test_genai import tokens
 from test_triton import SCHEMA, run_ensemble
 
 import graphcut
-from graphcut import SessionConfig, cli, demos
-from graphcut.core.units import size
-from graphcut.inputs.generating import generate
+from graphcut import SessionConfig, demos, generate_inputs
+from graphcut.cli import main as command
 
 from conftest import FIXTURES
 
@@ -72,7 +71,7 @@ def run(*words: object) -> tuple[int, str]:
     sys.argv = ["graphcut", *map(str, words)]
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as told:
         try:
-            cli.main()
+            command()
         except SystemExit as end:
             return int(end.code or 0), told.getvalue()
     return 0, told.getvalue()
@@ -99,7 +98,7 @@ def check(kind: Kind, parts: Path, converted: Path, budget: int) -> None:
     said = json.loads((parts / "auto.json").read_text("utf-8"))["tried"][-1]["largest_bytes"]
     expect("sizes", is_met=largest == said <= budget)
     expect("verify", is_met=run("verify", parts)[0] == 0)
-    feeds, options = generate(graphcut.load(converted), seed=1), ort.SessionOptions()
+    feeds, options = generate_inputs(graphcut.load(converted), seed=1), ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(converted, options)
     names = [value.name for value in session.get_outputs()]
@@ -151,7 +150,7 @@ def calibration(model: Path) -> Path:
     folder = model.parent / "calibration"
     folder.mkdir(exist_ok=True)
     for seed in range(2):
-        np.savez(folder / f"{seed}.npz", **generate(graphcut.load(model), seed=seed))
+        np.savez(folder / f"{seed}.npz", **generate_inputs(graphcut.load(model), seed=seed))
     return folder
 
 
@@ -171,7 +170,7 @@ def bench(kind: Kind, model: Path, options: Sequence[object], shares: Sequence[f
             found, (*_, converted) = bytes_of_parts(parts), sorted((parts / "models").glob("*.onnx"), key=by_steps)
             check(kind, parts, converted, budget)
             cells.append(f"{len(found)}, {max(found) / budget:.0%}")
-        print(f"| {kind.name} | `{words}` | {title} | {size(whole)} | {' | '.join(cells)} |", flush=True)
+        print(f"| {kind.name} | `{words}` | {title} | {whole / 2**20:.0f} MiB | {' | '.join(cells)} |", flush=True)
 
 
 def by_steps(model: Path) -> int:

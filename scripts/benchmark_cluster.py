@@ -28,14 +28,24 @@ from benchmark_llama import Llama, write_gguf, write_onnx
 from msgspec.structs import replace
 
 import graphcut
-from graphcut import Across, Device, Into, Limits, Model, Plan, SessionConfig, demos, stream
-from graphcut.costs.cluster import Cluster
-from graphcut.costs.weighing import weigh
+from graphcut import (
+    Across,
+    Cluster,
+    Device,
+    Into,
+    Limits,
+    Model,
+    Plan,
+    RunLog,
+    SessionConfig,
+    demos,
+    scenario_of_plan,
+    simulate,
+    stream,
+    weigh,
+)
 from graphcut.planning.goals import Objective
 from graphcut.planning.planner import with_metrics
-from graphcut.simulating.scenario import scenario_of_plan
-from graphcut.simulating.simulator import simulate
-from graphcut.workers.run_log import RunLog
 
 NETCLUSTER = Path(__file__).with_name("netcluster")
 PROMPT, DECODED, ROUNDS = 128, 48, 3

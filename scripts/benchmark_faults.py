@@ -21,8 +21,7 @@ from benchmark_cluster import ADDRESS, NETCLUSTER, TMP, Machines, machines
 from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import Device, SessionConfig, stream
-from graphcut.workers.run_log import RunLog
+from graphcut import Device, RunLog, SessionConfig, stream
 
 ROWS, WIDTH, LAYERS = 128, 256, 8
 PERIOD_S: Final = 0.03  #: between two requests.

@@ -25,11 +25,7 @@ import onnxruntime as ort
 from benchmark_llama import Llama, write_onnx
 
 import graphcut
-from graphcut import Cascade, Into, Pipeline, SessionConfig
-from graphcut.benchmarking.comparison import compare
-from graphcut.core.units import count as count_of
-from graphcut.inputs.generating import generate
-from graphcut.running.in_process.runner import Runner
+from graphcut import Cascade, Into, Pipeline, Runner, SessionConfig, bench, generate_inputs
 from graphcut.running.stage import session_options
 
 LARGE = [
@@ -62,7 +58,7 @@ def row(what: str, found: str, goal: str) -> None:
 
 def feeds_of(model: graphcut.Model, seq: int, seed: int = 0) -> Feeds:
     """A prompt of so many tokens, and an empty cache."""
-    return dict(generate(model, seed=seed, sizes={"batch": 1, "seq": seq, "past": 0, "total": seq}))
+    return dict(generate_inputs(model, seed=seed, sizes={"batch": 1, "seq": seq, "past": 0, "total": seq}))
 
 
 def bench_run(folder: Path, *, small: bool) -> None:
@@ -105,7 +101,7 @@ def bench_load(folder: Path, *, small: bool) -> None:
     ways = ["whole-mapped", "parts-in-turn", "parts-in-turn-mapped"]
     weights = f"{model.weight_bytes / MIB:,.0f} MiB of weights, the most of a part"
     row(weights, f"{max(part.weight_bytes for part in cascade.parts) / MIB:,.0f} MiB", "-")
-    for one in compare(cascade, feeds_of(model, 8), ways=ways, rounds=3):
+    for one in bench(cascade, feeds_of(model, 8), ways=ways, rounds=3):
         row(f"{one.title}: first answer, peak", f"{one.load_s:.2f} s, {one.peak_bytes / MIB:,.0f} MiB", "-")
 
 
@@ -119,7 +115,7 @@ def whole(path: Path, threads: int = 0) -> Callable[[Feeds], Any]:
 def bench_ranks(model: graphcut.Model, folder: Path) -> None:
     """One input on two ranks of one thread each; beside them the whole model with one thread and with two."""
     with ExitStack() as stack:
-        ways = {f"whole, {count_of(threads, 'thread')}": whole(model.path, threads) for threads in (1, 2)}
+        ways = {f"whole, {threads} threads": whole(model.path, threads) for threads in (1, 2)}
         for mode in ("exact", "sum"):
             ranked = graphcut.split_by_rank(model, folder / mode, ranks=2, mode=mode)
             for via in ("threads", "processes"):
@@ -128,7 +124,7 @@ def bench_ranks(model: graphcut.Model, folder: Path) -> None:
         for seq in (512, 64, 1):
             for way, ratio in list(in_turn(ways, feeds_of(model, seq)).items())[1:]:
                 goal = "<= 0.65" if seq == 512 and "ranks" in way else "-"
-                row(f"{way}, {count_of(seq, 'token')}: latency, to one thread", f"{ratio:.2f}", goal)
+                row(f"{way}, {seq} tokens: latency, to one thread", f"{ratio:.2f}", goal)
 
 
 def on_ranks(pipeline: Pipeline, cascade: Cascade, feed: Feeds) -> Any:  # noqa: ANN401 - outputs by name
@@ -154,7 +150,7 @@ def in_turn(ways: Mapping[str, Callable[[Feeds], Any]], feed: Feeds) -> dict[str
 
 def bench_contest(cascade: Cascade, feed: Feeds) -> None:
     """Every way in a process of its own, three rounds."""
-    found = {one.way: one for one in compare(cascade, feed, rounds=3)}
+    found = {one.way: one for one in bench(cascade, feed, rounds=3)}
     for one in found.values():
         same = "same bits" if one.difference == 0 else f"within {one.difference:.0e}" if one.difference else "?"
         figures = f"{one.ratio:.2f}  cpu {one.cpu_s / found['whole'].cpu_s:.2f}  {one.peak_bytes / MIB:,.0f} MiB"
@@ -167,7 +163,7 @@ def bench_memory(cut: Mapping[int, Cascade]) -> None:
     """Memory above that of an idle process, parts loaded in turn, to what the fullest moment must have."""
     for number, cascade in cut.items():
         feed = feeds_of(graphcut.load(cascade.source), 64)
-        for found in compare(cascade, feed, ways=["parts-in-turn", "parts-in-turn-mapped"], rounds=3)[1:]:
+        for found in bench(cascade, feed, ways=["parts-in-turn", "parts-in-turn-mapped"], rounds=3)[1:]:
             ratio, peak = found.peak_bytes / fullest_bytes(cascade), found.peak_bytes / MIB
             row(f"{number} {found.title}: peak to the fullest moment", f"{ratio:.2f} ({peak:,.0f} MiB)", "<= 1.15")
 
@@ -196,7 +192,7 @@ def bench_decoding(model: graphcut.Model, cut: Mapping[int, Cascade], goal: str 
     for sequences in (1, 8):
         prompts = [[1 + i, 15, 27, 3, 8, 4, 5, 6] for i in range(sequences)]
         ways = {"whole": whole_tokens(model, prompts)}
-        ways |= {f"{count_of(number, 'part')}": tokens(cascade, prompts) for number, cascade in cut.items()}
+        ways |= {f"{number} parts": tokens(cascade, prompts) for number, cascade in cut.items()}
         seconds: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(TOKENS):
             found = {way: timed(seconds[way], flow) for way, flow in ways.items()}
@@ -205,7 +201,7 @@ def bench_decoding(model: graphcut.Model, cut: Mapping[int, Cascade], goal: str 
         for way in list(ways)[1:]:
             pairs = list(zip(seconds[way][8:], seconds["whole"][8:], strict=True))
             time_ratio, cpu_ratio = (statistics.median(own[i] / whole[i] for own, whole in pairs) for i in range(2))
-            what = f"a token of {count_of(sequences, 'sequence')}, {way}: to the whole model"
+            what = f"a token of {sequences} sequences, {way}: to the whole model"
             row(what, f"{time_ratio:.3f}  cpu {cpu_ratio:.3f}", goal if sequences == 1 else "<= 1.15")
     began = time.perf_counter()
     graphcut.generate(cut[4], prompts, max_tokens=TOKENS, batch=1, workers=1).all()

@@ -17,12 +17,19 @@ from typing import Any
 from benchmark_run import SMALL, feeds_of, row
 
 import graphcut
-from graphcut import Cascade, Device, Into, Pipeline
-from graphcut.costs.cluster import ReliabilityModel, SimulatedCluster
-from graphcut.simulating.scenario import Scenario, scenario_of_plan
-from graphcut.simulating.simulator import simulate
+from graphcut import (
+    Cascade,
+    Device,
+    Into,
+    Pipeline,
+    ReliabilityModel,
+    RunLog,
+    Scenario,
+    SimulatedCluster,
+    scenario_of_plan,
+    simulate,
+)
 from graphcut.workers.executors.protocol import Step
-from graphcut.workers.run_log import RunLog
 from graphcut.workers.scheduling.assignment import Via, scheduled_parts
 
 REQUESTS = 100

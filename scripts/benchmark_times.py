@@ -19,18 +19,13 @@ import onnxruntime as ort
 from benchmark_run import row
 
 import graphcut
-from graphcut.benchmarking.calibration import calibrate
-from graphcut.benchmarking.cost_measurement import measure
-from graphcut.core.graph import partition
-from graphcut.costs.device import Device, run_s
+from graphcut import At, Device, Into, Plan, SessionConfig, calibrate, generate_inputs, measure, weigh
+from graphcut.costs.device import run_s
 from graphcut.costs.matching import apply_table
-from graphcut.costs.weighing import weigh
 from graphcut.demos import write
 from graphcut.demos.drafting import Draft
 from graphcut.demos.saving import save
-from graphcut.inputs.generating import generate
-from graphcut.planning.goals import At, Into
-from graphcut.running.stage import SessionConfig, external_weights_entry, session_options
+from graphcut.running.stage import external_weights_entry, session_options
 from graphcut.surgery.part_models import part_model
 
 if TYPE_CHECKING:
@@ -224,10 +219,10 @@ class MadePart:
 
 def made_parts(model: Model, parts: Sequence[Sequence[int]]) -> list[MadePart]:
     """The parts with these nodes, loaded, each with the values that it reads in a run of the whole."""
-    inputs = generate(model, sizes=dict(model.dims))
+    inputs = generate_inputs(model, sizes=dict(model.dims))
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
     made = []
-    for block in partition(model.graph, parts).blocks:
+    for block in Plan(At(()), model.graph, tuple(map(tuple, parts))).partition.blocks:
         options = session_options(SessionConfig(threads=1))
         options.add_session_config_entry(*external_weights_entry(model.path.parent))
         message = part_model(model, block).SerializeToString()

@@ -47,7 +47,7 @@ class WayResult:
     error: str = ""  #: why it could not run; empty if it ran.
 
 
-def compare(
+def bench(
     cascade: Cascade,
     feed: Mapping[str, Any],
     *,

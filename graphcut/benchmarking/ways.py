@@ -1,4 +1,4 @@
-"""The ways to run a model or its cascade that `compare` measures. Imports no ONNX Runtime, so that --help is fast."""
+"""The ways to run a model or its cascade that `bench` measures. Imports no ONNX Runtime, so that --help is fast."""
 
 import os
 from collections.abc import Mapping

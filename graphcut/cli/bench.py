@@ -33,7 +33,7 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Compare the model and its parts: time, memory, outputs."""
-    from ..benchmarking.comparison import compare
+    from ..benchmarking.comparison import bench
     from ..drawing.terminal.runs import draw_benchmark
 
     cascade = open_(cascade_path)
@@ -42,7 +42,7 @@ def bench(
     if not is_random(inputs):
         check_applicable(given_options(ctx), dict.fromkeys(("--dim", "--seed"), "--inputs random"), ())
     whole = original.load(cascade)
-    results = compare(
+    results = bench(
         cascade,
         read_or_generate(inputs, whole, original.seed),
         model=whole.path,

@@ -138,7 +138,7 @@ def _generated(
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
     from ..core.states import states_of
     from ..decoding.token_inputs import role_of
-    from ..inputs.generating import generate as generate_inputs
+    from ..inputs.generating import generate_inputs
 
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
     roles = {name: role_of(tensor) for name, tensor in tensors.items()}

@@ -62,12 +62,12 @@ def is_random(inputs: Path) -> bool:
 
 def read_or_generate(inputs: Path, model: Model, seed: int) -> dict[str, Any]:
     """The inputs for `model` in a file, or random ones, which is reported."""
-    from ..inputs.generating import generate
+    from ..inputs.generating import generate_inputs
     from ..inputs.input_files import read_inputs
 
     if not is_random(inputs):
         return read_inputs(inputs, model.graph.reads, tensors=model.tensors)
-    feeds = generate(model, seed=seed)
+    feeds = generate_inputs(model, seed=seed)
     say_generated(feeds, seed)
     return feeds
 

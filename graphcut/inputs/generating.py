@@ -29,7 +29,7 @@ _LARGEST_DEFAULT_BYTES: Final = 1 << 20
 """A larger default is a weight that the exporter listed among the inputs; it is not fed."""
 
 
-def generate(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None, variant: int = 0) -> Feeds:
+def generate_inputs(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None, variant: int = 0) -> Feeds:
     """Values for the inputs of `model`, chosen so that as many models as possible accept them.
 
     Floats are between -1 and 1. Integers are valid indices, positions, lengths or shapes where the graph or the name

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import graphcut
 from graphcut import At, Cascade, CascadeError, UsageError
-from graphcut.benchmarking.comparison import WayResult, compare, largest_difference
+from graphcut.benchmarking.comparison import WayResult, bench, largest_difference
 from graphcut.benchmarking.ways import WAYS, way_descriptions
 from graphcut.drawing.terminal.runs import draw_benchmark, draw_run_log
 from graphcut.workers.executors.protocol import Step
@@ -43,7 +43,7 @@ def said(drawn: object, width: int = 120) -> str:
 
 def test_every_way_runs_and_gives_the_same_outputs(cascade: Cascade) -> None:
     assert list(way_descriptions()) == list(WAYS)
-    found = compare(cascade, X, rounds=1)
+    found = bench(cascade, X, rounds=1)
     assert [one.way for one in found] == list(WAYS)
     assert [one.error for one in found] == [""] * len(WAYS)
     assert all(one.run_s > 0 and one.cpu_s >= 0 and one.load_s > 0 for one in found)
@@ -55,7 +55,7 @@ def test_every_way_runs_and_gives_the_same_outputs(cascade: Cascade) -> None:
 def test_a_way_that_fails_is_listed_with_its_error(cascade: Cascade) -> None:
     file = cascade.file(cascade.parts[1])
     file.write_bytes(file.read_bytes() + b"\x00")
-    whole, parts = compare(cascade, X, ways=["parts"], rounds=1)
+    whole, parts = bench(cascade, X, ways=["parts"], rounds=1)
     assert not whole.error
     assert parts.error == f"{file} was changed after the model was cut"
     lines = said(draw_benchmark([whole, parts], Console(width=400)), 400).splitlines()
@@ -65,12 +65,12 @@ def test_a_way_that_fails_is_listed_with_its_error(cascade: Cascade) -> None:
 def test_the_whole_model_must_exist(cascade: Cascade) -> None:
     cascade.source.unlink()
     with pytest.raises(CascadeError, match=r"the whole model .* does not exist"):
-        compare(cascade, X, rounds=1)
+        bench(cascade, X, rounds=1)
 
 
 def test_inputs_must_be_numbers(cascade: Cascade) -> None:
     with pytest.raises(UsageError, match="input 'x' is not an array of numbers"):
-        compare(cascade, {"x": np.array(["a"])}, rounds=1)
+        bench(cascade, {"x": np.array(["a"])}, rounds=1)
 
 
 def command(*words: str | Path) -> subprocess.CompletedProcess[str]:

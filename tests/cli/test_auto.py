@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 import graphcut
 from graphcut import demos
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.running.npz_files import save_outputs
 
 from command_line import SCRIPT, Run, run
@@ -283,7 +283,7 @@ def test_perplexity_of_a_text_is_that_of_its_tokens(run: Run, models: Path, tmp_
 
 def perplexity(path: Path, ids: Sequence[int]) -> float:
     model = graphcut.load(path)
-    feeds = generate(model, sizes={"batch": 1, "seq": len(ids), "past": 0, "total": len(ids)})
+    feeds = generate_inputs(model, sizes={"batch": 1, "seq": len(ids), "past": 0, "total": len(ids)})
     feeds["input_ids"] = np.array([ids], np.int64)
     feeds["position_ids"] = np.arange(len(ids))[None]
     logits = session_outputs(path, feeds)[0][0].astype(np.float64)

@@ -31,7 +31,7 @@ from typing import Any, Final
 from unittest import mock
 
 from graphcut import cli, load
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.running.npz_files import save_outputs
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
@@ -109,7 +109,7 @@ class Run:
         """Run a block; the same block with what its commands really print and exit with."""
         if block.inputs is not None:
             name, _, model = block.inputs.partition(" for ")
-            save_outputs(dict(generate(load(self.folder / model))), self.folder / name)
+            save_outputs(dict(generate_inputs(load(self.folder / model))), self.folder / name)
         if block.file is not None:
             (self.folder / block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "python":

@@ -13,7 +13,7 @@ import pytest
 
 import graphcut
 from graphcut.demos import write
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.running.npz_files import save_outputs
 
 from pages import ROOT
@@ -30,7 +30,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples")
     for name in ("unet", "llm", "multitask"):
         write(name, folder / f"{name}.onnx")
-        save_outputs(dict(generate(graphcut.load(folder / f"{name}.onnx"))), folder / f"{name}.npz")
+        save_outputs(dict(generate_inputs(graphcut.load(folder / f"{name}.onnx"))), folder / f"{name}.npz")
     model = graphcut.load(folder / "unet.onnx")
     graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)), folder / "unet.parts")
     return folder

@@ -17,7 +17,7 @@ import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, Model, Plan, Within, demos, load
 from graphcut.core.errors import PlanError
 from graphcut.costs.weighing import execution_order, peak_bytes
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.running.stage import SessionConfig, session_options
 from graphcut.running.values import symbol_sizes
 
@@ -88,7 +88,7 @@ def opened_example(name: str, folder: Path) -> tuple[Model, dict[str, Any]]:
         path = folder / f"{name}.onnx"
         demos.write(name, path)
     model = load(path)
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     sizes = symbol_sizes({name: np.shape(value) for name, value in feeds.items()}, model.boundary_types)
     return model.with_dims({name: number for name, number in sizes.items() if name in model.symbols}), feeds
 

@@ -17,7 +17,7 @@ from onnx import helper
 import graphcut
 from graphcut import Into, UsageError, demos
 from graphcut.exporting.cpp import export_cpp
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 
 from conftest import ROOT
 
@@ -66,7 +66,7 @@ def test_a_cascade_in_cpp_gives_the_bits_of_the_model(tmp_path: Path, engine: En
     demos.write(name, path)
     graphcut.split(path, Into(3), tmp_path / "parts")
     export_cpp(tmp_path / "parts", tmp_path / "cpp")
-    inputs = {key: np.asarray(value) for key, value in generate(graphcut.load(path), seed=3).items()}
+    inputs = {key: np.asarray(value) for key, value in generate_inputs(graphcut.load(path), seed=3).items()}
 
     done = engine(tmp_path / "cpp", inputs)
 

@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 import graphcut
 from graphcut import Into, Limits, UsageError
 from graphcut.exporting.js import export_js
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 
 from browser import Browser, find_browser, started
 from conftest import FIXTURES, ROOT, floats, model_of
@@ -54,7 +54,7 @@ CDN = "https://cdn.jsdelivr.net/npm/onnxruntime-web@1.30.0/dist"
 
 def fed(path: Path) -> dict[str, NDArray[Any]]:
     """Inputs that the model runs with."""
-    made = generate(graphcut.load(path), seed=3)
+    made = generate_inputs(graphcut.load(path), seed=3)
     return {name: np.asarray(value) for name, value in made.items()}
 
 

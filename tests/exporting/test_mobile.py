@@ -14,7 +14,7 @@ from onnx import helper
 import graphcut
 from graphcut import Cascade, Into, Limits, Runner
 from graphcut.exporting.mobile import export_mobile
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES, floats, model_of
 
@@ -32,7 +32,7 @@ def test_parts_in_ort_format_give_what_the_parts_give(name: str, tmp_path: Path)
     exported = graphcut.open_cascade(tmp_path / "mobile")
     assert [part.file for part in exported.parts] == ["part-0.ort", "part-1.ort", "part-2.ort"]
     assert all((exported.root / part.file).read_bytes()[4:8] == b"ORTM" for part in exported.parts)
-    feeds = generate(graphcut.load(FIXTURES / name), seed=2)
+    feeds = generate_inputs(graphcut.load(FIXTURES / name), seed=2)
     with Runner(cascade) as runner, Runner(exported) as mobile:
         expected, found = runner.run(feeds), mobile.run(feeds)
     assert expected.keys() == found.keys()

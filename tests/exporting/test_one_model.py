@@ -16,7 +16,7 @@ import pytest
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, Limits
 from graphcut.exporting.one_model import export_onnx_ir11, export_ort_annotations
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES, ROOT
 
@@ -38,7 +38,7 @@ def outputs(path: Path, feeds: Any, entries: dict[str, str]) -> list[Any]:  # no
 
 
 def assert_same_bits(original: Path, exported: Path, entries: dict[str, str]) -> None:
-    feeds = generate(graphcut.load(original), seed=4)
+    feeds = generate_inputs(graphcut.load(original), seed=4)
     for expected, found in zip(outputs(original, feeds, {}), outputs(exported, feeds, entries), strict=True):
         np.testing.assert_array_equal(found, expected)
 

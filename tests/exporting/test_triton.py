@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 import graphcut
 from graphcut import Across, At, Cascade, Cluster, Device, Into, Limits, UsageError
 from graphcut.exporting.triton import export_triton
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES, ROOT, floats, model_of
 
@@ -67,7 +67,7 @@ def cascade_of(path: Path, parts: int, folder: Path) -> Cascade:
 @pytest.mark.parametrize("name", ["unet.onnx", "tiny-llama-int4/model.onnx"])
 def test_the_steps_of_the_ensemble_give_the_bits_of_the_model(name: str, tmp_path: Path) -> None:
     export_triton(cascade_of(FIXTURES / name, 3, tmp_path), tmp_path / "models")
-    feeds = generate(graphcut.load(FIXTURES / name), seed=5)
+    feeds = generate_inputs(graphcut.load(FIXTURES / name), seed=5)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     whole = ort.InferenceSession(FIXTURES / name, options)

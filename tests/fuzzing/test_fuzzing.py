@@ -32,7 +32,7 @@ from graphcut.costs.tables import read_table, save_table, table_of
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.json_records import analysis_record, cascade_record, dumps
 from graphcut.drawing.opening import rendered_at, scenario_at
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.inputs.input_files import read_inputs
 from graphcut.planning.plan_files import replay
 from graphcut.simulating.simulator import simulate
@@ -133,7 +133,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graphcut.split(model, plan, home / "parts")
     (home / "cluster.toml").write_text(CLUSTER)
     save_table(table_of(weigh(model)), home / "costs.csv")
-    np.savez(home / "x.npz", **generate(model))
+    np.savez(home / "x.npz", **generate_inputs(model))
     return home
 
 
@@ -169,7 +169,7 @@ def use_model(path: Path, folder: Path) -> None:
     rendered_at(path, "html", model=None, dims={})
     weigh(model)
     with suppress(MemoryError):  # an input of 2 GiB is made if it fits into memory
-        generate(model)
+        generate_inputs(model)
     for goal in (Within("1MB"), Into(2)):
         cascade = split(model, graphcut.plan(analysis, goal), folder, force=True)
         graphcut.verify(model, cascade, structural_only=True)

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from graphcut.core.errors import GraphcutError, ModelError, UsageError
 from graphcut.core.wiring import Tensor
-from graphcut.inputs.generating import Feeds, generate, make_feeds
+from graphcut.inputs.generating import Feeds, generate_inputs, make_feeds
 from graphcut.inputs.input_files import read_inputs
 from graphcut.inputs.searching import find_accepted_inputs
 from graphcut.inputs.sizes import Fallback, choose_sizes
@@ -111,7 +111,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_the_lengths_of_a_decoder_agree_and_its_positions_follow_its_past(path: Path) -> None:
     model = load(written(path, DECODER, DECODER_WEIGHTS, total="past_sequence_length + sequence_length"))
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     assert shapes(feeds) == {
         "input_ids": (2, 5),
         "attention_mask": (2, 8),
@@ -140,7 +140,7 @@ def test_the_lengths_of_a_decoder_agree_and_its_positions_follow_its_past(path: 
 def test_the_total_length_is_found_however_exporters_spell_it(path: Path, renamed: dict[str, str | None]) -> None:
     model = load(written(path, DECODER, DECODER_WEIGHTS, **renamed))
     for variant, lengths in enumerate([(2, 5, 8), (3, 7, 11)]):
-        feeds = generate(model, variant=variant)
+        feeds = generate_inputs(model, variant=variant)
         batch, sequence, total = lengths
         assert shapes(feeds)["input_ids"] == (batch, sequence)
         assert shapes(feeds)["attention_mask"] == (batch, total)
@@ -149,14 +149,14 @@ def test_the_total_length_is_found_however_exporters_spell_it(path: Path, rename
 
 def test_a_mask_for_one_more_token_makes_the_sequence_one_long(path: Path) -> None:
     model = load(written(path, DECODER, DECODER_WEIGHTS, total="past_sequence_length + 1"))
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     assert (shapes(feeds)["input_ids"], shapes(feeds)["attention_mask"]) == ((2, 1), (2, 4))
     run(model, feeds)
 
 
 def test_a_total_length_that_the_user_gives_leaves_the_past_what_the_sequence_does_not_take(path: Path) -> None:
     model = load(written(path, DECODER, DECODER_WEIGHTS, total="total_sequence_length"))
-    feeds = generate(model, sizes={"total_sequence_length": 16, "sequence_length": 6})
+    feeds = generate_inputs(model, sizes={"total_sequence_length": 16, "sequence_length": 6})
     assert shapes(feeds)["past_key_values_0_key"] == (2, 2, 10, 4)
     np.testing.assert_array_equal(feeds["position_ids"], [np.arange(10, 16)] * 2)
     run(model, feeds)
@@ -173,7 +173,7 @@ def test_grouped_attention_goes_on_from_a_past_with_one_sequence_or_with_one_tok
     }
     """
     model = load(written(path, text, {}))
-    first, second = generate(model), generate(model, variant=1)
+    first, second = generate_inputs(model), generate_inputs(model, variant=1)
     assert shapes(first)["packed"] == (1, 5, 32)
     assert shapes(second)["packed"] == (3, 1, 32)
     assert shapes(first)["past_key"] == (1, 1, 3, 8)  # 32 is two heads, a key and a value
@@ -205,7 +205,7 @@ def test_what_comes_from_an_encoder_has_a_length_of_its_own(path: Path) -> None:
     }
     """
     model = load(written(path, text, {"words": (20, 8)}, a=None))
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     assert shapes(feeds) == {
         "decoder_input_ids": (2, 5),
         "encoder_attention_mask": (2, 6),
@@ -221,7 +221,7 @@ def test_what_comes_from_an_encoder_has_a_length_of_its_own(path: Path) -> None:
 
 def test_token_types_are_zeros_then_ones(path: Path) -> None:
     text = "bert (int64[batch, seq] token_type_ids) => (float y) { y = Gather(types, token_type_ids) }"
-    feeds = generate(load(written(path, text, {"types": (2, 4)})))
+    feeds = generate_inputs(load(written(path, text, {"types": (2, 4)})))
     np.testing.assert_array_equal(feeds["token_type_ids"], [[0, 0, 0, 1, 1]] * 2)
 
 
@@ -248,7 +248,7 @@ def test_token_types_are_zeros_then_ones(path: Path) -> None:
 )
 def test_indices_stay_inside_what_they_point_into(path: Path, text: str) -> None:
     model = load(written(path, text, {"table": (300, 2)}))
-    feeds = generate(model, sizes={"n": 100})
+    feeds = generate_inputs(model, sizes={"n": 100})
     assert feeds["i"].min() >= 0
     assert 200 < feeds["i"].max() < 300
     run(model, feeds)
@@ -256,7 +256,7 @@ def test_indices_stay_inside_what_they_point_into(path: Path, text: str) -> None
 
 def test_an_index_into_what_flows_stays_inside_it_too(path: Path) -> None:
     model = load(written(path, "m (float[batch, 40] x, int64[7] i) => (float y) { y = Gather<axis = 1>(x, i) }", {}))
-    indices = generate(model)["i"]
+    indices = generate_inputs(model)["i"]
     assert 0 <= indices.min() < indices.max() < 40
 
 
@@ -291,14 +291,14 @@ def test_parameters_get_values_that_their_operator_can_work_with(path: Path, nod
     path.write_bytes(parser.parse_model(f"{head} m ({reads}) => (y) {{ {node} }}").SerializeToString())
     model = load(path)
     for variant in (0, 1):
-        assert run(model, generate(model, variant=variant)), "ONNX Runtime takes them and gives an answer"
+        assert run(model, generate_inputs(model, variant=variant)), "ONNX Runtime takes them and gives an answer"
 
 
 def test_a_split_takes_all_there_is(path: Path) -> None:
     model = load(
         written(path, "m (float[7] x, int64[3] p) => (float a, float b, float c) { a, b, c = Split(x, p) }", {})
     )
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     np.testing.assert_array_equal(feeds["p"], [3, 2, 2])
     run(model, feeds)
 
@@ -321,7 +321,7 @@ def test_lengths_and_extents_are_those_of_what_comes_with_them(path: Path) -> No
     m (float[batch, 3, height, width] images, int64[batch, 2] orig_target_sizes, int64[batch, seq] input,
        int64[batch] input_lengths, int64 sr, int64[1] max_length, float[3] scales) => (float y) { y = Relu(images) }
     """
-    feeds = generate(load(written(path, text, {})))
+    feeds = generate_inputs(load(written(path, text, {})))
     np.testing.assert_array_equal(feeds["orig_target_sizes"], [[64, 64]] * 2)
     np.testing.assert_array_equal(feeds["input_lengths"], [5, 5])
     np.testing.assert_array_equal(feeds["sr"], 16_000)
@@ -339,7 +339,7 @@ def test_a_mask_over_an_image_is_as_large_as_the_image(path: Path) -> None:
     }
     """
     model = load(written(path, text, {"w": (4, 3, 3, 3), "v": (4, 1, 3, 3)}, **dict.fromkeys("abcdefgh")))
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     assert shapes(feeds) == {"image": (2, 3, 64, 64), "mask": (2, 1, 64, 64)}
     np.testing.assert_array_equal(feeds["mask"], np.ones((2, 1, 64, 64), np.float32))
     run(model, feeds)
@@ -360,9 +360,9 @@ def unet(levels: int) -> str:
 
 def test_an_image_can_be_halved_five_times_and_has_the_channels_that_its_convolution_wants(path: Path) -> None:
     model = load(written(path, unet(levels=5), {"w": (4, 1, 3, 3)}))
-    assert shapes(generate(model)) == {"image": (2, 1, 64, 64)}
-    assert shapes(generate(model, variant=1)) == {"image": (3, 1, 96, 96)}
-    run(model, generate(model, variant=1))
+    assert shapes(generate_inputs(model)) == {"image": (2, 1, 64, 64)}
+    assert shapes(generate_inputs(model, variant=1)) == {"image": (3, 1, 96, 96)}
+    run(model, generate_inputs(model, variant=1))
 
 
 def test_an_image_with_its_channels_last_is_known_by_the_convolution_behind_the_transpose(path: Path) -> None:
@@ -373,8 +373,8 @@ def test_an_image_with_its_channels_last_is_known_by_the_convolution_behind_the_
     """
     renamed = {"a": "unk__6", "b": "unk__7", "c": "unk__8", "d": None}
     model = load(written(path, text, {"full": np.float32(255), "w": (4, 3, 3, 3)}, **renamed))
-    assert shapes(generate(model)) == {"image": (2, 64, 64, 3)}
-    run(model, generate(model))
+    assert shapes(generate_inputs(model)) == {"image": (2, 64, 64, 3)}
+    run(model, generate_inputs(model))
 
 
 def test_a_latent_is_smaller_than_an_image_and_takes_one_time_step(path: Path) -> None:
@@ -384,8 +384,8 @@ def test_a_latent_is_smaller_than_an_image_and_takes_one_time_step(path: Path) -
     }
     """
     model = load(written(path, text, {"w": (8, 4, 3, 3)}))
-    assert shapes(generate(model)) == {"sample": (2, 4, 16, 16), "timestep": (1,)}
-    run(model, generate(model))
+    assert shapes(generate_inputs(model)) == {"sample": (2, 4, 16, 16), "timestep": (1,)}
+    run(model, generate_inputs(model))
 
 
 def test_a_voice_detector_gets_a_window_a_state_and_a_sample_rate(path: Path) -> None:
@@ -406,7 +406,7 @@ def test_a_voice_detector_gets_a_window_a_state_and_a_sample_rate(path: Path) ->
     """
     weights = {"w": (4, 1, 128), "lw": (1, 32, 4), "lr": (1, 32, 8)}
     model = load(written(path, text, weights, a=None, b=None, c=None))
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     assert shapes(feeds) == {"input": (2, 512), "state": (2, 2, 8), "sr": ()}
     assert feeds["sr"] == 16_000
     run(model, feeds)
@@ -420,8 +420,8 @@ def test_sound_is_long_enough_for_the_strides_of_its_network(path: Path) -> None
     }
     """
     model = load(written(path, text, {"first": (4, 1, 40), "second": (4, 4, 16)}))
-    assert shapes(generate(model)) == {"input_values": (2, 4096)}
-    run(model, generate(model))
+    assert shapes(generate_inputs(model)) == {"input_values": (2, 4096)}
+    run(model, generate_inputs(model))
 
 
 def test_whisper_gets_its_thirty_seconds_in_both_variants(path: Path) -> None:
@@ -431,8 +431,8 @@ def test_whisper_gets_its_thirty_seconds_in_both_variants(path: Path) -> None:
     }
     """
     model = load(written(path, text, {"w": (4, 80, 3), "places": (1500, 4)}))
-    assert shapes(generate(model, variant=1)) == {"input_features": (3, 80, 3000)}
-    run(model, generate(model))
+    assert shapes(generate_inputs(model, variant=1)) == {"input_features": (3, 80, 3000)}
+    run(model, generate_inputs(model))
 
 
 def test_an_input_that_says_nothing_of_its_rank_has_that_of_its_weight(path: Path) -> None:
@@ -441,8 +441,8 @@ def test_an_input_that_says_nothing_of_its_rank_has_that_of_its_weight(path: Pat
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3, 5), np.float32), "w"))
     path.write_bytes(proto.SerializeToString())
     model = load(path)
-    assert shapes(generate(model)) == {"x": (2, 3, 64)}
-    run(model, generate(model))
+    assert shapes(generate_inputs(model)) == {"x": (2, 3, 64)}
+    run(model, generate_inputs(model))
 
 
 def test_a_table_of_rows_has_one_identifier_for_each_row(path: Path) -> None:
@@ -454,7 +454,7 @@ def test_a_table_of_rows_has_one_identifier_for_each_row(path: Path) -> None:
     """
     weights: Weights = {"users": (9, 4), "items": (30, 2), "w": (7, 4)}
     model = load(written(path, text, weights, **dict.fromkeys("abcd")))
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     assert shapes(feeds) == {"dense": (2, 7), "user_id": (2,), "item_ids": (2, 4)}
     run(model, feeds)
 
@@ -474,15 +474,15 @@ def test_sizes_of_the_user_win_in_both_variants_before_those_of_the_model(path: 
     text = "m (float[batch, seq, a] x) => (float y) { y = MatMul(x, w) }"
     model = load(written(path, text, {"w": (4, 4)}, a=None), dims={"batch": 6, "seq": 8})
     for variant in (0, 1):
-        assert shapes(generate(model, variant=variant)) == {"x": (6, 8, 4)}
-        assert shapes(generate(model, sizes={"seq": 9}, variant=variant)) == {"x": (6, 9, 4)}
-    assert shapes(generate(model, sizes={"x[2]": 4, "batch": 1})) == {"x": (1, 8, 4)}
+        assert shapes(generate_inputs(model, variant=variant)) == {"x": (6, 8, 4)}
+        assert shapes(generate_inputs(model, sizes={"seq": 9}, variant=variant)) == {"x": (6, 9, 4)}
+    assert shapes(generate_inputs(model, sizes={"x[2]": 4, "batch": 1})) == {"x": (1, 8, 4)}
 
 
 def test_a_size_that_no_input_has_is_refused_with_the_one_that_was_meant(path: Path) -> None:
     model = load(written(path, "m (float[batch, seq] x) => (float y) { y = Relu(x) }", {}))
     with pytest.raises(UsageError, match=r"no input of model.onnx has a dimension 'bacth'") as refused:
-        generate(model, sizes={"bacth": 1})
+        generate_inputs(model, sizes={"bacth": 1})
     assert refused.value.hint == "did you mean 'batch'? open sizes: batch, seq"
 
 
@@ -512,16 +512,16 @@ def test_a_symbol_that_is_a_sum_is_worked_out(symbol: str, names: tuple[str, ...
 
 def test_the_seed_and_the_variant_decide_every_value(path: Path) -> None:
     model = load(written(path, "m (float[3, 4] x, int64[9] i) => (float y) { y = Gather(x, i) }", {}))
-    first = generate(model, seed=7)
-    np.testing.assert_equal(generate(model, seed=7), first)
-    for other in (generate(model, seed=8), generate(model, seed=7, variant=1)):
+    first = generate_inputs(model, seed=7)
+    np.testing.assert_equal(generate_inputs(model, seed=7), first)
+    for other in (generate_inputs(model, seed=8), generate_inputs(model, seed=7, variant=1)):
         assert not np.array_equal(other["x"], first["x"])
     assert np.abs(first["x"]).max() <= 1
 
 
 def test_an_input_keeps_its_values_when_another_one_is_added(path: Path) -> None:
-    one = generate(load(written(path, "m (float[3, 4] x) => (float y) { y = Relu(x) }", {})))
-    two = generate(load(written(path, "m (float[2] a, float[3, 4] x) => (float y) { y = Relu(x) }", {})))
+    one = generate_inputs(load(written(path, "m (float[3, 4] x) => (float y) { y = Relu(x) }", {})))
+    two = generate_inputs(load(written(path, "m (float[2] a, float[3, 4] x) => (float y) { y = Relu(x) }", {})))
     np.testing.assert_array_equal(one["x"], two["x"])
 
 
@@ -531,8 +531,8 @@ def test_defaults_are_left_alone_first_and_fed_with_values_near_them_then(path: 
     }"""
     weights: Weights = {"bias": np.full(4, 10, np.float32), "shape": np.array([2, -1]), "large": (512, 1024)}
     model = load(written(path, text, weights))
-    assert list(generate(model)) == ["x"]
-    feeds = generate(model, variant=1)
+    assert list(generate_inputs(model)) == ["x"]
+    feeds = generate_inputs(model, variant=1)
     assert list(feeds) == ["x", "bias", "shape"]
     bias = feeds["bias"]
     assert np.all((bias > 8) & (bias < 12) & (bias != 10))
@@ -542,15 +542,15 @@ def test_defaults_are_left_alone_first_and_fed_with_values_near_them_then(path: 
 
 def test_a_single_boolean_takes_each_branch_in_turn_but_a_decoder_keeps_its_cache(path: Path) -> None:
     model = load(written(path, "m (bool flag, bool[1] use_cache_branch) => (bool y) { y = Not(flag) }", {}))
-    assert [bool(generate(model, variant=variant)["flag"]) for variant in (0, 1)] == [True, False]
-    assert [bool(generate(model, variant=variant)["use_cache_branch"]) for variant in (0, 1)] == [True, True]
+    assert [bool(generate_inputs(model, variant=variant)["flag"]) for variant in (0, 1)] == [True, False]
+    assert [bool(generate_inputs(model, variant=variant)["use_cache_branch"]) for variant in (0, 1)] == [True, True]
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.BOOL, TensorProto.INT32, TensorProto.FLOAT16])
 def test_a_mask_is_ones_of_any_type(path: Path, dtype: int) -> None:
     node = helper.make_node("Identity", ["attention_mask"], ["y"])
     value = helper.make_tensor_value_info("attention_mask", dtype, ["batch", "seq"])
-    mask = np.asarray(generate(built(path, node, value))["attention_mask"])
+    mask = np.asarray(generate_inputs(built(path, node, value))["attention_mask"])
     np.testing.assert_array_equal(mask, np.ones((2, 5), helper.tensor_dtype_to_np_dtype(dtype)))
     assert mask.dtype == helper.tensor_dtype_to_np_dtype(dtype)
 
@@ -567,7 +567,7 @@ def test_elements_of_every_type_arrive_as_small_numbers(path: Path, dtype: str) 
     node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
     value = helper.make_tensor_value_info("x", TensorProto.DataType.Value(dtype), [4, 8])
     model = built(path, node, value)
-    numbers = run(model, generate(model))[0]
+    numbers = run(model, generate_inputs(model))[0]
     assert numbers.shape == (4, 8)
     assert np.isfinite(numbers).all()
     assert len(np.unique(numbers)) > 1
@@ -577,9 +577,9 @@ def test_elements_of_every_type_arrive_as_small_numbers(path: Path, dtype: str) 
 def test_packed_elements_stand_in_their_order(path: Path) -> None:
     node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.INT32)
     packed = built(path, node, helper.make_tensor_value_info("x", TensorProto.INT4, [3, 3]))
-    found = run(packed, generate(packed))[0]
+    found = run(packed, generate_inputs(packed))[0]
     plain = built(path, node, helper.make_tensor_value_info("x", TensorProto.INT16, [3, 3]))
-    np.testing.assert_array_equal(found, np.asarray(generate(plain)["x"]))
+    np.testing.assert_array_equal(found, np.asarray(generate_inputs(plain)["x"]))
 
 
 def float_rows(*shape: int | str) -> onnx.TypeProto:
@@ -589,7 +589,7 @@ def float_rows(*shape: int | str) -> onnx.TypeProto:
 def test_a_sequence_is_a_list_of_tensors_of_one_shape(path: Path) -> None:
     value = helper.make_value_info("s", helper.make_sequence_type_proto(float_rows("n", 3)))
     model = built(path, helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0), value)
-    first, second = generate(model), generate(model, variant=1)
+    first, second = generate_inputs(model), generate_inputs(model, variant=1)
     assert [np.shape(tensor) for tensor in first["s"]] == [(2, 3)] * 2
     assert [np.shape(tensor) for tensor in second["s"]] == [(3, 3)] * 3
     assert run(model, second)[0].shape == (9, 3)
@@ -598,16 +598,16 @@ def test_a_sequence_is_a_list_of_tensors_of_one_shape(path: Path) -> None:
 def test_an_optional_has_a_value_and_then_none_where_the_model_asks_whether_it_has(path: Path) -> None:
     value = helper.make_value_info("o", helper.make_optional_type_proto(float_rows("n", 3)))
     asks = built(path, helper.make_node("OptionalHasElement", ["o"], ["y"]), value)
-    assert [run(asks, generate(asks, variant=variant))[0] for variant in (0, 1)] == [True, False]
+    assert [run(asks, generate_inputs(asks, variant=variant))[0] for variant in (0, 1)] == [True, False]
     takes = built(path, helper.make_node("OptionalGetElement", ["o"], ["y"]), value)
-    assert run(takes, generate(takes, variant=1))[0].shape == (3, 3)
+    assert run(takes, generate_inputs(takes, variant=1))[0].shape == (3, 3)
 
 
 def test_a_map_has_the_words_that_its_reader_knows(path: Path) -> None:
     value = helper.make_value_info("d", helper.make_map_type_proto(TensorProto.STRING, float_rows()))
     words: dict[str, Any] = {"string_vocabulary": ["height", "weight"]}
     model = built(path, helper.make_node("DictVectorizer", ["d"], ["y"], domain="ai.onnx.ml", **words), value)
-    feeds = generate(model)
+    feeds = generate_inputs(model)
     assert list(feeds["d"]) == ["height", "weight"]
     np.testing.assert_array_equal(run(model, feeds)[0], [np.array([*feeds["d"].values()], np.float32)])
 
@@ -624,7 +624,7 @@ def test_strings_are_words_that_their_reader_knows(
 ) -> None:
     node = helper.make_node(op, ["s"], ["y"], domain="ai.onnx.ml" if op == "LabelEncoder" else "", **attributes)
     model = built(path, node, helper.make_tensor_value_info("s", TensorProto.STRING, ["n", 8]))
-    found = generate(model)["s"]
+    found = generate_inputs(model)["s"]
     assert found.dtype == object
     assert set(found.ravel()) == words
     run(model, {"s": found})
@@ -636,7 +636,7 @@ def test_a_sparse_input_is_refused_by_name(path: Path) -> None:
     kind.sparse_tensor_type.shape.SetInParent()
     model = built(path, helper.make_node("Identity", ["s"], ["y"]), helper.make_value_info("s", kind))
     with pytest.raises(ModelError, match=r"no values can be generated for input 's' of type sparse_tensor_type"):
-        generate(model)
+        generate_inputs(model)
 
 
 # The ladder

@@ -12,9 +12,9 @@ import pytest
 
 import graphcut
 from graphcut import At, Cascade, MemoryCapError, Model, RunError, Runner
-from graphcut.benchmarking.comparison import compare
+from graphcut.benchmarking.comparison import bench
 from graphcut.core.digests import version_of
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.running import stage
 
 from conftest import LAYER_ENDS, openings
@@ -30,7 +30,7 @@ def cascade(external_llm: Model) -> Cascade:
 
 @pytest.fixture
 def feeds(external_llm: Model) -> list[Feeds]:
-    return [dict(generate(external_llm, seed=seed)) for seed in range(3)]
+    return [dict(generate_inputs(external_llm, seed=seed)) for seed in range(3)]
 
 
 def weights_of(cascade: Cascade, part: int) -> Path:
@@ -75,7 +75,7 @@ def generated(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Any]:
 
 
 def measured(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Any]:
-    for way in compare(cascade, next(iter(feeds)), ways=["parts"], rounds=1):
+    for way in bench(cascade, next(iter(feeds)), ways=["parts"], rounds=1):
         if way.error:
             raise RunError(way.error)
         yield way

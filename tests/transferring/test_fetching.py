@@ -24,7 +24,7 @@ from range_server import Served, serving
 import graphcut
 from graphcut import At, Cascade, CascadeError, GraphcutError, Into, RunError, Runner, SessionConfig, UsageError, demos
 from graphcut.core.manifest import open_present
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 
 from conftest import LAYER_ENDS, floats, model_of
 
@@ -67,7 +67,7 @@ def needed_bytes(cascade: Cascade, part: int) -> int:
 
 def feeds_of(cascade: Cascade) -> dict[str, Any]:
     model = graphcut.load(cascade.source)
-    return dict(generate(model, seed=0, sizes={"batch": 1, "seq": 4, "past": 0, "total": 4}))
+    return dict(generate_inputs(model, seed=0, sizes={"batch": 1, "seq": 4, "past": 0, "total": 4}))
 
 
 def test_parts_fetched_into_three_folders_give_the_bits_of_the_whole(

@@ -13,7 +13,7 @@ import pytest
 
 import graphcut
 from graphcut import Cascade, Into, MemoryCapError, Runner, SessionConfig
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.running.stage import session_options
 
 from conftest import FIXTURES
@@ -57,7 +57,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     @cache
     def make(path: Path) -> tuple[Cascade, list[Feeds], list[Feeds]]:
         model = graphcut.load(path)
-        feeds: list[Feeds] = [dict(generate(model, seed=seed)) for seed in range(3)]
+        feeds: list[Feeds] = [dict(generate_inputs(model, seed=seed)) for seed in range(3)]
         session = ort.InferenceSession(path, session_options(EXACT), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         expected: list[Feeds] = [dict(zip(names, session.run(None, dict(feed)), strict=True)) for feed in feeds]

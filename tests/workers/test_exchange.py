@@ -10,7 +10,7 @@ import pytest
 
 import graphcut
 from graphcut import Into, Pipeline, RunError, demos
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.workers.executors.exchange import Exchange
 from graphcut.workers.scheduling.requests import Request, RequestState, Routing, ScheduledPart, waiting_in_turn
 
@@ -72,7 +72,7 @@ def test_many_requests_on_ranks_have_the_answers_of_the_whole_model_and_a_bad_on
     ranked = graphcut.split_by_rank(model, tmp_path / "ranks", ranks=2, stages=stages)
     whole = graphcut.split(model, Into(1), tmp_path / "whole")
     config = graphcut.SessionConfig(optimize="none", threads=1)
-    feeds = [dict(generate(model, seed=seed, sizes=SIZES)) for seed in range(6)]
+    feeds = [dict(generate_inputs(model, seed=seed, sizes=SIZES)) for seed in range(6)]
     of_ranks = [{n: v for n, v in feed.items() if n in ranked.manifest.reads} for feed in feeds]
     empty = {n: np.zeros([1, 1, 0, 16], np.float32) for n in ranked.manifest.reads if n not in feeds[0]}
     bad = {**of_ranks[0], **empty, "input_ids": np.full((1, 3), 10**6)}

@@ -23,7 +23,7 @@ from waiting import until
 import graphcut
 from graphcut import At, Cascade, ModelSplitter, Pipeline, RunError, RunLog, SessionConfig, UsageError, demos
 from graphcut.core.manifest import Part
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.running.in_process.runner import Runner
 from graphcut.running.stage import Stage
 from graphcut.running.values import Feeds, Outputs
@@ -72,7 +72,7 @@ def test_a_pipeline_gives_the_outputs_of_a_sequential_run(tmp_path: Path, name: 
     demos.write(name, tmp_path / "m.onnx")
     model = graphcut.load(tmp_path / "m.onnx")
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)))
-    feeds = [dict(generate(model, seed=seed)) for seed in range(4)]
+    feeds = [dict(generate_inputs(model, seed=seed)) for seed in range(4)]
     expected = [graphcut.run(cascade, feed, config=ONE_THREAD) for feed in feeds]
     found = list(graphcut.stream(cascade, feeds, workers=2, config=ONE_THREAD))
     for outputs, right in zip(found, expected, strict=True):

@@ -26,7 +26,7 @@ from waiting import until
 import graphcut
 from graphcut import At, Cascade, Into, RunError, RunLog, SessionConfig, demos
 from graphcut.core.errors import GraphcutError
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.transferring.locked_folders import SHARED_MEMORY
 from graphcut.workers.executors.processes import ProcessExecutor
 from graphcut.workers.executors.protocol import Died, Done, Failed, Lost, Ready, Step
@@ -58,7 +58,7 @@ def demo(folder: Path, name: str) -> tuple[Cascade, list[Feeds]]:
     """A demo in four parts, and feeds of several sizes."""
     demos.write(name, folder / "model.onnx")
     model = graphcut.load(folder / "model.onnx")
-    return cut_into(folder / "model.onnx", 4), [generate(model, seed=i, variant=i % 3) for i in range(6)]
+    return cut_into(folder / "model.onnx", 4), [generate_inputs(model, seed=i, variant=i % 3) for i in range(6)]
 
 
 def answers(cascade: Cascade, feeds: Sequence[Feeds], **options: Any) -> list[Any]:  # noqa: ANN401 - see `stream`
@@ -132,7 +132,7 @@ def test_results_of_an_export_are_bit_identical_to_one_process(name: str, tmp_pa
     path = FIXTURES / name if name.endswith(".onnx") else FIXTURES / name / "model.onnx"
     model = graphcut.load(path)
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), Into(3)), tmp_path / "parts")
-    feeds = [generate(model, seed=i, variant=i % 2) for i in range(4)]
+    feeds = [generate_inputs(model, seed=i, variant=i % 2) for i in range(4)]
     check(cascade, feeds, answers(cascade, feeds, workers=2))
 
 
@@ -297,7 +297,7 @@ def ranked(tmp_path: Path) -> Cascade:
 def test_ranks_are_exact_whichever_are_killed(
     ranked: Cascade, monkeypatch: pytest.MonkeyPatch, workers: list[subprocess.Popen[bytes]]
 ) -> None:
-    feeds = [generate(graphcut.load(ranked.source), seed=i, variant=i) for i in range(3)]
+    feeds = [generate_inputs(graphcut.load(ranked.source), seed=i, variant=i) for i in range(3)]
     killed = kill_while_running(monkeypatch, workers, random.Random(0), steps=60, kills=3)  # noqa: S311 - a test
     check(ranked, feeds, answers(ranked, feeds))
     assert len(killed) == 3

@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import At, Cascade, Into, RunError, SessionConfig, demos, stream
 from graphcut.core.manifest import Host, save_manifest
-from graphcut.inputs.generating import generate
+from graphcut.inputs.generating import generate_inputs
 from graphcut.running.values import to_array, to_value
 from graphcut.workers.executors.protocol import Died, Done, Event, Lost, Note, Ready, Step
 from graphcut.workers.run_log import RunLog
@@ -631,7 +631,7 @@ def test_a_part_changed_after_the_split_is_refused(
     raw = bytearray((cascade.root / name).read_bytes())
     raw[3] ^= 0x40
     (cascade.root / name).write_bytes(raw)
-    feeds = [dict(generate(graphcut.load(tmp_path / "llm.onnx")))]
+    feeds = [dict(generate_inputs(graphcut.load(tmp_path / "llm.onnx")))]
     with pytest.raises(RunError, match=f"llm.parts/{re.escape(name)} was changed after the model was cut"):
         list(stream(cascade, feeds, via="ray", config=ONE))
 
@@ -649,7 +649,7 @@ def test_a_machine_that_has_other_weights_of_the_same_size_and_time_does_not_use
     os.utime(stale, ns=(own.stat().st_atime_ns, own.stat().st_mtime_ns))
 
     find_cascades_in(there, monkeypatch)
-    feeds = [dict(generate(graphcut.load(tmp_path / "llm.onnx")))]
+    feeds = [dict(generate_inputs(graphcut.load(tmp_path / "llm.onnx")))]
     expect_equal(list(stream(cascade, feeds, via="ray", config=ONE)), cascade, feeds)
 
 
