@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class CutPoint:
     """A cut between two nodes of the topological order, and what it costs."""
 
-    node: str  #: the node that names the cut in `At` and `--at-nodes`.
+    node: str  #: the node that names the cut in `At`.
     nodes_before: int  #: how many flowing nodes are before the cut.
     boundary_tensors: tuple[str, ...]  #: the tensors alive at the cut.
     bytes: int  #: what these take, for the bound dims.

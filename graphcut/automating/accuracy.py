@@ -43,12 +43,12 @@ def unmet(limits: Sequence[str], figures: Figures | None) -> str:
     for limit in limits:
         found = _LIMIT.fullmatch(limit.replace(" ", ""))
         if found is None:
-            message = f"--accept {limit}: expected snr, max, mean, top1 or perplexity, < or >, and a number"
-            raise UsageError(message, hint="for example --accept 'snr>30'")
+            message = f"the limit {limit!r}: expected snr, max, mean, top1 or perplexity, < or >, and a number"
+            raise UsageError(message, hint="for example 'snr>30'")
         value = getattr(figures, found[1], None)
         if figures is not None and value is None:
-            needs = "--text" if found[1] == "perplexity" else "an output called logits"
-            raise UsageError(f"--accept {limit}: {found[1]} needs {needs}", hint="limit snr, max or mean instead")
+            needs = "a text" if found[1] == "perplexity" else "an output called logits"
+            raise UsageError(f"the limit {limit!r}: {found[1]} needs {needs}", hint="limit snr, max or mean instead")
         if value is not None and not (value >= float(found[3]) if found[2] == ">" else value <= float(found[3])):
             return limit
     return ""
@@ -126,7 +126,7 @@ def read_text(path: Path, model: Model) -> Text:
         elif start is not None:
             feeds[name] = np.zeros([size if isinstance(size, int) else 1 for size in start], tensor.dtype)
     if len(found) < 2 or len(logits) != 1:
-        raise UsageError("perplexity needs two tokens or more and an output called logits", hint="leave out --text")
+        raise UsageError("perplexity needs two tokens or more and an output called logits", hint="leave out `text`")
     return Text(np.array(found), feeds, logits[0])
 
 
@@ -135,6 +135,6 @@ def perplexity(model: Model, text: Text) -> float:
     (outputs,) = outputs_of(model, [text.feeds], [text.logits])
     scores = outputs[text.logits].astype(np.float64)[0, :-1]
     if len(scores) != len(text.ids) - 1:
-        raise UsageError(f"{model.path.name} has logits of the last token alone", hint="leave out --text")
+        raise UsageError(f"{model.path.name} has logits of the last token alone", hint="leave out `text`")
     scores -= scores.max(-1, keepdims=True)
     return exp(float((np.log(np.exp(scores).sum(-1)) - scores[np.arange(len(scores)), text.ids[1:]]).mean()))

@@ -247,7 +247,7 @@ def check_memory(names: Sequence[str], model: Model) -> None:
         package, times, _ = _CONVERSIONS[name.removesuffix("-mixed")]
         if free is not None and (needed := times * model.weight_bytes) > free:
             takes = f"holds all weights in memory and takes about {size(needed)}; {size(free)} are free"
-            hint = "int4 streams weights, and fp32 converts nothing: try --precision int4"
+            hint = "int4 streams weights, and fp32 converts nothing: try one of them"
             raise GraphcutError(f"{name}: {package} {takes}", hint=hint)
 
 
@@ -275,8 +275,8 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
 def advice(model: Model) -> str:
     """What to do if a conversion of a model fails."""
     is_quantized = any(node.op == "DequantizeLinear" for node in model.graph.nodes)
-    other = "the model is quantized already: leave --precision out" if is_quantized else "try another --precision"
-    return f"nothing was changed; {other}, or leave --optimize out"
+    other = "the model is quantized already: leave `precisions` out" if is_quantized else "try another precision"
+    return f"nothing was changed; {other}, or leave `optimized` out"
 
 
 def _ends(model: Model) -> list[str]:

@@ -61,7 +61,7 @@ class Automation:
     export: Callable[[Cascade, Path, Path], object] | None = None  #: writes it and its model in another form, instead.
     keep: bool = False  #: also keep the models of the steps, in `models/`.
     sources: Sequence[Path] = ()  #: files that were read besides the model.
-    options: Sequence[str] = ()  #: for the record, without the precision.
+    options: Callable[[str], Sequence[str]] = lambda _: ()  #: what makes it again in a precision, for the record.
     replayed: AutoRecord | None = None  #: the record that is done again.
     _made: dict[tuple[str, ...], _Converted] = field(default_factory=dict)
 
@@ -77,9 +77,11 @@ class Automation:
             GraphcutError: a package is missing or fails, or files can't be written.
         """
         if output.exists() and not force:
-            raise UsageError(f"{output} already exists", hint="choose another folder with -o, or add --force")
+            raise UsageError(
+                f"{output} already exists", hint="choose another folder with `output`, or add `force=True`"
+            )
         if output.is_file():
-            raise UsageError(f"{output} is a file", hint="name a folder with -o")
+            raise UsageError(f"{output} is a file", hint="name a folder with `output`")
         parent, is_given = output.absolute().parent, bool(self.inputs)
         if not parent.is_dir():
             raise UsageError(f"there is no folder {parent}", hint="make it first")
@@ -103,7 +105,7 @@ class Automation:
         chosen, tried, prepared = self._search(folder)
         verified, places = self._written(chosen.model, prepared, output) if prepared else ("", {})
         record = AutoRecord(
-            options=(*self.options, f"--precision={tried[-1].precision}"),
+            options=tuple(self.options(tried[-1].precision)),
             versions={package: version(package) for package in _PACKAGES},
             sources=digests([*files_of(self.model), *self.sources], output),
             inputs="files" if is_given else f"generated with seed {self.seed}" * bool(self.inputs),
@@ -129,7 +131,7 @@ class Automation:
             if not self.inputs:
                 refused = f"outputs are not compared: {self.model.path.name} rejects the generated inputs"
                 if self.limits or self.text:
-                    raise RunError(f"{refused}: {found.refusal}", hint="give inputs that it accepts: --inputs")
+                    raise RunError(f"{refused}: {found.refusal}", hint="give `inputs` that it accepts")
                 self.report(f"{refused}: {found.refusal}")
         self._outputs = compared_outputs(self.model)
         self._text = None if self.text is None else read_text(self.text, self.model)
@@ -172,7 +174,7 @@ class Automation:
             raise GraphcutError(message, hint=advice(given)) from error
         if name in PRECISIONS and model.weight_bytes >= given.weight_bytes:
             message = f"{name} changes nothing: {package} finds no weight in {self.model.path.name} to convert"
-            raise UsageError(message, hint="try another --precision")
+            raise UsageError(message, hint="try another precision")
         step = Step(
             name=name,
             package=package,
@@ -196,7 +198,7 @@ class Automation:
                 prepared = self.cut(found.model, folder)
                 if self.most_parts is not None and len(prepared.parts) > self.most_parts:
                     message = f"it takes {count(len(prepared.parts), 'part')} of at most {size(_largest(prepared))}"
-                    raise PlanError(message, hint="allow more --parts or more memory")
+                    raise PlanError(message, hint="allow more parts with `most_parts`, or more memory")
                 if broken := unmet(self.limits, found.figures):
                     unaccepted, verdict = found, f"{broken} is not met"
             except GraphcutError as error:

@@ -64,7 +64,7 @@ def bench(
     """
     source = model or cascade.source
     if not source.is_file():
-        raise CascadeError(f"the whole model {source} does not exist", hint="name it with --model FILE")
+        raise CascadeError(f"the whole model {source} does not exist", hint="name it with `model`")
     arrays = {name: np.asarray(value) for name, value in feed.items()}
     if strange := next((name for name, array in arrays.items() if array.dtype.kind not in _NUMBERS), None):
         raise UsageError(
@@ -79,7 +79,7 @@ def bench(
         save_outputs(arrays, task.inputs)
         pilot = _measured(task)
         if isinstance(pilot, str):
-            raise RunError(f"{source} can't be run: {pilot}", hint="give inputs that it accepts with --inputs")
+            raise RunError(f"{source} can't be run: {pilot}", hint="give inputs that it accepts with `inputs`")
         runs = min(_MOST_RUNS, max(3, round(_ROUND_S / max(pilot.run_s, 1e-6))))
         for number in range(rounds):
             for way in [way for way in measured if way not in failed]:

@@ -94,7 +94,7 @@ def measure(
         model, lambda feeds: found.append(_measure(model, blocks, feeds, rounds, threads)), sizes=model.dims, variants=1
     )
     if not found:
-        raise RunError(f"the model refuses generated inputs: {tried.refusal}", hint="feed it with --inputs")
+        raise RunError(f"the model refuses generated inputs: {tried.refusal}", hint="feed it with `inputs`")
     return found[0]
 
 

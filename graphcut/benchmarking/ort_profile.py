@@ -108,7 +108,7 @@ def profile(
             raise
         except Exception as error:
             message = f"ONNX Runtime refuses the model: {ort_message(error)}"
-            raise RunError(message, hint="feed it with --inputs") from error
+            raise RunError(message, hint="feed it with `inputs`") from error
         optimized = onnx.load(Path(scratch) / "optimized.onnx", load_external_data=False).graph.node
     seconds = kernel_seconds(events, {node.name for node in optimized}, rounds)
     fused = fused_nodes(piece.graph.node, optimized)

@@ -1,4 +1,4 @@
-"""The ways to run a model or its cascade that `bench` measures. Imports no ONNX Runtime, so that --help is fast."""
+"""The ways to run a model or its cascade that `bench` measures. Imports no ONNX Runtime, so that help is fast."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Way:
     description: str
 
 
-WAYS: Final[Mapping[str, Way]] = {  #: by the name that --way takes.
+WAYS: Final[Mapping[str, Way]] = {  #: by their names.
     BASELINE: Way("whole model", "one session with the whole model, configured as graphcut does; always measured"),
     "whole-one-thread": Way("whole model, 1 thread", "the same with one thread, as each of many workers has"),
     "whole-spinning": Way("whole model, spinning", "ONNX Runtime's default options: idle threads spin"),

@@ -19,6 +19,7 @@ from ..benchmarking.ways import way_descriptions
 from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, UsageError
 from ..demos import DEMOS
 from .application import add_command, app
+from .argument_names import in_options
 from .export import FORMATS
 from .output import INTERRUPTED, complain, say, settings
 
@@ -94,7 +95,8 @@ def _explain(error: BaseException) -> int:
     match error:
         case GraphcutError():
             code = 2 if isinstance(error, UsageError) else 4 if isinstance(error, PlanError) else 3
-            return _report(str(error), error.hint, code)
+            command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+            return _report(str(error), in_options(error.hint, command), code)
         case KeyboardInterrupt() | typer.Abort():
             return _report("interrupted; no incomplete output is left", "", INTERRUPTED)
         case BrokenPipeError():

@@ -139,7 +139,7 @@ def auto(
         report=say,
         export=None if for_ is None else export,
         keep=keep,
-        options=[_moved(word, Path(), output) for word in _words(options.ctx)],
+        options=lambda found: [*(_moved(word, Path(), output) for word in _words(options.ctx)), f"--precision={found}"],
         replayed=options.ctx.obj,
     ).make(output, force=force)
     if as_json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,21 +100,20 @@ class OriginalOptions:
     def dims(self) -> dict[str, int]:
         return parsed_dims(self.dim)
 
-    def load_unsharded(self, sharded: Path) -> Model:
-        """The model of which that at `sharded` is a sharded form."""
+    def load_original(self, cascade: Cascade | Model) -> Model:
+        """The model that a cascade was cut from, or that was sharded, with none but the sizes of the options."""
         from ..loading.model import load
         from ..verifying.verification import original_of
 
-        return load(self.model or original_of(load(sharded)), dims=self.dims or None)
+        return load(self.model or original_of(cascade), dims=self.dims or None)
 
-    def load(self, cascade: Cascade, given: Mapping[str, int] | None = None) -> Model:
-        """The model that `cascade` was cut from, by default with the `given` sizes of the manifest."""
+    def load(self, cascade: Cascade) -> Model:
+        """The model that `cascade` was cut from, with the sizes of the manifest."""
         from ..loading.fingerprint import graph_digest
         from ..loading.model import load
         from ..verifying.verification import find_source
 
-        sizes = cascade.manifest.given_dims if given is None else given
-        model = load(self.model or find_source(cascade), dims={**sizes, **self.dims})
+        model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.dims})
         if graph_digest(model.proto) != cascade.manifest.source.graph:
             raise CascadeError(
                 f"{cascade.path} was not cut from {model.path}: the graphs differ",
@@ -124,10 +123,22 @@ class OriginalOptions:
 
 
 def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
-    from ..core.states import parse_state_pairs
     from ..loading.model import load
 
-    return load(path, dims=parsed_dims(dim), states=parse_state_pairs(state or ()))
+    return load(path, dims=parsed_dims(dim), states=parsed_states(state))
+
+
+def parsed_states(texts: Sequence[str] | None) -> dict[str, str]:
+    """Outputs by the inputs they become, from texts like `past=present`, each for another input; else a UsageError."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        past, found, present = text.partition("=")
+        if not (past and found and present):
+            raise UsageError(f"--state {text}: expected INPUT=OUTPUT", hint="for example --state past=present")
+        if past in pairs:
+            raise UsageError(f"--state names the input {past!r} twice", hint="only one output can become it")
+        pairs[past] = present
+    return pairs
 
 
 def output_names(text: str | None) -> tuple[str, ...] | None:

@@ -15,7 +15,18 @@ from typer import Option
 from ..core.errors import UsageError
 from ..core.units import count
 from .application import check_applicable, given_options
-from .common_options import AsJson, CascadePath, Inputs, OriginalOptions, SessionOptions, States, Via, Workers, open_
+from .common_options import (
+    AsJson,
+    CascadePath,
+    Inputs,
+    OriginalOptions,
+    SessionOptions,
+    States,
+    Via,
+    Workers,
+    open_,
+    parsed_states,
+)
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
 from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
@@ -54,14 +65,13 @@ def generate(
     Every part keeps its own KV cache. What is generated is printed as it comes. --inputs gives inputs that are the same
     at every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
-    from ..core.states import parse_state_pairs
     from ..decoding import generation
 
     given = given_options(ctx)
     check_applicable(given, NEEDS_MEMORY, given)
     if "--memory" in given and {"--via", "--workers"}.intersection(given):
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
-    states = parse_state_pairs(state or ())
+    states = parsed_states(state)
     cascade = open_(cascade_path, parts="anywhere" if via == "ray" else "all")
     given_prompts, fed = _prompts_and_inputs(cascade, prompt_ids or (), inputs or (), states, original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)

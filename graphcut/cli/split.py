@@ -12,7 +12,7 @@ from ..core.errors import UsageError
 from ..core.units import parse_bytes
 from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
-from .output import check_output, print_, print_json, print_line, put_text, say_next, settings, writing
+from .output import check_output, print_, print_json, print_line, put_text, say, say_next, settings, writing
 from .plan_options import GOALS, PlanOptions
 from .shard import Discover, Shares, parsed_shares
 
@@ -68,8 +68,11 @@ def split(
     if dry_run:
         _describe(cut, as_json=as_json)
         return
+    was_there = not force and (cut.folder / cut.manifest_name).exists()
     with writing(is_silent=as_json) as progress:
         cascade = write(cut, force=force, progress=progress, report=report)
+    if was_there:
+        say(f"note: {cut.folder} had these files already")
     if report is not None:
         from ..drawing.html import html_of
 

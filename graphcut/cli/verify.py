@@ -18,7 +18,6 @@ from .output import print_, print_json
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from ..core.manifest import Cascade
     from ..loading.model import Model
     from ..verifying.files import FileVerification
     from ..verifying.two_models import ModelComparison
@@ -78,14 +77,8 @@ def verify(
     from ..drawing.terminal.verification import draw_verification
     from ..verifying.verification import verify as verified
 
-    cascade: Cascade | Model
-    if kind_of(cascade_path) == "model":
-        cascade, source = load(cascade_path, None), original.load_unsharded(cascade_path)
-    elif (opened := open_(cascade_path)).parts[0].rank is not None:
-        cascade, source = opened, original.load_unsharded(opened.source)
-    else:
-        cascade = opened
-        source = original.load(opened, given={})  # what the manifest says is to be verified
+    cascade = load(cascade_path, None) if kind_of(cascade_path) == "model" else open_(cascade_path)
+    source = original.load_original(cascade)  # without the sizes of the manifest, which are to be verified
     feeds = _read(inputs, source)
     seed = original.seed
     report = verified(source, cascade, inputs=feeds, seed=seed, optimized=optimized, structural_only=structural)

@@ -128,7 +128,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     target = path.resolve() if path.is_symlink() else path.absolute()
     if target.exists() and not target.is_file():
-        raise UsageError(f"{path} is not a regular file and can't be replaced", hint="choose another name with -o")
+        raise UsageError(f"{path} is not a regular file and can't be replaced", hint="choose another name")
     with scratch_folder(target.parent, target.name) as scratch:
         yield scratch / "new"
         os.replace(scratch / "new", target)

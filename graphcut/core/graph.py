@@ -240,9 +240,9 @@ def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missi
         if not after.isdisjoint(node.reads):
             frontier.update((name, None) for name in node.reads if name not in after)
             after.update(node.writes)
-    hint = f"add {'it' if len(needed) == 1 else 'them'} to --from"
+    hint = f"add {'it' if len(needed) == 1 else 'them'} to `inputs`"
     if 0 < len(frontier) <= _SHOWN and [*frontier] != needed:
-        hint += f", or start later: --from {','.join((*reads, *frontier))}"
+        hint += f", or start later, at `inputs={','.join((*reads, *frontier))!r}`"
     return UsageError(f"{target!r} also needs {', '.join(map(repr, needed))}", hint=hint)
 
 

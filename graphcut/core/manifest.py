@@ -223,7 +223,7 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
     if isinstance(source, Cascade):
         return source
     if not isinstance(source, str | Path):
-        raise wrong_type(source, "a cascade or its path", hint="pass the folder that `graphcut split` made")
+        raise wrong_type(source, "a cascade or its path", hint="pass the folder that `split(...)` made")
     path = Path(source)
     try:
         is_there = path.exists()
@@ -231,7 +231,7 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
         raise CascadeError(f"there is no cascade at {path}: {error.strerror}", hint="check the path") from None
     manifest_path = path / MANIFEST if is_there and path.is_dir() else path
     if not manifest_path.exists():
-        raise CascadeError(_no_manifest(path), hint="name the folder or the manifest that `graphcut split` made")
+        raise CascadeError(_no_manifest(path), hint="name the folder or the manifest that `split(...)` made")
     cascade = Cascade(manifest_path, read_manifest(manifest_path))
     if check_files:
         for part in cascade.parts:
@@ -291,18 +291,18 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     listed = Counter(tensor.name for tensor in manifest.tensors)
     of_parts = {name for part in manifest.parts for name in (*part.reads, *part.writes)}
     if twice := [name for name, times in listed.items() if times > 1]:
-        yield f"`tensors` lists {min(twice)!r} more than once"
+        yield f"'tensors' lists {min(twice)!r} more than once"
     if missing := {*manifest.reads, *manifest.writes, *of_parts} - listed.keys():
-        yield f"`tensors` lacks {min(missing)!r}"
+        yield f"'tensors' lacks {min(missing)!r}"
     if unknown := set(manifest.optional) - set(manifest.reads):
-        yield f"`optional` names {min(unknown)!r}, which is not an input"
+        yield f"'optional' names {min(unknown)!r}, which is not an input"
     for state in manifest.states:
         if state.past not in manifest.reads or state.present not in manifest.writes:
-            yield f"`states` pairs {state.past!r} with {state.present!r}, which are not an input and an output"
+            yield f"'states' pairs {state.past!r} with {state.present!r}, which are not an input and an output"
     devices = {host.name for host in manifest.devices}
     for part in manifest.parts:
         if part.device is not None and part.device not in devices:
-            yield f"{part.file} is for {part.device!r}, which `devices` does not list"
+            yield f"{part.file} is for {part.device!r}, which 'devices' does not list"
         for name, data in part.data.items():
             if data.digest is not None and not _fits(data.digest, data.bytes):
                 yield f"the digest of {name!r} in {part.file} has ranges that overlap or don't fit its blocks"

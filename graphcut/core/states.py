@@ -37,19 +37,6 @@ def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Mapping[str
     return tuple(0 if i == axis and not isinstance(dim, int) else dim for i, dim in enumerate(shape))
 
 
-def parse_state_pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Outputs by the inputs they become, from texts like `past=present`, each for another input; else a UsageError."""
-    pairs: dict[str, str] = {}
-    for text in texts:
-        past, found, present = text.partition("=")
-        if not (past and found and present):
-            raise UsageError(f"--state {text}: expected INPUT=OUTPUT", hint="for example --state past=present")
-        if past in pairs:
-            raise UsageError(f"--state names the input {past!r} twice", hint="only one output can become it")
-        pairs[past] = present
-    return pairs
-
-
 def check_state_pairs(
     pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str], tensors: Mapping[str, Tensor]
 ) -> None:
@@ -63,7 +50,7 @@ def check_state_pairs(
                 )
     outputs = list(pairs.values())
     if twice := next((name for name in outputs if outputs.count(name) > 1), None):
-        raise UsageError(f"{twice!r} can't become two inputs", hint="name each output in one --state only")
+        raise UsageError(f"{twice!r} can't become two inputs", hint="name each output once in `states`")
     for past, present in pairs.items():
         if not _can_become(tensors[present], tensors[past]):
             raise UsageError(

@@ -141,7 +141,7 @@ class ReliabilityModel(Product, msgspec.Struct, frozen=True, kw_only=True, forbi
 
     def __post_init__(self) -> None:
         if (self.device is None) == (self.between is None):
-            raise ValueError("a fault names either a `device` or the two devices `between` which a link is")
+            raise ValueError("a fault names either a 'device' or the two devices 'between' which a link is")
         what = f"device {self.device!r}" if self.between is None else f"the link between {' and '.join(self.between)}"
         check_finite("jitter_s", what, self.jitter_s)
         if not 0 <= self.loss < 1:

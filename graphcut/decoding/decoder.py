@@ -227,7 +227,7 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
         if name not in roles and name not in cascade.manifest.optional:
             raise RunError(
                 f"the model reads {cascade.tensors[name]} {name!r}, and it is not known what to feed there",
-                hint=f"feed it with --inputs FILE.npz; or, if an output becomes it, add --state {name}=OUTPUT",
+                hint="feed it with `inputs`; or, if an output becomes it, say so with `states`",
             )
     return roles
 
@@ -242,7 +242,7 @@ def _logits(cascade: Cascade, states: Sequence[State]) -> str:
     if len(likely) != 1:
         raise RunError(
             f"it is not clear which output holds the logits; there is {', '.join(others) or 'none'}",
-            hint="name it logits; if some of these become inputs again, add --state INPUT=OUTPUT",
+            hint="name it logits; if some of these become inputs again, say so with `states`",
         )
     return likely[0]
 
@@ -283,14 +283,14 @@ def _zero_shape(state: State, sizes: Mapping[str, int], batch: int, *, has_branc
     """The shape of `state` at the beginning of a sequence."""
     if state.start is None:
         message = f"the shape of the state {state.past!r} is not known"
-        raise RunError(message, hint="feed its first value with --inputs")
+        raise RunError(message, hint="feed its first value with `inputs`")
     shape = []
     for axis, dim in enumerate(state.start):
         size = batch if dim is None and axis == 0 else sizes.get(dim) if isinstance(dim, str) else dim
         if size is None and not has_branch:
             raise RunError(
                 f"the size {dim or '?'!r} of the state {state.past!r} is not known",
-                hint=f"give it with --dim {dim}=N" if dim else "feed its first value with --inputs",
+                hint="give it with `dims`" if dim else "feed its first value with `inputs`",
             )
         shape.append(size or 0)  # with a branch, the first step takes the one that reads no cache
     return tuple(shape)

@@ -361,5 +361,5 @@ def _longest(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int,
     prompt = max((len(one.unfed) for one in fitting), default=most)
     if prompt == inf:
         message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
-        raise UsageError(message, hint="set one with --max-context N")
+        raise UsageError(message, hint="set one with `max_context`")
     return int(prompt), int(min(prompt + max((one.max_tokens for one in fitting), default=1) - 1, most))

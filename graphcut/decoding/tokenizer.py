@@ -44,7 +44,7 @@ class Tokenizer:
         if "tokenizer.json" not in files:
             raise UsageError(
                 f"{cascade.path} names no tokenizer.json, and text needs one",
-                hint="put the tokenizer's files beside the model and split it again, or give --prompt-ids",
+                hint="put the tokenizer's files beside the model and split it again, or give token ids as `prompts`",
             )
         path, tokenizers = files["tokenizer.json"], package("tokenizers")
         try:
@@ -128,7 +128,8 @@ class Tokenizer:
                 if isinstance(found, str):
                     return found
         raise UsageError(
-            f"{self._files['tokenizer.json'].parent} has no chat template", hint="use --prompt, without a conversation"
+            f"{self._files['tokenizer.json'].parent} has no chat template",
+            hint="use `encode(...)`, without a conversation",
         )
 
     def _stop_tokens(self) -> frozenset[int]:
@@ -163,7 +164,7 @@ def package(name: str) -> Any:  # noqa: ANN401 - a module
         return import_module(name)
     except ImportError:
         message = f"text needs the package {name}, which is not installed"
-        raise UsageError(message, hint="pip install 'graphcut[text]', or give token ids with --prompt-ids") from None
+        raise UsageError(message, hint="pip install 'graphcut[text]', or give token ids as `prompts`") from None
 
 
 def _refuse(message: str) -> None:

@@ -69,7 +69,7 @@ def _prepare(name: str, options: Mapping[str, object]) -> Recipe:
         # msgspec says "Expected `int` >= 1 - at `$.hidden`".
         reason, _, place = str(error).partition(" - at `$.")
         message = f"option {place.rstrip('`')!r} of demo {name!r}: {reason[0].lower()}{reason[1:]}"
-        raise UsageError(message, hint="see `graphcut demo --help`") from error
+        raise UsageError(message, hint="`options_of(...)` lists what it has") from error
 
 
 def _recipe(name: str) -> type[Recipe]:
@@ -81,5 +81,5 @@ def _recipe(name: str) -> type[Recipe]:
 
 
 def _suggest(word: str, known: Mapping[str, object]) -> str:
-    choice = f"choose from {', '.join(known)}" if known else "omit it: this demo has the option `external` alone"
+    choice = f"choose from {', '.join(known)}" if known else "omit it: this demo has the option 'external' alone"
     return did_you_mean(word, known).strip() or choice

@@ -60,7 +60,7 @@ def _save_inline(draft: Draft, path: Path) -> None:
     if len(head) + size_bytes > _PROTOBUF_AT_MOST_BYTES:
         raise ModelError(
             f"the model is {size_bytes / 2**30:.1f} GiB, and a single ONNX file holds less than 2 GiB",
-            hint="store the weights in a data file: omit `external`, or set it to true",
+            hint="store the weights in a data file: omit 'external', or set it to true",
         )
     with replacing(path) as new, new.open("wb") as file:
         file.write(head + graph)

@@ -25,7 +25,7 @@ def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
     """
     if for_each and cascade.manifest.weights == "share":
         message = f"the parts in {cascade.root} share the weights of their model: {for_each}"
-        raise UsageError(message, hint="split the model again with --weights copy")
+        raise UsageError(message, hint="split the model again with `weights='copy'`")
     files = {MANIFEST: cascade.path}
     for part in cascade.parts:
         for problem in wrong_sizes(cascade, part):
@@ -68,11 +68,13 @@ def write_folder(
 def _check_target(folder: Path, place: Path, *, own: Collection[str], what: str, force: bool) -> None:
     """Check what is in `folder`, which may have been moved to `place`."""
     if place.exists() and not place.is_dir():
-        raise UsageError(f"{folder} is a file", hint="name a folder with -o")
+        raise UsageError(f"{folder} is a file", hint="name a folder with `output`")
     files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())
     existing = sorted(path.relative_to(place).as_posix() for path in files)
     for name in existing:
         if name not in own and not any(PurePosixPath("/", name).match(f"/{pattern}") for pattern in own):
-            raise UsageError(f"{folder} contains {name!r}, which is not {what}", hint="choose a new folder with -o")
+            raise UsageError(
+                f"{folder} contains {name!r}, which is not {what}", hint="choose a new folder with `output`"
+            )
     if existing and not force:
-        raise UsageError(f"{folder} already exists", hint="choose another folder with -o, or add --force")
+        raise UsageError(f"{folder} already exists", hint="choose another folder with `output`, or add `force=True`")

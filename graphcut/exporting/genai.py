@@ -74,14 +74,14 @@ def _config_at(home: Path) -> dict[str, Any]:
         list(_names_of(config))
     except OSError as error:
         raise UsageError(
-            f"{path} can't be read: {error.strerror}", hint="name the model beside such a file with --model FILE"
+            f"{path} can't be read: {error.strerror}", hint="name the model beside such a file with `model`"
         ) from error
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
         raise UsageError(
             f"{path} describes no decoder of ONNX Runtime GenAI", hint="export the model with its model builder"
         ) from error
     if "pipeline" in decoder:
-        raise UsageError(f"{path} describes a pipeline already", hint="name the whole model with --model FILE")
+        raise UsageError(f"{path} describes a pipeline already", hint="name the whole model with `model`")
     return dict(config)
 
 
@@ -99,7 +99,7 @@ def _new_names(cascade: Cascade, config: Mapping[str, Any]) -> dict[str, str]:
     if unknown := [name for name in manifest.reads if name not in known and name not in manifest.optional]:
         raise UsageError(
             f"{CONFIG} does not say what the input {unknown[0]!r} of the model is",
-            hint="name the model that belongs to it with --model FILE",
+            hint="name the model that belongs to it with `model`",
         )
     taken = {*manifest.reads, *manifest.writes}
     inner = {name for part in cascade.parts for name in part.writes} - taken

@@ -110,7 +110,7 @@ class _Generator:
             case other:
                 raise ModelError(
                     f"no values can be generated for input {name!r} of type {other}",
-                    hint="give values with --inputs, or check the structure alone with --structural",
+                    hint="give values with `inputs`, or verify the structure alone with `structural_only=True`",
                 )
 
     def _may_be_missing(self, name: str) -> bool:
@@ -122,10 +122,10 @@ class _Generator:
         dtype, shape = self.survey.tensors[name].dtype, self.numbers.sizes.shapes[name]
         if prod(shape) > _MAX_ELEMENTS:
             message = f"no values can be generated for input {name!r}: it has the shape {list(shape)}"
-            raise UsageError(message, hint="give smaller sizes with --dim, or values with --inputs")
+            raise UsageError(message, hint="give smaller sizes with `dims`, or values with `inputs`")
         if dtype == UNKNOWN:
             raise ModelError(
-                f"input {name!r} has no type, so no values can be generated", hint="give them with --inputs"
+                f"input {name!r} has no type, so no values can be generated", hint="give them with `inputs`"
             )
         if dtype == "string":
             words = random.choice(self._words(name), shape)

@@ -15,7 +15,7 @@ _SIGNATURES: Final = (  #: what a file has at an offset, and what it is then.
     (0, b"GGUF", ("a GGUF file (weights for llama.cpp)", "export the model that it was made from to ONNX")),
     (0, b"version https://git-lfs", ("a pointer of Git LFS, not the file itself", "fetch the file with git lfs pull")),
     (0, b"<", ("a page or XML file", "if you downloaded it, look at what the server answered")),
-    (0, b"{", ("a JSON file", "name the .onnx file; `graphcut show` opens plans and cascades")),
+    (0, b"{", ("a JSON file", "name the .onnx file, not a plan or the manifest of a cascade")),
     *((0, bytes([0x80, protocol]), _PYTORCH) for protocol in range(2, 6)),  # a pickle
     (2, b"\0\0TFL3", _TFLITE),
     (2, b"\0\0ORTM", ("a model in ONNX Runtime's own format", "name the .onnx file that it was converted from")),

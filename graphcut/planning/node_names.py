@@ -7,7 +7,7 @@ from typing import Final
 from ..core.errors import UsageError, did_you_mean
 from ..core.graph import Graph, Node
 
-_LIST: Final = "`graphcut analyze MODEL --cuts` lists the cut points"
+_LIST: Final = "`analyze(...).cut_points` lists the cut points"
 
 
 def find_nodes(graph: Graph, patterns: Iterable[str]) -> set[int]:

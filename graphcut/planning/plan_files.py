@@ -14,7 +14,6 @@ from ..core.atomic_files import replacing, write_errors
 from ..core.errors import GraphcutError, RecordError, UsageError
 from ..core.graph import Graph, partition
 from ..core.manifest import read_record
-from ..core.text import shell_word
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, ModeCosts, Rank
 from ..costs.matching import Coverage
@@ -144,7 +143,7 @@ def read_plan(path: str | Path) -> PlanFile:
     try:
         return read_record(path, PlanFile, FORMAT, "plan again")
     except OSError as error:
-        hint = "`graphcut plan MODEL ... -o FILE` writes one"
+        hint = "`save_plan(...)` writes one"
         raise RecordError(f"{path} can't be read: {error.strerror}", hint=hint) from None
 
 
@@ -163,7 +162,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     if record.graph != graph_digest(model.proto):
         raise UsageError(
             f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.path.name}: the graphs differ",
-            hint=f"plan again: `graphcut plan {shell_word(str(model.path))} --num-splits {len(record.parts)}`",
+            hint=f"plan this model, such as with `Into({len(record.parts)})`",
         )
     parts = tuple(tuple(sorted({*_indices(model.graph, (*part.nodes, *part.repeats), path)})) for part in record.parts)
     _check(model.graph, record.parts, parts, path)
@@ -193,7 +192,7 @@ def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
         if not isinstance(record.goal, Across | At) and named and named.name != ANY_DEVICE.name:
             raise UsageError(
                 f"{path}: part {i} names the device {named.name!r}, but this plan is for no cluster",
-                hint="`graphcut plan MODEL --cluster FILE` plans for devices; or take the device out",
+                hint="plan for devices with `Across`, or take the device out",
             )
     devices = tuple(DeviceGroup.of(part.ranks) if part.ranks else part.device or ANY_DEVICE for part in record.parts)
     return devices if any(part.device or part.ranks for part in record.parts) else ()
@@ -238,7 +237,7 @@ def _check(graph: Graph, planned: Sequence[PlannedPart], parts: Sequence[Sequenc
         unknown = next((name for name in part.repeats if homes.get(name, i) >= i), None)
         if unknown is not None:
             raise UsageError(
-                f"{path}: part {i} repeats {unknown!r}, which no part before it holds", hint="move it to `nodes`"
+                f"{path}: part {i} repeats {unknown!r}, which no part before it holds", hint="move it to 'nodes'"
             )
         if not part.nodes:
             raise UsageError(f"{path}: part {i} has no nodes", hint="take the part out")

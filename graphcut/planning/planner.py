@@ -165,7 +165,7 @@ class _Planner(Finisher):
             excess = max(made.budget_shares)
             share, least = share * max(1 / excess, _STEP), min(least, excess)
         what = "a part" if isinstance(goal, Within) else "a device"
-        more = f"--memory {ceil(least * goal.memory_bytes)}" if isinstance(goal, Within) else "more memory for devices"
+        more = f"`Within({ceil(least * goal.memory_bytes)})`" if isinstance(goal, Within) else "more memory for devices"
         raise PlanError(
             f"no plan was found in which ONNX Runtime runs each part in the memory of {what}",
             hint=f"the closest one needs {least:.2f} times that much: allow {more}",
@@ -334,8 +334,8 @@ class _Planner(Finisher):
         is_free = is_free and goal.objective in {"throughput", "latency", "decode"}
         if (goal.ranks or 1) > 1 and not is_free:
             raise UsageError(
-                "layers are divided for throughput, latency or decode, and not with --interleave or --boundary-dtype",
-                hint="leave out --ranks, or these",
+                "layers are divided for throughput, latency or decode, without interleaving or a boundary dtype",
+                hint="leave out `ranks`; or `interleave` and `boundary_dtype`",
             )
         return is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1
 

@@ -186,11 +186,11 @@ def check_limits(made: Plan) -> None:
     if limits.recompute != "approximate" and (inexact := repeated.intersection(inexact_copies(graph))):
         raise PlanError(
             f"{graph.nodes[min(inexact)].name!r} is repeated, and its copy need not give the same bits",
-            hint="set `recompute` of `limits` to approximate, or let one part have the node",
+            hint="allow it with `Limits(recompute='approximate')`, or let one part have the node",
         )
     avoided = find_nodes(graph, limits.avoid)
     for tensor in made.partition.wiring.boundary_tensors:
         if graph.producer.get(tensor) in avoided:
             raise PlanError(
-                f"{tensor!r} would cross, and is to be avoided", hint="cut somewhere else, or drop --avoid for it"
+                f"{tensor!r} would cross, and is to be avoided", hint="cut somewhere else, or drop it from `avoid`"
             )

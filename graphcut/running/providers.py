@@ -32,7 +32,7 @@ def entries(texts: Sequence[str]) -> dict[str, str]:
     if unsafe := next((key for key, value in found.items() if _NAMES_A_FILE.search(value)), None):
         raise RunError(
             f"the manifest sets {unsafe!r} to {found[unsafe]!r}: files are not taken from a manifest",
-            hint=f"if you trust it, give the provider by hand: --provider NAME --provider-option {unsafe}=FILE",
+            hint=f"if you trust it, give the provider by hand with `provider`, and {unsafe}=FILE with `options`",
         )
     return found
 
@@ -70,7 +70,7 @@ def open_session(
         known = ", ".join(ort.get_available_providers())
         raise RunError(
             f"{file.name if isinstance(file, Path) else 'the model'} is to run with {provider}: {problem}",
-            hint=f"this ONNX Runtime has {known}; choose one with --provider, or accept the CPU with --allow-fallback",
+            hint=f"there is {known}; choose one with `provider`, or accept the CPU with `allow_fallback=True`",
         )
     session = session or ort.InferenceSession(os.fspath(file), options, providers=[CPU])
     return session, _nodes_of(session)

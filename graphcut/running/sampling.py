@@ -61,7 +61,7 @@ class Sampling:
         sums = np.cumsum(weights)
         if not sums[-1] < np.inf:
             raise RunError(
-                "no token can be drawn: the logits are not finite", hint="run `graphcut verify` on the cascade"
+                "no token can be drawn: the logits are not finite", hint="check the cascade with `verify(...)`"
             )
         drawn = np.random.default_rng((self.seed, sequence, len(before))).random() * sums[-1]
         return int(tokens[min(int(np.searchsorted(sums, drawn, side="right")), len(tokens) - 1)])

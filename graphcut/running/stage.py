@@ -116,7 +116,7 @@ class Stage:
             raise
         except Exception as error:
             message = f"{file} can't be loaded: {ort_message(error)}"
-            raise RunError(message, hint="`graphcut verify` checks a cascade") from error
+            raise RunError(message, hint="`verify(...)` checks a cascade") from error
         self.nodes_by_provider = {} if set(nodes) <= {provider} else nodes
         for file, version in versions.items():
             if not file.exists() or version_of(file) != version:

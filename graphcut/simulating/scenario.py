@@ -108,7 +108,7 @@ def scenario_of_plan(
         if not isinstance(plan.goal, Across):
             raise UsageError(
                 "the plan was not made for a cluster, so it has no device speeds",
-                hint="name a file that lists devices with --cluster",
+                hint="name one with `cluster`",
             )
         cluster = SimulatedCluster(**asdict(plan.goal.cluster))
     plan = plan if plan.metrics else with_metrics(analyze(model), plan, weigh(model, plan.dims))

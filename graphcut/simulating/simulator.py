@@ -49,7 +49,7 @@ def simulate(
     if not 1 <= requests < 1 << 31:
         raise UsageError(f"{requests} requests can't be simulated", hint="take 1 or more, and fewer than 2**31")
     if rate_per_s is not None and window is not None:
-        raise UsageError("a rate excludes a number of requests in flight", hint="leave out --rate or --closed")
+        raise UsageError("a rate excludes a number of requests in flight", hint="leave out `rate_per_s` or `window`")
     if rate_per_s is not None and not 0 < rate_per_s < float("inf"):
         raise UsageError(f"requests can't arrive at {rate_per_s:g} per second", hint="take a rate above 0")
     if window is not None and window < 1:

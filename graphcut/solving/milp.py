@@ -1,4 +1,4 @@
-"""`--prove`: exact lower bounds by a mixed-integer linear program for a planning problem, solved by HiGHS.
+"""Exact lower bounds by a mixed-integer linear program for a planning problem, solved by HiGHS.
 
 The program knows no order and no boundaries: each group is in one of K parts, and its successors are in the same part
 or a later one (Tarnawski et al., NeurIPS 2020, with part numbers that never fall along an edge for contiguity).

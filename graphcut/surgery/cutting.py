@@ -38,11 +38,12 @@ def split(  # noqa: PLR0913 - independent settings
         max_shard_bytes: copied weights of a part are divided among data files of at most so many bytes, with an index.
             A larger weight has a file of its own.
         digest: compute digests of shared weights, which reads them once. Copied weights always get digests.
-        force: replace an existing cascade; only files that its manifest lists are deleted.
+        force: replace another cascade; only files that its manifest lists are deleted. One with the same files stays as
+            it is, with or without.
         progress: called for the bytes written.
 
     Raises:
-        UsageError: another file is in the way, or the plan is for another model.
+        UsageError: another file, or another cascade, is in the way, or the plan is for another model.
         ModelError: a boundary tensor has an unknown type.
         PlanError: a part needs more than its budget.
         GraphcutError: there is too little disk space, or writing failed.
@@ -70,5 +71,7 @@ def prepare(
     if not plan.has_groups:
         return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
     if weights == "share" or max_shard_bytes is not None:
-        raise UsageError("ranks have slices of weights, each in one file", hint="leave out --weights, --max-shard-size")
+        raise UsageError(
+            "ranks have slices of weights, each in one file", hint="leave out `weights`, `max_shard_bytes`"
+        )
     return prepare_groups(model, plan, output)

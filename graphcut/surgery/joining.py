@@ -67,7 +67,7 @@ def _by_name(models: Sequence[Model]) -> dict[End, End]:
     if not found:
         raise UsageError(
             "no output of a model has the name of an input of another one",
-            hint="say what is connected: --connect A.OUTPUT=B.INPUT",
+            hint="say what is connected with `connect`",
         )
     return found
 

@@ -121,7 +121,7 @@ def _location(file: Path, folder: Path) -> str:
         above = os.path.commonpath([path.parent, path.resolve().parent])
         raise UsageError(
             f"a model in {folder} can't refer to {file}: readers of ONNX refuse files outside of its folder",
-            hint=f"write it into {above} with -o, or a folder above",
+            hint=f"write it into {above} with `output`, or a folder above",
         )
     return path.relative_to(home).as_posix()
 

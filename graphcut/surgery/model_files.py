@@ -33,16 +33,16 @@ def check_targets(output: Path, sources: Sequence[Path], *, force: bool) -> None
     read = {source.resolve() for source in sources}
     for target in (output, data_file(output)):
         if target.resolve() in read:
-            raise UsageError(f"{target} is also to be read", hint="choose another name with -o")
+            raise UsageError(f"{target} is also to be read", hint="choose another name with `output`")
         if target.is_dir():
-            raise UsageError(f"{target} is a folder", hint="name a file with -o")
+            raise UsageError(f"{target} is a folder", hint="name a file with `output`")
         if target.exists() and not force:
-            raise UsageError(f"{target} already exists", hint="choose another name with -o, or add --force")
+            raise UsageError(f"{target} already exists", hint="choose another name with `output`, or add `force=True`")
 
 
 def check_sharing(model: Model, folder: Path) -> None:
     """Raise a UsageError if a model in `folder` can't refer to the weights of another one where they are."""
-    hint = "choose a name in that folder, or copy the weights: --weights copy"
+    hint = "choose a name in that folder, or copy the weights with `weights='copy'`"
     home = model.path.absolute().parent.resolve()
     if model.temporary_folder is not None:
         raise UsageError("the model was given in memory, so it has no weights to share", hint="copy the weights")

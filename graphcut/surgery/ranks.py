@@ -53,7 +53,7 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
         stages: a plan for the model, or a goal to plan for: each of its parts becomes a stage with ranks of its own, so
             that there is a device for each stage and rank.
         discover: as for `shard`.
-        force: replace an existing cascade.
+        force: replace another cascade. One with the same files stays as it is.
         progress: called for the bytes written.
 
     Raises:
@@ -70,7 +70,7 @@ def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | 
     """The files that `split_by_rank` would write."""
     plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(division.model, stages)
     if plan is not None and isinstance(plan.goal, Across | Within):
-        raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use --num-splits or --at-nodes")
+        raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use `Into` or `At`")
     home = {node: i for i, block in enumerate(plan.partition.blocks if plan else ()) for node in block.nodes}
     names = {
         (stage, rank): f"rank-{rank}" if plan is None else f"stage-{stage}.rank-{rank}"
@@ -83,7 +83,7 @@ def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | 
 def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> PreparedFiles:
     """The files of a plan whose parts are divided among groups of devices. Each device of the plan is a rank."""
     if not isinstance(plan.goal, Across):
-        raise UsageError("only a plan for a cluster has groups of devices", hint="plan again with --cluster")
+        raise UsageError("only a plan for a cluster has groups of devices", hint="plan again with `Across`")
     groups = [ranks_of(device) for device in plan.devices]
     numbers = {device: i for i, device in enumerate(dict.fromkeys(rank.device for ranks in groups for rank in ranks))}
     stages, taken = [], set[int]()

@@ -4,11 +4,13 @@ import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from filecmp import cmp
 from functools import cached_property
 from pathlib import Path
 from typing import get_args
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder
@@ -188,11 +190,10 @@ def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -
     folder = output_folder(model.path, output, weights)
     if weights == "copy":
         return folder
-    copying = f"--weights copy{'' if output is None else f' -o {output}'}"
     if folder.resolve() != home.resolve():
         raise UsageError(
             f"parts that share weights must be in the folder of {model.path.name}, not in {folder}",
-            hint=f"leave -o out (the parts then go to {home}), or copy the weights with {copying}",
+            hint=f"leave `output` out (the parts then go to {home}), or copy the weights with `weights='copy'`",
         )
     check_sharing(model, folder)
     return folder
@@ -201,23 +202,27 @@ def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -
 def write(
     files: PreparedFiles, *, force: bool = False, progress: Progress | None = None, report: Path | None = None
 ) -> Cascade:
-    """Write the files of a split; see `split`. The file `report` may be in the output folder, and stays."""
+    """Write the files of a split, unless they are there; see `split`.
+
+    The file `report` may be in the output folder, and stays.
+    """
     target = files.folder.resolve()
     # Shared parts are among files of others, and several models may be in one folder.
     place = (target.parent, target.name) if files.weights == "copy" else (target, files.manifest_name)
     try:
         mend(*place)
-        _files_to_replace(files, target, report, force=force)
+        _files_to_replace(files, target, report, force=force or _is_alike(files, target / files.manifest_name))
         _check_space(files, target)
         with scratch_folder(*place) as scratch:
             new = scratch / "new"
             new.mkdir()
             _write_files(files, new, progress)
-            old = _files_to_replace(files, target, report, force=force)  # that took time: others may have written there
-            if target.exists():
-                replace_files(scratch, target, last=files.manifest_name, old=old)
-            else:
-                rename(new, target)
+            if force or not _is_held(new, target):
+                old = _files_to_replace(files, target, report, force=force)  # others may have written there meanwhile
+                if target.exists():
+                    replace_files(scratch, target, last=files.manifest_name, old=old)
+                else:
+                    rename(new, target)
     except OSError as error:
         raise GraphcutError(
             f"writing {files.folder} failed: {error.strerror or error}",
@@ -230,14 +235,14 @@ def _files_to_replace(files: PreparedFiles, target: Path, report: Path | None, *
     """The files of an existing cascade in the output folder, which has no others that are in the way."""
     old = _existing_files(files, target / files.manifest_name, force=force)
     if target.exists() and not target.is_dir():
-        raise UsageError(f"{files.folder} is a file", hint="choose another folder with -o")
+        raise UsageError(f"{files.folder} is a file", hint="choose another folder with `output`")
     if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent}", hint="make it first, or choose another with -o")
+        raise UsageError(f"there is no folder {target.parent}", hint="make it first, or choose another with `output`")
     existing = set(target.iterdir()) if target.exists() else set()
     if files.weights == "share":
         existing &= {target / name for name in (files.manifest_name, *(part.name for part in files.parts))}
     if foreign := existing.difference(old, [] if report is None else [report.parent.resolve() / report.name]):
-        action = "move it away" if files.weights == "share" else "choose another folder with -o"
+        action = "move it away" if files.weights == "share" else "choose another folder with `output`"
         raise UsageError(
             f"{files.folder} contains {min(foreign).name!r}, which belongs to no cascade there",
             hint=f"{action}; graphcut deletes only what it made",
@@ -250,10 +255,10 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
     if not manifest.exists():
         return []
     if not force:
-        other = "choose another folder with -o, or " if files.weights == "copy" else ""
+        other = "choose another folder with `output`, or " if files.weights == "copy" else ""
         raise UsageError(
             f"{files.folder if files.weights == 'copy' else manifest} already exists",
-            hint=f"{other}add --force to replace it",
+            hint=f"{other}add `force=True` to replace it",
         )
     found = read_manifest(manifest)
     names = [part.file for part in found.parts] + [SHARDED_FILE] * (found.parts[0].rank is not None)
@@ -265,13 +270,30 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
     return [manifest, *(path for path in paths if path.resolve().parent == manifest.parent)]
 
 
+def _is_alike(files: PreparedFiles, manifest: Path) -> bool:
+    """Whether a manifest has all that the one to be written will have, digests of weights left out."""
+    try:
+        found = [read_manifest(manifest), _manifest(files, [{} for _ in files.parts])]
+    except GraphcutError:
+        return False
+    parts = [[replace_fields(part, data={n: d.bytes for n, d in part.data.items()}) for part in m.parts] for m in found]
+    old, new = (replace_fields(one, parts=own) for one, own in zip(found, parts, strict=True))
+    return bool(old == new)
+
+
+def _is_held(new: Path, target: Path) -> bool:
+    """Whether the folder `target` has each file of the folder `new`, with the same bytes."""
+    pairs = ((file, target / file.name) for file in new.iterdir())
+    return all(there.is_file() and cmp(file, there, shallow=False) for file, there in pairs)
+
+
 def _check_space(files: PreparedFiles, target: Path) -> None:
     folder = target if target.exists() else target.parent
     free = shutil.disk_usage(folder).free
     if files.bytes_to_write > free:
         raise GraphcutError(
             f"the parts need {size(files.bytes_to_write)}, but {folder} has {size(free)} free",
-            hint="choose another disk with -o, or don't copy the weights: --weights share",
+            hint="choose another disk with `output`, or don't copy the weights: `weights='share'`",
         )
 
 
@@ -365,7 +387,7 @@ def _devices(files: PreparedFiles) -> Sequence[Device]:
 
 
 def describe(files: PreparedFiles) -> list[str]:
-    """The files that `write` would write, one line each, for `--dry-run`."""
+    """The files that `write` would write, one line each."""
     lines = []
     for part in files.parts:
         nodes = count(len(part.model.graph.node), "node")

@@ -77,7 +77,7 @@ def fetch(
     output = Path(output)
     place, name = source_of(source)
     if Path(source).resolve() in {output.resolve(), (output / name).resolve()}:
-        raise UsageError(f"{output} is the folder of the cascade itself", hint="choose another folder with -o")
+        raise UsageError(f"{output} is the folder of the cascade itself", hint="choose another folder with `output`")
     manifest = _tried(partial(place.whole, name, _MOST_BYTES["manifest"]), f"{name} of {source}")
     try:
         with _claim(output, name, manifest) as path:
@@ -118,12 +118,12 @@ def _tried(read: Callable[[], bytes], what: str) -> bytes:
 def _claim(output: Path, name: str, manifest: bytes) -> Iterator[Path]:
     """The manifest in the folder, which has nothing but what was fetched of this cascade; undone after an error."""
     if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent}", hint="make it first, or choose another with -o")
+        raise UsageError(f"there is no folder {output.parent}", hint="make it first, or choose another with `output`")
     is_new = not output.exists()
     output.mkdir(exist_ok=True)
     path = output / name if (output / name).exists() else output / (name + _UNFINISHED)
     if (path.exists() and path.read_bytes() != manifest) or (not path.exists() and any(output.iterdir())):
-        raise UsageError(f"{output} has files that are not of this cascade", hint="choose another folder with -o")
+        raise UsageError(f"{output} has files that are not of this cascade", hint="choose another folder with `output`")
     if not path.exists():
         with replacing(path) as new:
             new.write_bytes(manifest)
@@ -143,7 +143,7 @@ def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -
         return [cascade.parts[k] for k in sorted(set(range(count) if parts is None else parts))]
     devices = {part.device for part in cascade.parts if part.device is not None}
     if device not in devices:
-        known = ", ".join(sorted(devices)) or "no devices: split with --cluster, or fetch some with --part"
+        known = ", ".join(sorted(devices)) or "no devices: split with `Across`, or fetch some with `parts`"
         hint = f"the parts are for {known}"
         raise UsageError(f"no part is for the device {device!r}", hint=did_you_mean(device, devices) + hint)
     return [part for part in cascade.parts if part.device == device]
@@ -159,7 +159,7 @@ def _blocks(cascade: Cascade, part: Part) -> Iterator[_Block]:
         if data.digest is None:
             raise CascadeError(
                 f"the weights of {part.file} have no digest, so they can't be fetched in pieces",
-                hint="split again with --digest, or copy the weights",
+                hint="split again with `digest=True`, or copy the weights",
             )
         ranges = ranges_of_blocks(data.digest.ranges)
         for own, expected in zip(ranges, data.digest.blocks, strict=True):
@@ -174,7 +174,7 @@ def _check_space(output: Path, blocks: Sequence[_Block]) -> None:
     if needed > free:
         raise GraphcutError(
             f"the weights need {size(needed)} more, but {output} has {size(free)} free",
-            hint="choose another disk with -o, or fewer parts",
+            hint="choose another disk with `output`, or fewer parts",
         )
 
 

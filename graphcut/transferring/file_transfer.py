@@ -168,7 +168,9 @@ class PartStore:
                 remove_unused(folder)
 
     def _no_room(self, error: OSError) -> RunError:
-        hint = "make room there (XDG_CACHE_HOME of the Ray node sets the place), or copy the parts there: graphcut pack"
+        hint = (
+            "make room there (XDG_CACHE_HOME of the Ray node sets the place), or put the parts there with `fetch(...)`"
+        )
         return RunError(f"parts can't be received in {self._cache}: {error.strerror}", hint=hint)
 
 

@@ -39,7 +39,7 @@ class FileVerification(Product):
     def gap(self) -> str:
         """What could not be compared; empty if nothing."""
         parts = count(len(self.undigested), "part")
-        return f"weights of {parts} have no digest: split with --digest" if self.undigested else ""
+        return f"weights of {parts} have no digest: only their sizes were compared" if self.undigested else ""
 
     def __str__(self) -> str:
         answer = f"the files {'are' if self else 'are not'} what the manifest says"

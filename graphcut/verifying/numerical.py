@@ -82,7 +82,7 @@ def run_whole(
         raise
     except Exception as error:
         raise RunError(
-            f"ONNX Runtime refuses the whole model: {ort_message(error)}", hint="feed it with --inputs"
+            f"ONNX Runtime refuses the whole model: {ort_message(error)}", hint="feed it with `inputs`"
         ) from error
 
 

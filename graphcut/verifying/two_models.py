@@ -93,7 +93,9 @@ def compare_models(
 def _generated(model: Model, seed: int) -> Sequence[Mapping[str, object]]:
     found = accepted_inputs(model, seed=seed, sizes=model.dims)
     if not found.feeds:
-        raise RunError(f"{model.path.name} rejects the generated inputs: {found.refusal}", hint="give yours: --inputs")
+        raise RunError(
+            f"{model.path.name} rejects the generated inputs: {found.refusal}", hint="give yours as `inputs`"
+        )
     return found.feeds
 
 

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
+
+from onnx import ModelProto
 
 from ..core.errors import CascadeError, ModelError, RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
@@ -68,7 +70,7 @@ class Verification(Product):
         text += f", {count(proof.replicas, 'replica')}" if proof.replicas else ""
         text += f", {proof.approximate:,} of them approximate" if proof.approximate else ""
         text += f", {count(proof.halves, 'tensor')} sent as float16" if proof.halves else ""
-        return f"{text}, {count(proof.given_states, 'state')} as given with --state" if proof.given_states else text
+        return f"{text}, {count(proof.given_states, 'state')} as given" if proof.given_states else text
 
     @property
     def numbers_summary(self) -> str:
@@ -89,8 +91,8 @@ class Verification(Product):
 
 
 def verify(
-    model: ModelLike,
-    cascade: CascadeLike | Model,
+    model: ModelLike | CascadeLike,
+    cascade: CascadeLike | Model | None = None,
     *,
     inputs: Sequence[Mapping[str, object]] = (),
     seed: int = 0,
@@ -100,7 +102,8 @@ def verify(
     """Verify that `cascade` computes what `model` computes: by structure, and by running both.
 
     Args:
-        model: the model that was split or sharded, or its path. For a cascade of ranks the model that was sharded.
+        model: the model that was split or sharded, or its path. For a cascade of ranks the model that was sharded. May
+            be left out, as in `verify(cascade)`, if it is still where the cascade says that it was.
         cascade: the cascade or its path; or a sharded model or the path of its .onnx file.
         inputs: sets of inputs to run both on; by default two sets of different sizes are generated.
         seed: seed of the generated inputs.
@@ -111,10 +114,11 @@ def verify(
         CascadeError: `cascade` was split from another model.
         RunError: the model refuses `inputs`. (If it refuses generated ones, the result says so.)
     """
-    model = load(model)
-    if isinstance(cascade, Model) or (isinstance(cascade, str | Path) and Path(cascade).suffix == ".onnx"):
-        return _verify_sharded(model, load(cascade), inputs, seed, optimized=optimized, structural_only=structural_only)
-    cascade = open_cascade(cascade)
+    is_alone = cascade is None
+    cascade = _opened(model if cascade is None else cascade)
+    model = load(original_of(cascade) if is_alone else cast("ModelLike", model))
+    if isinstance(cascade, Model):
+        return _verify_sharded(model, cascade, inputs, seed, optimized=optimized, structural_only=structural_only)
     if cascade.parts[0].rank is not None and graph_digest(model.proto) != cascade.manifest.source.graph:
         sharded = load(cascade.source)
         whole = _verify_sharded(model, sharded, inputs, seed, optimized=optimized, structural_only=structural_only)
@@ -123,7 +127,7 @@ def verify(
     if graph_digest(model.proto) != cascade.manifest.source.graph:
         raise CascadeError(
             f"{cascade.path.parent} was not cut from {model.path}: the graphs differ",
-            hint="name the model it was cut from with --model, or split again",
+            hint="name the model it was cut from with `model`, or split again",
         )
     proof = prove(model, cascade)
     if structural_only or not proof.holds:
@@ -131,6 +135,13 @@ def verify(
     sizes = {**cascade.manifest.given_dims, **model.dims}
     ran = _ran(model, inputs, seed, sizes, partial(compare, model, cascade, optimized=optimized))
     return Verification(proof, *ran, _reason(model, proof, ran[0], optimized=optimized))
+
+
+def _opened(given: ModelLike | CascadeLike) -> Cascade | Model:
+    is_model = isinstance(given, Model | ModelProto) or (
+        isinstance(given, str | Path) and Path(given).suffix == ".onnx"
+    )
+    return load(cast("ModelLike", given)) if is_model else open_cascade(cast("CascadeLike", given))
 
 
 def _verify_sharded(
@@ -177,30 +188,34 @@ def _together(whole: Verification, parts: Verification) -> Verification:
     return Verification(proof, (*whole.runs, *parts.runs), *(next(filter(None, pair), "") for pair in texts))
 
 
-def original_of(sharded: Model) -> Path:
-    """The path of the model that was sharded, by the metadata of the sharded one.
+def original_of(cascade: Cascade | Model) -> Path:
+    """The path of the model that a cascade was split from, or that a sharded model or its ranks were sharded from.
 
-    A UsageError if they don't say it, a ModelError if there is no such file.
+    The manifest or the metadata of the sharded model say it; a UsageError if they don't. Whether it is still the same
+    model is not checked.
+
+    Raises:
+        GraphcutError: there is no such file.
     """
-    note = sharding_note(sharded.proto)
+    if isinstance(cascade, Cascade):
+        source = find_source(cascade)
+        return source if cascade.parts[0].rank is None else original_of(load(source))
+    note = sharding_note(cascade.proto)
     if note is None:
         raise UsageError(
-            f"{sharded.path} is a model, not a cascade, and does not say which model it was sharded from",
-            hint="name that model with --model FILE",
+            f"{cascade.path} is a model, not a cascade, and does not say which model it was sharded from",
+            hint="name that model with `model`",
         )
-    path = Path(os.path.normpath(sharded.path.parent.resolve() / note.model))
+    path = Path(os.path.normpath(cascade.path.parent.resolve() / note.model))
     if not path.exists():
-        raise ModelError(f"the model that was sharded is not at {path}", hint="name it with --model FILE")
+        raise ModelError(f"the model that was sharded is not at {path}", hint="name it with `model`")
     return path
 
 
 def find_source(cascade: Cascade) -> Path:
-    """The path of the model that a cascade was split from, by its manifest; a CascadeError if there is no such file.
-
-    `verify` checks that it is still the same model.
-    """
+    """The path of the model that the parts are of, by the manifest; a CascadeError if there is no such file."""
     if not cascade.source.exists():
-        raise CascadeError(f"the model that was cut is not at {cascade.source}", hint="name it with --model FILE")
+        raise CascadeError(f"the model that was cut is not at {cascade.source}", hint="name it with `model`")
     return cascade.source
 
 

@@ -335,7 +335,7 @@ def _joined(pieces: Sequence[Future[Outputs]], join: Callable[[Sequence[Outputs]
         except RunError as error:
             joined.set_exception(error)
         except ValueError as error:
-            hint = "leave out --micro-batch: the outputs for this input have unexpected sizes"
+            hint = "leave out `micro_batch`: the outputs for this input have unexpected sizes"
             joined.set_exception(RunError(f"the outputs of micro-batches don't fit together: {error}", hint=hint))
 
     for piece in pieces:

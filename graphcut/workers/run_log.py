@@ -213,7 +213,7 @@ def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: 
         with replacing(path) as new:
             new.write_bytes(raw)
     except OSError as error:
-        raise RunError(f"{path} can't be written: {error.strerror or error}", hint="choose another --trace") from None
+        raise RunError(f"{path} can't be written: {error.strerror or error}", hint="choose another `path`") from None
 
 
 def _events(log: RunLog, parts: Sequence[str], workers: Sequence[str]) -> Iterator[dict[str, Any]]:

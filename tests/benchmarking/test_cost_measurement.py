@@ -244,7 +244,7 @@ def test_a_model_that_refuses_generated_inputs_is_an_error(opened: Open) -> None
     model = opened(model_of(nodes, [floats("x", 2)], [floats("y", 7919)], [shape]))
     with pytest.raises(RunError, match="refuses generated inputs") as caught:
         measure(model, rounds=1)
-    assert caught.value.hint == "feed it with --inputs"
+    assert caught.value.hint == "feed it with `inputs`"
 
 
 def test_zero_rounds_are_refused(opened: Open) -> None:

@@ -192,7 +192,7 @@ def test_verify_of_a_model_that_was_not_sharded_is_misuse(run: Run, llm: Path) -
     assert (result.code, *result.error) == (
         2,
         f"{llm} is a model, not a cascade, and does not say which model it was sharded from",
-        "name that model with --model FILE",
+        "name that model with --model",
     )
 
 
@@ -270,12 +270,12 @@ def test_every_command_takes_a_folder_or_a_manifest(run: Run, own_parts: Path, t
         (
             ("demo", "unet", "-o", "FOLDER/u.onnx", "--layers", "3"),
             "demo 'unet' has no option 'layers'",
-            "omit it: this demo has the option `external` alone",
+            "omit it: this demo has the option 'external' alone",
         ),
         (
             ("demo", "llm", "-o", "FOLDER/q.onnx", "--layers", "0"),
             "option 'layers' of demo 'llm': expected `int` >= 1",
-            "see `graphcut demo --help`",
+            "`graphcut demo --help` lists what it has",
         ),
         (
             ("demo", "llm", "-o", "MODEL"),
@@ -285,7 +285,7 @@ def test_every_command_takes_a_folder_or_a_manifest(run: Run, own_parts: Path, t
         (
             ("split", "MODEL", "--at-nodes", MIDDLE, "--weights", "share", "-o", "FOLDER/x"),
             "parts that share weights must be in the folder of llm.onnx, not in FOLDER/x",
-            "leave -o out (the parts then go to FOLDER), or copy the weights with --weights copy -o FOLDER/x",
+            "leave -o out (the parts then go to FOLDER), or copy the weights with --weights copy",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

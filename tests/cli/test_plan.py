@@ -191,7 +191,7 @@ ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --
             "--num-splits 2 --cost-model no.csv",
             ("there is no file no.csv", "cost models that come with .*Phi-3.5-mini.*"),
         ),
-        ("--plan no.json", ("no.json can't be read: No such file or directory", "`graphcut plan MODEL .* -o FILE` .*")),
+        ("--plan no.json", ("no.json can't be read: No such file or directory", "`graphcut plan MODEL -o FILE` .*")),
         ("--cluster no.toml", ("no.toml can't be read: No such file or directory", "name a TOML file .*")),
         ("--cluster CLUSTER --objective decode --in-flight 0", ("0 sequences can't be in flight", ".*1 or more")),
         ("--num-splits 2 --tokens 0", (".*'--tokens'.*", ".*--help.*")),

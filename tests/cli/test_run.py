@@ -329,7 +329,7 @@ def test_random_inputs_need_the_original_model(run: Run, own_parts: Path, tmp_pa
     model = own_parts.with_name("llm.onnx")
     model.rename(tmp_path / "moved.onnx")
     words = ("run", own_parts, "--inputs", "random", "-o", tmp_path / "out.npz")
-    assert run(*words).error == (f"the model that was cut is not at {model}", "name it with --model FILE")
+    assert run(*words).error == (f"the model that was cut is not at {model}", "name it with --model")
     assert run(*words, "--model", tmp_path / "moved.onnx").code == 0
 
 

@@ -73,9 +73,14 @@ def test_shared_parts_are_named_by_their_manifest(run: Run, own_llm: Path) -> No
 
 
 def test_an_existing_cascade_is_replaced_only_with_force(run: Run, own_llm: Path, own_parts: Path) -> None:
-    result = run("split", own_llm, "--at-nodes", MIDDLE)
+    again = run("split", own_llm, "--at-nodes", MIDDLE)
+    assert (again.code, f"note: {own_parts} had these files already" in again.err.splitlines()) == (0, True)
+    other = "split", own_llm, "--at-nodes", "/model/layers.0/add_1"
+    result = run(*other)
     assert (result.code, result.error[0]) == (2, f"{own_parts} already exists")
-    assert run("split", own_llm, "--at-nodes", "/model/layers.0/add_1", "-f", "-q").code == 0
+    assert "or add --force" in result.error[1]
+    replaced = run(*other, "-f")
+    assert (replaced.code, "had these files already" in replaced.err) == (0, False)
 
 
 def test_what_a_killed_split_left_is_removed_with_a_note(run: Run, own_llm: Path) -> None:

@@ -466,7 +466,7 @@ def test_files_may_be_missing_when_only_the_manifest_is_read(folder: Path) -> No
 def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
     caught = refusal(tmp_path, CascadeError)
     assert str(caught) == f"{tmp_path} has no cascade.json"
-    assert caught.hint == "name the folder or the manifest that `graphcut split` made"
+    assert caught.hint == "name the folder or the manifest that `split(...)` made"
 
 
 def test_for_a_folder_with_shared_weights_the_manifest_is_suggested(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_planning_reads_the_cluster_file_without_faults_and_failures(read: Read)
         ('[[faults]]\ndevice = "a"\n[[faults]]\ndevice = "a"', ": there are 2 faults of a"),
         (
             "[[faults]]\nloss = 0.5",
-            ": faults[0]: a fault names either a `device` or the two devices `between` which a link is",
+            ": faults[0]: a fault names either a 'device' or the two devices 'between' which a link is",
         ),
         (
             '[[faults]]\ndevice = "a"\nloss = 1',

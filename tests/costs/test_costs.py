@@ -204,7 +204,7 @@ def test_a_model_that_is_not_a_decoder_has_no_profiles(opened: Open) -> None:
     assert decoder_sizes(model) is None
     with pytest.raises(UsageError, match=r"model\.onnx is not a decoder: none of its inputs is a cache") as caught:
         profile_dims(model, "decode", 16)
-    assert "for others give --dim NAME=NUMBER" in caught.value.hint
+    assert "for others give `dims`" in caught.value.hint
 
 
 def test_prefill_fills_an_empty_cache_and_decode_adds_one_token(opened: Open) -> None:

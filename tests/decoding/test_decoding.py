@@ -238,7 +238,7 @@ def test_an_unknown_state_can_be_named(tmp_path: Path) -> None:
     assert blind.manifest.states == ()
     with pytest.raises(RunError, match=r"reads float32\[batch,16\] 'h', and it is not known what to feed") as caught:
         generate(blind, PROMPTS, max_tokens=NUMBER)
-    assert "--state h=OUTPUT" in caught.value.hint
+    assert "`states`" in caught.value.hint
 
     def step(_past: int, now: Sequence[int]) -> Feeds:
         return {"input_ids": np.array(now)}
@@ -513,7 +513,7 @@ def test_the_hint_for_an_unknown_size_is_an_option(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, proto), 1, states={"h": "g"})
     with pytest.raises(RunError, match="the size 'width' of the state 'h' is not known") as caught:
         generate(cascade, PROMPTS, max_tokens=NUMBER)
-    assert caught.value.hint == "give it with --dim width=N"
+    assert caught.value.hint == "give it with `dims`"
     known = cut(written(tmp_path, with_a_state_of_its_own()), 1, states={"h": "g"})
     expected = generate(known, PROMPTS, max_tokens=NUMBER).all()
     assert generate(cascade, PROMPTS, max_tokens=NUMBER, dims={"width": WIDTH}).all() == expected

@@ -164,7 +164,7 @@ def test_existing_maps_are_replaced_only_with_force(model: Path, tmp_path: Path)
     two = cut(model, ("second",))
     with pytest.raises(UsageError, match="already exists") as error:
         export_lingualinked(two, folder)
-    assert error.value.hint == "choose another folder with -o, or add --force"
+    assert error.value.hint == "choose another folder with `output`, or add `force=True`"
     export_lingualinked(two, folder, force=True)
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == ["module0", "module1"]
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

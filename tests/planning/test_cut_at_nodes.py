@@ -426,7 +426,7 @@ def test_no_name_at_all_is_refused() -> None:
         rows(drawn("a: x", "y: a"))
 
 
-LISTING = "`graphcut analyze MODEL --cuts` lists the cut points"
+LISTING = "`analyze(...).cut_points` lists the cut points"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def whole_bytes(analysis: Analysis) -> int:
 
 def smallest_in(error: PlanError) -> list[int]:
     """The budgets that a hint names: as it was asked, and with layers cut."""
-    return [int(number) for number in re.findall(r"--memory (\d+)", error.hint)]
+    return [int(number) for number in re.findall(r"`Within\((\d+)\)`", error.hint)]
 
 
 @pytest.mark.parametrize("layers", ["whole", "cut"])
@@ -202,7 +202,7 @@ def test_layers_are_divided_evenly(parts: int, named: Named) -> None:
 def test_a_model_that_repeats_nothing_has_no_layers_to_count(named: Named) -> None:
     with pytest.raises(UsageError, match="repeats no layer") as caught:
         plan(named("unet"), Into(2, "layers"))
-    assert caught.value.hint == "balance --by time, bytes or flops"
+    assert caught.value.hint == "balance `by` time, bytes or flops"
 
 
 def test_tied_embeddings_count_in_both_parts(named: Named) -> None:

@@ -396,7 +396,7 @@ def test_a_device_in_a_plan_without_a_cluster_is_refused(decoder: Analysis, tmp_
     path = edited(tmp_path / "plan.json", lambda plan: plan["parts"][1].update(device={"name": "pi"}))
     with pytest.raises(UsageError, match="part 1 names the device 'pi', but this plan is for no cluster") as caught:
         replay(decoder, path)
-    assert "--cluster FILE" in caught.value.hint
+    assert "`Across`" in caught.value.hint
 
 
 def test_a_part_without_a_device_in_a_plan_for_a_cluster_is_refused(decoder: Analysis, tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_a_missing_plan_file_is_a_record_error(analysis: Analysis, tmp_path: Pat
         with pytest.raises(RecordError) as caught:
             replay(analysis, place)
         assert str(caught.value) == f"{place} can't be read: {why}"
-        assert caught.value.hint == "`graphcut plan MODEL ... -o FILE` writes one"
+        assert caught.value.hint == "`save_plan(...)` writes one"
 
 
 @pytest.mark.parametrize(

@@ -270,7 +270,7 @@ def test_a_part_that_does_not_load_is_an_error_that_names_it(cascade: Cascade) -
     manifest = msgspec.structs.replace(cascade.manifest, parts=(cascade.parts[0], part, cascade.parts[2]))
     with pytest.raises(RunError, match=r"part-1\.onnx can't be loaded: ") as caught:
         graphcut.run(Cascade(cascade.path, manifest), {"x": X})
-    assert caught.value.hint == "`graphcut verify` checks a cascade"
+    assert caught.value.hint == "`verify(...)` checks a cascade"
     assert "\n" not in str(caught.value)
 
 

@@ -615,7 +615,7 @@ def test_a_plan_without_cluster_is_spread_over_the_devices_in_order(
     assert scenario.seconds[0][0] > scenario.seconds[1][0] > made.metrics[0].run_s
     with pytest.raises(UsageError, match="the plan was not made for a cluster") as caught:
         scenario_of_plan(made, model, None)
-    assert caught.value.hint == "name a file that lists devices with --cluster"
+    assert caught.value.hint == "name one with `cluster`"
 
 
 def test_empty_tensors_take_no_time() -> None:

@@ -68,7 +68,7 @@ def test_an_error_says_which_inputs_are_missing_and_where_else_one_can_start(tmp
     model, output = two_branches(tmp_path), tmp_path / "sub.onnx"
     with pytest.raises(UsageError, match=r"'w' also needs 'z', 'mask'") as caught:
         graphcut.extract(model, output, inputs="relu", outputs="w")
-    assert caught.value.hint == "add them to --from, or start later: --from a,b1,b0,mask"
+    assert caught.value.hint == "add them to `inputs`, or start later, at `inputs='a,b1,b0,mask'`"
     assert ends(graphcut.extract(model, output, inputs=["a", "b1", "b0", "mask"], outputs="w")) == (
         ("a", "b1", "b0", "mask"),
         ("w",),

@@ -267,8 +267,11 @@ def test_a_second_split_into_the_same_folder_is_refused_while_the_first_writes(n
 
 
 def test_one_of_three_splits_into_a_new_folder_wins(net: Path) -> None:
-    words = [sys.executable, "-m", "graphcut", "split", str(net), "--at-nodes", "m1"]
-    splits = [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    words = [sys.executable, "-m", "graphcut", "split", str(net), "--at-nodes"]
+    splits = [
+        subprocess.Popen([*words, at], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for at in ("m0", "m1", "m0,m1")
+    ]
     said = [split.communicate(timeout=60)[1] for split in splits]
     assert sorted(split.returncode for split in splits) == [0, 2, 2], said
     assert sorted(path.name for path in net.parent.iterdir()) == ["net.onnx", "net.parts"]

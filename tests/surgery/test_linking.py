@@ -141,7 +141,7 @@ def test_files_that_readers_of_onnx_would_refuse_are_refused(decoder: Path) -> N
     (decoder.parent / "elsewhere").mkdir()
     with pytest.raises(UsageError, match="can't refer to") as caught:
         graphcut.link(decoder, decoder.parent / "hf", decoder.parent / "elsewhere" / "linked.onnx")
-    assert caught.value.hint == f"write it into {(decoder.parent / 'hf').resolve()} with -o, or a folder above"
+    assert caught.value.hint == f"write it into {(decoder.parent / 'hf').resolve()} with `output`, or a folder above"
 
 
 def test_a_cache_whose_files_are_links_is_linked_from_the_folder_that_has_both(decoder: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_cache_whose_files_are_links_is_linked_from_the_folder_that_has_both(d
         (home / "snapshots" / "1" / file.name).symlink_to(f"../../blobs/{file.name}")
     with pytest.raises(UsageError, match="can't refer to") as caught:
         graphcut.link(decoder, home / "snapshots" / "1", home / "snapshots" / "1" / "linked.onnx")
-    assert caught.value.hint == f"write it into {home.resolve()} with -o, or a folder above"
+    assert caught.value.hint == f"write it into {home.resolve()} with `output`, or a folder above"
     linking = graphcut.link(decoder, home / "snapshots" / "1", home / "linked.onnx")
     assert len(linking.copied) == 1
     assert graphcut.verify(decoder, graphcut.split(linking.path, Into(2), weights="share"))

@@ -284,7 +284,7 @@ def test_another_folder_is_refused_for_shared_weights(inline: Path, tmp_path: Pa
     with pytest.raises(UsageError, match=r"parts that share weights must be in the folder of net\.onnx") as caught:
         cut(inline, "m0", output=goal, weights="share")
     assert caught.value.hint == (
-        f"leave -o out (the parts then go to {tmp_path}), or copy the weights with --weights copy -o {goal}"
+        f"leave `output` out (the parts then go to {tmp_path}), or copy the weights with `weights='copy'`"
     )
     assert list(holdings(tmp_path)) == ["net.onnx"]
 
@@ -304,7 +304,7 @@ def test_shared_weights_behind_a_link_are_refused(inline: Path, tmp_path: Path) 
     (tmp_path / "snapshot" / "net.onnx").symlink_to("../blobs/abc")
     with pytest.raises(UsageError, match="link") as caught:
         cut(tmp_path / "snapshot" / "net.onnx", "m0", weights="share")
-    assert "--weights copy" in caught.value.hint
+    assert "`weights='copy'`" in caught.value.hint
     assert list(holdings(tmp_path / "snapshot")) == ["net.onnx"]
 
 
@@ -342,9 +342,32 @@ def test_an_existing_cascade_is_not_replaced_without_force(inline: Path) -> None
         cut(inline, "m1")
     assert (str(caught.value), caught.value.hint) == (
         f"{root} already exists",
-        "choose another folder with -o, or add --force to replace it",
+        "choose another folder with `output`, or add `force=True` to replace it",
     )
     assert holdings(root) == before
+
+
+@pytest.mark.parametrize("weights", ["copy", "share"])
+def test_the_same_split_again_changes_nothing_and_needs_no_force(external: Path, weights: Storage) -> None:
+    first = cut(external, "m1", weights=weights)
+    before = {path: (path.stat().st_ino, path.read_bytes()) for path in first.root.iterdir() if path.is_file()}
+    assert cut(external, "m1", weights=weights) == first
+    assert {path: (path.stat().st_ino, path.read_bytes()) for path in first.root.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("changed", ["part", "weights", "model"])
+def test_what_was_changed_since_is_not_taken_for_the_same_split(external: Path, changed: str) -> None:
+    """A part, its weights, or those of the model: the existing files stay as they are."""
+    cascade = cut(external, "m1")
+    (data,) = (file for file, _ in graphcut.load(external).data.values())
+    file = {"part": cascade.root / "part-0.onnx", "weights": cascade.root / "part-0.onnx.data", "model": data}[changed]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    before = holdings(cascade.root)
+    with pytest.raises(UsageError, match="already exists"):
+        cut(external, "m1")
+    assert holdings(cascade.root) == before
 
 
 def test_shared_parts_are_not_replaced_without_force(inline: Path) -> None:
@@ -353,7 +376,7 @@ def test_shared_parts_are_not_replaced_without_force(inline: Path) -> None:
     with pytest.raises(UsageError, match="already exists") as caught:
         cut(inline, "m1", weights="share")
     assert holdings(inline.parent) == before
-    assert "--force" in caught.value.hint
+    assert "`force=True`" in caught.value.hint
     assert "another folder" not in caught.value.hint, "another folder is refused for shared weights"
 
 
@@ -475,7 +498,7 @@ def test_too_little_disk_is_refused_before_anything_is_written(inline: Path, mon
     monkeypatch.setattr(splitting, "scratch_folder", lambda *_: pytest.fail("something is written"))
     with pytest.raises(GraphcutError, match=r"the parts need 3\.\d+ KiB, but .* has 2\.93 KiB free") as caught:
         cut(inline, "m0")
-    assert "--weights share" in caught.value.hint
+    assert "`weights='share'`" in caught.value.hint
     assert list(holdings(inline.parent)) == ["net.onnx"]
 
 
@@ -749,7 +772,7 @@ def test_merging_overwrites_nothing_without_force(
     (tmp_path / name).write_text("mine")
     with pytest.raises(UsageError, match=f"{name} already exists") as caught:
         graphcut.merge(cascade, tmp_path / "whole.onnx")
-    assert caught.value.hint == "choose another name with -o, or add --force"
+    assert caught.value.hint == "choose another name with `output`, or add `force=True`"
     assert (tmp_path / name).read_text() == "mine"
     graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
     assert sorted(file.name for file in tmp_path.glob("whole*")) == ["whole.onnx", "whole.onnx.data"]

@@ -271,7 +271,7 @@ def test_weights_without_digests_are_refused(linked: Cascade, tmp_path: Path) ->
     graphcut.split(home / "net.onnx", Into(2), weights="share")
     with pytest.raises(CascadeError, match="have no digest") as caught:
         graphcut.fetch(home / "net.cascade.json", tmp_path / "out")
-    assert caught.value.hint == "split again with --digest, or copy the weights"
+    assert caught.value.hint == "split again with `digest=True`, or copy the weights"
 
 
 def test_a_folder_with_other_files_is_left_alone(copied: Cascade, tmp_path: Path) -> None:

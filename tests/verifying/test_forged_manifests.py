@@ -87,11 +87,11 @@ FORGED = [
     ("reads", exchange("reads", 3, 4), "the manifest gives reads as"),
     ("optional", put("optional", []), "the manifest gives optional as [], but it is ['shift']"),
     ("writes", exchange("writes", 0, 1), "the manifest gives writes as"),
-    ("tensors", drop("tensors/0"), "`tensors` lacks 'x'"),
+    ("tensors", drop("tensors/0"), "'tensors' lacks 'x'"),
     ("tensors", lambda record: record["tensors"].append(ODD), "lists 'z' in tensors, where it does not belong"),
     ("tensors/dtype", put("tensors/0/dtype", "int8"), "gives tensors['x'].dtype as 'int8', but it is 'float32'"),
     ("tensors/shape", put("tensors/0/shape", [2, 16]), "gives tensors['x'].shape as [2, 16], but it is ['n', 16]"),
-    ("tensors/name", put("tensors/0/name", "z"), "`tensors` lacks 'x'"),
+    ("tensors/name", put("tensors/0/name", "z"), "'tensors' lacks 'x'"),
     ("states", drop("states/0"), f"the manifest lacks {KEY!r} in states"),
     ("states", lambda record: record["states"].append(NO_STATE), "lists 'x' in states, where it does not belong"),
     (
@@ -104,10 +104,10 @@ FORGED = [
     ("states/axis", put("states/0/axis", 0), f"the manifest gives states[{KEY!r}].axis as 0, but it is 1"),
     ("states/start", put("states/0/start", ["n", 1, 16]), f"the manifest gives states[{KEY!r}].start as ['n', 1, 16]"),
     ("states/is_shareable", put("states/0/is_shareable", True), "is_shareable as True, but it is False"),
-    ("devices", drop("devices/1"), "which `devices` does not list"),
+    ("devices", drop("devices/1"), "which 'devices' does not list"),
     ("devices", lambda record: record["devices"].append(DEVICE), "['left', 'middle', 'right', 'left'], but its parts"),
     ("devices", exchange("devices", 0, 1), "['middle', 'left', 'right'], but its parts are for ['left', 'middle'"),
-    ("devices/name", put("devices/0/name", "elsewhere"), "which `devices` does not list"),
+    ("devices/name", put("devices/0/name", "elsewhere"), "which 'devices' does not list"),
     ("parts", exchange("parts", 0, 1), "before any part writes it"),
     ("parts", drop("parts/2"), "before any part writes it"),
     ("parts/file", exchange_files, "it writes ['second'], but the manifest lists ['first']"),
@@ -185,7 +185,7 @@ def test_each_field_of_a_manifest_is_forged_above() -> None:
 def test_states_that_are_said_to_be_given_are_counted(cascade: Cascade) -> None:
     edit_manifest(cascade.path, declare_swapped_states)
     report = graphcut.verify(cascade.source, graphcut.open_cascade(cascade.path), structural_only=True)
-    assert report.structure_summary.endswith("2 states as given with --state")
+    assert report.structure_summary.endswith("2 states as given")
 
 
 # What another version of onnx or ONNX Runtime would have inferred

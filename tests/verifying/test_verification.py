@@ -53,7 +53,7 @@ def test_given_inputs_that_the_model_refuses_are_an_error(model: Model, cascade:
         graphcut.verify(model, cascade, inputs=[{"x": np.ones((2, 3), F32)}])
     with pytest.raises(RunError, match=r"ONNX Runtime refuses the whole model: .*x") as caught:
         graphcut.verify(model, cascade, inputs=[{}])
-    assert caught.value.hint == "feed it with --inputs"
+    assert caught.value.hint == "feed it with `inputs`"
 
 
 def test_a_model_that_refuses_all_inputs_is_reported_and_proved(tmp_path: Path) -> None:
@@ -84,7 +84,16 @@ def test_another_model_is_refused_by_its_digest(cascade: Cascade, tmp_path: Path
     onnx.save(other, tmp_path / "other.onnx")
     with pytest.raises(CascadeError, match=r"model\.parts was not cut from .*other\.onnx: the graphs differ") as caught:
         graphcut.verify(graphcut.load(tmp_path / "other.onnx"), cascade)
-    assert caught.value.hint == "name the model it was cut from with --model, or split again"
+    assert caught.value.hint == "name the model it was cut from with `model`, or split again"
+
+
+def test_a_cascade_alone_is_verified_against_the_model_that_it_names(model: Model, cascade: Cascade) -> None:
+    assert graphcut.verify(cascade, inputs=[X])
+    assert graphcut.verify(cascade.root, structural_only=True)
+    model.path.unlink()
+    with pytest.raises(CascadeError, match=r"the model that was cut is not at .*model\.onnx") as caught:
+        graphcut.verify(cascade)
+    assert caught.value.hint == "name it with `model`"
 
 
 def test_a_copy_of_the_model_is_accepted(model: Model, cascade: Cascade, tmp_path: Path) -> None:
@@ -93,7 +102,7 @@ def test_a_copy_of_the_model_is_accepted(model: Model, cascade: Cascade, tmp_pat
     model.path.rename(copy)
     with pytest.raises(CascadeError, match=r"is not at .*model\.onnx") as caught:
         find_source(cascade)
-    assert caught.value.hint == "name it with --model FILE"
+    assert caught.value.hint == "name it with `model`"
     assert graphcut.verify(graphcut.load(copy), cascade, inputs=[X])
 
 

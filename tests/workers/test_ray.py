@@ -662,7 +662,7 @@ def test_an_error_names_a_missing_part_and_where_it_belongs(tmp_path: Path, devi
     cascade.file(cascade.parts[2]).unlink()
     with pytest.raises(RunError, match=rf"^part-2\.onnx is {where}$") as caught:
         list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
-    assert caught.value.hint == f"`graphcut pack --device {device}` makes it: copy that to {made.root.resolve()} there"
+    assert caught.value.hint == f"`fetch(..., device={device!r})` makes it: copy that to {made.root.resolve()} there"
 
 
 @pytest.mark.usefixtures("machines")

@@ -646,7 +646,7 @@ def test_a_request_that_ends_its_worker_three_times_fails_and_others_go_on(*, qu
     error = found.answers[1]
     assert isinstance(error, RunError)
     assert str(error) == "input 1 ended its worker 3 times in p1 (it crashed)"
-    assert error.hint == "leave it out; `graphcut run` goes on without it with --on-error skip"
+    assert error.hint == "leave it out; or go on without it with `on_error='skip'`"
     expected = by_hand(script.units, ["t2"], feeds(4))
     assert [found.answers[i] for i in (0, 2, 3)] == [expected[i] for i in (0, 2, 3)]
 
@@ -829,7 +829,7 @@ def test_the_hint_for_a_hung_worker_is_a_longer_deadline() -> None:
     """Loading takes 1 s."""
     with pytest.raises(RunError, match=r"is lost \(it hung\)") as caught:
         play(Script(row(1), 1), workers_with([0]), feeds(1), ["t1"], deadline_s=0.5)
-    assert caught.value.hint == "give it longer (--deadline) if it is only slow, or plan again without it"
+    assert caught.value.hint == "give it longer (`deadline_s`) if it is only slow, or plan again without it"
 
 
 def test_a_worker_that_never_loads_is_lost_after_its_fourth_death() -> None:

@@ -79,7 +79,7 @@ def plan_across(
     """
     problem.check_pins(len(goal.cluster.devices))
     if goal.in_flight < 1:
-        raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use --in-flight 1 or more")
+        raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use `in_flight` of 1 or more")
     evaluator = ClusterEvaluator.of(problem, goal, seconds, ranks)
     load, classes, pairs, bound = evaluator.load, evaluator.classes, evaluator.pairs, evaluator.lower_bound()
     evaluator, states = _with_few_sets(evaluator)
@@ -367,7 +367,7 @@ def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[Devi
         return PlanError("no plan puts every node on a device that can run it", hint="add a device that can run all")
     hint = "give devices more memory, or add one"
     if problem.keeps_layers:
-        hint += "; or let layers be cut with --inside-layers"
+        hint += "; or let layers be cut with `Limits(inside_layers=True)`"
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     largest = max(c.memory_bytes for c in classes)

@@ -65,17 +65,17 @@ def _check(problem: PlanningProblem, goal: Across) -> None:
     if goal.objective != "throughput":
         raise UsageError(
             f"several parts on a device don't help the objective {goal.objective}",
-            hint="leave --interleave out, or use --objective throughput",
+            hint="leave `interleave` out, or use `objective='throughput'`",
         )
     if problem.pins:
         raise UsageError(
-            "nodes can't be pinned to parts of an interleaved plan", hint="leave out --pin, or --interleave"
+            "nodes can't be pinned to parts of an interleaved plan", hint="leave out `pins`, or `interleave`"
         )
     if len(goal.cluster.devices) > MOST_DEVICES:
         raise UsageError(
             f"interleaved plans are for at most {MOST_DEVICES} devices, and the cluster has "
             f"{len(goal.cluster.devices)}",
-            hint="leave --interleave out",
+            hint="leave `interleave` out",
         )
 
 

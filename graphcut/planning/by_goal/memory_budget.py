@@ -26,7 +26,7 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
     division fits, the hint of the PlanError names the smallest budget that does.
     """
     if goal.memory_bytes < 1:
-        raise UsageError(f"a part can't have {goal.memory_bytes} bytes", hint="allow more, such as --memory 512MiB")
+        raise UsageError(f"a part can't have {goal.memory_bytes} bytes", hint="allow more, such as `Within('512MiB')`")
     load = _workload(problem, goal)
     evaluator = _BudgetEvaluator(problem, goal)
     found = search(load, evaluator, marked=problem.pins, lower_bound=_lower_bound(load, goal))
@@ -93,7 +93,7 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, smallest
     budget = size(goal.memory_bytes)
     if smallest <= goal.memory_bytes:
         return PlanError(f"parts of {budget} are possible, but not with these pins", hint="leave a pin out")
-    hint = f"the smallest budget that works is --memory {int(smallest)} ({size(int(smallest))})"
+    hint = f"the smallest budget that works is `Within({int(smallest)})` ({size(int(smallest))})"
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     if needed <= goal.memory_bytes:

@@ -28,7 +28,7 @@ def parts_of_heads(graph: Graph, goal: Heads) -> Parts:
     if len(parts) < 2:
         raise PlanError(
             "these outputs share all their nodes: no head can be cut off",
-            hint="`graphcut analyze MODEL` lists the outputs; name those that belong together like --heads a,b+c",
+            hint="`analyze(...)` lists the outputs; name those that belong together in one group of `Heads`",
         )
     return parts
 

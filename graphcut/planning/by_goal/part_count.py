@@ -99,7 +99,7 @@ def _work(problem: PlanningProblem, by: Measure, seconds: Sequence[float]) -> li
         case "layers":
             repeat = problem.analysis.repeat
             if repeat is None:
-                raise UsageError("this model repeats no layer to count", hint="balance --by time, bytes or flops")
+                raise UsageError("this model repeats no layer to count", hint="balance `by` time, bytes or flops")
             marked = {next(node for node in block if node in problem.home) for block in repeat.blocks}
             return [float(node in marked) for node in problem.graph.flow]
 
@@ -125,5 +125,5 @@ def _impossible(problem: PlanningProblem, goal: Into) -> PlanError:
     if problem.limits.avoid:
         hint += ", or avoid less"
     if problem.keeps_layers:
-        hint += ", or let layers be cut with --inside-layers"
+        hint += ", or let layers be cut with `Limits(inside_layers=True)`"
     return PlanError(f"the model can be cut into {count(groups, 'part')} at most, not into {goal.parts}", hint=hint)

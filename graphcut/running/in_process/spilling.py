@@ -94,7 +94,7 @@ class SpillStore:
             raise RunError(
                 f"tensors that wait between parts don't fit into memory, and {folder} can't store them{full}: "
                 f"{error.strerror or error}",
-                hint="set TMPDIR to a folder on a larger disk, allow more with --memory, or run fewer inputs at once",
+                hint="set TMPDIR to a folder on another disk, allow more with `memory_bytes`, or run fewer inputs",
             ) from None
         self._files[key] = path, tuple(value.shape())
         self._written += 1

@@ -208,7 +208,7 @@ class ProcessExecutor(Executor):
 def _spawn(owner: str, folders: Sequence[str]) -> _WorkerProcess:
     """Start a process in a session of its own, so that Ctrl-C in the terminal reaches the hub only."""
     if not sys.executable or getattr(sys, "frozen", False):  # a frozen program would start itself
-        raise RunError("there is no Python interpreter here to start workers with", hint="run it with --via threads")
+        raise RunError("there is no Python interpreter here to start workers with", hint="run it with `via='threads'`")
     ours, theirs = socket.socketpair()
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
         ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _PIPE_TIMEOUT_S, 0))

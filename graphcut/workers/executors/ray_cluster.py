@@ -132,7 +132,7 @@ class RayCluster:
             if not (asks_for_token or insecure):
                 raise RunError(
                     f"the Ray cluster at {address} asks for no token: whoever reaches it can run code on its machines",
-                    hint="restart Ray everywhere with RAY_AUTH_MODE=token (--insecure accepts it as it is)",
+                    hint="restart Ray everywhere with RAY_AUTH_MODE=token (`insecure=True` accepts it as it is)",
                 )
             # With a token that is here, this process would refuse what machines without one send it.
             with _environment(_NO_STATISTICS, mode="token" if asks_for_token else "disabled"):

@@ -23,7 +23,6 @@ from ray import exceptions  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import GraphcutError, RunError
 from ...core.manifest import Cascade, Part
-from ...core.text import shell_word
 from ...core.units import size
 from ...core.version import __version__
 from ...running.sampling import TOKENS
@@ -376,7 +375,7 @@ class RayExecutor(Executor):
         if any(actor.is_dead and self._names[actor.worker] == device for actor in [*self._actors.values()]):
             return RunError(f"{part.file} is {where}, and {device}, its device, is lost", hint=hint)
         if device is not None:
-            hint = f"`graphcut pack --device {shell_word(device)}` makes it: copy that to {root} there"
+            hint = f"`fetch(..., device={device!r})` makes it: copy that to {root} there"
         return RunError(f"{part.file} is {where}", hint=hint)
 
     def _send(self, actor: _Actor, index: int) -> None:

@@ -86,7 +86,7 @@ def make_executor(
                 if (error.name or "").partition(".")[0] != "ray":
                     raise
                 hint = "pip install 'graphcut[ray]'"
-                raise UsageError("`ray` needs Ray, which is not installed", hint=hint) from None
+                raise UsageError("'ray' needs Ray, which is not installed", hint=hint) from None
             return RayAndThreads(cascade, config, states, [worker.name for worker in workers])
 
 

@@ -462,7 +462,7 @@ class Scheduler:
             worker.deaths = 0  # the request is to blame
             names = ", ".join(self._routing.parts[part].name for part in step.parts)
             message = f"{state.title} ended its worker {MAX_KILLS} times in {names} ({worker.death_reason})"
-            hint = "leave it out; `graphcut run` goes on without it with --on-error skip"
+            hint = "leave it out; or go on without it with `on_error='skip'`"
             self._fail(state, RunError(message, hint=hint))
         elif first in state.reported:
             self._restart(state)  # others went on with what a repeated step would make again: parts may draw numbers

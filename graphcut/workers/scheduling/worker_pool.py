@@ -259,7 +259,7 @@ class WorkerPool:
         others = f"no other worker has memory for {needed}" if has_others else f"no worker is left for {needed}"
         return RunError(
             f"{worker.name} is lost ({worker.death_reason}), and {others}",
-            hint="give it longer (--deadline) if it is only slow, or plan again without it"
+            hint="give it longer (`deadline_s`) if it is only slow, or plan again without it"
             if worker.death_reason == _HUNG
             else "bring the device back, or plan again without it",
         )
