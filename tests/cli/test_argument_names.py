@@ -42,7 +42,7 @@ def test_the_library_names_no_option(path: Path) -> None:
 
 def arguments() -> dict[str, str]:
     """What hints of the library name in backticks, each with the file that does."""
-    found = {}
+    found = dict[str, str]()
     for path in LIBRARY:
         for is_doc, text in texts(path):
             if not is_doc and "`" in text:
