@@ -362,9 +362,9 @@ def test_corrupted_bytes_are_refused_or_make_no_difference(scratch: Path, place:
         (put(["a"], "parts", 2, "writes"), "part 2 writes 'a', which is already written"),
         (put(["y", "ghost"], "writes"), "no part writes 'ghost', an output of the model"),
         (put([], "parts"), "no part writes 'y', an output of the model"),
-        (lambda content: content["tensors"].pop(2), "`tensors` lacks 'skip'"),
-        (lambda content: content["tensors"].clear(), "`tensors` lacks 'a'"),
-        (put(["y", "ghost"], "parts", 2, "writes"), "`tensors` lacks 'ghost'"),
+        (lambda content: content["tensors"].pop(2), "'tensors' lacks 'skip'"),
+        (lambda content: content["tensors"].clear(), "'tensors' lacks 'a'"),
+        (put(["y", "ghost"], "parts", 2, "writes"), "'tensors' lacks 'ghost'"),
         (put([], "reads"), "part 0 reads 'x' before any part writes it"),
     ],
 )
@@ -380,9 +380,9 @@ def test_a_part_that_writes_again_what_another_wrote_is_refused(folder: Path) ->
 
 
 def test_an_input_that_no_part_reads_has_its_type_listed_too(folder: Path) -> None:
-    """Whoever feeds the cascade has to know it; `tensors` lists the model's own inputs and outputs."""
+    """Whoever feeds the cascade has to know it; 'tensors' lists the model's own inputs and outputs."""
     spoil(folder, put(["x", "unused"], "reads"))
-    assert str(refusal(folder, CascadeError)) == f"{folder / MANIFEST}: `tensors` lacks 'unused'"
+    assert str(refusal(folder, CascadeError)) == f"{folder / MANIFEST}: 'tensors' lacks 'unused'"
 
 
 def test_a_tensor_with_two_types_is_refused(folder: Path) -> None:
