@@ -6,9 +6,9 @@ import doctest
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 import graphcut
+
+from cases import each
 
 PACKAGE = Path(graphcut.__file__).parent
 MODULES = [
@@ -18,7 +18,7 @@ MODULES = [
 ]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@each("name", MODULES)
 def test_the_examples_of_a_module_run(name: str) -> None:
     result = doctest.testmod(import_module(name))
     assert result.attempted > 0

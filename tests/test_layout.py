@@ -17,6 +17,8 @@ import pytest
 import graphcut
 from graphcut import demos
 
+from cases import each
+
 PACKAGE = Path(graphcut.__file__).parent
 LAYERS = (
     {"core"},
@@ -111,14 +113,14 @@ def outside_imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@each("path", FILES)
 def test_imports_run_downwards(path: Path) -> None:
     module = module_of(path)
     used = {parts[0] for parts in relative_imports(path) if parts} - {module}
     assert {name for name in used if LAYER[name] >= LAYER[module]} == set()
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(PACKAGE)))
+@each("folder", FOLDERS)
 def test_what_lies_in_one_folder_imports_without_a_cycle(folder: Path) -> None:
     here = folder.relative_to(PACKAGE).parts
     depth = len(here)
@@ -137,7 +139,7 @@ def test_core_holds_what_both_sides_of_the_manifest_need_and_nothing_else() -> N
     assert {path.stem for path in (PACKAGE / "core").glob("*.py")} == CORE_FILES
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@each("path", FILES)
 def test_large_packages_are_imported_where_they_are_needed_alone(path: Path) -> None:
     used = outside_imports(path)
     module = module_of(path)

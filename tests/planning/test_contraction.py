@@ -8,10 +8,10 @@ import itertools
 import random
 from collections.abc import Sequence
 
-import pytest
-
 from graphcut.core.graph import Graph, Node
 from graphcut.planning.contraction import contract
+
+from cases import seeded
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -70,21 +70,20 @@ def circle(groups: Sequence[set[int]], edges: Sequence[tuple[int, int]]) -> tupl
     return None
 
 
-@pytest.mark.parametrize("seed", range(0, 400, 20))
+@seeded(200, together=50)
 def test_groups_are_the_finest_without_a_cycle_and_in_topological_order(seed: int) -> None:
-    for number in range(seed, seed + 20):
-        draw = random.Random(number)
-        total = draw.randint(1, 9)
-        reads = [sorted({draw.randrange(i) for _ in range(draw.randint(0, 3))}) if i else [] for i in range(total)]
-        nodes = [i for i in range(total) if draw.random() < 0.9] or [0]
-        together = [draw.sample(range(total), min(total, draw.randint(1, 3))) for _ in range(draw.randint(0, 3))]
-        ordered = [tuple(draw.sample(range(total), 2)) for _ in range(draw.randint(0, 2))] if total > 1 else []
-        groups = contract(graph_of(*reads), nodes, together, ordered)  # type: ignore[arg-type]
-        assert set(map(frozenset, groups)) == slow_contract(reads, nodes, together, ordered)  # type: ignore[arg-type]
-        assert all(list(group) == sorted(group) for group in groups)
-        home = {node: i for i, group in enumerate(groups) for node in group}
-        edges = [(a, b) for b, row in enumerate(reads) for a in row] + ordered
-        assert all(home[a] <= home[b] for a, b in edges if a in home and b in home)
+    draw = random.Random(seed)
+    total = draw.randint(1, 9)
+    reads = [sorted({draw.randrange(i) for _ in range(draw.randint(0, 3))}) if i else [] for i in range(total)]
+    nodes = [i for i in range(total) if draw.random() < 0.9] or [0]
+    together = [draw.sample(range(total), min(total, draw.randint(1, 3))) for _ in range(draw.randint(0, 3))]
+    ordered = [tuple(draw.sample(range(total), 2)) for _ in range(draw.randint(0, 2))] if total > 1 else []
+    groups = contract(graph_of(*reads), nodes, together, ordered)  # type: ignore[arg-type]
+    assert set(map(frozenset, groups)) == slow_contract(reads, nodes, together, ordered)  # type: ignore[arg-type]
+    assert all(list(group) == sorted(group) for group in groups)
+    home = {node: i for i, group in enumerate(groups) for node in group}
+    edges = [(a, b) for b, row in enumerate(reads) for a in row] + ordered
+    assert all(home[a] <= home[b] for a, b in edges if a in home and b in home)
 
 
 def test_a_node_between_two_nodes_of_a_group_joins_it() -> None:

@@ -25,6 +25,7 @@ from graphcut.planning.goals import Objective
 from graphcut.planning.planner import plan, with_metrics
 from graphcut.sharding.rank_costs import RankCosts
 
+from cases import seeded
 from conftest import floats, model_of
 
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "decode")
@@ -84,7 +85,7 @@ def all_plans(analysis: Analysis, goal: Across, costs: Costs, most_ranks: int) -
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("seed", range(6))
+@seeded(3)
 def test_a_plan_is_the_best_of_all_divisions_on_all_devices_and_groups(
     seed: int, overlap: Overlap, tmp_path: Path
 ) -> None:
@@ -106,7 +107,7 @@ def test_a_plan_is_the_best_of_all_divisions_on_all_devices_and_groups(
         assert (1 / bound if objective == "decode" else bound) <= best * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(3)
 def test_a_plan_that_avoids_or_pins_a_node_is_the_best_of_those_that_do(seed: int, tmp_path: Path) -> None:
     draw = random.Random(seed)
     (tmp_path / "model.onnx").write_bytes(chain(draw).SerializeToString())

@@ -28,6 +28,8 @@ from graphcut.simulating.simulator import latency_of, simulate
 from graphcut.solving.transfers import DRIVER, SentTensor, request_times
 from graphcut.workers.scheduling.requests import ScheduledPart
 
+from cases import seeded
+
 KB = 1000
 RATE = 1000.0 * KB
 """The bandwidth of each link in these tests, in bytes/s. Tensors are too large to travel in messages."""
@@ -408,7 +410,7 @@ def test_availability_follows_from_mean_up_and_down_times() -> None:
     assert all(one.answered == 2000 for one in found)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@seeded(4)
 def test_every_request_is_answered_or_given_up_whatever_fails(seed: int) -> None:
     """A graph of parts with branches and residuals, on pairs of devices that fail and recover, over lossy links."""
     draw = random.Random(seed)  # noqa: S311 - a net, no secret
@@ -538,7 +540,7 @@ def test_a_plan_keeps_its_devices_and_predicted_times(model: graphcut.Model, ana
     assert [scenario.seconds[device][i] for i, device in enumerate(at)] == pytest.approx(predicted)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@seeded(20, together=5)
 def test_a_chain_takes_the_time_that_is_planned_for_it(seed: int) -> None:
     """The time of one request to rounding; between two, too, where no device waits for what others do.
 

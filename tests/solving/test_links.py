@@ -23,6 +23,8 @@ from graphcut.planning.problem import PlanningProblem
 from graphcut.solving.instance import Hyperedges, Workload
 from graphcut.solving.transfers import request_times, transfers_of
 
+from cases import seeded
+
 __all__ = ("problem_for",)
 OBJECTIVES: tuple[tuple[Objective, int], ...] = (("throughput", 1), ("latency", 1), ("decode", 3))
 OVERLAPS: tuple[Overlap, ...] = ("none", "all")
@@ -218,9 +220,7 @@ def value(objective: Objective, in_flight: int, period: float, latency: float) -
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize(
-    "seed", [*range(25), 52, 95, 104, 116, 625]
-)  # the last ones: small tensors that are late, object stores
+@seeded(10, 52, 95, 104, 116, 625, together=5)  # the last ones: small tensors that are late, object stores
 def test_no_plan_is_better_on_any_links(
     seed: int, overlap: Overlap, problem_for: Callable[..., PlanningProblem]
 ) -> None:
@@ -241,7 +241,7 @@ def test_no_plan_is_better_on_any_links(
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("seed", range(8))
+@seeded(4, together=4)
 def test_every_plan_has_the_times_of_the_rules(seed: int, overlap: Overlap) -> None:
     draw = random.Random(seed)
     load = random_chain_or_graph(draw, 5, 3)
@@ -255,7 +255,7 @@ def test_every_plan_has_the_times_of_the_rules(seed: int, overlap: Overlap) -> N
             assert (times.period_s, times.latency_s) == pytest.approx(reference(load, division, row, cluster))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@seeded(3)
 def test_twelve_linked_devices_are_planned_with_a_valid_bound(
     seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:

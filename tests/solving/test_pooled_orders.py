@@ -19,6 +19,8 @@ from graphcut.solving.order_ideals import between_cuts, ideal_tables, pooled_tab
 from graphcut.solving.search import search
 from graphcut.solving.topological_orders import orders as topological_orders
 
+from cases import seeded
+
 PARTS = 4
 
 
@@ -60,7 +62,7 @@ def test_plans_over_all_orders_together_are_close_to_the_optimum(monkeypatch: py
     assert sum(gap == 0 for gap in gaps) >= 36
 
 
-@pytest.mark.parametrize("seed", range(10))
+@seeded(4)
 def test_what_is_brought_between_two_cuts_is_an_order_ideal(seed: int) -> None:
     load = wide_load(seed)
     predecessors, _ = load.edges

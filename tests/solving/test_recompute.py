@@ -26,6 +26,7 @@ from graphcut.planning.planner import plan
 from graphcut.planning.replicable import replicable_nodes
 from graphcut.solving.recompute import Recomputed, TransferPrices, recompute, repeated
 
+from cases import each, seeded
 from conftest import Draw, floats, model_of
 
 HEAVY = (1 << 20) + 1
@@ -148,35 +149,35 @@ def emptied_by(case: Case, repeated: Mapping[int, frozenset[int]]) -> frozenset[
     return frozenset(n for part, row in enumerate(case.rows) if part not in home.values() for n in row)
 
 
-@pytest.mark.parametrize("seed", range(0, 400, 10))
+@seeded(100, together=25)
 def test_a_part_repeats_the_cheapest_set_of_nodes_and_of_equal_ones_the_smallest(seed: int) -> None:
-    for case in (Case.of(random.Random(number)) for number in range(seed, seed + 10)):
-        _, found = recompute(case.graph, case.rows, lambda _, case=case: case.prices, case.kept)  # type: ignore[misc]
-        assert {entry.part: frozenset(entry.nodes) for entry in found} == least_sets(case)
-        for entry in found:
-            own = case.rows[entry.part]
-            before, after = case.received(own), case.received({*own, *entry.nodes})
-            sizes = case.prices.tensor_bytes
-            assert set(entry.tensors) == before - after
-            assert entry.saved_bytes == sum(sizes[name] for name in before) - sum(sizes[name] for name in after)
-            assert entry.cost_s == sum(case.prices.run_s[n] for n in entry.nodes)
+    case = Case.of(random.Random(seed))
+    _, found = recompute(case.graph, case.rows, lambda _: case.prices, case.kept)
+    assert {entry.part: frozenset(entry.nodes) for entry in found} == least_sets(case)
+    for entry in found:
+        own = case.rows[entry.part]
+        before, after = case.received(own), case.received({*own, *entry.nodes})
+        sizes = case.prices.tensor_bytes
+        assert set(entry.tensors) == before - after
+        assert entry.saved_bytes == sum(sizes[name] for name in before) - sum(sizes[name] for name in after)
+        assert entry.cost_s == sum(case.prices.run_s[n] for n in entry.nodes)
 
 
-@pytest.mark.parametrize("seed", range(0, 400, 20))
+@seeded(100, together=25)
 def test_the_parts_still_compute_every_output_and_repeat_no_forbidden_node(seed: int) -> None:
-    for case in (Case.of(random.Random(number)) for number in range(seed, seed + 20)):
-        rows, found = recompute(case.graph, case.rows, lambda _, case=case: case.prices, case.kept)  # type: ignore[misc]
-        made = partition(case.graph, rows)
-        assert len(made.blocks) == len(case.rows)
-        times = {n: sum(n in row for row in rows) for n in case.graph.flow}
-        assert min(times.values()) >= 1
-        stateful = {n for n in case.graph.flow if case.graph.nodes[n].is_stateful}
-        assert all(times[n] == 1 for n in case.kept | stateful)
-        # What stands in the rows is needed there: `partition` finds no idle copy to leave out.
-        assert [sorted({*block.nodes, *block.replicas}) for block in made.blocks] == [sorted(row) for row in rows]
-        for entry in found:
-            kept_tensors = set(made.blocks[entry.part].reads)
-            assert kept_tensors.isdisjoint(entry.tensors)
+    case = Case.of(random.Random(seed))
+    rows, found = recompute(case.graph, case.rows, lambda _: case.prices, case.kept)
+    made = partition(case.graph, rows)
+    assert len(made.blocks) == len(case.rows)
+    times = {n: sum(n in row for row in rows) for n in case.graph.flow}
+    assert min(times.values()) >= 1
+    stateful = {n for n in case.graph.flow if case.graph.nodes[n].is_stateful}
+    assert all(times[n] == 1 for n in case.kept | stateful)
+    # What stands in the rows is needed there: `partition` finds no idle copy to leave out.
+    assert [sorted({*block.nodes, *block.replicas}) for block in made.blocks] == [sorted(row) for row in rows]
+    for entry in found:
+        kept_tensors = set(made.blocks[entry.part].reads)
+        assert kept_tensors.isdisjoint(entry.tensors)
 
 
 def test_a_mask_that_is_cheap_to_compute_is_recomputed() -> None:
@@ -275,7 +276,7 @@ SLOW_AND_FAST = Cluster(devices=(Device(name="slow", link_bytes_per_s=5e7), Devi
 
 
 @pytest.mark.parametrize("goal", [Heads(), Across(SLOW_AND_FAST, "bytes")], ids=["heads", "across"])
-@pytest.mark.parametrize("width", range(30, 121, 10))
+@each("width", (30, 50, 60, 70, 80, 120))
 def test_a_node_is_repeated_if_it_runs_faster_than_its_output_takes_over_both_links(
     width: int, goal: Heads | Across, opened: Draw
 ) -> None:
@@ -293,9 +294,9 @@ def test_a_node_is_repeated_if_it_runs_faster_than_its_output_takes_over_both_li
 
 
 def random_model(draw: random.Random) -> ModelProto:
-    """Up to 24 nodes on float32[4,6]; every node can read everything, and two thirds of them read little."""
+    """Up to 16 nodes on float32[4,6]; every node can read everything, and two thirds of them read little."""
     standing, nodes = ["x", "y", "z"], []
-    for i in range(draw.randint(6, 24)):
+    for i in range(draw.randint(6, 16)):
         op = draw.choice(("Add", "Mul", "Sub", "Relu", "Tanh", "Sigmoid", "Neg", "weighted"))
         reads = draw.sample(standing, 2 if op in {"Add", "Mul", "Sub"} else 1)
         if op == "weighted":
@@ -310,7 +311,7 @@ def random_model(draw: random.Random) -> ModelProto:
     return model_of(nodes, inputs, ends, used)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@seeded(4)
 def test_parts_that_recompute_are_bit_identical(seed: int, opened: Draw, tmp_path: Path) -> None:
     model = opened(random_model(random.Random(seed)))
     analysis = graphcut.analyze(model)

@@ -15,14 +15,14 @@ from sub_models import check_extract
 import graphcut
 from graphcut import Model, UsageError, demos
 
+from cases import each
 from conftest import floats, model_of
 from hazards import HAZARDS
 
 RUNNING = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).runs}
 
 
-@pytest.mark.parametrize("name", RUNNING)
-@pytest.mark.parametrize("weights", ["copy", "share"])
+@each(("name", "weights"), [(name, ("copy", "share")[i % 2]) for i, name in enumerate(RUNNING)], together=8)
 def test_random_sub_models_of_each_hazard_compute_what_the_whole_does(name: str, weights: str, tmp_path: Path) -> None:
     model = graphcut.load(RUNNING[name].write(tmp_path))
     folder = tmp_path if weights == "share" else tmp_path / "copies"
@@ -32,7 +32,7 @@ def test_random_sub_models_of_each_hazard_compute_what_the_whole_does(name: str,
             check_extract(model, feeds, np.random.default_rng(seed), folder / "sub.onnx")
 
 
-@pytest.mark.parametrize("name", RUNNING)
+@each("name", RUNNING, together=16)
 def test_every_tensor_of_a_hazard_can_be_exposed(name: str, tmp_path: Path) -> None:
     """With the outputs of the model, which stay what they are."""
     hazard = RUNNING[name]

@@ -26,6 +26,7 @@ from graphcut import At, Cascade, CascadeError, GraphcutError, Into, RunError, R
 from graphcut.core.manifest import open_present
 from graphcut.inputs.generating import generate_inputs
 
+from cases import seeded
 from conftest import LAYER_ENDS, floats, model_of
 
 EXACT = SessionConfig(optimize="none")
@@ -324,7 +325,7 @@ def test_a_part_whose_weights_are_incomplete_is_refused(copied: Cascade, tmp_pat
         open_present(tmp_path / "out")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@seeded(3)
 def test_parts_that_are_there_are_a_cascade_of_their_own(linked: Cascade, seed: int, tmp_path: Path) -> None:
     """Cut at random; of random parts, inputs and outputs are what goes in and out of them."""
     draw = random.Random(seed)  # noqa: S311 - the same parts each time

@@ -25,6 +25,8 @@ from graphcut.workers.scheduling.scheduler import Answer, Scheduler
 from graphcut.workers.scheduling.state_recovery import StepHistory
 from graphcut.workers.scheduling.worker_pool import WorkerState
 
+from cases import seeded
+
 LOAD_S = 1.0
 Moment = Callable[[], Event | None]
 
@@ -1207,7 +1209,7 @@ def trouble(script: Script, draw: random.Random, workers: int) -> None:
         script.lose_at(draw.uniform(0, 20), lambda number: (number * 0.618) % 1 < share)  # noqa: B023 - one of many
 
 
-@pytest.mark.parametrize("seed", range(300))
+@seeded(60, together=20)
 def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     units, outputs = random_units(draw)
@@ -1229,7 +1231,7 @@ def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None
     assert answers == [f"input {n} is wrong" if n in bad else answer for n, answer in enumerate(expected)]
 
 
-@pytest.mark.parametrize("seed", range(100))
+@seeded(40, together=20)
 def test_ranks_with_states_are_exact_whichever_workers_die(seed: int) -> None:
     """Each of three phases has a part for each of two ranks, which read what all ranks wrote in the phase before."""
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
@@ -1247,7 +1249,7 @@ def test_ranks_with_states_are_exact_whichever_workers_die(seed: int) -> None:
     assert found.answers == by_hand(units, ["joined"], requests)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@seeded(40, together=20)
 def test_sequences_are_exact_whichever_workers_die(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     units = row(draw.randint(1, 5))

@@ -1,0 +1,77 @@
+"""Several cases of a claim in one test, and random ones, as many as are asked for.
+
+`scripts/fuzz` sets GRAPHCUT_FUZZ, the number of random cases of each test that draws some.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FUZZ = int(os.environ.get("GRAPHCUT_FUZZ", "0"))
+
+Test = Callable[..., None]
+
+
+def each(names: str | tuple[str, ...], cases: Iterable[Any], *, together: int = 10**6) -> Callable[[Test], Test]:
+    """A test that runs `together` cases as one item; a failure names its case.
+
+    It takes what `pytest.mark.parametrize` takes. It is for cases that need little time. Each has a `tmp_path` of its
+    own; other fixtures are shared by the cases of an item.
+    """
+    listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    rows = [dict(zip(listed, case if len(listed) > 1 else (case,), strict=True)) for case in cases]
+    assert rows
+    taken_as = "_".join((*listed, "cases"))
+    items = {start: rows[start : start + together] for start in range(0, len(rows), together)}
+
+    def decorate(test: Test) -> Test:
+        @wraps(test)
+        def run_several(**fixtures: Any) -> None:  # noqa: ANN401 - of any type
+            _run(test, fixtures.pop(taken_as), fixtures)
+
+        taken = signature(test)
+        kept = [parameter for name, parameter in taken.parameters.items() if name not in listed]
+        own = Parameter(taken_as, Parameter.KEYWORD_ONLY)
+        run_several.__signature__ = taken.replace(parameters=[*kept, own])  # type: ignore[attr-defined]
+        return pytest.mark.parametrize(taken_as, items.values(), ids=map(str, items))(run_several)
+
+    return decorate
+
+
+def seeded(usual: int, *failed: int, together: int = 1) -> Callable[[Test], Test]:
+    """A test that runs for each `seed` below `usual`, and for those at which it `failed` once.
+
+    An item has so many seeds `together`: a test that takes milliseconds draws many. `scripts/fuzz` tries more seeds.
+    """
+    seeds = dict.fromkeys([*range(FUZZ or usual), *failed])
+    return lambda test: pytest.mark.fuzz(each("seed", seeds, together=together)(test))
+
+
+def _run(test: Test, rows: Iterable[Mapping[str, object]], fixtures: dict[str, Any]) -> None:
+    """Run a test for all rows of arguments.
+
+    Raises:
+        AssertionError: or another error of the test; several of them as a group. Each has a note with its case.
+    """
+    errors: list[Exception] = []
+    folder: Path | None = fixtures.get("tmp_path")
+    for i, row in enumerate(rows):
+        if folder is not None:
+            fixtures["tmp_path"] = folder / f"case{i}"
+            fixtures["tmp_path"].mkdir()
+        try:
+            test(**fixtures, **row)
+        except Exception as error:  # noqa: BLE001 - raised below
+            error.add_note("case: " + ", ".join(f"{name}={value!r}" for name, value in row.items()))
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ExceptionGroup(f"{len(errors)} cases fail", errors)
