@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -19,14 +19,18 @@ FUZZ = int(os.environ.get("GRAPHCUT_FUZZ", "0"))
 Test = Callable[..., None]
 
 
-def each(names: str | tuple[str, ...], cases: Iterable[Any], *, together: int = 10**6) -> Callable[[Test], Test]:
+def each(
+    names: str | tuple[str, ...], cases: Iterable[Any], *, ids: Iterable[str] = (), together: int = 10**6
+) -> Callable[[Test], Test]:
     """A test that runs `together` cases as one item; a failure names its case.
 
     It takes what `pytest.mark.parametrize` takes. It is for cases that need little time. Each has a `tmp_path` of its
     own; other fixtures are shared by the cases of an item.
     """
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    rows = [dict(zip(listed, case if len(listed) > 1 else (case,), strict=True)) for case in cases]
+    values = [dict(zip(listed, case if len(listed) > 1 else (case,), strict=True)) for case in cases]
+    texts = list(ids) or [", ".join(f"{name}={value!r}" for name, value in row.items()) for row in values]
+    rows = list(zip(texts, values, strict=True))
     assert rows
     taken_as = "_".join((*listed, "cases"))
     items = {start: rows[start : start + together] for start in range(0, len(rows), together)}
@@ -54,24 +58,42 @@ def seeded(usual: int, *failed: int, together: int = 1) -> Callable[[Test], Test
     return lambda test: pytest.mark.fuzz(each("seed", seeds, together=together)(test))
 
 
-def _run(test: Test, rows: Iterable[Mapping[str, object]], fixtures: dict[str, Any]) -> None:
-    """Run a test for all rows of arguments.
+def crossed(
+    names: tuple[str, str], firsts: Iterable[Any], seconds: Iterable[Any], *, times: int, together: int
+) -> Callable[[Test], Test]:
+    """A test that runs for each of `firsts` with so many of `seconds` in turn, and with all of them for `scripts/fuzz`.
+
+    It is for claims about two things that hardly depend on each other, such as a model and the shares of its ranks.
+    """
+    others = list(seconds)
+    times = len(others) if FUZZ else times
+    cases = [(one, others[(i * times + k) % len(others)]) for i, one in enumerate(firsts) for k in range(times)]
+    return lambda test: pytest.mark.fuzz(each(names, cases, together=together)(test))
+
+
+def _run(test: Test, rows: Sequence[tuple[str, Mapping[str, object]]], fixtures: dict[str, Any]) -> None:
+    """Run a test for all rows of arguments. It is skipped if all of them are.
 
     Raises:
         AssertionError: or another error of the test; several of them as a group. Each has a note with its case.
     """
     errors: list[Exception] = []
+    skipped: list[BaseException] = []
     folder: Path | None = fixtures.get("tmp_path")
-    for i, row in enumerate(rows):
+    for i, (text, row) in enumerate(rows):
         if folder is not None:
             fixtures["tmp_path"] = folder / f"case{i}"
             fixtures["tmp_path"].mkdir()
         try:
             test(**fixtures, **row)
+        except pytest.skip.Exception as reason:
+            skipped.append(reason)
         except Exception as error:  # noqa: BLE001 - raised below
-            error.add_note("case: " + ", ".join(f"{name}={value!r}" for name, value in row.items()))
+            error.add_note(f"case: {text}")
             errors.append(error)
     if len(errors) == 1:
         raise errors[0]
     if errors:
         raise ExceptionGroup(f"{len(errors)} cases fail", errors)
+    if skipped and len(skipped) == len(rows):
+        raise skipped[0]

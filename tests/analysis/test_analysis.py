@@ -21,6 +21,7 @@ from graphcut.analysis.repeated_blocks import find_repeat
 from graphcut.core.graph import Graph
 from graphcut.demos import write
 
+from cases import each
 from conftest import Draw, floats, model_of
 
 
@@ -322,7 +323,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("layers", [2, 3, 4, 5, 6])
+@each("layers", [2, 3, 4, 5, 6])
 def test_the_layers_of_a_decoder_are_recognized(layers: int, tmp_path: Path) -> None:
     write("llm", tmp_path / "llm.onnx", layers=layers, hidden=16, vocab=32)
     assert repeat_of(tmp_path / "llm.onnx") == f"{layers} \u00d7 layer, embedding before, norm and head after"

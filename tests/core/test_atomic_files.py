@@ -181,7 +181,7 @@ def test_a_file_of_others_with_the_name_of_a_new_one_undoes_everything(old: Path
 RENAMES = [(kind, at) for kind, count in (("os.rename", 4), ("ctypes.dlsym", 3)) for at in range(1, count + 1)]
 
 
-@pytest.mark.parametrize(("call", "at"), RENAMES, ids=str)
+@pytest.mark.parametrize(("call", "at"), RENAMES)
 def test_an_exchange_that_was_killed_is_undone_by_the_next_run(old: Path, call: str, at: int) -> None:
     killed(lambda: exchange(old), in_call=call, at=at)
     with pytest.warns(LeftoverWarning):

@@ -6,11 +6,12 @@ from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
-import pytest
 
 import graphcut
 from graphcut import demos
 from graphcut.core.product import Product, short_repr
+
+from cases import each
 
 RECORDS = [
     "Node",
@@ -47,7 +48,7 @@ class Listed(Product, msgspec.Struct, frozen=True):
     numbers: list[int]
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "text"),
     [
         (None, "None"),

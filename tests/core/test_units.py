@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from graphcut import UsageError
 from graphcut.core.units import count, duration, operations, parse_bytes, size
 
+from cases import each
+
 FACTORS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "meant"),
     [
         ("0", 0),
@@ -29,9 +31,7 @@ def test_a_size_means_what_people_mean_by_it(text: str, meant: int) -> None:
     assert parse_bytes(text) == meant
 
 
-@pytest.mark.parametrize(
-    "text", ["", "GB", "-1", "+1", "1e3", "1,000", "2 G", "2GBs", "1.", ".5", "1 2", "nan", "2 GB 3", "0x10"]
-)
+@each("text", ["", "GB", "-1", "+1", "1e3", "1,000", "2 G", "2GBs", "1.", ".5", "1 2", "nan", "2 GB 3", "0x10"])
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_bytes(text)
@@ -57,7 +57,7 @@ def test_a_size_longer_than_any_float_is_still_a_size() -> None:
     assert parse_bytes("9" * 400) == 10**400 - 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "said"),
     [
         (0, "0 B"),
@@ -87,7 +87,7 @@ def test_the_noun_follows_the_number() -> None:
     assert [count(number, "node") for number in (0, 1, 2, 1491)] == ["0 nodes", "1 node", "2 nodes", "1,491 nodes"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "said"),
     [
         (0, "0 µs"),
@@ -122,7 +122,7 @@ def test_a_duration_is_said_to_three_digits(seconds: float) -> None:
     assert abs(float(number) * factor - seconds) <= seconds * 0.00501
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "said"),
     [
         (0, "0 FLOP"),

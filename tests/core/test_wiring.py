@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from graphcut import GraphcutError, Tensor, TensorEdge, Wiring
 from graphcut.core.wiring import BITS, Dim, wire
 
+from cases import each
+
 
 @dataclass(frozen=True)
 class Row:
@@ -228,7 +230,7 @@ def tensor(dtype: str, shape: tuple[Dim, ...] | None) -> Tensor:
     return Tensor(name="t", dtype=dtype, shape=shape)
 
 
-@pytest.mark.parametrize(
+@each(
     ("dtype", "shape", "found"),
     [
         ("float32", (2, 3), (24, True)),
@@ -255,7 +257,7 @@ def test_what_a_tensor_takes(dtype: str, shape: tuple[Dim, ...] | None, found: t
     assert tensor(dtype, shape).bytes_for({"batch": 2}) == found
 
 
-@pytest.mark.parametrize("dtype", sorted(BITS))
+@each("dtype", sorted(BITS))
 def test_elements_are_packed_over_the_whole_tensor_and_not_row_by_row(dtype: str) -> None:
     assert tensor(dtype, (3, 5)).bytes_for({}) == (-(-15 * BITS[dtype] // 8), True)
 
@@ -279,7 +281,7 @@ def test_a_tensor_is_read_as_it_was_written(shape: tuple[Dim, ...] | None) -> No
     assert msgspec.json.decode(written, type=Tensor) == tensor("float32", shape)
 
 
-@pytest.mark.parametrize("wrong", [{"shape": [1.5]}, {"shape": [True]}, {"shape": "ab"}, {"dtype": None}, {"rank": 2}])
+@each("wrong", [{"shape": [1.5]}, {"shape": [True]}, {"shape": "ab"}, {"dtype": None}, {"rank": 2}])
 def test_a_tensor_of_another_form_is_not_read(wrong: Mapping[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"name": "t", "dtype": "float32", "shape": [1], **wrong}, Tensor)

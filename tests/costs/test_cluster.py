@@ -11,6 +11,8 @@ import pytest
 from graphcut import Cluster, Device, GraphcutError, NetworkLink, RecordError, read_cluster
 from graphcut.costs.cluster import ReliabilityModel, ScheduledFailure, read_simulated_cluster
 
+from cases import each
+
 Read = Callable[[str], Cluster]
 
 ALONE = '[[devices]]\nname = "a"\n'
@@ -91,10 +93,8 @@ def test_a_file_with_a_byte_order_mark_and_windows_line_ends_is_read(read: Read)
     assert read(f"\ufeff{PAIR}".replace("\n", "\r\n")) == read(PAIR)
 
 
-@pytest.mark.parametrize(
-    ("words", "number"), [('"1GB"', 10**9), ('"1GiB"', 2**30), ('"1500"', 1500), ("1500", 1500), ("1.5e9", 1.5e9)]
-)
-@pytest.mark.parametrize("field", ["memory_bytes", "bytes_per_s", "link_bytes_per_s"])
+@each(("words", "number"), [('"1GB"', 10**9), ('"1GiB"', 2**30), ('"1500"', 1500), ("1500", 1500), ("1.5e9", 1.5e9)])
+@each("field", ["memory_bytes", "bytes_per_s", "link_bytes_per_s"])
 def test_bytes_may_be_a_number_or_a_size_in_text(read: Read, field: str, words: str, number: float) -> None:
     assert getattr(read(f"{ALONE}{field} = {words}").devices[0], field) == number
 
@@ -119,7 +119,7 @@ def test_a_model_is_not_a_cluster(chain: Path) -> None:
         read_cluster(chain)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("[[devices\n", r" is not TOML: .* \(at line 1, column 10\)"),
@@ -140,7 +140,7 @@ def test_a_wrong_record_is_refused_with_its_location(refusal: Callable[[str], st
     assert re.fullmatch(said, refusal(text)), refusal(text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "hint"),
     [
         (f"{PAIR}memory = 1", "did you mean 'memory_bytes'? its fields are provider, provider_options, threads, "),
@@ -157,7 +157,7 @@ def test_where_a_field_is_unknown_the_known_ones_are_named(tmp_path: Path, text:
     assert caught.value.hint.startswith(hint)
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value"),
     [
         ("memory_bytes", "0"),
@@ -179,7 +179,7 @@ def test_a_device_with_an_impossible_value_is_refused_by_field_and_name(
     assert said.startswith(f": devices[1]: {field} of device 'b' can't be {value}: expected ")
 
 
-@pytest.mark.parametrize("words", ["lots", "", "4 G", "1e9"])
+@each("words", ["lots", "", "4 G", "1e9"])
 def test_text_that_is_not_a_size_is_refused_with_its_location(refusal: Callable[[str], str], words: str) -> None:
     """A file may hold many of them."""
     assert refusal(f'{PAIR}memory_bytes = "{words}"') == f": devices[1].memory_bytes: {words!r} is not a size"
@@ -188,7 +188,7 @@ def test_text_that_is_not_a_size_is_refused_with_its_location(refusal: Callable[
 # Links
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         (f'{PAIR}[[links]]\nbetween = ["a", "c"]\nbytes_per_s = 1', ": a link ends at 'c', which is not a device"),
@@ -277,7 +277,7 @@ def test_planning_reads_the_cluster_file_without_faults_and_failures(read: Read)
     assert found == read(FAULTY.partition("[[faults]]")[0])
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ('[[faults]]\ndevice = "c"', ": a failure names 'c', which is not a device"),

@@ -22,6 +22,7 @@ from graphcut.costs.matching import Coverage, apply_table, cover, spread
 from graphcut.costs.tables import REMAINDER, CostRow, CostTable, read_table, save_table, shipped_tables, table_of
 from graphcut.costs.weighing import weigh
 
+from cases import each
 from conftest import FIXTURES, ROOT, floats, model_of
 
 Open = Callable[..., Model]
@@ -132,7 +133,7 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path
     assert read_table(path).rows == read_table(written(tmp_path, OLIVE)).rows
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("", "line 1: there is no column 'module'"),
@@ -312,7 +313,7 @@ def test_a_row_may_have_the_name_of_a_node(opened: Open) -> None:
     assert found == [["a"], ["/a/MatMul_1"], ["Gemm_7"]]
 
 
-@pytest.mark.parametrize("prefix", ["", "/model", "/model/model", "/wrapper", "/wrapper/model"])
+@each("prefix", ["", "/model", "/model/model", "/wrapper", "/wrapper/model"])
 def test_a_leading_model_and_a_wrapper_do_not_count(opened: Open, prefix: str) -> None:
     model = opened(stack(f"{prefix}/layers.0/fc/MatMul", f"{prefix}/lm_head/MatMul"))
     found, coverage = covered(model, "model.layers.0.fc", "lm_head")
@@ -341,7 +342,7 @@ def test_the_row_of_the_model_matches_nodes_in_no_inner_module(opened: Open) -> 
     assert covered(model, "model")[0] == [["model"], []]
 
 
-@pytest.mark.parametrize(
+@each(
     ("node", "module"),
     [
         ("/model/layers.0/attn/o_proj/MatMul", "model.layers.0.self_attn.o_proj"),
@@ -476,7 +477,7 @@ def test_shipped_linear_layers_take_two_operations_a_parameter() -> None:
         assert [r.num_flops for r in linear] == [2 * r.num_params for r in linear]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@each("name", PUBLISHED)
 def test_shipped_tables_are_what_the_script_writes(script: ModuleType, tmp_path: Path, name: str) -> None:
     save_table(script.cost_model(script.DECODERS[name], tmp_path), tmp_path / "costs.csv")
     assert (tmp_path / "costs.csv").read_bytes() == shipped_tables()[name].read_bytes()

@@ -22,6 +22,7 @@ from graphcut.costs.formula import Formula, product
 from graphcut.costs.weighing import Costs, execution_order, peak_bytes, weigh
 from graphcut.demos import write
 
+from cases import each
 from conftest import FIXTURES, floats, model_of
 from hazards import HAZARDS
 
@@ -104,7 +105,7 @@ def cached(
     return proto
 
 
-@pytest.mark.parametrize(
+@each(
     ("past", "present", "layer"),
     [
         ("past_key_values.3.key", "present.3.key", 3),  # optimum, GenAI
@@ -131,7 +132,7 @@ def test_exporters_spell_caches_in_many_ways(opened: Open, past: str, present: s
     assert find_caches(opened(cached([(past, present)]))) == (Cache(past, present, layer),)
 
 
-@pytest.mark.parametrize(
+@each(
     ("past", "present"),
     [
         ("x", "y"),
@@ -467,7 +468,7 @@ def test_the_peak_is_what_a_simulation_finds(case: tuple[Graph, list[int], dict[
 # Any model.
 
 
-@pytest.mark.parametrize("name", [name for name, build in HAZARDS.items() if build().runs])
+@each("name", [name for name, build in HAZARDS.items() if build().runs])
 def test_every_hazard_can_be_weighed(name: str, tmp_path: Path) -> None:
     model = load(HAZARDS[name]().write(tmp_path))
     costs = weigh(model)
@@ -507,7 +508,7 @@ def test_a_node_takes_the_longer_of_computing_and_moving(opened: Open) -> None:
     assert run_s(costs, slow) == (2 * 16 * 64 * 32 / 1e3, 0.0, 512 / 1e3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value", "words"),
     [
         ("flops_per_s", 0, "flops_per_s of device 'a' can't be 0: expected a finite number above 0"),

@@ -14,6 +14,8 @@ from graphcut import RecordError, UsageError
 from graphcut.costs.decoder_configs import table_of_config
 from graphcut.costs.tables import read_table, shipped_tables
 
+from cases import each
+
 FIELDS = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
     *("num_attention_heads", "num_key_value_heads", "vocab_size"),
@@ -27,7 +29,7 @@ def config(path: Path, *values: object, **more: object) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "more", "parameters"),
     [
         (LLAMA_7B, {}, 6_738_415_616),
@@ -55,7 +57,7 @@ SHIPPED = {
 }
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@each("name", SHIPPED)
 def test_rows_are_those_of_the_same_decoder_as_a_graph(tmp_path: Path, name: str) -> None:
     """The tables that come with graphcut are computed from ONNX graphs, which also have rows without weights."""
     values, more = SHIPPED[name]
@@ -87,7 +89,7 @@ OLIVES: dict[str, tuple[tuple[object, ...], int, str]] = {
 """Of the files in assets/cost_models of Olive: how many modules have weights, and the digest of `digest_of_rows`."""
 
 
-@pytest.mark.parametrize("name", OLIVES)
+@each("name", OLIVES)
 def test_all_modules_with_weights_are_as_in_olives_files(tmp_path: Path, name: str) -> None:
     values, modules, digest = OLIVES[name]
     rows = [

@@ -13,6 +13,7 @@ from graphcut.costs.flops.counting import CONTROL_FLOW, RULES
 from graphcut.costs.flops.elements import MOVING
 from graphcut.costs.weighing import Costs, weigh
 
+from cases import each
 from conftest import floats
 
 Sizes = Sequence[int | str]
@@ -204,7 +205,7 @@ MS_PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize(("proto", "reads", "writes", "weights", "expected"), ELEMENTWISE + PRODUCTS + MS_PRODUCTS)
+@each(("proto", "reads", "writes", "weights", "expected"), ELEMENTWISE + PRODUCTS + MS_PRODUCTS)
 def test_the_cost_of_an_operator_follows_from_its_sizes(
     opened: Open,
     proto: NodeProto,
@@ -216,7 +217,7 @@ def test_the_cost_of_an_operator_follows_from_its_sizes(
     assert flops_of(opened, proto, reads, writes, weights=weights) == str(expected)
 
 
-@pytest.mark.parametrize(("proto", "reads", "weights", "expected"), MS_ELEMENTWISE)
+@each(("proto", "reads", "weights", "expected"), MS_ELEMENTWISE)
 def test_the_cost_of_an_elementwise_contrib_operator_follows_from_its_output(
     opened: Open, proto: NodeProto, reads: Mapping[str, Sizes], weights: Mapping[str, Sizes], expected: int
 ) -> None:
@@ -251,10 +252,8 @@ def test_quantized_products_count_their_requantization(opened: Open) -> None:
     assert found == str(6 * 64 * (2 * 36 + 2 + 1))
 
 
-@pytest.mark.parametrize(
-    ("op", "gates", "cell"), [("LSTM", 4, 3 * 6 + 2 * 8 + 4), ("GRU", 3, 2 * 6 + 8 + 5), ("RNN", 1, 8)]
-)
-@pytest.mark.parametrize("directions", [1, 2])
+@each(("op", "gates", "cell"), [("LSTM", 4, 3 * 6 + 2 * 8 + 4), ("GRU", 3, 2 * 6 + 8 + 5), ("RNN", 1, 8)])
+@each("directions", [1, 2])
 def test_a_recurrent_layer_costs_its_gates_for_each_step(
     opened: Open, op: str, gates: int, cell: int, directions: int
 ) -> None:

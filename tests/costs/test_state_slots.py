@@ -21,6 +21,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from graphcut import Model, demos, load
 from graphcut.costs.caches import decoder_sizes, find_caches, token_axis
 
+from cases import each
 from conftest import FIXTURES, floats, model_of
 
 Open = Callable[..., Model]
@@ -42,7 +43,7 @@ def keeping(*nodes: NodeProto, past: ValueInfoProto = PAST, present: ValueInfoPr
     return model_of([*nodes, node("Neg", ["k"], ["y"])], [past, NEW], [present, OUT])
 
 
-@pytest.mark.parametrize(
+@each(
     ("draw", "axes"),
     [
         (with_concat, [2] * 4),
@@ -134,7 +135,7 @@ def test_an_input_that_becomes_two_outputs_is_not_a_state(opened: Open) -> None:
     assert found(opened(model_of(nodes, [PAST, NEW], [PRESENT, floats("twin", "batch", 2, "after", 8), OUT]))) == []
 
 
-@pytest.mark.parametrize("name", ["resnet", "unet", "multitask", "control-flow"])
+@each("name", ["resnet", "unet", "multitask", "control-flow"])
 def test_models_without_states_have_none(tmp_path: Path, name: str) -> None:
     demos.write(name, tmp_path / "demo.onnx")
     assert find_caches(load(tmp_path / "demo.onnx")) == ()

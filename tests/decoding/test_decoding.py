@@ -46,6 +46,7 @@ from graphcut.running.stage import Stage
 from graphcut.running.values import Values
 from graphcut.workers.executors.worker import Worker
 
+from cases import each
 from conftest import ORT_VERSION, floats, model_of
 
 LEAST = float(np.finfo(np.float32).min)
@@ -335,8 +336,8 @@ def test_a_sequence_ends_at_a_stop_token_at_its_length_or_when_the_buffer_is_ful
     assert (limited.all(), limited.ends) == ([expected[:3]], {0: "full"})
 
 
-@pytest.mark.parametrize("window", [1, 2, 5])
-@pytest.mark.parametrize("workers", [1, 3])
+@each("window", [1, 2, 5])
+@each("workers", [1, 3])
 def test_sequences_in_flight_do_not_disturb_each_other(tmp_path: Path, window: int, workers: int) -> None:
     path = written(tmp_path, with_concat())
     prompts = [[i, 2 * i + 1, 7][: 1 + i % 3] for i in range(7)]
@@ -452,7 +453,7 @@ def test_caches_of_a_killed_worker_are_rebuilt(tmp_path: Path, name: str) -> Non
 # Models and arguments that are refused
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "said"),
     [
         ({"prompts": [[1], []]}, "prompt 1 is empty"),
@@ -522,7 +523,7 @@ def test_the_hint_for_an_unknown_size_is_an_option(tmp_path: Path) -> None:
 # Inputs
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "dtype", "shape", "expected"),
     [
         ("input_ids", "int32", ("b", "s"), [[8, 9]]),

@@ -21,6 +21,7 @@ from graphcut.exporting.genai import export_genai
 from graphcut.exporting.js import export_js
 from graphcut.exporting.mobile import export_mobile
 
+from cases import each
 from conftest import FIXTURES
 from tokenizers_by_hand import KINDS, LINES, folder_with
 
@@ -123,7 +124,7 @@ def test_a_template_file_counts_more_than_that_of_the_settings(tmp_path: Path) -
     assert tokenizer.decode(tokenizer.chat(MESSAGES)) == "Hi 🚀!"
 
 
-@pytest.mark.parametrize(
+@each(
     ("template", "said"),
     [
         ("{{ raise_exception('no system') }}", "the chat template refuses the conversation: no system"),

@@ -13,6 +13,7 @@ import pytest
 import graphcut
 from graphcut import Into, Sampling, Tokenizer
 
+from cases import each
 from tokenizers_by_hand import KINDS, LINES, folder_with
 
 engine = pytest.importorskip("onnxruntime_genai", reason="needs onnxruntime-genai", exc_type=ImportError)
@@ -38,8 +39,8 @@ def continued(model: object, prompt: Sequence[int], penalty: float) -> list[int]
     return [int(token) for token in generator.get_sequence(0)[len(prompt) :]]
 
 
-@pytest.mark.parametrize("penalty", [1.0, 1.3])
-@pytest.mark.parametrize("kind", KINDS)
+@each("penalty", [1.0, 1.3])
+@each("kind", KINDS)
 def test_tokens_after_a_text_are_those_of_genai(tmp_path: Path, kind: str, penalty: float) -> None:
     path = folder_with(kind, tmp_path)
     config = json.loads((tmp_path / "genai_config.json").read_bytes())

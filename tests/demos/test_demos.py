@@ -18,6 +18,8 @@ from graphcut import demos
 from graphcut.core.errors import ModelError, UsageError
 from graphcut.demos import drafting, llm, noise, saving
 
+from cases import each
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -373,7 +375,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 # Names and options
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options", "message", "hint"),
     [
         ("lmm", {}, "no demo is called 'lmm'", "did you mean 'llm'?"),

@@ -16,6 +16,7 @@ from graphcut.demos import write
 from graphcut.inputs.generating import generate_inputs
 from graphcut.running.npz_files import save_outputs
 
+from cases import each
 from pages import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -103,7 +104,7 @@ def test_networkx_analysis(run: Script, models: Path) -> None:
     assert "/up.0/Concat" in printed.rpartition("passes:")[2]
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: str(path.name))
+@each("path", sorted(EXAMPLES.glob("*.py")))
 def test_every_example_is_in_the_guide_and_short(path: Path) -> None:
     assert f"examples/{path.name}" in PAGE
     code = path.read_text(encoding="utf-8").partition('"""\n')[2]

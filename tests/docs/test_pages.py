@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from graphcut.cli.application import app
 
+from cases import each
 from pages import PAGES, ROOT, Run, blocks_of, options_in
 
 WITH_BLOCKS = [page for page in PAGES if blocks_of(page.read_text(encoding="utf-8"))]
@@ -34,7 +35,7 @@ def test_the_blocks_of_a_page_do_what_it_shows(page: Path, tmp_path: Path) -> No
             assert done.commands == block.commands, f"{where}: scripts/doc-blocks renews it"
 
 
-@pytest.mark.parametrize("page", WITH_BLOCKS, ids=name_of)
+@each("page", WITH_BLOCKS)
 def test_blocks_that_are_not_run_are_well_formed(page: Path) -> None:
     for block in blocks_of(page.read_text(encoding="utf-8")):
         assert block.language in LANGUAGES, f"line {block.line}"
@@ -51,7 +52,7 @@ def help_of(command: str) -> str:
     return str(CliRunner(env={"COLUMNS": "200"}).invoke(app, [command, "--help"]).output)
 
 
-@pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
+@each("page", MARKDOWN)
 def test_links_to_other_files_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert re.match(r"https?:", target) or (page.parent / target).exists(), target
@@ -69,7 +70,7 @@ def test_the_architecture_names_every_package() -> None:
     assert set(re.findall(r"^\|[ \d]*\| `(\w+)`", table, flags=re.MULTILINE)) == modules
 
 
-@pytest.mark.parametrize("page", MARKDOWN, ids=name_of)
+@each("page", MARKDOWN)
 def test_files_and_folders_that_pages_name_exist(page: Path) -> None:
     package = ROOT / "graphcut"
     folders = [ROOT, package, package / "planning", package / "running"]

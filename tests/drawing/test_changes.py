@@ -22,6 +22,7 @@ from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade,
 from graphcut.drawing.terminal.changes import draw_changes
 
 import scenes_by_hand as by_hand
+from cases import each
 from scenes_by_hand import KIB, MIB
 
 # Nine nodes, each in a layer of its own.
@@ -100,7 +101,7 @@ def test_a_model_in_one_part_has_no_cuts() -> None:
     assert cuts(changes_between(cut(), cut())) == []
 
 
-@pytest.mark.parametrize(("ends", "others"), [((1,), (2, 5)), ((3, 6), (1, 2, 8)), ((1, 2, 3, 4), (5,)), ((), (1, 8))])
+@each(("ends", "others"), [((1,), (2, 5)), ((3, 6), (1, 2, 8)), ((1, 2, 3, 4), (5,)), ((), (1, 8))])
 def test_the_reverse_has_the_opposite_changes(ends: Sequence[int], others: Sequence[int]) -> None:
     there, back = changes_between(cut(*ends), cut(*others)), changes_between(cut(*others), cut(*ends))
     opposite = {"came": "went", "went": "came", "stays": "stays"}
@@ -265,9 +266,9 @@ def drawn(changes: Changes, width: int = 80, encoding: str = "utf-8", **environm
     return file.buffer.getvalue().decode(encoding)
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("width", [80, 200])
-@pytest.mark.parametrize("goals", [(Into(2), Into(4)), (Into(4, "layers"), Into(3))])
+@each("encoding", ["utf-8", "ascii"])
+@each("width", [80, 200])
+@each("goals", [(Into(2), Into(4)), (Into(4, "layers"), Into(3))])
 def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(
     analysis: Analysis, goals: tuple[Into, Into], width: int, encoding: str
 ) -> None:

@@ -16,6 +16,7 @@ from graphcut import At, Cascade, UsageError
 from graphcut.drawing.dot import MAX_EDGES, dot_of, dot_of_part
 from graphcut.drawing.scene import Scene
 
+from cases import each
 from conftest import floats, model_of
 from scenes_by_hand import HOSTILE, KIB, card, decoder, fork, hostile, scene, tangle, tensor, uncut
 
@@ -41,9 +42,7 @@ def strings(text: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    "make", [lambda: decoder(1), lambda: decoder(9), fork, hostile, uncut, lambda: tangle(7), lambda: scene(())]
-)
+@each("make", [lambda: decoder(1), lambda: decoder(9), fork, hostile, uncut, lambda: tangle(7), lambda: scene(())])
 def test_the_text_is_dot(make: Callable[[], Scene]) -> None:
     text = dot_of(make())
     assert [line for line in outside_strings(text) if not STATEMENT.fullmatch(line)] == []

@@ -24,6 +24,7 @@ from graphcut.drawing.terminal.screen import ASCII, UNICODE, Glyphs, glyphs_for
 from graphcut.planning.goals import Goal
 from graphcut.planning.results import MetricUnit
 
+from cases import each
 from conftest import floats, model_of
 
 CLUSTER = Cluster(
@@ -88,16 +89,16 @@ def drawn(made: Plan, analysis: Analysis, at: Console, *, explain: bool = True) 
 # Widths
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
-@pytest.mark.parametrize("name", GOALS)
+@each("width", [80, 100, 200])
+@each("name", GOALS)
 def test_no_line_is_wider_than_the_terminal(
     analysis: Analysis, plans: Mapping[str, Plan], name: str, width: int
 ) -> None:
     assert max(map(len, drawn(plans[name], analysis, console(width)).splitlines())) <= width
 
 
-@pytest.mark.parametrize("width", [80, 100, 200])
-@pytest.mark.parametrize("name", GOALS)
+@each("width", [80, 100, 200])
+@each("name", GOALS)
 def test_no_number_and_no_title_is_ever_cut_short(
     analysis: Analysis, plans: Mapping[str, Plan], name: str, width: int
 ) -> None:
@@ -157,7 +158,7 @@ def test_parts_that_repeat_the_same_share_a_line(analysis: Analysis, plans: Mapp
 # Encodings and colours
 
 
-@pytest.mark.parametrize("name", GOALS)
+@each("name", GOALS)
 def test_without_utf_8_all_signs_are_ascii(analysis: Analysis, plans: Mapping[str, Plan], name: str) -> None:
     """The micro sign, too: printing it would fail."""
     assert drawn(plans[name], analysis, console(200, encoding="ascii")).isascii()
@@ -170,14 +171,12 @@ def test_a_cost_model_is_drawn_without_utf_8(analysis: Analysis) -> None:
     assert printed(draw_cost_table(timed, costs, at), at).isascii()
 
 
-@pytest.mark.parametrize(
-    ("encoding", "glyphs"), [("utf-8", UNICODE), ("UTF8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII)]
-)
+@each(("encoding", "glyphs"), [("utf-8", UNICODE), ("UTF8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII)])
 def test_signs_follow_the_encoding(encoding: str, glyphs: Glyphs) -> None:
     assert glyphs_for(console(80, encoding=encoding)) is glyphs
 
 
-@pytest.mark.parametrize("name", GOALS)
+@each("name", GOALS)
 def test_colours_add_no_information(analysis: Analysis, plans: Mapping[str, Plan], name: str) -> None:
     plain = drawn(plans[name], analysis, console(120))
     coloured = drawn(plans[name], analysis, console(120, is_terminal=True, TERM="xterm-256color"))
@@ -195,8 +194,8 @@ def test_no_color_is_respected(analysis: Analysis, plans: Mapping[str, Plan]) ->
 NAMES: Sequence[str] = ("[red]", "[/]", "[bold]x[/bold]", ":smile:", "%s{0}", "back\\slash", "a b")
 
 
-@pytest.mark.parametrize("width", [80, 200])
-@pytest.mark.parametrize("name", NAMES)
+@each("width", [80, 200])
+@each("name", NAMES)
 def test_a_name_is_shown_as_it_is(tmp_path: Path, name: str, width: int) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], [f"{name}:0"], name=name),
@@ -232,7 +231,7 @@ def test_a_name_cannot_move_the_cursor(tmp_path: Path) -> None:
 # Quantities
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "unit", "text"),
     [
         (0.00797, "s", "7.97 ms"),

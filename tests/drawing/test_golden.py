@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
+from cases import each
 from golden_cases import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize(("name", "make"), CASES, ids=[name for name, _ in CASES])
+@each(("name", "make"), CASES)
 def test_the_picture_is_the_golden_file(name: str, make: Callable[[], str]) -> None:
     path = GOLDEN / name
     assert path.is_file(), f"scripts/golden makes {name}"

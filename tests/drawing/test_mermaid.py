@@ -11,6 +11,7 @@ from graphcut.drawing import mermaid
 from graphcut.drawing.mermaid import MAX_CHARACTERS, MAX_EDGES, mermaid_of
 from graphcut.drawing.scene import Scene
 
+from cases import each
 from scenes_by_hand import HOSTILE, KIB, card, decoder, fork, heads, hostile, scene, tangle, tensor, uncut
 
 EDGE = re.compile(r"  [pb]\d+ (-->|-\.->|---|-\.-)(\|S\|)? [pb]\d+")
@@ -34,7 +35,7 @@ def shown(text: str) -> list[str]:
     return [re.sub(r"#(\d+);", lambda match: chr(int(match[1])), inner) for inner in found]
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [lambda: decoder(1), lambda: decoder(20), fork, heads, hostile, uncut, lambda: tangle(64), lambda: scene(())],
 )
@@ -81,7 +82,7 @@ def test_names_are_escaped() -> None:
     assert set(re.sub(r"#\d+;", "", inner)) & set("<>&\"'`#;:*[]{}()|\\%\n") == set()
 
 
-@pytest.mark.parametrize("name", ["1. part", "- part", "style:#a;", "classDef x:#f00;", "end", "名前 é"])
+@each("name", ["1. part", "- part", "style:#a;", "classDef x:#f00;", "end", "名前 é"])
 def test_a_name_can_be_a_word_of_the_grammar(name: str) -> None:
     text = mermaid_of(scene([card(0, name=name)]))
     assert shown(text) == [f"{name}|weights and graph 3 GiB"]

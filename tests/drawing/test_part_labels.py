@@ -16,6 +16,7 @@ from graphcut.drawing.layer_modules import layer_modules
 from graphcut.drawing.part_labels import part_labels
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 
+from cases import each
 from conftest import FIXTURES, floats, model_of
 
 LAYERS = 12
@@ -65,7 +66,7 @@ def genai(name: str) -> str:
     return name.replace("/model/norm/", f"/model/layers.{LAYERS}/final_norm_layernorm/")
 
 
-@pytest.mark.parametrize(
+@each(
     ("renamed", "first", "second"),
     [
         (str, "embedding, layers 0-4", "layers 5-11, head"),  # torchscript and optimum
@@ -142,7 +143,7 @@ def repeated(modules: Sequence[Sequence[str]], *, before: Sequence[str] = (), af
     return model_of(nodes, [floats("t0", 4)], [floats(f"t{len(rows)}", 4)])
 
 
-@pytest.mark.parametrize(
+@each(
     ("proto", "expected"),
     [
         # The second layer of each block has another kind of attention.
@@ -183,7 +184,7 @@ def model_in(modules: Sequence[str]) -> ModelProto:
     return model_of(nodes, [floats("x", 4)], [floats("y", 4)])
 
 
-@pytest.mark.parametrize(
+@each(
     ("modules", "expected"),
     [
         (["model/embed_tokens", "model/layers.0/mlp", "model/layers.1/mlp", "model/layers.2"], "embedding, layers 0-2"),
@@ -211,7 +212,7 @@ def test_a_module_that_several_parts_share_is_described_by_its_content(opened: C
     assert labels_of(bottom, [range(11), [11]]) == ("down 0", "bottom")
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "expected"),
     [
         # Two nodes a layer: the middle one is cut in two.

@@ -22,6 +22,7 @@ from graphcut.drawing.sentences import answer
 from graphcut.planning.goals import Goal
 from graphcut.planning.results import FrontPlan
 
+from cases import each
 from conftest import floats, model_of
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -271,7 +272,7 @@ def test_between_layers_only_the_residual_stream_is_not_long_lived(
     assert [profile.tensors[end] for end in ends] == [4] * 5
 
 
-@pytest.mark.parametrize("name", DEMOS)
+@each("name", DEMOS)
 def test_the_profile_of_a_scene_is_that_of_the_analysis(demo: Callable[[str], Analysis], name: str) -> None:
     analysis = demo(name)
     profile = scene_of_analysis(analysis).profile
@@ -294,8 +295,8 @@ def test_the_profile_of_a_scene_is_that_of_the_analysis(demo: Callable[[str], An
     )
 
 
-@pytest.mark.parametrize("goal", GOALS, ids=lambda goal: type(goal).__name__)
-@pytest.mark.parametrize("name", DEMOS)
+@each("goal", GOALS)
+@each("name", DEMOS)
 def test_a_plan_and_its_cascade_have_the_same_profile_and_boundary_totals(
     demo: Callable[[str], Analysis], tmp_path: Path, name: str, goal: Goal
 ) -> None:
@@ -325,8 +326,8 @@ def test_a_plan_and_its_cascade_have_the_same_profile_and_boundary_totals(
         )
 
 
-@pytest.mark.parametrize("goal", GOALS[3:], ids=lambda goal: type(goal).__name__)
-@pytest.mark.parametrize("name", DEMOS)
+@each("goal", GOALS[3:])
+@each("name", DEMOS)
 def test_no_part_of_a_plan_that_fits_is_drawn_over_its_budget(
     demo: Callable[[str], Analysis], name: str, goal: Goal
 ) -> None:
@@ -385,7 +386,7 @@ def tensor(size: int, source: int, *readers: int, is_exact: bool = True) -> Boun
 P = [card(f"part-{i}", need_bytes=(i + 1) * GIB, budget_bytes=4 * GIB) for i in range(4)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("cards", "tensors", "sentence"),
     [
         (P[:1], [], "One part holds the whole model. It has 1 GiB of weights and graph, of its 4 GiB budget."),
@@ -464,7 +465,7 @@ def test_a_model_without_a_cut_point_says_so(opened: Callable[[ModelProto], Mode
     assert scene.next_command == ""
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("/model/Add", "/model/Add"),

@@ -14,6 +14,8 @@ from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan, sce
 from graphcut.planning.goals import Goal
 from graphcut.surgery.model_files import Storage
 
+from cases import each
+
 CLUSTER = Cluster(
     devices=(
         Device(name="jetson", memory_bytes=40_000_000, flops_per_s=5e11),
@@ -43,7 +45,7 @@ def file_sizes(cascade: Cascade, index: int) -> int:
     return sum((cascade.root / name).stat().st_size for name in (part.file, *part.data))
 
 
-@pytest.mark.parametrize("name", GOALS)
+@each("name", GOALS)
 def test_a_split_shows_all_that_its_plan_tells(analysis: Analysis, tmp_path: Path, name: str) -> None:
     made = graphcut.plan(analysis, GOALS[name])
     cascade = graphcut.split(analysis.model, made, tmp_path / "parts")

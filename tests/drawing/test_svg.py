@@ -15,6 +15,7 @@ from graphcut.drawing.svg.bus_lines import branches
 from graphcut.drawing.svg.document import svg_of
 from graphcut.drawing.svg.primitives import BODY, BOLD, CODE, FACES, fitted, width_of, wrapped
 
+from cases import each
 from scenes_by_hand import (
     HOSTILE,
     KIB,
@@ -56,7 +57,7 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "many nodes": lambda: uncut(20_000),
     "no node": lambda: replace(uncut(), profile=profile(0, 0)),
 }
-every_scene = pytest.mark.parametrize("make", SCENES.values(), ids=SCENES)
+every_scene = each("make", SCENES.values(), ids=SCENES)
 
 NS = "{http://www.w3.org/2000/svg}"
 SIZES = {face.css: face for face in FACES}

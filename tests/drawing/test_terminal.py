@@ -19,6 +19,7 @@ from graphcut.drawing.terminal.screen import ASCII, UNICODE, Screen
 from graphcut.drawing.terminal.tables import Column, table
 
 import scenes_by_hand as by_hand
+from cases import each
 from golden_terminal import decoder_analysis, decoder_plan, screen, unet_cascade
 
 SCENES: dict[str, Callable[[], Scene]] = {
@@ -52,9 +53,9 @@ def plain(renderables: Sequence[object], width: int = 200) -> list[str]:
 # Widths and encodings
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("width", [80, 120, 200])
-@pytest.mark.parametrize("name", SCENES)
+@each("encoding", ["utf-8", "ascii"])
+@each("width", [80, 120, 200])
+@each("name", SCENES)
 def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(name: str, width: int, encoding: str) -> None:
     if name == "hostile" and encoding == "ascii":
         pytest.skip("ASCII has no letters for its names; the command writes them as escapes")
@@ -63,8 +64,8 @@ def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(name: str, width: 
     assert [line for line in lines if line != line.rstrip()] == []
 
 
-@pytest.mark.parametrize("width", [80, 120, 200])
-@pytest.mark.parametrize("name", SCENES)
+@each("width", [80, 120, 200])
+@each("name", SCENES)
 def test_no_size_is_cut_short(name: str, width: int) -> None:
     """Every size is shown as in a pipe, where nothing is shortened."""
     assert sizes_in(screen(scene_of(name), width)) <= sizes_in(screen(scene_of(name), 10_000))
@@ -76,19 +77,19 @@ def sizes_in(text: str) -> set[str]:
     return set(SIZE.findall(" ".join(" ".join(lines).split())))
 
 
-@pytest.mark.parametrize("name", [name for name in SCENES if name != "hostile"])
+@each("name", [name for name in SCENES if name != "hostile"])
 def test_a_pipe_gets_lines_that_a_person_can_read(name: str) -> None:
     """Sentences are not wrapped; pictures and tables fit a wide screen."""
     lines = screen(scene_of(name), 10_000).splitlines()
     assert max(len(line) for line in lines if re.match(r"part|p\d|boundary|/|cut|  ", line)) < 400
 
 
-@pytest.mark.parametrize("name", [name for name in SCENES if name != "hostile"])
+@each("name", [name for name in SCENES if name != "hostile"])
 def test_without_utf_8_all_signs_are_ascii(name: str) -> None:
     assert screen(scene_of(name), 120, "ascii", explain=True).isascii()
 
 
-@pytest.mark.parametrize("name", SCENES)
+@each("name", SCENES)
 def test_colours_add_no_information(name: str) -> None:
     coloured = screen(scene_of(name), 120, TERM="xterm-256color")
     assert "\x1b[" in coloured
@@ -100,7 +101,7 @@ def test_no_color_is_respected() -> None:
     assert not re.search(r"\x1b\[[0-9;]*(?:3[0-7]|9[0-7]|38;5)[0-9;]*m", text)
 
 
-@pytest.mark.parametrize("name", ["[red]", "[/]", ":smile:", "back\\slash", "%s{0}"])
+@each("name", ["[red]", "[/]", ":smile:", "back\\slash", "%s{0}"])
 def test_a_name_is_shown_as_it_is(name: str) -> None:
     card = by_hand.card(0, name=name, device=f"{name}1", content=f"{name}2", last_node=f"{name}3")
     scene = by_hand.scene(

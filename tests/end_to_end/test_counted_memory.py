@@ -21,7 +21,7 @@ from graphcut.inputs.generating import generate_inputs
 from graphcut.running.stage import SessionConfig, session_options
 from graphcut.running.values import symbol_sizes
 
-from cases import seeded
+from cases import each, seeded
 from conftest import FIXTURES, ORT_VERSION, Draw, floats, model_of
 
 LEVELS = ort.GraphOptimizationLevel
@@ -105,7 +105,7 @@ def measured_parts(cascade: Cascade, feeds: dict[str, Any], level: ort.GraphOpti
 
 
 @has_memory
-@pytest.mark.parametrize("name", ["llm", "unet", "resnet", "multitask", "clip.onnx", "tiny-llama-fp32/model.onnx"])
+@each("name", ["llm", "unet", "resnet", "multitask", "clip.onnx", "tiny-llama-fp32/model.onnx"])
 def test_parts_take_no_more_than_their_plan_says(name: str, tmp_path: Path) -> None:
     """With fusions too, except for those to blocked channels, which pad narrow convolutions to full blocks."""
     model, feeds = opened_example(name, tmp_path)
@@ -162,7 +162,7 @@ def late_branch() -> ModelProto:
 
 
 @has_memory
-@pytest.mark.parametrize("rows", [17, 24, 30, 34, 35])
+@each("rows", [17, 24, 30, 34, 35])
 def test_no_plan_breaks_its_budget(rows: int, opened: Draw, tmp_path: Path) -> None:
     """Whatever the order in which the search counts: ONNX Runtime takes what is printed, or there is no plan."""
     model, budget = opened(late_branch()), rows * ROW + 8 * KIB

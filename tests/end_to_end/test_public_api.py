@@ -12,6 +12,8 @@ import pytest
 import graphcut
 from graphcut import RunError, demos
 
+from cases import each
+
 DIMS = {"batch": 1, "seq": 4, "past": 0, "total": 4}
 
 
@@ -86,7 +88,7 @@ def test_a_split_by_path_has_the_dims_of_its_plan(tmp_path: Path) -> None:
     assert graphcut.verify(tmp_path / "llm.onnx", cascade, structural_only=True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "message", "hint"),
     [
         (

@@ -10,6 +10,7 @@ import pytest
 import graphcut
 from graphcut import At, Model, SessionConfig, verify
 
+from cases import each
 from conftest import FIXTURES
 from light import LightNetwork, light_networks
 
@@ -29,7 +30,7 @@ def cut_in_four(model: Model, folder: Path) -> graphcut.Cascade:
     return graphcut.split(model, graphcut.plan(analysis, At(chosen)), folder)
 
 
-@pytest.mark.parametrize("export", EXPORTS, ids=str)
+@each("export", EXPORTS)
 def test_an_export_is_split_and_every_boundary_tensor_is_bit_identical(export: Path, tmp_path: Path) -> None:
     model = graphcut.load(FIXTURES / export)
     cascade = cut_in_four(model, tmp_path / "parts")

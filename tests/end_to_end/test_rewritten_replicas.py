@@ -27,6 +27,7 @@ from graphcut.verifying.structural import prove
 from graphcut.workers.executors.processes import ProcessExecutor
 from graphcut.workers.executors.protocol import Done, Ready, Step
 
+from cases import each
 from tampering import edit_manifest, edit_part, redo_digests
 
 TOKENS = {"batch": 1, "seq": 96}
@@ -133,9 +134,9 @@ def plain_run(cascade: Cascade, feeds: Mapping[str, np.ndarray[Any, Any]], level
     return held["logits"]
 
 
-@pytest.mark.parametrize("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
-@pytest.mark.parametrize("op", [SIMPLIFIED, WITH_MEAN])
-@pytest.mark.parametrize("has_bias", [False, True])
+@each("level", ["ORT_DISABLE_ALL", "ORT_ENABLE_ALL"])
+@each("op", [SIMPLIFIED, WITH_MEAN])
+@each("has_bias", [False, True])
 def test_the_bits_are_those_of_the_model(op: str, level: str, tmp_path: Path, *, has_bias: bool) -> None:
     model, cascade = cut(tmp_path, fused_decoder(op=op, has_bias=has_bias))
     assert [part.derived for part in cascade.parts] == [{}, {"norm0": "sum0"}, {"norm1": "sum1"}, {"norm2": "sum2"}]

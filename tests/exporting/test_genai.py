@@ -17,6 +17,7 @@ import graphcut
 from graphcut import Across, Cluster, Device, Into, Limits, Plan, UsageError
 from graphcut.exporting.genai import export_genai
 
+from cases import each
 from conftest import FIXTURES
 
 engine = pytest.importorskip("onnxruntime_genai", reason="needs onnxruntime-genai", exc_type=ImportError)
@@ -44,8 +45,8 @@ def exported(path: Path, plan: Plan, folder: Path) -> list[dict[str, Any]]:
     return [stage for named in pipeline for stage in named.values()]
 
 
-@pytest.mark.parametrize("parts", [2, 3, 6])
-@pytest.mark.parametrize("name", ["tiny-llama-fp32", "tiny-llama-int4"])
+@each("parts", [2, 3, 6])
+@each("name", ["tiny-llama-fp32", "tiny-llama-int4"])
 def test_genai_gives_the_tokens_of_the_model(name: str, parts: int, tmp_path: Path) -> None:
     path = FIXTURES / name / "model.onnx"
     stages = exported(path, graphcut.plan(path, Into(parts), limits=Limits(inside_layers=True)), tmp_path)
@@ -95,7 +96,7 @@ def test_a_tensor_that_is_called_like_an_input_of_genai_gets_another_name(tmp_pa
     assert tokens(tmp_path / "out") == tokens(source)
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "message"),
     [
         ("{}", "describes no decoder of ONNX Runtime GenAI"),

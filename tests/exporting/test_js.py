@@ -25,6 +25,7 @@ from graphcut.exporting.js import export_js
 from graphcut.inputs.generating import generate_inputs
 
 from browser import Browser, find_browser, started
+from cases import each
 from conftest import FIXTURES, ROOT, floats, model_of
 
 PACKAGES = ROOT / "scripts" / "node" / "node_modules"
@@ -129,7 +130,7 @@ def test_a_changed_weight_is_refused_whichever_block_it_is_in(place: int, blocks
 
 
 @in_node
-@pytest.mark.parametrize(
+@each(
     ("change", "message"),
     [
         (("part-1.onnx", b"truncated"), "part-1.onnx was changed after the model was cut"),

@@ -1,6 +1,6 @@
 """Damaged files of every kind that graphcut reads: it raises its own errors only, within 2 GB and 20 s.
 
-`GRAPHCUT_FUZZ=5000` tries so many damaged files of each kind, other ones each time.
+`scripts/fuzz 5000` tries so many damaged files of each kind, other ones each time.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ from graphcut.planning.plan_files import replay
 from graphcut.simulating.simulator import simulate
 from graphcut.surgery.cutting import prepare, split
 
+from cases import FUZZ, each
 from hazards import HAZARDS
 
 LIMIT_BYTES = 2_000_000_000
 LIMIT_S = 20
 LONGEST_TEXT = 20_000
-EXAMPLES = int(os.environ.get("GRAPHCUT_FUZZ", "0"))
+pytestmark = pytest.mark.fuzz
 TOGETHER = 10
 """So many damages are tried in one process: making one takes longer than trying a damage."""
 
@@ -54,8 +55,8 @@ Test = TypeVar("Test", bound=Callable[..., None])
 def fuzz(examples: int) -> Callable[[Test], Test]:
     """The same damages each time, unless more are asked for."""
     return settings(
-        max_examples=(EXAMPLES or examples) // TOGETHER,
-        derandomize=not EXAMPLES,
+        max_examples=(FUZZ or examples) // TOGETHER,
+        derandomize=not FUZZ,
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
@@ -105,7 +106,7 @@ def _use_and_exit(use: Callable[[Damage], object], damages: Iterable[Damage], wr
         os._exit(code)
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "said"),
     [
         (os.abort, "ended by SIGABRT"),

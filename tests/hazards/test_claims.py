@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from onnx import ModelProto, TensorProto
 from onnx.helper import make_function, make_node, make_opsetid, make_sparse_tensor
 
@@ -31,6 +30,7 @@ from .claims import (
     TensorIdentical,
 )
 from .fidelity import Fidelity
+from cases import each
 
 
 def _two_parts() -> Pieces:
@@ -60,7 +60,7 @@ def _two_parts() -> Pieces:
     return Pieces(whole, (part0, part1))
 
 
-@pytest.mark.parametrize(
+@each(
     "claim",
     [
         HasInitializer(part=0, names=("w",)),
@@ -80,13 +80,12 @@ def _two_parts() -> Pieces:
         TensorIdentical(part=0, names=("w",)),
         NoTrainingInfo(),
     ],
-    ids=repr,
 )
 def test_a_claim_that_holds_has_no_objection(claim: Claim) -> None:
     assert claim.objection(_two_parts()) == ""
 
 
-@pytest.mark.parametrize(
+@each(
     ("claim", "said"),
     [
         (HasInitializer(part=1, names=("w", "flag")), "part 1 lacks the initializers ['w']; it has ['flag']"),
@@ -113,7 +112,6 @@ def test_a_claim_that_holds_has_no_objection(claim: Claim) -> None:
         (OutputOnce("sum"), "'sum' is given by the parts [], not by one"),
         (TensorIdentical(part=1, names=("w",)), "part 1 lacks or changes the tensors ['w']"),
     ],
-    ids=repr,
 )
 def test_a_claim_that_does_not_hold_has_an_objection(claim: Claim, said: str) -> None:
     assert claim.objection(_two_parts()) == said
@@ -143,7 +141,7 @@ def test_training_info_in_a_part_is_reported() -> None:
     assert NoTrainingInfo().objection(Pieces(trained, (trained,))) == "the parts [0] carry training_info"
 
 
-@pytest.mark.parametrize(
+@each(
     ("spoil", "said"),
     [
         (lambda part: part.ClearField("model_version"), "model_version of the model"),

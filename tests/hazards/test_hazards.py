@@ -18,6 +18,7 @@ from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import prove
 
+from cases import each
 from hazards import HAZARDS
 from hazards.hazard import Hazard
 from tampering import missed
@@ -31,8 +32,8 @@ def cut(hazard: Hazard, folder: Path, *, weights: Storage = "copy") -> tuple[Mod
     return model, graphcut.split(model, plan, weights=weights, digest=True)
 
 
-@pytest.mark.parametrize("name", CUTTABLE)
 @pytest.mark.parametrize("weights", ["copy", "share"])
+@each("name", CUTTABLE, together=32)
 def test_a_hazard_is_split_and_nothing_is_lost(name: str, weights: Storage, tmp_path: Path) -> None:
     hazard = CUTTABLE[name]
     model, cascade = cut(hazard, tmp_path, weights=weights)
@@ -44,14 +45,14 @@ def test_a_hazard_is_split_and_nothing_is_lost(name: str, weights: Storage, tmp_
         assert [c for c in compare(model, cascade, feeds, optimized=False) if not c.is_identical] == []
 
 
-@pytest.mark.parametrize("name", CUTTABLE)
+@each("name", CUTTABLE, together=16)
 def test_each_change_of_a_cascade_is_found(name: str, tmp_path: Path) -> None:
     model, cascade = cut(CUTTABLE[name], tmp_path)
     assert graphcut.verify(model, cascade, structural_only=True)
     assert missed(model, cascade, tmp_path / "copy") == []
 
 
-@pytest.mark.parametrize("name", CUTTABLE)
+@each("name", CUTTABLE, together=16)
 def test_the_cascade_gives_the_outputs_of_the_model(name: str, tmp_path: Path) -> None:
     """Not as graphcut reads it: the reference is ONNX Runtime on the untouched file."""
     hazard = CUTTABLE[name]
@@ -73,7 +74,7 @@ def has_types_without_numpy(model: Model) -> bool:
     return any("bfloat" in model.tensors[name].dtype or "float8" in model.tensors[name].dtype for name in names)
 
 
-@pytest.mark.parametrize("name", CUTTABLE)
+@each("name", CUTTABLE)
 def test_merging_restores_the_graph(name: str, tmp_path: Path) -> None:
     model, cascade = cut(CUTTABLE[name], tmp_path)
     whole = graphcut.merge(cascade, tmp_path / "whole.onnx")
@@ -83,7 +84,7 @@ def test_merging_restores_the_graph(name: str, tmp_path: Path) -> None:
     assert graph_digest(whole.proto) == graph_digest(bare)
 
 
-@pytest.mark.parametrize("name", CUTTABLE)
+@each("name", CUTTABLE)
 def test_the_same_cut_gives_the_same_bytes(name: str, tmp_path: Path) -> None:
     model, first = cut(CUTTABLE[name], tmp_path)
     plan = graphcut.plan(graphcut.analyze(model), At(CUTTABLE[name].cut))

@@ -11,8 +11,9 @@ import onnxruntime as ort
 import pytest
 
 from . import HAZARDS
+from cases import each
 
-each_hazard = pytest.mark.parametrize("name", HAZARDS)
+each_hazard = each("name", HAZARDS)
 
 
 @each_hazard

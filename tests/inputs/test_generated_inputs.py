@@ -24,6 +24,8 @@ from graphcut.loading.expressions import atoms, evaluate
 from graphcut.loading.model import Model, load
 from graphcut.running.values import to_value
 
+from cases import each
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -124,7 +126,7 @@ def test_the_lengths_of_a_decoder_agree_and_its_positions_follow_its_past(path: 
     run(model, feeds)
 
 
-@pytest.mark.parametrize(
+@each(
     "renamed",
     [
         {"total": "total_sequence_length"},
@@ -225,7 +227,7 @@ def test_token_types_are_zeros_then_ones(path: Path) -> None:
     np.testing.assert_array_equal(feeds["token_type_ids"], [[0, 0, 0, 1, 1]] * 2)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "m (int64[n] i) => (float y) { y = Gather(table, i) }",
@@ -260,7 +262,7 @@ def test_an_index_into_what_flows_stays_inside_it_too(path: Path) -> None:
     assert 0 <= indices.min() < indices.max() < 40
 
 
-@pytest.mark.parametrize(
+@each(
     ("node", "reads"),
     [
         ("y = Reshape(x, p)", "float[2, 3, 4] x, int64[2] p"),
@@ -486,7 +488,7 @@ def test_a_size_that_no_input_has_is_refused_with_the_one_that_was_meant(path: P
     assert refused.value.hint == "did you mean 'batch'? open sizes: batch, seq"
 
 
-@pytest.mark.parametrize(
+@each(
     ("symbol", "names", "number"),
     [
         ("batch", ("batch",), 2),
@@ -558,7 +560,7 @@ def test_a_mask_is_ones_of_any_type(path: Path, dtype: int) -> None:
 # Types
 
 
-@pytest.mark.parametrize(
+@each(
     "dtype",
     ["FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ",
      "INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32", "UINT32", "INT64", "UINT64", "BOOL"],

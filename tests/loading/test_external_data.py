@@ -29,6 +29,8 @@ from graphcut.loading.external_data import (
     write_data,
 )
 
+from cases import each
+
 PAGE = 4096
 
 
@@ -48,7 +50,7 @@ def refusal(model: Path, location: str) -> ModelError:
     return caught.value
 
 
-@pytest.mark.parametrize("location", ["w.bin", "./w.bin", "sub/w.bin", "sub/../w.bin", "sub//w.bin", "w..bin"])
+@each("location", ["w.bin", "./w.bin", "sub/w.bin", "sub/../w.bin", "sub//w.bin", "w..bin"])
 def test_data_may_be_in_the_folder_of_the_model_or_below(model: Path, location: str) -> None:
     assert resolve_location(model, location, tensor="w").samefile(model.parent / location)
 
@@ -61,7 +63,7 @@ def test_the_path_of_the_model_may_be_relative(model: Path, monkeypatch: pytest.
     assert "a path out of the folder" in str(refusal(Path("../model.onnx"), "../secret"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("location", "said"),
     [
         ("", "which is not a file name"),
@@ -173,12 +175,12 @@ def test_data_may_be_beside_a_link_to_the_model(model: Path, tmp_path: Path) -> 
     assert "there is no such file in the folder of model.onnx" in str(refusal(other / "model.onnx", "w.bin"))
 
 
-@pytest.mark.parametrize("span", [(0, 0), (0, 10), (10, 0), (3, 7)])
+@each("span", [(0, 0), (0, 10), (10, 0), (3, 7)])
 def test_a_range_inside_its_file_is_taken(span: tuple[int, int]) -> None:
     check_inside(ByteRange(Path("w.bin"), *span), file_bytes=10, tensor="w")
 
 
-@pytest.mark.parametrize("span", [(0, 11), (11, 0), (-1, 5), (5, -1), (1 << 62, 1 << 62)])
+@each("span", [(0, 11), (11, 0), (-1, 5), (5, -1), (1 << 62, 1 << 62)])
 def test_a_range_outside_its_file_is_refused(span: tuple[int, int]) -> None:
     with pytest.raises(ModelError, match=r"^the weights of 'w' are bytes .* of w\.bin, which has 10$"):
         check_inside(ByteRange(Path("w.bin"), *span), file_bytes=10, tensor="w")

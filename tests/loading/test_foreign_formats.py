@@ -10,6 +10,7 @@ from onnx import helper
 
 from graphcut import ModelError, load
 
+from cases import each
 from conftest import floats, model_of
 
 
@@ -21,7 +22,7 @@ def archive(*names: str) -> bytes:
     return made.getvalue()
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "content", "kind", "hint"),
     [
         ("a.pt", archive("a/data.pkl"), "a PyTorch file", "torch.onnx.export"),
@@ -49,7 +50,6 @@ def archive(*names: str) -> bytes:
         ("model", archive("model.onnx"), "a zip archive", "unpack it"),
         ("model", archive("model.onnx")[:-9], "a zip archive", "unpack it"),
     ],
-    ids=lambda case: case if isinstance(case, str) else "",
 )
 def test_the_format_is_named(tmp_path: Path, name: str, content: bytes, kind: str, hint: str) -> None:
     (tmp_path / name).write_bytes(content)

@@ -22,6 +22,7 @@ from onnx import (
 from graphcut import ModelError, load, split
 from graphcut.planning.goals import Into
 
+from cases import each
 from conftest import Draw, doubling, floats, model_of
 
 OWN = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -59,7 +60,7 @@ def floats_of(size: int, **values: Any) -> TensorProto:  # noqa: ANN401 - as pro
     return TensorProto(data_type=TensorProto.FLOAT, dims=[size], **values)
 
 
-@pytest.mark.parametrize(
+@each(
     ("tensor", "held"),
     [
         (floats_of(2), "0 values, and by its shape [2] 2"),
@@ -95,7 +96,7 @@ def test_an_initializer_that_does_not_fit_its_shape_is_refused(opened: Draw, ten
     assert refusal(opened, one(node("Add", "x w"), weights=[tensor])) == f"the initializer 'w' has {held}"
 
 
-@pytest.mark.parametrize(
+@each(
     "tensor",
     [
         TensorProto(data_type=TensorProto.INT4, dims=[3], int32_data=[1, 2]),
@@ -119,7 +120,7 @@ def branch(*nodes: NodeProto) -> dict[str, Any]:
     return {"then_branch": graph, "else_branch": graph}
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "place"),
     [
         (one(node("Constant", "", "w", value=EMPTY), node("Add", "x w")), "a tensor of the Constant node 'w'"),
@@ -172,7 +173,7 @@ def giving(*outputs: str) -> GraphProto:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("broken", "message"),
     [
         (node("Add", "x"), "the Add node 'y' has 1 input, and its operator has at least 2"),
@@ -202,7 +203,6 @@ def giving(*outputs: str) -> GraphProto:
             "the body of the Scan node 'y' has 2 inputs, and gets 1",
         ),
     ],
-    ids=lambda case: case if isinstance(case, str) else "",
 )
 def test_a_node_that_does_not_fit_its_operator_is_refused(opened: Draw, broken: NodeProto, message: str) -> None:
     assert refusal(opened, one(broken)) == message
@@ -266,7 +266,7 @@ def test_functions_that_stand_for_too_many_nodes_are_refused_before_they_are_cop
 TEXTS = ("producer_name", "producer_version", "domain", "doc_string")
 
 
-@pytest.mark.parametrize("field", TEXTS)
+@each("field", TEXTS)
 def test_a_text_of_the_model_that_is_not_utf_8_is_named(tmp_path: Path, field: str) -> None:
     model = one(node("Relu"))
     setattr(model, field, "spoiled")

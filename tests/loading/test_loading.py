@@ -28,6 +28,7 @@ from graphcut.loading.subgraphs import (
 )
 from graphcut.loading.tensor_values import values_bytes
 
+from cases import each
 from conftest import Draw, floats, model_of
 
 DAMAGED = "the model is damaged or was cut wrongly; check it with onnx.checker.check_model"
@@ -153,7 +154,7 @@ def test_a_sparse_initializer_has_the_name_of_its_values(opened: Draw) -> None:
     assert [s.values.name for s in read.proto.graph.sparse_initializer] == ["s"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("tensor", "number"),
     [
         (TensorProto(data_type=TensorProto.FLOAT, dims=[2, 3]), 24),
@@ -281,7 +282,7 @@ def test_names_of_a_subgraph_are_unknown_outside(opened: Draw) -> None:
     assert str(refusal(opened, model)) == "node 'y' reads 'z', which no node writes"
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "tensor"),
     [
         (drawn("Neg: x > a", node("Abs: x > a", name="it"), "Add: x a > y"), "a"),
@@ -387,7 +388,7 @@ def stateful(step: NodeProto | str, *functions: FunctionProto) -> bool:
     return is_stateful(made, {function_key(function): function for function in functions})
 
 
-@pytest.mark.parametrize(
+@each(
     ("step", "differs"),
     [
         ("Add: x x > y", False),
@@ -521,7 +522,7 @@ def test_tensors_are_found_in_every_field_of_a_model() -> None:
 # Modules
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "module"),
     [
         ("/model/layers.0/mlp/MatMul", "model/layers.0/mlp"),
@@ -554,10 +555,9 @@ def test_both_metadata_entries_of_torch_give_the_same_module() -> None:
     assert noted(namespace=": __main__.Net/linear: aten.linear.default") == ""
 
 
-@pytest.mark.parametrize(
+@each(
     "scopes",
     ["5", "None", "'text'", "{1: 2}", "{[]: 1}", "[1, 2, 3]", "[", "[]", "['alone']", "(" * 500, "-" * 100_000 + "1"],
-    ids=lambda scopes: scopes[:10],
 )
 def test_metadata_of_another_form_is_ignored(scopes: str) -> None:
     assert noted(scopes=scopes) == "by/name"
@@ -619,7 +619,7 @@ def external(tmp_path: Path, *entries: tuple[str, str], number: int = 4, data_ty
 LOCATION = ("location", "w.bin")
 
 
-@pytest.mark.parametrize(
+@each(
     ("entries", "first"),
     [
         ([], 0),
@@ -637,7 +637,7 @@ def test_the_range_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str,
     assert np.frombuffer(read_bytes(span), np.float32).tolist() == list(range(first, first + 4))
 
 
-@pytest.mark.parametrize(
+@each(
     ("entries", "said"),
     [
         ([("offset", "28")], "the weights of 'w' are bytes 28 to 44 of w.bin, which has 40"),
@@ -663,8 +663,8 @@ def test_a_range_that_does_not_fit_is_refused_with_the_numbers(
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("key", ["offset", "length"])
-@pytest.mark.parametrize("text", ["", "16x", "16.0", "0x10", "1e1", "1_6", " 16", "+16", "١٦", "9" * 5000])
+@each("key", ["offset", "length"])
+@each("text", ["", "16x", "16.0", "0x10", "1e1", "1_6", " 16", "+16", "١٦", "9" * 5000])
 def test_an_offset_or_length_that_is_not_a_plain_number_is_refused(tmp_path: Path, key: str, text: str) -> None:
     """ONNX Runtime accepts digits and a minus sign, Python's `int` more."""
     with pytest.raises(ModelError) as caught:
@@ -766,7 +766,7 @@ def with_spoiled_text(folder: Path, text: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("text", [b"Relu", b"node", b"mid_", b"x_in", b"symb"])
+@each("text", [b"Relu", b"node", b"mid_", b"x_in", b"symb"])
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(ModelError) as caught:
         load(with_spoiled_text(tmp_path, text))
@@ -778,7 +778,7 @@ def test_metadata_that_is_not_utf_8_is_refused_or_ignored(tmp_path: Path) -> Non
         assert names(load(with_spoiled_text(tmp_path, b"meta"))) == ["node", "y"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "elem", "is_refused"),
     [
         ((2, 4), TensorProto.FLOAT, False),

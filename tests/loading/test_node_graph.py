@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from graphcut import demos, load
 from graphcut.loading.model import Model
 from graphcut.loading.node_graph import NodeGraph, node_graph
 
+from cases import each
 from conftest import doubling, floats, model_of
 
 
@@ -46,7 +46,7 @@ def test_a_node_has_its_attributes_that_are_not_usual_and_what_it_reads() -> Non
     assert (typed(graph, graph.inputs)[0][0], typed(graph, graph.outputs)[0][0]) == ("x", "y")
 
 
-@pytest.mark.parametrize("name", demos.DEMOS)
+@each("name", demos.DEMOS)
 def test_reads_and_writes_are_those_of_the_graph(name: str, tmp_path: Path) -> None:
     demos.write(name, tmp_path / "model.onnx")
     model = load(tmp_path / "model.onnx")

@@ -23,6 +23,7 @@ from graphcut.loading import bound_sizes
 from graphcut.loading.bound_sizes import infer_bound
 from graphcut.loading.shape_inference import dtype_from_ort, tensor_of_type, type_proto
 
+from cases import each
 from conftest import ORT_VERSION, Draw, floats, model_of
 
 
@@ -89,7 +90,7 @@ def test_a_type_survives_conversion_to_a_message_and_back(word: str, shape: tupl
     assert tensor_of_type("t", TypeProto.FromString(type_proto(tensor).SerializeToString())) == tensor
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "tensor"),
     [
         (floats("t", 2, "n", None).type, Tensor(name="t", dtype="float32", shape=(2, "n", None))),
@@ -135,7 +136,7 @@ def test_a_scalar_is_declared_as_one_and_an_unknown_rank_is_not() -> None:
     assert (scalar.tensor_type.HasField("shape"), unknown.tensor_type.HasField("shape")) == (True, False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("theirs", "ours"),
     [
         ("tensor(float)", "float32"),
@@ -452,7 +453,7 @@ def test_with_two_past_symbols_no_total_is_guessed(opened: Draw) -> None:
     assert said(opened(cached("past_a", "past_b")).boundary_types, "all") == ["float32[batch,?,4]"]
 
 
-@pytest.mark.parametrize("kernel", [(1, 3), (3, 3), (3, 1), (3, 5), (7, 9), (13, 29)])
+@each("kernel", [(1, 3), (3, 3), (3, 1), (3, 5), (7, 9), (13, 29)])
 def test_a_dimension_near_a_symbol_is_not_named_after_it(opened: Draw, kernel: tuple[int, int]) -> None:
     """A convolution without padding makes a picture smaller; its width is not its height for that."""
     weight = numpy_helper.from_array(np.ones((1, 1, *kernel), np.float32), "w")
@@ -593,8 +594,8 @@ def sizes_when_run(model: ModelProto, feeds: Mapping[str, object], name: str) ->
     return tuple(session.run([name], feeds)[0].shape)
 
 
-@pytest.mark.parametrize("idiom", IDIOMS)
-@pytest.mark.parametrize(("n", "s"), [(2, 5), (1, 1), (3, 2)])
+@each("idiom", IDIOMS)
+@each(("n", "s"), [(2, 5), (1, 1), (3, 2)])
 def test_sizes_are_computed_through_values_that_depend_on_sizes(idiom: str, n: int, s: int) -> None:
     steps, formulas = IDIOMS[idiom]
     model = arithmetic(*steps)
@@ -697,8 +698,8 @@ INNER: dict[str, tuple[list[NodeProto], str]] = {
 }
 
 
-@pytest.mark.parametrize("idiom", INNER)
-@pytest.mark.parametrize(("n", "s"), [(2, 5), (1, 1)])
+@each("idiom", INNER)
+@each(("n", "s"), [(2, 5), (1, 1)])
 def test_sizes_are_computed_in_subgraphs(idiom: str, n: int, s: int) -> None:
     steps, formula = INNER[idiom]
     model, expected = arithmetic(*steps), np.atleast_1d(eval(formula, {"n": n, "s": s}))  # noqa: S307 - ours, above
@@ -787,7 +788,7 @@ def test_stale_value_info_is_not_used_for_an_unknown_size() -> None:
     assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[3]"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("size", "named"),
     [
         ([], "s"),
@@ -922,7 +923,7 @@ def test_dimensions_without_a_name_are_bound_by_tensor_and_axis(opened: Draw) ->
     assert bound.tensor_bytes == {"x": (48, True), "i": (80, True), "y": (80, True)}
 
 
-@pytest.mark.parametrize("name", ["x.1", "x.2", "i.0", "other.0", "x."])
+@each("name", ["x.1", "x.2", "i.0", "other.0", "x."])
 def test_a_dimension_that_has_a_number_or_is_not_there_is_refused(name: str, opened: Draw) -> None:
     steps = [helper.make_node("NonZero", ["x"], ["i"]), helper.make_node("Neg", ["i"], ["y"])]
     model = opened(model_of(steps, [floats("x", None, 4)], [ValueInfoProto(name="y")]))

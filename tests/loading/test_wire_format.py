@@ -30,6 +30,7 @@ from graphcut import ModelError, load
 from graphcut.loading.external_data import read_bytes
 from graphcut.loading.wire_format import LARGE_BYTES, read_without_weights
 
+from cases import each
 from conftest import floats, model_of
 
 
@@ -326,7 +327,7 @@ def test_random_bytes_are_refused(folder: Path, noise: bytes) -> None:
     assert not loads(folder / "model.onnx", noise)
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01",
@@ -404,7 +405,7 @@ def test_subgraphs_nested_too_deeply_are_refused(tmp_path: Path, depth: int) -> 
     assert not loads(tmp_path / "model.onnx", length_field(7, graph))
 
 
-@pytest.mark.parametrize("tail", [b"\x0b", b"\x0e", b"\x00\x00", b"\x80", b"\x80" * 11, b"\x0a\x05abc", b"\x09abc"])
+@each("tail", [b"\x0b", b"\x0e", b"\x00\x00", b"\x80", b"\x80" * 11, b"\x0a\x05abc", b"\x09abc"])
 def test_a_file_with_random_bytes_at_the_end_is_refused(tmp_path: Path, tail: bytes) -> None:
     assert not loads(tmp_path / "model.onnx", weighted().SerializeToString() + tail)
 

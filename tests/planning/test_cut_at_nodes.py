@@ -25,6 +25,7 @@ from graphcut.planning.by_goal.cut_at_nodes import parts_at
 from graphcut.planning.node_names import find_nodes
 from graphcut.solving.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 
+from cases import each
 from conftest import Draw, floats, model_of
 
 Price = Callable[[random.Random], int]
@@ -176,7 +177,7 @@ def test_a_price_far_above_the_others_leaves_the_result_exact(unit: int) -> None
     assert wrong_answers(one_of(unit, unit, 2 * unit, 3 * unit, 1000 * unit), 200) == []
 
 
-@pytest.mark.parametrize(
+@each(
     "price",
     [
         one_of(2**31 - 1, 2**31 + 1, 2**31 + 2, 2**31 + 3),
@@ -364,9 +365,7 @@ def test_free_nodes_go_where_fewer_bytes_cross_and_early_if_equal() -> None:
     assert rows(beside, "A", sizes={"b": 1, "c": 1}) == [["A"], ["B", "C", "Y"]]
 
 
-@pytest.mark.parametrize(
-    "dtype", ["sequence(float32)", "optional(float32)", "map(int64, float32)", "int4", "uint2", "undefined"]
-)
+@each("dtype", ["sequence(float32)", "optional(float32)", "map(int64, float32)", "int4", "uint2", "undefined"])
 def test_a_type_that_should_not_cross_does_not_if_there_is_a_choice(dtype: str) -> None:
     graph = drawn("b: x", "a: b", "c: b", "y: a c")
     assert rows(graph, "A", sizes={"b": 1, "c": 2**30}, dtypes={"b": dtype}) == [["B", "A", "C"], ["Y"]]
@@ -429,7 +428,7 @@ def test_no_name_at_all_is_refused() -> None:
 LISTING = "`analyze(...).cut_points` lists the cut points"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "message", "hint"),
     [
         ("Layer7", "no node or tensor is called 'Layer7'", f"did you mean 'layer7'? {LISTING}"),

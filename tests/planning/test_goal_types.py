@@ -11,6 +11,8 @@ import pytest
 import graphcut
 from graphcut import Across, At, Cluster, Device, Heads, Into, Limits, UsageError, Within
 
+from cases import each
+
 CLUSTER = Cluster(devices=(Device(name="a"),))
 
 
@@ -25,7 +27,7 @@ def test_a_budget_may_be_a_size_in_text() -> None:
         Within("2 GBs")
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "values", "message"),
     [
         (At, (3,), "At(nodes=3): Expected `array`, got `int`"),
@@ -49,7 +51,7 @@ def test_a_value_of_another_type_is_a_type_error_with_a_hint(
     assert hint.startswith(f"hint: did you mean {kind.__name__}(")
 
 
-@pytest.mark.parametrize(
+@each(
     ("goal", "hint"),
     [
         (2, "did you mean Into(2)?"),

@@ -29,6 +29,7 @@ from graphcut.planning.problem import problem_of
 from graphcut.surgery.cutting import prepare
 from graphcut.surgery.splitting import PreparedFiles
 
+from cases import each
 from conftest import FIXTURES, Draw, floats, model_of
 
 EXPORTS = sorted(str(path.relative_to(FIXTURES)) for path in FIXTURES.rglob("*.onnx"))
@@ -116,7 +117,7 @@ def test_files_are_as_large_as_predicted_or_slightly_smaller(name: str, recomput
         assert_predictions_are_close(made, sizes(prepare(analysis.model, made)))
 
 
-@pytest.mark.parametrize("name", ["llm-half", "multitask", "control-flow", "tiny-llama-int4/model.onnx"])
+@each("name", ["llm-half", "multitask", "control-flow", "tiny-llama-int4/model.onnx"])
 def test_files_are_as_large_as_prepared(name: str, named: Named, tmp_path: Path) -> None:
     analysis = named(name)
     with pytest.raises(PlanError) as caught:
@@ -160,7 +161,7 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
 COUNTED: tuple[tuple[Counted, ...], ...] = ((), ("inputs",), ("cache",), ("inputs", "cache"))
 
 
-@pytest.mark.parametrize("counting", COUNTED, ids=lambda counting: "+".join(counting) or "files")
+@each("counting", COUNTED)
 def test_a_budget_counts_caches_before_and_after_a_run_and_other_inputs_as_asked(
     counting: tuple[Counted, ...], named: Named
 ) -> None:
@@ -241,7 +242,7 @@ GOALS = (
 )
 
 
-@pytest.mark.parametrize("goal", GOALS, ids=["bytes", "time", "within", "across"])
+@each("goal", GOALS, ids=["bytes", "time", "within", "across"])
 def test_pins_and_nodes_to_avoid_are_respected(goal: Into | Within | Across, named: Named) -> None:
     analysis = named("llm")
     graph = analysis.model.graph

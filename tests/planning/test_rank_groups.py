@@ -25,7 +25,7 @@ from graphcut.planning.goals import Objective
 from graphcut.planning.planner import plan, with_metrics
 from graphcut.sharding.rank_costs import RankCosts
 
-from cases import seeded
+from cases import each, seeded
 from conftest import floats, model_of
 
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "decode")
@@ -84,7 +84,7 @@ def all_plans(analysis: Analysis, goal: Across, costs: Costs, most_ranks: int) -
                 yield with_metrics(analysis, made, costs)
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
+@each("overlap", OVERLAPS)
 @seeded(3)
 def test_a_plan_is_the_best_of_all_divisions_on_all_devices_and_groups(
     seed: int, overlap: Overlap, tmp_path: Path

@@ -17,6 +17,8 @@ from graphcut.costs.weighing import weigh
 from graphcut.planning.goals import Limits
 from graphcut.planning.planner import with_metrics
 
+from cases import each
+
 
 def ideals(graph: Graph) -> Iterator[tuple[int, ...]]:
     """Every set of flowing nodes, neither none nor all, that holds what its nodes depend on."""
@@ -27,8 +29,8 @@ def ideals(graph: Graph) -> Iterator[tuple[int, ...]]:
     yield from (tuple(sorted(ideal)) for ideal in found if 0 < len(ideal) < len(graph.flow))
 
 
-@pytest.mark.parametrize("tokens", [1, 8, 96, 700])
-@pytest.mark.parametrize("has_bias", [False, True])
+@each("tokens", [1, 8, 96, 700])
+@each("has_bias", [False, True])
 def test_no_division_in_two_is_better_whatever_it_repeats(tokens: int, tmp_path: Path, *, has_bias: bool) -> None:
     onnx.save(fused_decoder(3, has_bias=has_bias), tmp_path / "model.onnx")
     analysis = graphcut.analyze(graphcut.load(tmp_path / "model.onnx", dims={"batch": 1, "seq": tokens}))

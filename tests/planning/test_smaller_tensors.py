@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 from onnx import NodeProto, helper, numpy_helper
 
 import graphcut
 from graphcut import Into
 from graphcut.planning.goals import Limits
 
+from cases import each
 from conftest import floats, model_of
 
 BIG, SMALL = 64 * 1024 * 4, 1024 * 4
@@ -38,7 +38,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_the_smaller_tensor_is_sent(case: str) -> None:
     """`t` is read in the second part only, and a Transpose is read there beside what it transposes."""
     nodes, expected = CASES[case]

@@ -42,7 +42,7 @@ from graphcut.running.npz_files import save_outputs
 from graphcut.running.stage import Stage
 from graphcut.running.values import NON_NUMPY_TYPES, to_array, to_value
 
-from cases import seeded
+from cases import each, seeded
 from conftest import ORT_VERSION, floats, model_of
 from heavy import WEIGHT_BYTES, WIDTH, in_a_process, write_heavy
 
@@ -589,7 +589,7 @@ def test_a_deleted_spill_file_is_an_error(cascade: Cascade, spill_folder: Path) 
             store.get((1, "t1"))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "float16", "bfloat16", "float8e5m2"])
+@each("dtype", ["float32", "int64", "bool", "float16", "bfloat16", "float8e5m2"])
 @pytest.mark.usefixtures("spill_folder")
 def test_a_tensor_of_any_type_is_read_back_from_disk(dtype: str) -> None:
     from graphcut.core.wiring import Tensor

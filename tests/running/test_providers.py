@@ -20,6 +20,7 @@ from graphcut import At, Cascade, RunError, Runner, SessionConfig
 from graphcut.core.manifest import Host
 from graphcut.workers.scheduling.assignment import Via
 
+from cases import each
 from conftest import ROOT, floats, model_of
 
 X = {"x": np.array([-1, 2], np.float32)}
@@ -100,8 +101,8 @@ def test_a_device_has_its_own_session_configuration(on_device: Settings) -> None
         run(on_device(session_config=["session.load_model_format=ORT"]))  # it is not: so the entry had an effect
 
 
-@pytest.mark.parametrize("field", ["provider_options", "session_config"])
-@pytest.mark.parametrize("value", ["/tmp/code.so", "code.so", r"C:\code", "../code", "code.DLL"])  # noqa: S108
+@each("field", ["provider_options", "session_config"])
+@each("value", ["/tmp/code.so", "code.so", r"C:\code", "../code", "code.DLL"])  # noqa: S108
 def test_a_manifest_can_name_no_file_for_a_provider_to_load(on_device: Settings, field: str, value: str) -> None:
     with pytest.raises(RunError, match="files are not taken from a manifest"):
         run(on_device(**{field: [f"backend_path={value}"]}))

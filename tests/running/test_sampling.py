@@ -15,6 +15,8 @@ from decoders import VOCABULARY, with_concat, without_caches
 import graphcut
 from graphcut import Cascade, Into, RunError, Sampling, UsageError, generate
 
+from cases import each
+
 PROMPT = [3, 1, 4, 1, 5, 3]
 DRAWS = 4000
 Scores = np.ndarray[Any, Any]
@@ -76,7 +78,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
+@each("name", WAYS)
 def test_drawn_tokens_pass_the_chi_square_test_against_the_whole_model(
     cascade: Cascade, logits: Scores, name: str
 ) -> None:
@@ -120,7 +122,7 @@ def test_a_function_ends_a_sequence(cascade: Cascade) -> None:
     assert [[token for index, token in seen if index == row] for row in (0, 1)] == [whole[0], whole[1][:4]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value"),
     [
         ("temperature", -1.0),

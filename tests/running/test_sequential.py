@@ -25,6 +25,7 @@ from graphcut.running.stage import Optimization, Stage, session_options
 from graphcut.running.values import Feeds, Outputs
 from graphcut.workers.scheduling.assignment import Via
 
+from cases import each
 from conftest import floats, model_of
 
 EXACT = SessionConfig(optimize="none")
@@ -60,9 +61,9 @@ def test_a_cascade_gives_the_outputs_of_the_model(cascade: Cascade, chain: Path)
     np.testing.assert_array_equal(found["y"], expected, strict=True)
 
 
-@pytest.mark.parametrize("optimize", ["none", "basic", "all"])
-@pytest.mark.parametrize("prepacked", [True, False])
-@pytest.mark.parametrize("threads", [0, 1, 2])
+@each("optimize", ["none", "basic", "all"])
+@each("prepacked", [True, False])
+@each("threads", [0, 1, 2])
 def test_every_session_config_gives_the_outputs(
     cascade: Cascade, *, optimize: Optimization, prepacked: bool, threads: int
 ) -> None:
@@ -174,7 +175,7 @@ def two_inputs(folder: Path) -> Cascade:
 GOOD: Mapping[str, Array] = {"hidden": np.ones((3, 2), np.float32), "ids": np.array([0, 2])}
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "message", "hint"),
     [
         (
@@ -425,8 +426,8 @@ def wrongly_declared(folder: Path, kind: int, op: str) -> Cascade:
     return graphcut.split(folder / "m.onnx", At("a"), folder / "parts")
 
 
-@pytest.mark.parametrize(("kind", "op"), [(TensorProto.FLOAT, "Neg"), (TensorProto.STRING, "Identity")])
-@pytest.mark.parametrize("via", ANSWERS)
+@each(("kind", "op"), [(TensorProto.FLOAT, "Neg"), (TensorProto.STRING, "Identity")])
+@each("via", ANSWERS)
 def test_an_output_of_another_shape_than_declared_passes_with_a_warning(
     tmp_path: Path, kind: int, op: str, via: str
 ) -> None:

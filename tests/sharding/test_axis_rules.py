@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pytest
 from axis_cases import CASES, Array, Case
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 
@@ -16,6 +15,7 @@ from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, Sizes
 from graphcut.sharding.axes.rules import RULES, factors_of
 from graphcut.verifying.operator_runs import OperatorRuns
 
+from cases import each
 from conftest import ORT_VERSION
 
 Values = dict[int, Array]
@@ -90,7 +90,7 @@ def way_of(factor: Factor) -> Way:
     )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+@each("case", CASES)
 def test_the_table_has_every_way_in_which_onnx_runtime_can_be_halved_and_no_other(case: Case) -> None:
     units = {way_of(factor): factor.units for factor in discovered(case)}
     found = {way for way in units if not way[1] or way[1][0][1] not in case.unused}
@@ -148,7 +148,7 @@ def values_size(operation: Operation, factor: Factor) -> int:
     return size
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+@each("case", CASES)
 def test_every_factor_divides_into_a_first_unit_and_the_others(case: Case) -> None:
     whole, operation = run(case, values_of(case), case.attributes), operation_of(case)
     for factor in factors_of(operation):

@@ -28,7 +28,7 @@ from graphcut.simulating.simulator import latency_of, simulate
 from graphcut.solving.transfers import DRIVER, SentTensor, request_times
 from graphcut.workers.scheduling.requests import ScheduledPart
 
-from cases import seeded
+from cases import each, seeded
 
 KB = 1000
 RATE = 1000.0 * KB
@@ -111,7 +111,7 @@ def test_total_time_equals_the_pipeline_recurrence_for_any_stages_and_window(
     assert found.total_s == left[-1][-1]
 
 
-@pytest.mark.parametrize("window", [1, 2, 3, 8, 20])
+@each("window", [1, 2, 3, 8, 20])
 def test_a_closed_loop_obeys_littles_law(window: int) -> None:
     """With W in flight, each takes W periods, but at least the sum of all stages."""
     found = simulate(chain([1.0, 3.0, 2.0]), requests=400, window=window)
@@ -465,7 +465,7 @@ def replaced(found: Any) -> Any:  # noqa: ANN401 - a record
 # Arguments
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "said"),
     [
         ({"requests": 0}, "0 requests can't be simulated"),

@@ -23,7 +23,7 @@ from graphcut.planning.problem import PlanningProblem
 from graphcut.solving.instance import Hyperedges, Workload
 from graphcut.solving.transfers import request_times, transfers_of
 
-from cases import seeded
+from cases import each, seeded
 
 __all__ = ("problem_for",)
 OBJECTIVES: tuple[tuple[Objective, int], ...] = (("throughput", 1), ("latency", 1), ("decode", 3))
@@ -219,7 +219,7 @@ def value(objective: Objective, in_flight: int, period: float, latency: float) -
     return period if objective == "throughput" else latency
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
+@each("overlap", OVERLAPS)
 @seeded(10, 52, 95, 104, 116, 625, together=5)  # the last ones: small tensors that are late, object stores
 def test_no_plan_is_better_on_any_links(
     seed: int, overlap: Overlap, problem_for: Callable[..., PlanningProblem]
@@ -240,7 +240,7 @@ def test_no_plan_is_better_on_any_links(
         assert solution.outcome.is_optimal
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
+@each("overlap", OVERLAPS)
 @seeded(4, together=4)
 def test_every_plan_has_the_times_of_the_rules(seed: int, overlap: Overlap) -> None:
     draw = random.Random(seed)

@@ -25,7 +25,7 @@ from graphcut.solving.order_prefixes import prefix_tables
 from graphcut.solving.search import result_on
 from graphcut.solving.topological_orders import orders
 
-from cases import seeded
+from cases import each, seeded
 
 KINDS = (
     DeviceClass((Device(name="a"),), np.inf, 2**-30, 2**-20),
@@ -92,8 +92,8 @@ def token_s(busy: Sequence[Floats], steps: Sequence[Floats], period: float) -> f
     return np.inf if chain is None else max(chain.values[0] / 2, period)
 
 
-@pytest.mark.parametrize("overlap", ["none", "all"])
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@each("overlap", ["none", "all"])
+@each("objective", OBJECTIVES)
 @seeded(3, 24, together=4)  # 24: a token, whose bound is 4e-6 lower with HiGHS' usual tolerances
 def test_the_bound_is_the_optimum_on_unequal_devices(seed: int, objective: MilpObjective, overlap: Overlap) -> None:
     load = drawn(seed)

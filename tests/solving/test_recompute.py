@@ -275,7 +275,7 @@ def model_with_a_cheap_node(width: int) -> ModelProto:
 SLOW_AND_FAST = Cluster(devices=(Device(name="slow", link_bytes_per_s=5e7), Device(name="fast", link_bytes_per_s=2e8)))
 
 
-@pytest.mark.parametrize("goal", [Heads(), Across(SLOW_AND_FAST, "bytes")], ids=["heads", "across"])
+@each("goal", [Heads(), Across(SLOW_AND_FAST, "bytes")], ids=["heads", "across"])
 @each("width", (30, 50, 60, 70, 80, 120))
 def test_a_node_is_repeated_if_it_runs_faster_than_its_output_takes_over_both_links(
     width: int, goal: Heads | Across, opened: Draw
@@ -351,7 +351,7 @@ def test_a_decoder_that_must_not_recompute_sends_them(tmp_path: Path) -> None:
     assert verify(model, graphcut.split(model, made, tmp_path / "parts")).is_identical
 
 
-@pytest.mark.parametrize("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
+@each("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
 def test_replicable_nodes_contain_their_predecessors_and_are_cheap(name: str, tmp_path: Path) -> None:
     demos.write(name, tmp_path / "model.onnx")
     model = graphcut.load(tmp_path / "model.onnx")
@@ -400,8 +400,8 @@ def test_the_reason_of_a_cut_counts_all_that_crosses_it_in_the_finished_plan(tmp
     assert [reason.chosen.crossing_bytes for reason in made.reasons] == expected
 
 
-@pytest.mark.parametrize("parts", [2, 4])
-@pytest.mark.parametrize("name", ["llm", "unet", "resnet", "light_densenet121"])
+@each("parts", [2, 4])
+@each("name", ["llm", "unet", "resnet", "light_densenet121"])
 def test_recomputing_makes_no_part_slower_than_the_slowest_part_planned(name: str, parts: int, tmp_path: Path) -> None:
     """What is cheaper for both sides together may be dearer for the part that everybody waits for."""
     path = tmp_path / "model.onnx"

@@ -15,14 +15,14 @@ from sub_models import check_extract
 import graphcut
 from graphcut import Model, UsageError, demos
 
-from cases import each
+from cases import crossed, each
 from conftest import floats, model_of
 from hazards import HAZARDS
 
 RUNNING = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).runs}
 
 
-@each(("name", "weights"), [(name, ("copy", "share")[i % 2]) for i, name in enumerate(RUNNING)], together=8)
+@crossed(("name", "weights"), RUNNING, ["copy", "share"], times=1, together=8)
 def test_random_sub_models_of_each_hazard_compute_what_the_whole_does(name: str, weights: str, tmp_path: Path) -> None:
     model = graphcut.load(RUNNING[name].write(tmp_path))
     folder = tmp_path if weights == "share" else tmp_path / "copies"

@@ -23,6 +23,7 @@ from graphcut import At, Cascade, LossWarning, Model, ModelError, SessionConfig,
 from graphcut.demos import write
 from graphcut.loading import in_memory
 
+from cases import each
 from conftest import floats, model_of
 from hazards import HAZARDS
 from hazards.hazard import Hazard
@@ -72,7 +73,7 @@ def split_at(model: Model, cut: tuple[str, ...], folder: Path) -> Cascade:
 # In: from a graph, and from a message
 
 
-@pytest.mark.parametrize("name", HELD)
+@each("name", HELD)
 def test_a_graph_is_cut_into_parts_that_give_the_bits_of_its_model(name: str, tmp_path: Path) -> None:
     hazard = HELD[name]
     message = load_message(hazard, tmp_path)
@@ -85,7 +86,7 @@ def test_a_graph_is_cut_into_parts_that_give_the_bits_of_its_model(name: str, tm
         assert_same(ours, run_by_ort(load_message(hazard, tmp_path), feeds))
 
 
-@pytest.mark.parametrize("name", CUTTABLE)
+@each("name", CUTTABLE)
 def test_a_message_is_cut_into_parts_that_give_the_bits_of_its_model(name: str, tmp_path: Path) -> None:
     hazard = CUTTABLE[name]
     message = load_message(hazard, tmp_path)
@@ -237,7 +238,7 @@ def test_calls_of_two_overloads_are_refused() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("name", [name for name in HELD if name not in {"annotated_everywhere", "training_info"}])
+@each("name", [name for name in HELD if name not in {"annotated_everywhere", "training_info"}])
 def test_a_model_as_a_graph_exports_to_the_bits_of_the_model(name: str, tmp_path: Path) -> None:
     hazard = HELD[name]
     exported = gs.export_onnx(to_graphsurgeon(hazard.write(tmp_path)))
@@ -246,7 +247,7 @@ def test_a_model_as_a_graph_exports_to_the_bits_of_the_model(name: str, tmp_path
             assert_same(run_by_ort(exported, feeds), run_by_ort(load_message(hazard, tmp_path), feeds))
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_what_a_graph_would_change_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=REFUSED[name]):
         to_graphsurgeon(HAZARDS[name]().write(tmp_path))

@@ -16,6 +16,7 @@ import graphcut
 from graphcut import Into, Model, ModelError, UsageError, demos
 from graphcut.verifying.numerical import EXACT, compare_tensor, run_whole
 
+from cases import each
 from conftest import floats, model_of
 from hazards import HAZARDS
 
@@ -135,7 +136,7 @@ def test_connections_that_cannot_be_are_refused(tmp_path: Path) -> None:
 RUNNING = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and hazard.runs}
 
 
-@pytest.mark.parametrize("name", RUNNING)
+@each("name", RUNNING, together=16)
 def test_each_hazard_is_joined_with_itself_and_both_compute_what_they_did(name: str, tmp_path: Path) -> None:
     """All names clash, at every depth."""
     model = graphcut.load(RUNNING[name].write(tmp_path))

@@ -21,6 +21,7 @@ from graphcut import At, Into, ModelError, UsageError, demos
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.loading.safetensors_files import read_checkpoint
 
+from cases import each
 from conftest import LAYER_ENDS, model_of
 
 
@@ -86,8 +87,8 @@ def answer(path: Path, x: NDArray[Any], *, optimized: bool) -> NDArray[Any]:
     return session.run(["y"], {"x": x})[0]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("shape", [(48, 40), (2, 300), (700, 1100), (2049, 3)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@each("shape", [(48, 40), (2, 300), (700, 1100), (2049, 3)])
+@each("dtype", [np.float32, np.float16])
 def test_a_transposed_matrix_is_multiplied_there(shape: tuple[int, int], dtype: type[Any], tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     weight: NDArray[Any] = (draw.random(shape) - 0.5).astype(dtype)
@@ -168,7 +169,7 @@ def damaged(header: object, *, values: bytes = bytes(4), length: int | None = No
     return (len(raw) if length is None else length).to_bytes(8, "little") + raw + values
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "message"),
     [
         (b"", "would have 0"),

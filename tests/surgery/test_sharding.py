@@ -20,6 +20,7 @@ from graphcut import GraphcutError, Into, Model, Sharding, UsageError, demos, sh
 from graphcut.costs.device_groups import RankMode
 from graphcut.sharding.axes.division import apportion
 
+from cases import crossed, each
 from conftest import FIXTURES
 
 Array = np.ndarray[Any, Any]
@@ -111,8 +112,7 @@ def fullest(sharding: Sharding) -> float:
     return max((own + common) / (divided * share / sum(shares) + common) for own, share in held)
 
 
-@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES)
-@pytest.mark.parametrize("name", MODELS)
+@crossed(("name", "shares"), MODELS, SHARES.values(), times=2, together=6)
 def test_exact_has_the_bits_of_the_model(name: str, shares: tuple[int, ...], tmp_path: Path) -> None:
     path = MODELS[name](tmp_path)
     feeds = feeds_for(path)
@@ -151,8 +151,8 @@ def test_sum_differs_by_rounding_only(name: str, shares: tuple[int, ...], tmp_pa
     assert fullest(sharding) <= 1.1
 
 
-@pytest.mark.parametrize("mode", ["exact", "sum"])
-@pytest.mark.parametrize("name", FEW_UNITS)
+@each("mode", ["exact", "sum"])
+@each("name", FEW_UNITS)
 def test_other_classes_are_divided_where_units_are_too_few(name: str, mode: RankMode, tmp_path: Path) -> None:
     path = write_style(FEW_UNITS[name])(tmp_path)
     feeds = feeds_for(path)
@@ -176,8 +176,8 @@ def test_of_a_single_class_no_rank_has_more_units_than_one_must_have(ranks: int)
         assert (max(found), sum(found)) == (-(-units // ranks), units)
 
 
-@pytest.mark.parametrize("mode", ["exact", "sum"])
-@pytest.mark.parametrize("name", DECODERS)
+@each("mode", ["exact", "sum"])
+@each("name", DECODERS)
 def test_a_decoder_has_at_least_95_percent_of_its_linear_weights_divided(
     name: str, mode: RankMode, tmp_path: Path
 ) -> None:

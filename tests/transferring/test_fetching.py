@@ -26,7 +26,7 @@ from graphcut import At, Cascade, CascadeError, GraphcutError, Into, RunError, R
 from graphcut.core.manifest import open_present
 from graphcut.inputs.generating import generate_inputs
 
-from cases import seeded
+from cases import each, seeded
 from conftest import LAYER_ENDS, floats, model_of
 
 EXACT = SessionConfig(optimize="none")
@@ -221,7 +221,7 @@ def test_a_server_without_range_is_said(served: Served, tmp_path: Path) -> None:
     assert "knows HTTP Range" in caught.value.hint
 
 
-@pytest.mark.parametrize("change", ["shorter", "longer", "one bit", "part"])
+@each("change", ["shorter", "longer", "one bit", "part"])
 def test_a_file_that_is_not_that_of_the_split_is_refused(copied: Cascade, tmp_path: Path, change: str) -> None:
     shutil.copytree(copied.root, tmp_path / "served")
     part = copied.parts[0]
@@ -251,7 +251,7 @@ def test_a_missing_file_and_a_missing_server_are_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["../evil", "/evil", "sub/../../evil", "cascade.json", "x\0y"])
+@each("name", ["../evil", "/evil", "sub/../../evil", "cascade.json", "x\0y"])
 def test_a_manifest_can_name_no_file_outside_of_the_folder(copied: Cascade, tmp_path: Path, name: str) -> None:
     manifest = json.loads(copied.path.read_text())
     for key in ("file", "data"):

@@ -15,6 +15,8 @@ from graphcut.core.wiring import Tensor
 from graphcut.running.values import to_value
 from graphcut.verifying.differences import are_identical, difference, flatten, largest
 
+from cases import each
+
 Array = NDArray[Any]
 INFINITE = float("inf")
 F16, F32, F64 = np.float16, np.float32, np.float64
@@ -25,7 +27,7 @@ def arrays(left: object, right: object, dtype: type[np.generic] = F32) -> tuple[
     return np.asarray(left, dtype), np.asarray(right, dtype)
 
 
-@pytest.mark.parametrize(
+@each(
     ("pair", "expected"),
     [
         (arrays([1, 2], [1, 2]), (0.0, 0.0, 0)),
@@ -44,7 +46,6 @@ def arrays(left: object, right: object, dtype: type[np.generic] = F32) -> tuple[
         (arrays([True], [False], np.bool_), (1.0, 1.0, 0)),
         (arrays(3 + 4j, 3 + 3j, np.complex64), (1.0, 0.2, 0)),
     ],
-    ids=str,
 )
 def test_a_difference_is_as_computed_by_hand(pair: tuple[Array, Array], expected: tuple[float, float, int]) -> None:
     max_abs, max_rel, ulps = difference([pair[0]], [pair[1]])
@@ -52,7 +53,7 @@ def test_a_difference_is_as_computed_by_hand(pair: tuple[Array, Array], expected
     assert max_rel == pytest.approx(expected[1], rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@each(
     "pair",
     [
         arrays(1, np.nan),
@@ -64,7 +65,6 @@ def test_a_difference_is_as_computed_by_hand(pair: tuple[Array, Array], expected
         (np.ones(1, F32), np.ones(1, F64)),
         (np.array(["a"], object), np.array(["b"], object)),
     ],
-    ids=str,
 )
 def test_differences_that_no_tolerance_allows_are_infinite(pair: tuple[Array, Array]) -> None:
     assert difference([pair[0]], [pair[1]])[0] == INFINITE
@@ -83,7 +83,7 @@ def test_maps_are_compared_key_by_key() -> None:
     assert difference(ours, theirs)[0] == 0.5
 
 
-@pytest.mark.parametrize(
+@each(
     ("left", "right", "dtype", "expected"),
     [
         (2**60, 2**60 + 1, np.int64, (1.0, 2.0**-60, 0)),
@@ -135,7 +135,7 @@ def test_the_next_bfloat16_is_one_ulp_away() -> None:
     assert difference(one, following) == (2.0**-7, 2.0**-7, 1)
 
 
-@pytest.mark.parametrize("dtype", [F16, F32, F64, np.complex64, np.int8, np.int64, np.uint64])
+@each("dtype", [F16, F32, F64, np.complex64, np.int8, np.int64, np.uint64])
 def test_comparing_takes_less_than_32_mib_however_large_the_tensors_are(dtype: type[np.generic]) -> None:
     shape = (16, 1 << 18)
     tensor = Tensor(name="a", dtype=np.dtype(dtype).name, shape=shape)

@@ -17,6 +17,7 @@ from graphcut.core.manifest import save_manifest
 from graphcut.surgery.model_files import Storage
 from graphcut.verifying.files import FileVerification, verify_files
 
+from cases import each
 from conftest import LAYER_ENDS
 from tampering import flip
 
@@ -74,7 +75,7 @@ def test_a_file_that_is_no_model_is_an_objection(cascade: Cascade) -> None:
     assert verify_files(cascade).objections
 
 
-@pytest.mark.parametrize(
+@each(
     ("forge", "said"),
     [
         (lambda part: {"nodes": part.nodes + 1}, "the manifest gives nodes as"),

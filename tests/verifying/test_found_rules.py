@@ -19,6 +19,7 @@ from graphcut.verifying import found_rules
 from graphcut.verifying.found_rules import find_rules
 from graphcut.verifying.operator_runs import OperatorRuns
 
+from cases import each
 from conftest import floats, model_of
 
 Open = Callable[[ModelProto], Model]
@@ -81,8 +82,8 @@ def verified(model: Model, path: Path) -> Verification:
     return report
 
 
-@pytest.mark.parametrize("mode", ["exact", "sum"])
-@pytest.mark.parametrize("make", [with_function, lambda: mlp(NORM)], ids=["function", "operator"])
+@each("mode", ["exact", "sum"])
+@each("make", [with_function, lambda: mlp(NORM)], ids=["function", "operator"])
 def test_what_was_found_divides_and_verify_says_that_it_is_not_proven(
     make: Callable[[], ModelProto], mode: str, opened: Open, tmp_path: Path
 ) -> None:
@@ -154,7 +155,7 @@ def factors_of(op: str, *inputs: np.ndarray[tuple[int, ...], np.dtype[np.float32
     return list(OperatorRuns(proto).factors([feeds, {name: value * 2 for name, value in feeds.items()}]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("op", "value"),
     [
         ("IsNaN", np.ones((4, 6))),  # false everywhere

@@ -16,6 +16,7 @@ from graphcut import UsageError, demos, shard
 from graphcut.costs.device_groups import RankMode
 from graphcut.verifying.sharded import prove_sharded
 
+from cases import each
 from conftest import FIXTURES
 from hazards import HAZARDS
 
@@ -177,10 +178,9 @@ EXACT: list[Edit] = [
 SUMS: list[Edit] = [count_a_sum_twice, add_a_summand_again, leave_a_summand_out]
 
 
-@pytest.mark.parametrize(
+@each(
     ("mode", "edit"),
     [*(("exact", edit) for edit in EXACT), *(("sum", edit) for edit in SUMS)],
-    ids=lambda value: getattr(value, "__name__", value),
 )
 def test_a_change_is_found_without_running_anything(mode: RankMode, edit: Edit, sharded: Sharded) -> None:
     path, made = sharded("qwen", mode)

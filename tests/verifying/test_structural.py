@@ -31,6 +31,7 @@ from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import Proof, prove
 
+from cases import each
 from conftest import floats, model_of
 from tampering import Change, Record
 
@@ -43,7 +44,7 @@ def test_an_unchanged_cascade_is_proved(weights: Storage, tmp_path: Path) -> Non
     assert prove(model, cascade) == Proof(objections=(), nodes=8, replicas=1, weight_bytes=2048)
 
 
-@pytest.mark.parametrize(
+@each(
     ("read", "inner", "written"),
     [
         (floats("x", "unk__6", 4), None, floats("y", "unk__7", 4)),  # tf2onnx
@@ -188,7 +189,6 @@ HEAD = "its IR version, opsets, metadata, configuration or the name of its graph
             ],
         ),
     ],
-    ids=lambda value: value.__name__ if callable(value) else None,
 )
 def test_a_change_in_a_part_is_found_and_named(
     model: Model, cascade: Cascade, part: int, change: Change, objections: list[str]

@@ -170,7 +170,7 @@ CHANGED_PARTS = [
 ]
 
 
-@pytest.mark.parametrize("row", CHANGED_PARTS, ids=lambda row: row.what)
+@pytest.mark.parametrize("row", CHANGED_PARTS)
 def test_a_changed_part(row: Row, cascade: Cascade) -> None:
     edit_part(cascade, row.part, row.change)
     assert_said(by_structure(cascade.path), row.naive)

@@ -291,8 +291,8 @@ def test_it_reacts_to_a_change_and_to_its_end_within_four_rounds() -> None:
     assert recovered <= 64
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.05])
-@pytest.mark.parametrize("delay", [0, 3])
+@each("noise", [0.0, 0.05])
+@each("delay", [0, 3])
 def test_with_one_of_four_workers_slowed_the_pipeline_is_a_third_faster_than_the_even_division(
     noise: float, delay: int
 ) -> None:

@@ -32,6 +32,7 @@ from graphcut.workers.executors import threads
 from graphcut.workers.run_log import save_trace
 from graphcut.workers.scheduling.assignment import Via, assign_parts
 
+from cases import each
 from conftest import floats, model_of
 
 Array = NDArray[Any]
@@ -58,7 +59,7 @@ def whole(path: Path, feeds: dict[str, Array]) -> dict[str, Array]:
     return dict(zip([o.name for o in session.get_outputs()], session.run(None, feeds), strict=True))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+@each("workers", [1, 2, 3, 5])
 def test_outputs_come_in_the_order_of_the_feeds(cascade: Cascade, chain: Path, workers: int) -> None:
     feeds = [{"x": rows(1 + i % 3, seed=i)} for i in range(20)]
     found = list(graphcut.stream(cascade, feeds, workers=workers, config=ONE_THREAD))
@@ -67,7 +68,7 @@ def test_outputs_come_in_the_order_of_the_feeds(cascade: Cascade, chain: Path, w
         np.testing.assert_array_equal(outputs["y"], whole(chain, feed)["y"], strict=True)
 
 
-@pytest.mark.parametrize("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
+@each("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
 def test_a_pipeline_gives_the_outputs_of_a_sequential_run(tmp_path: Path, name: str) -> None:
     demos.write(name, tmp_path / "m.onnx")
     model = graphcut.load(tmp_path / "m.onnx")
@@ -124,8 +125,8 @@ def run_in_turn(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Outputs | 
     return Runner(cascade, memory_bytes=1, forced=True).run_all(feeds, on_error="skip")
 
 
-@pytest.mark.parametrize("run", [stream_on_two, run_all_loaded, run_in_turn])
-@pytest.mark.parametrize("number", [0, 5])
+@each("run", [stream_on_two, run_all_loaded, run_in_turn])
+@each("number", [0, 5])
 def test_what_was_fetched_before_a_source_raises_is_answered(
     cascade: Cascade, run: Callable[[Cascade, Iterable[Feeds]], Iterator[Outputs | RunError]], number: int
 ) -> None:
@@ -294,7 +295,7 @@ def test_micro_batches_cover_the_batch_and_are_joined_in_order() -> None:
     assert axis.joined(answers)["y"].tolist() == x.T.tolist()
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 7, 20, "auto"])
+@each("length", [1, 2, 3, 7, 20, "auto"])
 def test_micro_batches_give_the_outputs_of_the_whole_batch(cascade: Cascade, length: int | Literal["auto"]) -> None:
     feeds = [{"x": rows(n, seed=n)} for n in (7, 1, 8, 7)]
     found = list(graphcut.stream(cascade, feeds, workers=2, micro_batch=length))

@@ -33,6 +33,7 @@ from graphcut.workers.executors.protocol import Died, Done, Failed, Lost, Ready,
 from graphcut.workers.scheduling import scheduler
 from graphcut.workers.scheduling.assignment import Via
 
+from cases import each
 from conftest import FIXTURES, ROOT, floats, model_of
 from hazards import boundary_types
 from hazards.hazard import Hazard
@@ -127,7 +128,7 @@ def test_results_of_a_demo_are_bit_identical_to_one_process(name: str, tmp_path:
     check(cascade, feeds, answers(cascade, feeds, workers=3))
 
 
-@pytest.mark.parametrize("name", ["clip.onnx", "lstm.onnx", "unet.onnx", "tiny-llama-fp32", "tiny-llama-int4"])
+@each("name", ["clip.onnx", "lstm.onnx", "unet.onnx", "tiny-llama-fp32", "tiny-llama-int4"])
 def test_results_of_an_export_are_bit_identical_to_one_process(name: str, tmp_path: Path) -> None:
     path = FIXTURES / name if name.endswith(".onnx") else FIXTURES / name / "model.onnx"
     model = graphcut.load(path)
@@ -151,7 +152,7 @@ BOUNDARY_HAZARDS: dict[str, Hazard] = {
 }
 
 
-@pytest.mark.parametrize("name", BOUNDARY_HAZARDS)
+@each("name", BOUNDARY_HAZARDS)
 def test_every_type_of_value_is_sent_between_processes(name: str, tmp_path: Path) -> None:
     hazard = BOUNDARY_HAZARDS[name]
     cascade = cut(hazard.write(tmp_path), *hazard.cut)

@@ -28,6 +28,8 @@ from graphcut.workers.executors.shared_memory import (
     spec_of,
 )
 
+from cases import each
+
 Array = NDArray[Any]
 LARGE = INLINE_BYTES // 4 + 1
 
@@ -54,8 +56,8 @@ def regions(folder: str) -> list[str]:
     return sorted(path.name for path in Path(folder).iterdir())
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (7, 11), (LARGE,), (3, LARGE)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "bool", "int8", "uint16", "int64", "uint64"])
+@each("shape", [(), (0,), (3, 0, 2), (1,), (7, 11), (LARGE,), (3, LARGE)])
+@each("dtype", ["float32", "float16", "float64", "bool", "int8", "uint16", "int64", "uint64"])
 def test_values_written_by_one_process_are_read_by_another(folder: str, dtype: str, shape: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).integers(0, 2, shape).astype(dtype)
     refs = SharedMemory([folder], "a").write({"x": tensor(np.asarray(array))})
@@ -63,8 +65,8 @@ def test_values_written_by_one_process_are_read_by_another(folder: str, dtype: s
     np.testing.assert_array_equal(found.numpy(), array, strict=True)
 
 
-@pytest.mark.parametrize("length", [5, LARGE * 2])
-@pytest.mark.parametrize("name", NON_NUMPY_TYPES)
+@each("length", [5, LARGE * 2])
+@each("name", NON_NUMPY_TYPES)
 def test_types_that_numpy_lacks_keep_their_bits(folder: str, name: str, length: int) -> None:
     bits, number = NON_NUMPY_TYPES[name]
     array = np.random.default_rng(0).integers(0, 200, length).astype(bits)
@@ -102,7 +104,7 @@ def test_four_bit_integers_stay_packed(folder: str, length: int) -> None:
     np.testing.assert_array_equal(found.numpy(), numbers)
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         np.array(["a", "ünïcode", ""], object),
