@@ -38,7 +38,6 @@ from graphcut.drawing.cut_costs import cut_costs_of
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.goals import Goal
 
-from cases import each
 from conftest import floats, model_of
 
 Plan = graphcut.Plan
@@ -117,7 +116,7 @@ GOALS: Mapping[str, Goal] = {
 }
 
 
-@each("name", GOALS)
+@pytest.mark.parametrize("name", GOALS)
 def test_a_saved_plan_is_replayed_part_by_part(decoder: Analysis, tmp_path: Path, name: str) -> None:
     made = graphcut.plan(decoder, GOALS[name], limits=Limits(inside_layers=True))
     save_plan(made, decoder.model, tmp_path / "plan.json")
@@ -159,7 +158,7 @@ def test_a_plan_from_a_cost_model_is_replayed_with_its_metrics(decoder: Analysis
     assert min(part.busy_s for part in replay(decoder, edited(tmp_path / "plan.json", later)).metrics) >= 7.0
 
 
-@each("name", GOALS)
+@pytest.mark.parametrize("name", GOALS)
 def test_the_same_plan_is_saved_as_the_same_bytes(
     decoder: Analysis, plans: Callable[[str], Plan], tmp_path: Path, name: str
 ) -> None:
@@ -168,7 +167,7 @@ def test_the_same_plan_is_saved_as_the_same_bytes(
     assert (tmp_path / "first.json").read_bytes() == (tmp_path / "second.json").read_bytes()
 
 
-@each("name", GOALS)
+@pytest.mark.parametrize("name", GOALS)
 def test_a_replayed_plan_is_saved_as_the_same_bytes(
     decoder: Analysis, plans: Callable[[str], Plan], tmp_path: Path, name: str
 ) -> None:
@@ -199,7 +198,7 @@ def test_the_order_of_names_in_a_part_means_nothing(decoder: Analysis, tmp_path:
     assert replay(decoder, tmp_path / "plan.json").reasons == made.reasons
 
 
-@each(
+@pytest.mark.parametrize(
     "change",
     [
         lambda plan: plan["dims"].update(seq=8),
@@ -323,7 +322,7 @@ def test_predictions_are_optional_in_a_plan_file(saved: Path, analysis: Analysis
 # What can't be is refused
 
 
-@each(
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda parts: parts[1]["nodes"].append("mul"), r"node 'mul' is in parts 0 and 1"),
@@ -433,9 +432,10 @@ def test_a_missing_plan_file_is_a_record_error(analysis: Analysis, tmp_path: Pat
         assert caught.value.hint == "`save_plan(...)` writes one"
 
 
-@each(
+@pytest.mark.parametrize(
     "raw",
     [b"", b"hello", b'{"format": "graphcut.plan/1", ', b"\xff\xfe"],
+    ids=lambda raw: repr(raw[:9]),
 )
 def test_a_file_that_is_not_json_is_refused(analysis: Analysis, tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "plan.json").write_bytes(raw)
@@ -443,7 +443,7 @@ def test_a_file_that_is_not_json_is_refused(analysis: Analysis, tmp_path: Path, 
         replay(analysis, tmp_path / "plan.json")
 
 
-@each(
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda plan: plan.update(note="mine"), "Object contains unknown field `note`"),
