@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -44,7 +44,8 @@ def each(
         kept = [parameter for name, parameter in taken.parameters.items() if name not in listed]
         own = Parameter(taken_as, Parameter.KEYWORD_ONLY)
         run_several.__signature__ = taken.replace(parameters=[*kept, own])  # type: ignore[attr-defined]
-        return pytest.mark.parametrize(taken_as, items.values(), ids=map(str, items))(run_several)
+        mark = pytest.mark.parametrize(taken_as, items.values(), ids=map(str, items))
+        return cast(Test, mark(run_several))
 
     return decorate
 

@@ -16,7 +16,6 @@ from graphcut import UsageError, demos, shard
 from graphcut.costs.device_groups import RankMode
 from graphcut.verifying.sharded import prove_sharded
 
-from cases import each
 from conftest import FIXTURES
 from hazards import HAZARDS
 
@@ -178,7 +177,7 @@ EXACT: list[Edit] = [
 SUMS: list[Edit] = [count_a_sum_twice, add_a_summand_again, leave_a_summand_out]
 
 
-@each(
+@pytest.mark.parametrize(
     ("mode", "edit"),
     [*(("exact", edit) for edit in EXACT), *(("sum", edit) for edit in SUMS)],
 )
