@@ -17,7 +17,6 @@ from .output import print_, print_json
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from ..loading.model import Model
     from ..verifying.files import FileVerification
     from ..verifying.verification import Verification
 
