@@ -66,6 +66,7 @@ from .running.in_process.runner import Runner as Runner
 from .running.in_process.runner import run as run
 from .running.sampling import Sampling as Sampling
 from .running.stage import SessionConfig as SessionConfig
+from .sharding.axes.classes import axis_classes as axis_classes
 from .simulating.results import SimulationResult as SimulationResult
 from .simulating.scenario import Scenario as Scenario
 from .simulating.scenario import scenario_of_cascade as scenario_of_cascade

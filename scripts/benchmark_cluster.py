@@ -276,8 +276,8 @@ def bench_predictions(folder: Path, *, small: bool) -> None:
 
 
 def measured_cluster(made: Machines) -> Cluster:
-    """What `graphcut cluster measure` says."""
-    made.on(0, f"python -m graphcut cluster measure --seconds 3 --force -o {TMP}/cluster.toml")
+    """What `graphcut measure cluster` says."""
+    made.on(0, f"python -m graphcut measure cluster --seconds 3 --force -o {TMP}/cluster.toml")
     return graphcut.read_cluster(Path(made.net("tmp", 0).strip()) / "cluster.toml")
 
 

@@ -1,8 +1,8 @@
 """`scripts/benchmark times`: predicted against measured seconds of parts, on six architectures that are made for it.
 
 Each model is cut into parts. The share that each part has in the time of all parts is predicted in three ways: by the
-roofline model on the default device, on this machine as `cost-model --calibrate` describes it, and by a table of
-`cost-model --measure`. Parts are measured in turn, one run of each in every round, with one thread; what counts is the
+roofline model on the default device, on this machine as `measure machine` describes it, and by a table of
+`measure MODEL`. Parts are measured in turn, one run of each in every round, with one thread; what counts is the
 processor time of that thread, so that other programs disturb little, in the fastest round.
 """
 

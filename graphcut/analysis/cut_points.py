@@ -11,9 +11,6 @@ from ..core.graph import Partition, partition
 from ..core.product import Product
 from ..costs.caches import sized_dims
 from ..loading.model import Model, ModelLike, load
-from ..loading.operations import operations_of
-from ..sharding.axes.classes import AxisAnalysis, AxisClass
-from ..sharding.axes.factors import FoundRule
 from . import dataflow
 from .liveness import Liveness
 from .repeated_blocks import RepeatedBlock, repeated_block
@@ -47,7 +44,6 @@ class Analysis(Product):
     """
 
     model: Model  #: the analysed model.
-    found: tuple[FoundRule, ...] = ()  #: rules of operators that have none in the table, for `axis_classes`.
 
     @cached_property
     def sized(self) -> Model:
@@ -159,14 +155,6 @@ class Analysis(Product):
             )
             for (index, node), tensors in zip(liveness.cut_points, alive_after, strict=True)
         )
-
-    @cached_property
-    def axis_classes(self) -> tuple[AxisClass, ...]:
-        """The axes along which nodes multiply by weights, by what must be divided alike, and what blocks each.
-
-        Where a node sums over an axis, its partial sums are taken for divided (`shard` with the mode `sum`).
-        """
-        return AxisAnalysis(self.model, operations_of(self.model), contracts=True, found=self.found).classes
 
     @cached_property
     def repeat(self) -> RepeatedBlock | None:

@@ -22,6 +22,7 @@ from .application import add_command, app
 from .argument_names import in_options
 from .export import FORMATS
 from .output import INTERRUPTED, complain, say, settings
+from .root_help import moved_option
 
 _VALUELESS: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
 """Options whose value may be left out, which typer does not support, and the value that this means."""
@@ -30,10 +31,13 @@ _Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 """What typer raises for a wrong command line; it has no public name."""
 
 
-_COMMANDS: Final = (
-    *("demo", "analyze", "plan", "split", "verify", "show", "diff", "auto", "fetch", "pack", "devices", "run"),
-    *("generate", "bench", "simulate", "shard", "extract", "merge", "link", "export", "cost_model", "cluster"),
-)
+_SECTIONS: Final = {
+    "Cut": ("analyze", "plan", "split", "shard", "verify", "compare", "show"),
+    "Run": ("run", "generate", "bench"),
+    "Devices": ("measure", "simulate", "fetch"),
+    "Models": ("auto", "extract", "merge", "link", "export"),
+    "Start": ("demo",),
+}
 #: what the help of a command explains after its options.
 _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "demo": {"Demos": DEMOS},
@@ -41,8 +45,9 @@ _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "export": {"Formats": FORMATS},
 }
 
-for _name in _COMMANDS:
-    add_command(getattr(import_module(f".{_name}", __name__), _name), _LEGENDS.get(_name))
+for _section, _names in _SECTIONS.items():
+    for _name in _names:
+        add_command(getattr(import_module(f".{_name}", __name__), _name), _section, _LEGENDS.get(_name))
 
 
 def main() -> None:
@@ -111,7 +116,7 @@ def _explain(error: BaseException) -> int:
     if isinstance(error, _Misuse):
         command = getattr(getattr(error, "ctx", None), "command_path", "graphcut")
         message = getattr(error, "format_message", error.__str__)().replace(": Value error, ", ": ")
-        return _report(message, f"`{command} --help` lists arguments and options", 2)
+        return _report(message, moved_option(error) or f"`{command} --help` lists arguments and options", 2)
     hint = "this is a defect of graphcut; the same command with --debug prints where"
     if "--debug" in sys.argv:
         traceback.print_exception(error)

@@ -6,7 +6,6 @@ from typer import Option
 
 from .common_options import AsJson, Dims, ModelPath, load
 from .output import print_, print_json, print_line, say_next
-from .shard import Discover
 
 
 def analyze(
@@ -14,34 +13,25 @@ def analyze(
     dim: Dims = None,
     cuts: Annotated[int | None, Option(metavar="[N]", min=0, help="List all cut points, or the N cheapest.")] = None,
     axes: Annotated[bool, Option("--axes", help="List the axes along which layers can be divided.")] = False,
-    discover: Discover = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a model can be cut, and what crosses each cut.
-
-    With --axes along which axes its layers can be divided; --discover also runs operators without a rule.
-    """
-    from ..analysis.cut_points import Analysis
+    """Show where a model can be cut, and what crosses each cut."""
+    from ..analysis.cut_points import analyze as analyzed
     from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
     from ..drawing.scene_builders import scene_of_analysis
     from ..drawing.terminal.scene import draw_scene
+    from ..sharding.axes.classes import axis_classes
     from ..sharding.axes.table import ClassRow, aligned, class_rows
 
-    analysis = Analysis(load(model, dim))
-    if discover:
-        from ..verifying.found_rules import find_rules  # it loads ONNX Runtime
-
-        analysis = Analysis(analysis.model, find_rules(analysis.model))
+    analysis = analyzed(load(model, dim))
     if as_json:
         from ..drawing.json_records import analysis_record
 
         print_json(analysis_record(analysis))
-    elif axes or discover:
+    elif axes:
         titles = ClassRow("divided alike", "units", "nodes", "weights", "blocked by", "axes of weights")
-        for line in aligned([titles, *class_rows(analysis.model, analysis.axis_classes)]):
+        for line in aligned([titles, *class_rows(analysis.model, axis_classes(analysis.model))]):
             print_line(line)
-        for rule in analysis.found:
-            print_line(f"found by running: {rule}")
     elif cuts is not None:
         points = analysis.cut_points
         for line in cut_points_tsv(cheapest(points, cuts) if cuts else points):

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from ..core.errors import UsageError
 from ..core.version import __version__
 from .output import settings
+from .root_help import Root
 
 
 class _Command(TyperCommand):
@@ -34,6 +35,7 @@ class _Command(TyperCommand):
 
 app = typer.Typer(
     name="graphcut",
+    cls=Root,
     help="Cut an ONNX model into a cascade of part models, verify it, plan, draw and run it.",
     epilog="Exit codes: 0 done, 1 the answer is no, 2 misuse, 3 failed, 4 no plan fits, 130 interrupted.",
     pretty_exceptions_enable=False,
@@ -59,14 +61,16 @@ class GeneralOptions:
 _GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=GeneralOptions)
 
 
-def add_command(function: Callable[..., None], legend: Mapping[str, Mapping[str, str]] | None = None) -> None:
-    """Make a function a command, called like it.
+def add_command(
+    function: Callable[..., None], section: str, legend: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
+    """Make a function a command, called like it, in a section of the help of `graphcut`.
 
     A parameter whose type is a dataclass is a group of options: its fields are options of the command, and the function
     gets the dataclass. Every command has the `GeneralOptions`, too.
     """
     kind = type("_Command", (_Command,), {"legend": legend or {}})
-    app.command(function.__name__.replace("_", "-"), cls=kind)(_flat(function))
+    app.command(function.__name__, cls=kind, rich_help_panel=section)(_flat(function))
 
 
 def _flat(function: Callable[..., None]) -> Callable[..., None]:
@@ -100,6 +104,12 @@ def check_applicable(given: Collection[str], owners: Mapping[str, str], active: 
     for option, owner in owners.items():
         if option in given and owner not in active:
             raise UsageError(f"{option} applies to {owner}", hint=f"leave {option} out, or add {owner}")
+
+
+def check_apply(given: Collection[str], options: Collection[str], what: str) -> None:
+    """Refuse a given option that does nothing for what the command is given."""
+    if unused := next((option for option in given if option in options), None):
+        raise UsageError(f"{unused} does not apply to {what}", hint=f"leave {unused} out")
 
 
 def _start(

@@ -16,7 +16,7 @@ from .output import say
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
 
-Format = Literal["cpp", "genai", "js", "lingualinked", "mobile", "onnx-ir11", "ort-annotations", "triton"]
+Format = Literal["cpp", "genai", "js", "lingualinked", "mobile", "ort-annotations", "triton"]
 
 FORMATS: Final = {  #: what each format is, for the help.
     "cpp": "parts, and a header that runs them in a C++ program",
@@ -24,7 +24,6 @@ FORMATS: Final = {  #: what each format is, for the help.
     "js": "parts, a module that runs them in Node.js and in browsers, and a page",
     "lingualinked": "LinguaLinked's maps of what parts send; --dim and --model make sizes known",
     "mobile": "parts in ORT format, the operators that they need, and whether they suit NNAPI and CoreML",
-    "onnx-ir11": "one model, with a pipeline stage for each node",
     "ort-annotations": "one model with `layer_ann` metadata, and the session option that maps parts to devices",
     "triton": "a model repository with an ensemble",
 }
@@ -57,7 +56,6 @@ def exported(
         "cpp": cpp.export_cpp,
         "js": js.export_js,
         "mobile": mobile.export_mobile,
-        "onnx-ir11": one_model.export_onnx_ir11,
         "ort-annotations": one_model.export_ort_annotations,
         "triton": triton.export_triton,
     }

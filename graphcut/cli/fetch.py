@@ -8,19 +8,22 @@ from typer import Argument, Option
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
-from .common_options import Output
+from .common_options import Output, open_
 from .output import INTERRUPTED, complain, print_line, say, say_next, settings, writing
 
 
 def fetch(
-    source: Annotated[str, Argument(metavar="URL", help="The folder of a cascade, or its manifest: a URL or a path.")],
+    source: Annotated[
+        str, Argument(metavar="SOURCE", help="The folder of a cascade, or its manifest: a URL or a path.")
+    ],
     output: Annotated[Path, Output(metavar="DIR", help="The folder for the parts.")],
     part: Annotated[list[int] | None, Option(metavar="K", help="Get this part, counted from 0. Repeatable.")] = None,
     device: Annotated[str | None, Option(metavar="NAME", help="Get the parts planned for this device.")] = None,
 ) -> None:
     """Get parts of a cascade, and only the weights that they read.
 
-    All parts without --part and --device. The same command goes on after an interruption, and adds parts.
+    All parts without --part and --device. The same command goes on after an interruption, and adds parts. From a path,
+    --device makes a folder to be copied to that device.
     """
     from ..transferring.fetching import fetch as fetched
 
@@ -38,7 +41,12 @@ def fetch(
     if settings.is_quiet:
         print_line(str(cascade.path))
         return
-    say(f"{output} has {', '.join(part.file for part in cascade.parts)}")
-    if cascade.elsewhere and cascade.manifest.devices:
-        return  # this machine is a device, and the cascade is run on the head
-    say_next(f"graphcut run {shell_word(str(cascade.path))} --inputs FILE -o y.npz")
+    say(f"{output} has {', '.join(part.file for part in cascade.parts if device in {None, part.device})}")
+    if device is not None and Path(source).exists():
+        others = ", ".join(part.place for part in cascade.parts if part.device != device)
+        if others:
+            say(f"note: it also has {others}: choose another folder with -o, unless one machine is both devices")
+        root = open_(Path(source), check_files=False).root.resolve()
+        say_next(f"rsync -a {shell_word(str(output))}/ {shell_word(device)}:{shell_word(str(root))}/")
+    elif not (cascade.elsewhere and cascade.manifest.devices):  # else this machine is a device, and another one runs it
+        say_next(f"graphcut run {shell_word(str(cascade.path))} --inputs FILE -o y.npz")

@@ -60,6 +60,14 @@ def is_random(inputs: Path) -> bool:
     return inputs == RANDOM and not inputs.exists()
 
 
+def read_given(inputs: Sequence[Path] | None, model: Model) -> list[dict[str, object]]:
+    """The inputs in files; none for `random`, since inputs are then generated."""
+    from ..inputs.input_files import read_inputs
+
+    files = [file for file in inputs or () if not is_random(file)]
+    return [read_inputs(file, model.graph.reads, tensors=model.tensors) for file in files]
+
+
 def read_or_generate(inputs: Path, model: Model, seed: int) -> dict[str, Any]:
     """The inputs for `model` in a file, or random ones, which is reported."""
     from ..inputs.generating import generate_inputs

@@ -13,7 +13,6 @@ from .output import print_json, say, say_next, settings
 
 Ranks = Annotated[int | None, Option(metavar="N", min=2, help="The number of ranks that layers are divided among.")]
 Shares = Annotated[str | None, Option(metavar="N:N...", help="The share of each rank.", show_default="equal shares")]
-Discover = Annotated[bool, Option("--discover", help="Run operators without a rule, to find how they divide.")]
 Exact = Annotated[bool, Option("--exact/--sum", help="Join pieces before they are summed over, or add partial sums.")]
 
 
@@ -26,7 +25,6 @@ def shard(
     weights: Annotated[
         Literal["copy", "share"], Option(help="copy: all weights. share: slices that are ranges refer to MODEL's file.")
     ] = "copy",
-    discover: Discover = False,
     dim: Dims = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -44,9 +42,7 @@ def shard(
     mode: Literal["exact", "sum"] = "exact" if exact else "sum"
     parts = parsed_shares(shares)
     opened = load(model, dim)
-    sharding = sharded(
-        opened, output, ranks=ranks, shares=parts, mode=mode, weights=weights, discover=discover, force=force
-    )
+    sharding = sharded(opened, output, ranks=ranks, shares=parts, mode=mode, weights=weights, force=force)
     if as_json:
         print_json(sharding_record(sharding))
         return

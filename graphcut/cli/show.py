@@ -1,18 +1,24 @@
 """The command `graphcut show`."""
 
+from __future__ import annotations
+
 import os
 import webbrowser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 from typer import Argument, Option
 
 from ..core.errors import GraphcutError, UsageError
-from .application import given_options
+from ..core.text import shell_word
+from .application import check_apply, given_options
 from .common_options import AsJson, Dims, Force, OriginalModel, Output, open_, parsed_dims
-from .output import check_output, put_drawing, put_text, say_next
+from .output import check_output, print_, print_line, put_drawing, put_text, say, say_next
+
+if TYPE_CHECKING:
+    from ..core.manifest import Cascade
 
 Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json"]
 
@@ -20,6 +26,8 @@ _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names 
     "html": (".html", ".htm"), "svg": (".svg",), "dot": (".dot", ".gv"), "mermaid": (".mmd", ".mermaid"),
     "json": (".json",), "terminal": (".txt",),
 }  # fmt: skip
+
+_OF_DRAWINGS: Final = ("--to", "--output", "--part", "--model", "--dim", "--force", "--json", "--open")
 
 
 def show(
@@ -32,11 +40,22 @@ def show(
     dim: Dims = None,
     force: Force = False,
     as_json: AsJson = False,
+    devices: Annotated[
+        bool, Option("--devices", help="List the parts of each device, and the commands for it.")
+    ] = False,
     opens: Annotated[bool, Option("--open", help="Open the page in a browser; without -o it is a temporary file.")] = (
         False
     ),
 ) -> None:
-    """Draw a model, a plan or a cascade."""
+    """Draw a model, a plan or a cascade.
+
+    With --devices the parts of each device of a cascade, and two commands. The first makes its folder, to be copied
+    there to the same path; the second, given there, makes it a device of a Ray cluster.
+    """
+    if devices:
+        check_apply(given_options(ctx), _OF_DRAWINGS, "--devices")
+        _show_devices(open_(thing, check_files=False))
+        return
     to = _format("json" if as_json else to, output, is_given=as_json or "--to" in given_options(ctx))
     if opens and output is None and to == "terminal":
         to = "html"
@@ -70,6 +89,21 @@ def show(
         put_text(text, output)
         if opens and output is not None and not webbrowser.open(output.absolute().as_uri()):
             raise GraphcutError("no browser could be started", hint=f"open {output} yourself")
+
+
+def _show_devices(cascade: Cascade) -> None:
+    from ..drawing.terminal.devices import draw_devices
+
+    if not cascade.manifest.devices:
+        hint = "split for a cluster with --cluster FILE, or use --part of `graphcut fetch`"
+        raise UsageError(f"{cascade.path} was not planned for devices", hint=hint)
+    print_(lambda console: draw_devices(cascade, console))
+    for host in cascade.manifest.devices:
+        name, resources = shell_word(host.name), shell_word(f'{{"dev:{host.name}": 1}}')
+        print_line("")
+        print_line(f"graphcut fetch {shell_word(str(cascade.root))} --device {name} -o {name}")
+        print_line(f"ray start --address=HEAD:6379 --resources={resources}")
+    say("note: on the head, where you call graphcut: --head --port=6379 instead of --address=HEAD:6379")
 
 
 def _temporary_page(thing: Path) -> Path:

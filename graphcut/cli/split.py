@@ -14,7 +14,7 @@ from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, print_line, put_text, say, say_next, settings, writing
 from .plan_options import GOALS, PlanOptions
-from .shard import Discover, Shares, parsed_shares
+from .shard import Shares, parsed_shares
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -39,7 +39,6 @@ def split(
     ] = None,
     digest: Annotated[bool, Option("--digest", help="Compute digests of shared weights, too.")] = False,
     shares: Shares = None,
-    discover: Discover = False,
     dim: Dims = None,
     state: States = None,
     report: Annotated[Path | None, Option(metavar="FILE", help="Also draw the cut into an .html file.")] = None,
@@ -59,7 +58,7 @@ def split(
 
     shard_bytes = None if max_shard_size is None else parse_bytes(max_shard_size)
     _check_ranks(options, shares, weights, shard_bytes)
-    preparing = cutter(options, shares, discover=discover)
+    preparing = cutter(options, shares)
     folder = output_folder(model, output, weights)
     if report is not None:
         _check_report(report, folder, force=force)
@@ -95,7 +94,6 @@ def _check_ranks(options: PlanOptions, shares: str | None, weights: WeightMode, 
     """Refuse options that would do nothing without ranks, or that ranks can't have."""
     given, ranked = given_options(options.ctx), ["--ranks"] * _is_ranked(options, shares)
     check_applicable(given, {"--exact": "--ranks"}, [*ranked, *["--ranks"] * (options.cluster is not None)])
-    check_applicable(given, {"--discover": "--ranks"}, ranked)
     if shares is not None and options.cluster is not None:
         raise UsageError("--shares don't apply to --cluster", hint="leave --shares out: the plan finds them")
     if ranked and weights == "share":
@@ -104,7 +102,7 @@ def _check_ranks(options: PlanOptions, shares: str | None, weights: WeightMode, 
         raise UsageError("--max-shard-size divides weights of parts without ranks", hint="leave out --max-shard-size")
 
 
-def cutter(options: PlanOptions, shares: str | None = None, *, discover: bool = False) -> Callable[..., PreparedFiles]:
+def cutter(options: PlanOptions, shares: str | None = None) -> Callable[..., PreparedFiles]:
     """The function that plans a model and prepares its parts. The options are checked before any model is opened."""
     from ..surgery.cutting import prepare
     from ..surgery.ranks import prepare_ranks
@@ -119,7 +117,7 @@ def cutter(options: PlanOptions, shares: str | None = None, *, discover: bool = 
         if plan is not None and not is_ranked:
             return prepare(model, plan, output, **storing)
         mode: Literal["exact", "sum"] = "exact" if options.exact else "sum"
-        divided = division_of(model, options.ranks, parsed_shares(shares), mode, discover=discover)
+        divided = division_of(model, options.ranks, parsed_shares(shares), mode)
         return prepare_ranks(divided, output, plan)
 
     return cut

@@ -24,6 +24,7 @@ from ..planning.goals import Goal, Limits
 from ..planning.plans import Plan
 from ..planning.predictions import PartMetrics
 from ..planning.results import FrontPlan, Optimality, Reason
+from ..sharding.axes.classes import axis_classes
 from ..simulating.results import SimulationResult
 from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
@@ -100,7 +101,6 @@ class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schem
     cut_points: tuple[CutPoint, ...]  #: where the model can be cut.
     repeat: RepeatRecord | None  #: the repeated block; null if none.
     axis_classes: tuple[AxisClassRecord, ...]  #: the axes along which nodes multiply by weights.
-    found_rules: tuple[str, ...]  #: with --discover, what running operators without a rule showed.
 
 
 def analysis_record(analysis: Analysis) -> AnalysisRecord:
@@ -115,9 +115,8 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
                 nodes=_names(graph, one.factors),
                 blocked_by={graph.nodes[blocker.node].name: blocker.reason for blocker in one.blockers},
             )
-            for one in analysis.axis_classes
+            for one in axis_classes(model)
         ),
-        found_rules=tuple(map(str, analysis.found)),
         model=str(model.path),
         nodes=len(graph.nodes),
         flowing_nodes=len(graph.flow),
@@ -288,7 +287,6 @@ class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schem
     units: tuple[tuple[int, ...], ...]  #: for each class of axes the units that each rank has.
     weights: tuple[tuple[str, ...], ...]  #: for each class the weights that are divided in it.
     not_divided: dict[str, str]  #: the nodes that multiply by a weight and are not divided, each with the reason.
-    found_rules: tuple[str, ...]  #: with --discover, what running operators without a rule showed.
     rank_bytes: tuple[int, ...]  #: bytes of weights that each rank has for itself.
     replicated_bytes: int  #: bytes of weights that are not divided.
     product_bytes: int  #: bytes of the weights of nodes that multiply by weights.
@@ -308,7 +306,6 @@ def sharding_record(sharding: Sharding) -> ShardingRecord:
         shares=division.shares,
         units=tuple(divided.units for divided in division.classes),
         weights=tuple(divided.axes.weights for divided in division.classes),
-        found_rules=tuple(map(str, division.found)),
         not_divided={division.model.graph.nodes[node].name: reason for node, reason in whole.items()},
         exchanges={one.mode: len(one.joins) for one in sharding.modes},
         received_bytes={one.mode: one.received_bytes[0] for one in sharding.modes},

@@ -33,13 +33,26 @@ _Renderers = dict[OutputFormat, Callable[[Scene], str]]
 _RENDERERS: Final[_Renderers] = {"html": html_of, "svg": svg_of, "dot": dot_of, "mermaid": mermaid_of}
 
 
+def kind_at(
+    path: Path, hint: str = "name a model, a plan, or the folder of a cascade"
+) -> Literal["model", "plan", "cascade"]:
+    """What is at `path`.
+
+    Raises:
+        CascadeError: nothing is.
+    """
+    if not path.exists():
+        raise CascadeError(f"{path} does not exist", hint=hint)
+    return kind_of(path)
+
+
 def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] | None = None) -> Scene:
     """The scene of what is at `path`: a model, a plan file, or the folder or manifest of a cascade.
 
     `model` is the model of a plan or a cascade that has moved. `dims` are numbers for symbolic dimensions of a model or
     a cascade, in addition to those that a cascade stores; the predictions of a plan are for those it was made with.
     """
-    kind = _kind_of(path)
+    kind = kind_at(path)
     if kind == "model":
         if model is not None:
             raise UsageError(f"{path} is a model itself", hint="--model is for a plan or a cascade")
@@ -64,7 +77,7 @@ def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.S
     """The document of what is at `path`: the analysis of a model for `dims`, a plan file, or a cascade."""
     from .json_records import analysis_record, cascade_record
 
-    kind = _kind_of(path)
+    kind = kind_at(path)
     if kind == "model":
         return analysis_record(analyze(load(path, dims=dims)))
     return read_plan(path) if kind == "plan" else cascade_record(open_cascade(path))
@@ -85,7 +98,7 @@ def scenario_at(
     """
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
-    kind = _kind_of(path, "name a plan, which `graphcut plan MODEL ... -o FILE` writes, or the folder of a cascade")
+    kind = kind_at(path, "name a plan, which `graphcut plan MODEL ... -o FILE` writes, or the folder of a cascade")
     if kind == "model":
         raise UsageError(f"{path} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
     if kind == "plan":
@@ -144,14 +157,6 @@ def scene_of(product: object) -> Scene | None:
             return scene_of_cascade(product, source_of(product, None))
         case _:
             return None
-
-
-def _kind_of(
-    path: Path, hint: str = "name a model, a plan, or the folder of a cascade"
-) -> Literal["model", "plan", "cascade"]:
-    if not path.exists():
-        raise CascadeError(f"{path} does not exist", hint=hint)
-    return kind_of(path)
 
 
 def _model_of_plan(path: Path, named: Path | None) -> Model:

@@ -16,6 +16,7 @@ from ..costs.weighing import Costs
 from ..loading.model import Model, TensorBytes
 from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
+from ..sharding.axes.classes import axis_classes
 from ..sharding.axes.table import class_rows, few
 from . import sentences
 from .card_builders import cascade_card, file_bytes, own_nodes, plan_card, replica_counts
@@ -224,7 +225,7 @@ def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
     if analysis.repeat is not None:
         yield "repeats", str(analysis.repeat)
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
-    free = [one for one in analysis.axis_classes if not one.blockers]
+    free = [one for one in axis_classes(model) if not one.blockers]
     if rows := class_rows(model, sorted(free, key=lambda one: -sum(sizes[name] for name in one.weights))):
         yield "divisible", few([f"{row.place} ({row.units} units)" for row in rows], 3)
     wiring = analysis.segments.wiring

@@ -33,7 +33,6 @@ class ShardingNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graph: str  #: digest of its graph.
     shares: tuple[int, ...]  #: the share of each rank.
     mode: str  #: `exact` or `sum`.
-    discovered: bool = False  #: whether rules of operators were found by running them.
 
 
 def sharding_note(proto: ModelProto) -> ShardingNote | None:

@@ -35,7 +35,6 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
     shares: Sequence[int] | None = None,
     mode: RankMode = "exact",
     stages: Plan | Goal | None = None,
-    discover: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Cascade:
@@ -52,7 +51,6 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
         mode: as for `shard`.
         stages: a plan for the model, or a goal to plan for: each of its parts becomes a stage with ranks of its own, so
             that there is a device for each stage and rank.
-        discover: as for `shard`.
         force: replace another cascade. One with the same files stays as it is.
         progress: called for the bytes written.
 
@@ -62,7 +60,7 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
         GraphcutError: there is too little disk space, or writing failed.
     """
     model = load(model)
-    prepared = prepare_ranks(division_of(model, ranks, shares, mode, discover=discover), output, stages)
+    prepared = prepare_ranks(division_of(model, ranks, shares, mode), output, stages)
     return write(prepared, force=force, progress=progress)
 
 

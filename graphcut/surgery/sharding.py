@@ -26,7 +26,6 @@ from ..loading.wire_format import large_bytes
 from ..sharding.axes.division import Division, divide, products_of
 from ..sharding.axes.table import aligned, class_rows
 from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
-from ..verifying.found_rules import find_rules
 from .model_files import Pieces, Storage, check_sharing, check_targets, files_of, write_model
 
 
@@ -52,7 +51,7 @@ class Sharding(Product):
         """The division, and the one in the other mode, to compare what they exchange."""
         own = self.division
         other: RankMode = "sum" if own.mode == "exact" else "exact"
-        return own, divide(own.model, own.shares, other, states=own.state_pairs, found=own.found)
+        return own, divide(own.model, own.shares, other, states=own.state_pairs)
 
     @property
     def divided_share(self) -> float:
@@ -60,7 +59,7 @@ class Sharding(Product):
         return self.divided_product_bytes / self.product_bytes if self.product_bytes else 0.0
 
 
-def shard(  # noqa: PLR0913 - independent settings
+def shard(
     model: ModelLike,
     output: str | Path | None = None,
     *,
@@ -68,7 +67,6 @@ def shard(  # noqa: PLR0913 - independent settings
     shares: Sequence[int] | None = None,
     mode: RankMode = "exact",
     weights: Storage = "copy",
-    discover: bool = False,
     force: bool = False,
 ) -> Sharding:
     """Write a model in which every layer that can be divided stands once for each rank (tensor parallelism).
@@ -88,7 +86,6 @@ def shard(  # noqa: PLR0913 - independent settings
             are divided; no sum is. `sum`: such a node computes partial sums, which are added.
         weights: `copy`: the sharded model has all its weights. `share`: weights and slices that are ranges of the
             model's files refer to them; the sharded model must then be in the model's folder.
-        discover: find rules of operators that have none by running them in ONNX Runtime, and use them.
         force: overwrite an existing file.
 
     Raises:
@@ -98,7 +95,7 @@ def shard(  # noqa: PLR0913 - independent settings
     model = load(model)
     output = _output_path(model, output, weights)
     check_targets(output, files_of(model), force=force)
-    division = division_of(model, ranks, shares, mode, discover=discover)
+    division = division_of(model, ranks, shares, mode)
     graph = sharded_graph(division)
     write_note_of(division, graph.proto, output.absolute().parent)
     sharding = _summary(division, graph, output)
@@ -108,13 +105,10 @@ def shard(  # noqa: PLR0913 - independent settings
     return sharding
 
 
-def division_of(
-    model: Model, ranks: int | None, shares: Sequence[int] | None, mode: RankMode, *, discover: bool = False
-) -> Division:
+def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, mode: RankMode) -> Division:
     """How a model is divided among ranks. A UsageError if the ranks or shares make no sense, or nothing is divided."""
     states = [(cache.past, cache.present) for cache in find_caches(model)]
-    found = find_rules(model) if discover else ()
-    division = divide(model, _shares(ranks, shares), mode, states=states, found=found)
+    division = divide(model, _shares(ranks, shares), mode, states=states)
     if not division.classes:
         raise UsageError(
             f"no layer of {model.path.name} can be divided",
@@ -126,8 +120,7 @@ def division_of(
 def write_note_of(division: Division, proto: ModelProto, folder: Path) -> None:
     """Say in the metadata of a sharded model, which is to be in `folder`, what it is a sharded form of."""
     model = division.model
-    digest, has_found = graph_digest(model.proto), any(rule.factors for rule in division.found)
-    note = ShardingNote(model.path_from(folder), digest, division.shares, division.mode, has_found)
+    note = ShardingNote(model.path_from(folder), graph_digest(model.proto), division.shares, division.mode)
     proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())
 
 
@@ -156,7 +149,7 @@ def _output_path(model: Model, output: str | Path | None, weights: Storage) -> P
 def _summary(division: Division, graph: ShardedGraph, output: Path) -> Sharding:
     model = division.model
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
-    nodes = products_of(model, division.operations, division.found)
+    nodes = products_of(model, division.operations)
     products = {weight for node in nodes for weight in model.graph.weights_of(node)}
     return Sharding(
         path=output,
@@ -205,7 +198,6 @@ def describe(sharding: Sharding) -> list[str]:
         f"divided: {sharding.divided_share:.1%} of the weights that nodes multiply by ({size(sharding.product_bytes)})",
         f"weights of the ranks: {by_rank}; replicated: {size(sharding.replicated_bytes)}",
         *_not_divided(division),
-        *(f"found by running: {rule}" for rule in division.found),
         *aligned([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(sharding)]),
     ]
 

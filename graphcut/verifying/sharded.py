@@ -36,7 +36,7 @@ from ..loading.shape_inference import tensor_of_type
 from ..loading.slices import SHARDED, SliceNote, bytes_of_slice, inline_slice, note_of
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
-from ..sharding.axes.factors import Factor, FoundRule, found_factors
+from ..sharding.axes.factors import Factor
 from ..sharding.axes.rules import PRODUCTS, factors_of
 from ..sharding.meanings import Meaning, Numbers, PartialSum, Patched, Piece, patched, piece_of, sequence, sum_of
 from ..sharding.rank_copies import RankCopy, nameless
@@ -55,17 +55,16 @@ class ShardingProof:
     has_sums: bool  #: partial sums are added, so that results differ by rounding.
     #: operators that are divided by columns and multiply two activations: a kernel may then round otherwise.
     rounding: frozenset[str]
-    measured: frozenset[str]  #: operators that are divided by rules that were found by running them.
 
 
-def prove_sharded(model: Model, sharded: Model, found: Iterable[FoundRule] = ()) -> ShardingProof:
-    """Compare a sharded model with `model`. `found` are rules of operators that have none in the table."""
-    return _Comparison(model, sharded, found).result()
+def prove_sharded(model: Model, sharded: Model) -> ShardingProof:
+    """Compare a sharded model with `model`."""
+    return _Comparison(model, sharded).result()
 
 
 class _Comparison:
-    def __init__(self, model: Model, sharded: Model, found: Iterable[FoundRule]) -> None:
-        self.model, self.sharded, self.found_factors = model, sharded, found_factors(found)
+    def __init__(self, model: Model, sharded: Model) -> None:
+        self.model, self.sharded = model, sharded
         self.operations = operations_of(model)
         self.constants = constants_in(model.proto)
         self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
@@ -78,7 +77,6 @@ class _Comparison:
         self.found = Counter[int]()
         self.weight_bytes = 0
         self.rounding: set[str] = set()
-        self.measured: set[str] = set()
 
     def result(self) -> ShardingProof:
         graph = self.sharded.proto.graph
@@ -99,7 +97,7 @@ class _Comparison:
         proof = Proof(tuple(self.objections), len(flow), copies, self.weight_bytes)
         pieces = {name: piece for name, piece in outside.items() if isinstance(piece, Piece) and piece.runs}
         has_sums = any(isinstance(meaning, PartialSum) for meaning in self.meanings.values())
-        return ShardingProof(proof, pieces, has_sums, frozenset(self.rounding), frozenset(self.measured))
+        return ShardingProof(proof, pieces, has_sums, frozenset(self.rounding))
 
     # What is not computed
 
@@ -224,11 +222,11 @@ class _Comparison:
             is_same = inner and self._is_same(nameless(node), nameless(original))
             written = [Piece(name) for name in original.output if name] if is_same else None
         else:
-            factors = (*factors_of(operation), *self.found_factors.get(index, ()))
-            copy = RankCopy(operation, factors, node, original, pieces, changed, frozenset(dropped))
+            copy = RankCopy(
+                operation, tuple(factors_of(operation)), node, original, pieces, changed, frozenset(dropped)
+            )
             factor, written = copy.written()
             self._note_rounding(operation, factor)
-            self.measured.update([self.model.graph.nodes[index].op] if index in self.found_factors else [])
         is_again = self.model.graph.nodes[index].is_stateful and (self.found[index] or bool(pieces))
         self.found[index] += bool(written)
         return None if is_again else written

@@ -40,9 +40,6 @@ def rounding(model: Model, found: ShardingProof) -> tuple[float, str]:
         reasons.append((fraction, f"partial sums are added{more}"))
     if found.rounding:
         reasons.append((_COLUMNS, f"columns of {', '.join(sorted(found.rounding))} of two activations are divided"))
-    if found.measured:
-        ops = ", ".join(sorted(found.measured))
-        reasons.append((_SUMS, f"rules of {ops} were found by running nodes, not proven"))
     allowed = max((fraction for fraction, _ in reasons), default=0.0)
     texts = "; ".join(text for _, text in reasons)
     return allowed, f"{texts}: differences up to {allowed:g} of a tensor's largest value" if reasons else ""

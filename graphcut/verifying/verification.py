@@ -16,7 +16,6 @@ from ..core.units import count, size
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
-from .found_rules import find_rules
 from .numerical import EXACT, ROUNDINGS, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
@@ -147,8 +146,7 @@ def _opened(given: ModelLike | CascadeLike) -> Cascade | Model:
 def _verify_sharded(
     model: Model, sharded: Model, inputs: _Sets, seed: int, *, optimized: bool, structural_only: bool
 ) -> Verification:
-    note = sharding_note(sharded.proto)
-    found = prove_sharded(model, sharded, find_rules(model) if note and note.discovered else ())
+    found = prove_sharded(model, sharded)
     ran: _Ran = ((), "", "")
     if found.proof.holds and not structural_only:
         comparing = partial(compare_sharded, model, sharded, found, optimized=optimized)

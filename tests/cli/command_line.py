@@ -19,9 +19,8 @@ import graphcut
 from graphcut import cli, demos
 
 COMMANDS = (
-    *("demo", "analyze", "plan", "split", "verify", "show", "diff", "auto"),
-    *("fetch", "pack", "devices", "run", "generate", "bench", "simulate"),
-    *("shard", "extract", "merge", "link", "export", "cost-model", "cluster"),
+    *("analyze", "plan", "split", "shard", "verify", "compare", "show", "run", "generate", "bench"),
+    *("measure", "simulate", "fetch", "auto", "extract", "merge", "link", "export", "demo"),
 )
 RAY_FLAGS = {"--head", "--port", "--resources", "--address", "--node-ip-address"}
 MIDDLE = "/model/layers.1/add_1"

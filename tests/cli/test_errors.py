@@ -102,11 +102,11 @@ def test_random_bytes_are_not_a_model(run: Run, tmp_path: Path) -> None:
         ("plan", "MODEL", "--plan", "none.json"),
         ("plan", "MODEL", "--cluster", "none.toml"),
         ("plan", "MODEL", "--num-splits", 2, "--cost-model", "none.csv"),
-        ("cost-model", "--config", "none.json", "-o", "costs.csv"),
+        ("measure", "none.json", "-o", "costs.csv"),
         ("link", "MODEL", "--weights", "none", "-o", "linked.onnx"),
         ("auto", "MODEL", "--num-splits", 2, "--inputs", "none.npz", "-o", "auto"),
         ("auto", "--replay", "none.json", "-o", "auto"),
-        ("diff", "MODEL", "none.onnx"),
+        ("compare", "MODEL", "none.onnx"),
     ],
     ids=lambda words: " ".join(map(str, words)),
 )

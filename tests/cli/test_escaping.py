@@ -112,7 +112,7 @@ COMMANDS = {
     "show parts --to dot --part 0": 0,
     "show parts --to mermaid": 0,
     "show parts --to html": 0,
-    "diff plan.json parts": 0,
+    "compare plan.json parts": 0,
     "run parts --inputs random -o y.npz": 0,
     "run parts --inputs unknown.npz -o z.npz": 2,
     "run parts --inputs wrong.npz -o z.npz": 3,
@@ -121,7 +121,7 @@ COMMANDS = {
     "simulate plan.json --cluster cluster.toml": 0,
     "merge parts -o merged.onnx": 0,
     "shard m.onnx --ranks 2 -o sharded.onnx": 2,
-    "cost-model m.onnx -o new.csv": 0,
+    "measure m.onnx -o new.csv": 0,
     "bench parts --rounds 1 --way parts": 0,
 }
 

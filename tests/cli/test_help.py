@@ -28,13 +28,31 @@ def test_every_command_has_help(run: Run, words: Sequence[str]) -> None:
 
 
 def test_help_names_every_command(run: Run) -> None:
-    listed = re.findall(r"^  ([a-z-]+) +[A-Z]", run("--help").out.partition("Commands:")[2], re.MULTILINE)
-    assert tuple(listed) == COMMANDS
+    sections = re.findall(r"^(\w+):\n((?:  [a-z][a-z-]* +[A-Z].*\n)+)", run("--help").out, re.MULTILINE)
+    assert [title for title, _ in sections] == ["Cut", "Run", "Devices", "Models", "Start"]
+    assert tuple(line.split()[0] for _, lines in sections for line in lines.splitlines()) == COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "command"),
+    [
+        ("pack x", "there is no command 'pack'", "graphcut fetch DIR --device NAME -o FOLDER"),
+        ("devices x", "there is no command 'devices'", "graphcut show DIR --devices"),
+        ("cost-model x", "there is no command 'cost-model'", "graphcut measure MODEL -o costs.csv"),
+        ("cluster measure", "there is no command 'cluster'", "graphcut measure cluster -o cluster.toml"),
+        ("diff a b", "there is no command 'diff'", "graphcut compare A B"),
+        ("verify a --against b", "No such option: --against", "graphcut compare MODEL OTHER"),
+        ("verify a --tolerance 1", "No such option: --tolerance", "graphcut compare MODEL OTHER"),
+    ],
+)
+def test_what_exists_no_more_names_its_successor(run: Run, words: str, message: str, command: str) -> None:
+    result = run(*words.split())
+    assert (result.code, result.error[0], result.error[1].split("`")[1]) == (2, message, command)
 
 
 def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert "..." not in run("--help").out.partition("Commands:")[2]
+    assert "..." not in run("--help").out.partition("\n")[2]
     for name in COMMANDS:
         lines = run(name, "--help").out.splitlines()
         assert max(map(len, lines)) <= 80, name
@@ -43,20 +61,8 @@ def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: p
 
 def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
     usages = [run(name, "--help").out.splitlines()[0] for name in COMMANDS]
-    arguments = [
-        "NAME",
-        "MODEL",
-        "MODEL",
-        "MODEL",
-        "DIR",
-        "THING",
-        "BEFORE AFTER",
-        "[MODEL]",
-        "URL",
-        *["DIR"] * 5,
-        "PLAN",
-    ]
-    arguments += ["MODEL", "MODEL", "DIR|MODELS", "MODEL", "DIR", "[MODEL]", "measure"]
+    arguments = ["MODEL", "MODEL", "MODEL", "MODEL", "DIR", "A B", "THING", *["DIR"] * 3, "WHAT", "PLAN", "SOURCE"]
+    arguments += ["[MODEL]", "MODEL", "DIR|MODELS", "MODEL", "DIR", "NAME"]
     assert usages == [
         f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
     ]
@@ -110,7 +116,7 @@ def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "completions"),
     [
-        ("graphcut d", ["demo", "diff", "devices"]),
+        ("graphcut d", ["demo"]),
         ("graphcut demo ", list(DEMOS)),
         ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json"]),
         ("graphcut plan x --profile ", ["prefill", "decode"]),
@@ -145,7 +151,8 @@ def strings_in(path: Path) -> Iterator[str]:
 
 
 FLAGS_OF_OTHERS = {
-    **dict.fromkeys(("ray_cluster", "ray_measuring", "devices"), RAY_FLAGS),
+    **dict.fromkeys(("ray_cluster", "ray_measuring", "show"), RAY_FLAGS),
+    "root_help": {"--against"},  # it says what is used instead
     "olive": {"--config", "--package-config"},
 }
 """Options of other commands that a file of the package names."""

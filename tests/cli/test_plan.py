@@ -1,4 +1,4 @@
-"""`graphcut plan`, `split` with goals, and `cost-model`, as somebody meets them who has never seen them."""
+"""`graphcut plan`, `split` with goals, and `measure`, as somebody meets them who has never seen them."""
 
 from __future__ import annotations
 
@@ -421,15 +421,13 @@ def test_an_existing_file_is_kept_without_force(run: Run, llm: Path, tmp_path: P
     assert goal.read_text() != "mine"
 
 
-@pytest.mark.parametrize("command", ["plan", "cost-model"])
+@pytest.mark.parametrize("command", ["plan", "measure"])
 def test_a_pipe_is_never_replaced(run: Run, llm: Path, tmp_path: Path, command: str) -> None:
     """Renamed over, /dev/null would be gone for everybody."""
     goal = tmp_path / "pipe"
     os.mkfifo(goal)
-    assert run(command, llm, *(("--num-splits", 2) if command == "plan" else ()), "-o", goal, "--force").code in {
-        2,
-        3,
-    }
+    words = ("--num-splits", 2) if command == "plan" else ("--computed",)
+    assert run(command, llm, *words, "-o", goal, "--force").code in {2, 3}
     assert stat.S_ISFIFO(goal.lstat().st_mode)
 
 
@@ -495,7 +493,7 @@ def test_cuts_that_the_user_chose_have_no_reasons(run: Run, house: Path, name: s
 def test_a_computed_cost_model_of_the_same_model_changes_nothing(run: Run, house: Path, tmp_path: Path) -> None:
     for model in ("unet", "llm"):
         table = tmp_path / f"{model}.csv"
-        assert run("cost-model", house / f"{model}.onnx", "-o", table).code == 0
+        assert run("measure", house / f"{model}.onnx", "--computed", "-o", table).code == 0
         words = ("plan", house / f"{model}.onnx", "--num-splits", 2, "--json")
         own, given = (
             as_json(result)["outcome"]["value"] for result in (run(*words), run(*words, "--cost-model", table))
@@ -504,15 +502,15 @@ def test_a_computed_cost_model_of_the_same_model_changes_nothing(run: Run, house
 
 
 def test_a_computed_cost_model_names_its_sizes(run: Run, llm: Path, tmp_path: Path) -> None:
-    result = run("cost-model", llm, "-o", tmp_path / "costs.csv")
+    result = run("measure", llm, "--computed", "-o", tmp_path / "costs.csv")
     assert re.search(r"seq=\d+|sizes count .*seq.* as 1", result.out + result.err)
-    bound = run("cost-model", llm, "-o", tmp_path / "bound.csv", "--dim", "seq=7", "--dim", "batch=1")
+    bound = run("measure", llm, "--computed", "-o", tmp_path / "bound.csv", "--dim", "seq=7", "--dim", "batch=1")
     assert "seq=7" in bound.out
 
 
 def test_a_measured_cost_model_is_used_by_split(run: Run, house: Path, tmp_path: Path) -> None:
     table = tmp_path / "unet.csv"
-    measured = run("cost-model", house / "unet.onnx", "-o", table, "--measure", "--rounds", 1)
+    measured = run("measure", house / "unet.onnx", "-o", table, "--rounds", 1)
     assert measured.code == 0, measured.err
     assert " measured" in measured.out.splitlines()[0]
     result = run("split", house / "unet.onnx", "--num-splits", 2, "--cost-model", table, "-o", tmp_path / "out", "-q")
@@ -530,7 +528,7 @@ def test_a_shipped_cost_model_is_used_by_its_name(run: Run, llm: Path, name: str
 def test_a_cost_model_that_matches_nothing_is_reported(run: Run, house: Path, tmp_path: Path, command: str) -> None:
     """Nothing of the plan comes from it, and who gave it believes that all does."""
     table = tmp_path / "llm.csv"
-    assert run("cost-model", house / "llm.onnx", "-o", table).code == 0
+    assert run("measure", house / "llm.onnx", "--computed", "-o", table).code == 0
     more = ("-o", tmp_path / "out") if command == "split" else ()
     result = run(command, house / "unet.onnx", "--num-splits", 2, "--cost-model", table, *more)
     assert "matched no node" in result.out + result.err
@@ -538,26 +536,35 @@ def test_a_cost_model_that_matches_nothing_is_reported(run: Run, house: Path, tm
 
 def test_a_calibrated_device_is_planned_for(run: Run, llm: Path, tmp_path: Path) -> None:
     """The file can be named with --cluster as it is, and shows what was measured."""
-    made = run("cost-model", "--calibrate", "--seconds", 0, "-o", tmp_path / "device.toml")
+    made = run("measure", "machine", "--seconds", 0, "-o", tmp_path / "device.toml")
     assert made.code == 0, made.err
     assert re.search(r"FLOP/s, .*B/s of memory bandwidth, .* to start a node$", made.out.strip())
     assert "measured in 3 rounds; half of them took up to" in made.err
     assert run("plan", llm, "--cluster", tmp_path / "device.toml").code == 0
-    assert run("cost-model", "--calibrate", "-o", tmp_path / "device.toml").code == 2  # it exists
+    assert run("measure", "machine", "-o", tmp_path / "device.toml").code == 2  # it exists
 
 
 @pytest.mark.parametrize(
-    "words", ["MODEL --calibrate", "--calibrate --rounds 3", "--calibrate --dim n=2", "", "MODEL --seconds 3"]
+    ("words", "refusal"),
+    [
+        ("MODEL --seconds 3", "--seconds does not apply to a model"),
+        ("MODEL --insecure", "--insecure does not apply to a model"),
+        ("MODEL --computed --rounds 3", "--rounds does not apply to a model that is not run"),
+        ("MODEL --computed --memory 1MB", "--memory does not apply to a model that is not run"),
+        ("MODEL --computed --inputs x.npz", "--inputs does not apply to a model that is not run"),
+        ("MODEL --computed --threads 1", "--threads does not apply to a model that is not run"),
+        ("machine --rounds 3", "--rounds does not apply to this machine"),
+        ("machine --dim n=2", "--dim does not apply to this machine"),
+        ("machine --computed", "--computed does not apply to this machine"),
+        ("cluster --threads 2", "--threads does not apply to a cluster"),
+        ("config.json --tokens 2", "--tokens does not apply to a config.json"),
+    ],
 )
-def test_a_cost_model_is_that_of_a_model_or_of_this_machine(run: Run, llm: Path, tmp_path: Path, words: str) -> None:
-    result = run("cost-model", *words.replace("MODEL", str(llm)).split(), "-o", tmp_path / "new")
-    assert (result.code, holdings(tmp_path)) == (2, set())
-
-
-@pytest.mark.parametrize("words", ["--rounds 3", "--memory 1MB", "--inputs x.npz", "--threads 1"])
-def test_options_of_measure_need_it(run: Run, llm: Path, tmp_path: Path, words: str) -> None:
-    result = run("cost-model", llm, "-o", tmp_path / "costs.csv", *words.split())
-    assert (result.code, holdings(tmp_path)) == (2, set())
+def test_options_that_would_not_change_what_is_measured_are_refused(
+    run: Run, llm: Path, tmp_path: Path, words: str, refusal: str
+) -> None:
+    result = run("measure", *words.replace("MODEL", str(llm)).split(), "-o", tmp_path / "new")
+    assert (result.code, result.error[0], holdings(tmp_path)) == (2, refusal, set())
 
 
 def test_float16_between_parts_is_said_by_split_and_by_verify(run: Run, tmp_path: Path) -> None:

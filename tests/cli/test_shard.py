@@ -53,7 +53,6 @@ def test_a_sharded_model_is_verified_whatever_its_file_is_called(run: Run, llm: 
         ("split --ranks 2 --weights share", "ranks have slices of weights, which can't be shared"),
         ("split --num-splits 2 --sum", "--exact applies to --ranks"),
         ("split --ranks 2 --memory 1MB", "a plan for a cluster or a budget counts no ranks"),
-        ("split --num-splits 2 --discover", "--discover applies to --ranks"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(run: Run, llm: Path, words: str, message: str) -> None:

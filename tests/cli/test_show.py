@@ -258,7 +258,7 @@ def test_the_format_follows_from_the_file_name(run: Run, house: House, tmp_path:
     assert (tmp_path / name).read_text(encoding="utf-8") == run("show", house.plan, "--to", to).out
 
 
-@pytest.mark.parametrize(("command", "things"), [("show", ("plan",)), ("diff", ("plan", "cascade"))])
+@pytest.mark.parametrize(("command", "things"), [("show", ("plan",)), ("compare", ("plan", "cascade"))])
 def test_a_text_file_holds_what_the_terminal_shows(
     run: Run, house: House, tmp_path: Path, command: str, things: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,27 +161,6 @@ def test_merge_keeps_an_existing_file_without_force(run: Run, own_parts: Path, t
     assert run("merge", own_parts, "-o", tmp_path / "whole.onnx", "--force").code == 0
 
 
-def test_two_models_are_compared_and_the_first_tensor_that_differs_is_named(run: Run, own_llm: Path) -> None:
-    other = onnx.load(own_llm)
-    weight = next(tensor for tensor in other.graph.initializer if tensor.name == "model.layers.1.mlp.up_proj.weight")
-    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1.01), weight.name))
-    path = own_llm.with_name("other.onnx")
-    onnx.save(other, path)
-    result = run("verify", own_llm, "--against", path)
-    assert (result.code, result.err) == (1, "")
-    node = "/model/layers.1/mlp/up_proj/MatMul"
-    assert f"the first tensor that differs: '{node}_output_0', from node '{node}'\n" in result.out
-    assert "what it is computed from agrees: '/model/layers.1/post_attention_layernorm/Mul_output_0'\n" in result.out
-    as_json = json.loads(run("verify", own_llm, "--against", path, "--json").out)
-    assert (as_json["schema"], as_json["same"], as_json["node"]) == ("graphcut.comparison/1", False, node)
-    assert run("verify", own_llm, "--against", path, "--tolerance", 0.5).out.startswith("✓ the models agree\n")
-    assert run("verify", own_llm, "--against", own_llm, "--optimized", "--tolerance", "1e-4").code == 0
-    missing = run("verify", own_llm, "--against", own_llm, "--provider", "NoSuchProvider")
-    assert missing.error[0].startswith("the model is to run with NoSuchProvider: this ONNX Runtime does not have it")
-    for wrong in (("--against", path, "--structural"), ("--tolerance", "1")):
-        assert run("verify", own_llm, *wrong).error[0] == "--against FILE compares two models"
-
-
 def test_models_are_merged_by_the_names_of_their_files(run: Run, tmp_path: Path) -> None:
     for name, op in (("a", "Neg"), ("b.c", "Abs")):
         node = helper.make_node(op, ["x.1"], ["y=z"])

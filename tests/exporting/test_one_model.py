@@ -1,10 +1,9 @@
-"""One model that says which part each node is in: it has the bits of the model, and its notation is read by others."""
+"""One model that says which part each node is in: it has the bits of the model."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,11 @@ import pytest
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, Limits
-from graphcut.exporting.one_model import export_onnx_ir11, export_ort_annotations
+from graphcut.exporting.one_model import export_ort_annotations
 from graphcut.inputs.generating import generate_inputs
 
-from conftest import FIXTURES, ROOT
+from conftest import FIXTURES
 
-PEERS = ROOT / ".peers"
 MODELS = ["unet.onnx", "tiny-llama-int4/model.onnx"]
 
 
@@ -82,25 +80,3 @@ def test_parts_are_assigned_to_the_kinds_of_their_devices(chain: Path, tmp_path:
     export_ort_annotations(graphcut.split(graphcut.load(chain), made, tmp_path / "parts"), tmp_path / "out")
     options = json.loads((tmp_path / "out" / "session_options.json").read_bytes())
     assert options["session.layer_assignment_settings"] == "cuda(=part-0); cpu(=part-1); accelerator(=part-2)"
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_ir_11_gives_each_node_a_pipeline_stage(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cascade = cascade_of(FIXTURES / name, 3, tmp_path)
-    export_onnx_ir11(cascade, tmp_path / "out")
-    path = tmp_path / "out" / "model.onnx"
-    model = onnx.load(path, load_external_data=False)
-    (configuration,) = model.configuration
-    assert model.ir_version >= 11
-    assert (configuration.num_devices, list(configuration.device)) == (3, ["part-0", "part-1", "part-2"])
-    stages = {
-        first_output(node): [f"part-{entry.pipeline_stage}" for entry in node.device_configurations]
-        for node in model.graph.node
-    }
-    assert stages == homes(cascade)
-    assert_same_bits(FIXTURES / name, path, {})
-    if (PEERS / "onnx_ir").exists():
-        monkeypatch.syspath_prepend(str(PEERS))
-        read = import_module("onnx_ir").load(path)
-        found = [node.device_configurations[0].pipeline_stage for node in read.graph]
-        assert found == [node.device_configurations[0].pipeline_stage for node in model.graph.node]

@@ -193,7 +193,7 @@ def test_two_providers_are_compared_and_the_first_tensor_that_differs_is_named(t
     np.savez(tmp_path / "x.npz", x=np.arange(-128, 128, dtype=np.float32) / 64)  # exact in bfloat16, too
 
     def compared(*more: str) -> tuple[int, bool, str | None, list[str], int]:
-        words = ["verify", "m.onnx", "--against", "m.onnx", "--inputs", "x.npz", "--json", *more]
+        words = ["compare", "m.onnx", "m.onnx", "--inputs", "x.npz", "--json", *more]
         start = [str(OPENVINO), "-c", COMPARED_ON_OPENVINO, sysconfig.get_path("platlib")]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from axis_cases import CASES, Array, Case
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
+from operator_runs import OperatorRuns
 
 from graphcut.loading.model import load
 from graphcut.loading.operations import Operation, operations_of
 from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, Sizes
 from graphcut.sharding.axes.rules import RULES, factors_of
-from graphcut.verifying.operator_runs import OperatorRuns
 
 from cases import each
 from conftest import ORT_VERSION

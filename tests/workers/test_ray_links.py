@@ -172,7 +172,7 @@ def test_a_link_that_becomes_slower_is_said_and_parts_move(cluster: NetCluster, 
 
 def test_a_measured_cluster_is_a_cluster_file(cluster: NetCluster) -> None:
     cluster("rate", 1, "100mbit")
-    cluster("on", 0, f"{TOKEN} graphcut cluster measure --seconds 0 -o /tmp/cluster.toml")
+    cluster("on", 0, f"{TOKEN} graphcut measure cluster --seconds 0 -o /tmp/cluster.toml")
     found = graphcut.read_cluster(cluster.tmp(0) / "cluster.toml")
     assert {one.name for one in found.devices} == {*"abcdef", "edge"}
     assert (found.origin, found.links) == ("a", ())
@@ -279,7 +279,7 @@ def test_a_cluster_that_asks_for_no_token_is_refused(cluster: NetCluster) -> Non
     assert said.startswith("error: the Ray cluster at 10.77.0.12:6379 asks for no token")
     accepted = cluster.start("on", 2, f"{run} --insecure").communicate(timeout=120)[1]
     assert accepted.startswith("error: the cluster has no device 'edge'") or "wrote y.npz" in accepted
-    measure = "graphcut cluster measure --seconds 0 -o cluster.toml --insecure"
+    measure = "graphcut measure cluster --seconds 0 -o cluster.toml --insecure"
     measured = cluster.start("on", 2, measure).communicate(timeout=120)[1]
     assert measured.startswith("error: no machine of the cluster says which device it is\n")
 

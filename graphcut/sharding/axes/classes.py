@@ -10,10 +10,10 @@ from math import gcd, prod
 from typing import Final, NamedTuple
 
 from ...core.wiring import BITS
-from ...loading.model import Model
-from ...loading.operations import Operation, Shape, constants_in
+from ...loading.model import Model, ModelLike, load
+from ...loading.operations import Operation, Shape, constants_in, operations_of
 from ...loading.shape_inference import tensor_of_initializer
-from .factors import Factor, FoundRule, Place, fixed, found_factors
+from .factors import Factor, Place, fixed
 from .layouts import Layout, common_layouts
 from .rules import PRODUCTS, factors_of
 
@@ -62,6 +62,15 @@ class _Member:
 _Axis = tuple[Use, int]
 
 
+def axis_classes(model: ModelLike) -> tuple[AxisClass, ...]:
+    """The axes along which nodes multiply by weights, by what must be divided alike, and what blocks each.
+
+    Where a node sums over an axis, its partial sums are taken for divided (`shard` with the mode `sum`).
+    """
+    model = load(model)
+    return AxisAnalysis(model, operations_of(model), contracts=True).classes
+
+
 class AxisAnalysis:
     """The axis classes of a model."""
 
@@ -72,15 +81,13 @@ class AxisAnalysis:
         *,
         contracts: bool,
         detached: AbstractSet[int] = frozenset(),
-        found: Iterable[FoundRule] = (),
     ) -> None:
         """Find the classes of a model with these operations.
 
         Contracted factors belong to classes if it `contracts`; else what they read is needed whole there. The outputs
-        of `detached` nodes are joined at once, so that their classes don't depend on readers. `found` are rules of
-        operators that have none in the table.
+        of `detached` nodes are joined at once, so that their classes don't depend on readers.
         """
-        self._graph, self._operations, self._found = model.graph, operations, found_factors(found)
+        self._graph, self._operations = model.graph, operations
         constants = constants_in(model.proto).items()
         self._constants = {name: tensor_of_initializer(value).dtype for name, value in constants}
         self._contracts, self._detached = contracts, detached
@@ -94,7 +101,7 @@ class AxisAnalysis:
 
     def _add(self, node: int, operation: Operation) -> None:
         graph_node = self._graph.nodes[node]
-        factors = () if graph_node.is_stateful else (*factors_of(operation), *self._found.get(node, ()))
+        factors = () if graph_node.is_stateful else factors_of(operation)
         divided: set[_Axis] = set()
         for factor in factors:
             axes = tuple(self._axes(node, operation, factor))
@@ -162,7 +169,7 @@ class AxisAnalysis:
         """Whether it divides a constant that the node multiplies by."""
         operation, constant = self._operations[member.node], self._graph.nodes[member.node]
         names = {*constant.weights, *constant.constants}
-        return (operation.op in PRODUCTS or member.node in self._found) and any(
+        return operation.op in PRODUCTS and any(
             operation.inputs[place.slot] in names and len(operation.reads[place.slot] or ()) > 1
             for place in member.factor.reads
         )

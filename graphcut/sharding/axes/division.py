@@ -17,7 +17,7 @@ from ...loading.model import Model
 from ...loading.operations import Operation, operations_of
 from ...loading.slices import Runs
 from .classes import AxisAnalysis, AxisClass, Blocker, Use
-from .factors import Factor, FoundRule, found_factors
+from .factors import Factor
 from .layouts import Layout
 from .rules import PRODUCTS
 
@@ -75,7 +75,6 @@ class Division(Product):
     state_pairs: tuple[tuple[str, str], ...]  #: the states of the model: inputs, and the outputs that become them.
     #: the nodes that multiply by a weight and are in no class that is divided, unless alone; each with the reason.
     alone: Mapping[int, Blocker]
-    found: tuple[FoundRule, ...] = ()  #: rules of operators that have none in the table.
 
     @cached_property
     def class_of(self) -> Mapping[int, int]:
@@ -179,10 +178,10 @@ class Division(Product):
         return round(total), is_exact
 
 
-def products_of(model: Model, operations: Sequence[Operation], found: Iterable[FoundRule] = ()) -> tuple[int, ...]:
-    """The nodes that multiply by a weight, or have a found rule and a weight: what sharding divides, where it can."""
-    graph, known, own = model.graph, PRODUCTS | _WITHOUT_RULE, found_factors(found)
-    return tuple(i for i in graph.flow if (operations[i].op in known or i in own) and graph.weights_of(i))
+def products_of(model: Model, operations: Sequence[Operation]) -> tuple[int, ...]:
+    """The nodes that multiply by a weight: what sharding divides, where it can."""
+    graph, known = model.graph, PRODUCTS | _WITHOUT_RULE
+    return tuple(i for i in graph.flow if operations[i].op in known and graph.weights_of(i))
 
 
 _WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})  #: operators that multiply by weights, but have no rule.
@@ -194,7 +193,6 @@ def divide(
     mode: RankMode = "exact",
     *,
     states: Iterable[tuple[str, str]] = (),
-    found: tuple[FoundRule, ...] = (),
     stages: Sequence[Stage] = (),
 ) -> Division:
     """Divide what can be divided among ranks.
@@ -205,7 +203,7 @@ def divide(
     or of those of the stages that multiply by its weights. `states` are inputs and the outputs that become them. A
     UsageError if there are fewer than two ranks, or a share is negative.
     """
-    return Divider(model, mode, tuple(states), found).divide(shares, stages)
+    return Divider(model, mode, tuple(states)).divide(shares, stages)
 
 
 @dataclass(frozen=True)
@@ -215,7 +213,6 @@ class Divider:
     model: Model
     mode: RankMode
     states: tuple[tuple[str, str], ...]
-    found: tuple[FoundRule, ...] = ()
 
     @cached_property
     def _operations(self) -> tuple[Operation, ...]:
@@ -224,7 +221,7 @@ class Divider:
     @cached_property
     def _analysis(self) -> Callable[[frozenset[int]], AxisAnalysis]:
         """The axis classes if the outputs of some nodes are detached."""
-        made = partial(AxisAnalysis, self.model, self._operations, contracts=self.mode == "sum", found=self.found)
+        made = partial(AxisAnalysis, self.model, self._operations, contracts=self.mode == "sum")
         return cache(lambda detached: made(detached=detached))
 
     def divide(self, shares: Sequence[int], stages: Sequence[Stage] = ()) -> Division:
@@ -254,9 +251,9 @@ class Divider:
             classes = tuple(one for found, _ in chosen for one in found)
             if not alone:
                 left = set().union(*(stage.nodes for stage in stages)).difference(*(one.factors for one in classes))
-                products = products_of(model, self._operations, self.found)
+                products = products_of(model, self._operations)
                 alone = _reasons(analysis.classes, [node for node in products if node in left])
-        made = Division(model, self._operations, self.mode, shares, classes, analysis, self.states, alone, self.found)
+        made = Division(model, self._operations, self.mode, shares, classes, analysis, self.states, alone)
         return made, max(balance for _, balance in chosen)
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...core.text import printable
-from ...core.units import count
 from ...core.wiring import Dim
 from ...loading.operations import Operation, Shape
 
@@ -24,20 +22,20 @@ class Place(NamedTuple):
     labels: tuple[int, ...] = ()
 
 
-class Sizes(msgspec.Struct, frozen=True, tag=True):
+class Sizes(msgspec.Struct, frozen=True):
     """An input whose element `k` is the size of axis `k` of the first output (Reshape, Expand)."""
 
     slot: int
 
 
-class Parts(msgspec.Struct, frozen=True, tag=True):
+class Parts(msgspec.Struct, frozen=True):
     """The sizes of the outputs of a Split: an input, or an attribute."""
 
     slot: int = 1
     attribute: str = "split"
 
 
-class Bounds(msgspec.Struct, frozen=True, tag=True):
+class Bounds(msgspec.Struct, frozen=True):
     """Where a Slice begins and ends: this element of its inputs 1 and 2."""
 
     element: int
@@ -63,32 +61,6 @@ class Factor:
     def is_contracted(self) -> bool:
         """Whether outputs are summed."""
         return not self.writes
-
-
-@dataclass(frozen=True)
-class FoundRule:
-    """What running an operator without a rule showed (see `verifying.found_rules`)."""
-
-    op: str  #: the operator, as in `Node.op`.
-    nodes: tuple[int, ...]  #: the nodes for which it holds.
-    factors: tuple[Factor, ...]  #: along what they can be divided; empty if nothing was found.
-    problem: str = ""  #: why it could not be run; empty if it was.
-
-    def __str__(self) -> str:
-        found = "; ".join(map(_text, self.factors)) or self.problem or "can't be divided"
-        return printable(f"{self.op} ({count(len(self.nodes), 'node')}): {found}")
-
-
-def _text(factor: Factor) -> str:
-    reads = [f"axis {place.axis} of input {place.slot}" for place in factor.reads]
-    writes = [f"axis {place.axis} of output {place.slot}" for place in factor.writes]
-    read = ", ".join([*reads, *(f"attribute {name}" for name in factor.counts)])
-    return f"{read} \N{RIGHTWARDS ARROW} {', '.join(writes) or 'a sum'} ({factor.units} units)"
-
-
-def found_factors(rules: Iterable[FoundRule]) -> dict[int, tuple[Factor, ...]]:
-    """The factors of each node for which some were found."""
-    return {node: rule.factors for rule in rules if rule.factors for node in rule.nodes}
 
 
 Rule = Callable[[Operation], Iterable[Factor]]

@@ -1,4 +1,4 @@
-"""`graphcut pack` and `graphcut devices`: a folder for each device of a plan, and running what is in it."""
+"""`fetch --device` and `show --devices`: a folder for each device of a plan, and running what is in it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def parts(tmp_path: Path) -> Path:
 
 
 def test_each_device_gets_its_own_files_and_the_tokenizer(run: Run, parts: Path, tmp_path: Path) -> None:
-    done = run("pack", parts, "--device", "board 1", "-o", tmp_path / "board")
+    done = run("fetch", parts, "--device", "board 1", "-o", tmp_path / "board")
     names = ["cascade.json", "part-1.onnx", "part-1.onnx.data", "tokenizer.json"]
     assert sorted(file.name for file in (tmp_path / "board").iterdir()) == names
     assert done.err.splitlines()[-1] == f"next: rsync -a {tmp_path}/board/ 'board 1':{parts}/"
-    run("pack", parts, "--device", "laptop", "-o", tmp_path / "laptop")
+    run("fetch", parts, "--device", "laptop", "-o", tmp_path / "laptop")
     files = [f"part-{k}.onnx{end}" for k in (0, 2) for end in ("", ".data")]
     assert sorted(file.name for file in (tmp_path / "laptop").iterdir()) == ["cascade.json", *files, "tokenizer.json"]
 
@@ -49,13 +49,13 @@ def test_the_next_command_copies_to_the_folder_where_a_worker_looks_for_the_part
 ) -> None:
     """Without symbolic links: on the device they may not be."""
     (tmp_path / "link").symlink_to(parts)
-    done = run("pack", tmp_path / "link", "--device", "laptop", "-o", tmp_path / "out")
+    done = run("fetch", tmp_path / "link", "--device", "laptop", "-o", tmp_path / "out")
     assert done.err.splitlines()[-1] == f"next: rsync -a {tmp_path}/out/ laptop:{parts}/"
 
 
 def test_parts_of_other_devices_in_a_folder_are_named(run: Run, parts: Path, tmp_path: Path) -> None:
-    run("pack", parts, "--device", "laptop", "-o", tmp_path / "out")
-    done = run("pack", parts, "--device", "board 1", "-o", tmp_path / "out")
+    run("fetch", parts, "--device", "laptop", "-o", tmp_path / "out")
+    done = run("fetch", parts, "--device", "board 1", "-o", tmp_path / "out")
     others = "part-0.onnx (laptop), part-2.onnx (laptop)"
     assert done.err.splitlines()[-3:-1] == [
         f"{tmp_path}/out has part-1.onnx",
@@ -66,23 +66,27 @@ def test_parts_of_other_devices_in_a_folder_are_named(run: Run, parts: Path, tmp
 @pytest.mark.parametrize("given", ["parts", "manifest"])
 def test_the_folder_of_the_cascade_is_no_folder_for_a_device(run: Run, parts: Path, given: str) -> None:
     source = parts if given == "parts" else parts / "cascade.json"
-    refused = run("pack", source, "--device", "laptop", "-o", parts.parent / "." / parts.name)
+    refused = run("fetch", source, "--device", "laptop", "-o", parts.parent / "." / parts.name)
     assert refused.code == 2
     assert refused.error == (f"{parts} is the folder of the cascade itself", "choose another folder with -o")
 
 
-@pytest.mark.parametrize(("words", "is_next"), [(("--device", "laptop"), False), (("--part", 1), False), ((), True)])
+@pytest.mark.parametrize(
+    ("words", "following"),
+    [(("--device", "laptop"), "rsync"), (("--part", 1), None), ((), "graphcut")],
+    ids=["device", "part", "all"],
+)
 def test_what_a_device_fetched_is_not_to_be_run_alone(
-    run: Run, parts: Path, tmp_path: Path, words: tuple[object, ...], *, is_next: bool
+    run: Run, parts: Path, tmp_path: Path, words: tuple[object, ...], following: str | None
 ) -> None:
     done = run("fetch", parts, *words, "-o", tmp_path / "here")
-    assert ("next: graphcut run" in done.err) == is_next
-    assert (done.code, done.err.splitlines()[-1 - is_next].split()[0]) == (0, f"{tmp_path}/here")
+    *_, has, last = ["", *done.err.splitlines(), *([] if following else ["next: none"])]
+    assert (done.code, has.split()[0], last.split()[1]) == (0, f"{tmp_path}/here", following or "none")
 
 
 def test_a_part_that_is_missing_is_named_with_its_device(run: Run, parts: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.zeros(1))
-    run("pack", parts, "--device", "board 1", "-o", tmp_path / "board")
+    run("fetch", parts, "--device", "board 1", "-o", tmp_path / "board")
     alone = run("run", tmp_path / "board", "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
     assert "note: running part-1.onnx alone; not here: part-0.onnx (laptop), part-2.onnx (laptop)" in alone.err
     whole = run("generate", tmp_path / "board", "--prompt-ids", "1")
@@ -91,17 +95,17 @@ def test_a_part_that_is_missing_is_named_with_its_device(run: Run, parts: Path, 
 
 def test_devices_are_listed_with_their_commands(run: Run, parts: Path) -> None:
     shutil.move(parts / "part-2.onnx", parts / "elsewhere")
-    done = run("devices", parts)
+    done = run("show", parts, "--devices")
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["device", "laptop", "board"]
     assert "1 of 2" in lines[1]
     assert "part-0.onnx, part-2.onnx" in lines[1]
     assert lines[3:] == [
         "",
-        f"graphcut pack {parts} --device laptop -o laptop",
+        f"graphcut fetch {parts} --device laptop -o laptop",
         """ray start --address=HEAD:6379 --resources='{"dev:laptop": 1}'""",
         "",
-        f"graphcut pack {parts} --device 'board 1' -o 'board 1'",
+        f"graphcut fetch {parts} --device 'board 1' -o 'board 1'",
         """ray start --address=HEAD:6379 --resources='{"dev:board 1": 1}'""",
     ]
     note = "on the head, where you call graphcut: --head --port=6379 instead of --address=HEAD:6379"
@@ -111,5 +115,11 @@ def test_devices_are_listed_with_their_commands(run: Run, parts: Path) -> None:
 def test_a_cascade_without_devices_has_none_to_list(run: Run, tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "llm.onnx", **SMALL)
     graphcut.split(tmp_path / "llm.onnx", Into(2), tmp_path / "two")
-    refused = run("devices", tmp_path / "two")
+    refused = run("show", tmp_path / "two", "--devices")
     assert (refused.code, refused.error[0]) == (2, f"{tmp_path}/two/cascade.json was not planned for devices")
+
+
+@pytest.mark.parametrize("words", [("--to", "svg"), ("-o", "x.html"), ("--json",), ("--open",)], ids=" ".join)
+def test_the_list_of_devices_is_no_drawing(run: Run, parts: Path, words: tuple[str, ...]) -> None:
+    refused = run("show", parts, "--devices", *words)
+    assert (refused.code, refused.error[0].endswith(" does not apply to --devices")) == (2, True)

@@ -26,10 +26,10 @@ import numpy as np
 import onnxruntime as ort
 from onnx import AttributeProto, ModelProto, ValueInfoProto
 
-from ..core.errors import RunError
-from ..running.stage import SessionConfig, session_options
-from ..sharding.axes.factors import Factor, Place
-from ..sharding.rank_copies import scale
+from graphcut.core.errors import RunError
+from graphcut.running.stage import SessionConfig, session_options
+from graphcut.sharding.axes.factors import Factor, Place
+from graphcut.sharding.rank_copies import scale
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Any]

@@ -1,0 +1,154 @@
+"""The command `graphcut measure`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from typer import Argument, Option
+
+from ..core.units import count, duration, operations, parse_bytes
+from .application import check_apply, given_options
+from .common_options import Dims, Force, OneInput, Output, Profile, Tokens, load
+from .input_files import RANDOM, is_random
+from .output import check_output, print_, print_line, say
+
+if TYPE_CHECKING:
+    from ..benchmarking.cost_measurement import MeasuredCosts
+    from ..loading.model import Model
+
+_SIZES: Final = ("--profile", "--tokens", "--dim")
+_APPLYING: Final[Mapping[str, tuple[str, ...]]] = {  #: the options that apply to each kind of thing.
+    "a model": (*_SIZES, "--rounds", "--memory", "--inputs", "--threads"),
+    "a model that is not run": (*_SIZES, "--computed"),
+    "a config.json": ("--computed",),
+    "this machine": ("--seconds", "--threads"),
+    "a cluster": ("--seconds", "--insecure"),
+}
+
+
+def measure(
+    ctx: typer.Context,
+    what: Annotated[
+        str, Argument(metavar="WHAT", help="An .onnx file, a config.json (Hugging Face), `machine` or `cluster`.")
+    ],
+    output: Annotated[Path, Output(help="The .csv file; of a machine or cluster a .toml file.")],
+    computed: Annotated[bool, Option("--computed", help="Compute what modules cost, without times; run nothing.")] = (
+        False
+    ),
+    rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of a model.")] = 12,
+    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of these runs, e.g. 2GB.")] = None,
+    inputs: OneInput = RANDOM,
+    profile: Profile = "prefill",
+    tokens: Tokens = 512,
+    dim: Dims = None,
+    seconds: Annotated[float, Option(metavar="S", min=0, help="How long a machine or cluster is measured.")] = 10.0,
+    threads: Annotated[int, Option(metavar="N", min=0, help="Threads of an operator; 0: as ONNX Runtime does.")] = 0,
+    insecure: Annotated[bool, Option("--insecure", help="Accept a cluster without a token.")] = False,
+    force: Force = False,
+) -> None:
+    """Measure what modules cost, or this machine, or a Ray cluster.
+
+    Of a model: parameters, bytes, FLOPs and time of each module, for --cost-model. Of a decoder's config.json the same
+    is computed, without times. `machine` is this one: FLOP/s, memory bandwidth and the time to start a node, a device
+    for --cluster. `cluster` measures each machine that `ray start --resources` calls a device, its free memory and its
+    link. Nothing else should run meanwhile.
+    """
+    kind = _kind_of(what, computed=computed)
+    others = {option for options in _APPLYING.values() for option in options}.difference(_APPLYING[kind])
+    check_apply(given := given_options(ctx), others, kind)
+    check_output(output, force=force)
+    match kind:
+        case "this machine":
+            _write_device(output, seconds, threads)
+        case "a cluster":
+            _write_cluster(output, seconds, insecure=insecure)
+        case "a config.json":
+            _write_table_of(Path(what), output)
+        case _:
+            from ..analysis.cut_points import analyze
+            from ..planning.planner import default_dims
+
+            model = load(Path(what), dim)
+            decoding = (profile if "--profile" in given else None, tokens if "--tokens" in given else None)
+            dims = default_dims(analyze(model), None, *decoding)
+            limit = None if memory is None else parse_bytes(memory)
+            found = None if computed else _measured(model, dims, inputs, rounds, limit, threads)
+            _write_costs(model, dims, found, output)
+
+
+def _kind_of(what: str, *, computed: bool) -> str:
+    """What is to be measured, in the words of `_APPLYING`."""
+    path, words = Path(what), {"machine": "this machine", "cluster": "a cluster"}
+    if what in words and not path.is_file():
+        return words[what]
+    if path.suffix.lower() == ".json":
+        return "a config.json"
+    return "a model that is not run" if computed else "a model"
+
+
+def _measured(
+    model: Model, dims: Mapping[str, int], inputs: Path, rounds: int, memory_bytes: int | None, threads: int
+) -> MeasuredCosts:
+    from ..benchmarking.cost_measurement import measure
+    from ..inputs.input_files import read_inputs
+    from ..loading.model import load as open_model
+
+    sized = open_model(model.path, dims={name: n for name, n in dims.items() if name in model.symbols})
+    read = None if is_random(inputs) else read_inputs(inputs, sized.graph.reads, tensors=sized.tensors)
+    return measure(sized, rounds=rounds, inputs=read, memory_bytes=memory_bytes, threads=threads)
+
+
+def _write_costs(model: Model, dims: Mapping[str, int], found: MeasuredCosts | None, output: Path) -> None:
+    from ..costs.tables import save_table, table_of
+    from ..costs.weighing import weigh
+    from ..drawing.terminal.cost_table import draw_cost_table
+
+    costs = weigh(model, dims)
+    table = found.table if found else table_of(costs)
+    save_table(table, output)
+    print_(lambda console: draw_cost_table(table, costs, console))
+    if found:
+        _say_spread(count(found.rounds, "run"), found.spread)
+    say(f"wrote {output}")
+
+
+def _write_table_of(config: Path, output: Path) -> None:
+    from ..costs.decoder_configs import table_of_config
+    from ..costs.tables import save_table
+
+    table = table_of_config(config)
+    save_table(table, output)
+    print_line(f"{count(len(table.rows), 'module')}, {sum(row.num_params for row in table.rows):,} parameters")
+    say(f"wrote {output}")
+
+
+def _write_device(output: Path, seconds: float, threads: int) -> None:
+    from ..benchmarking.calibration import calibrate as measured
+    from ..benchmarking.calibration import save_device
+    from ..drawing.sentences import flop
+
+    found = measured(seconds=seconds, threads=threads)
+    save_device(found, output)
+    device = found.device
+    print_line(
+        f"{device.name}: {flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory bandwidth, "
+        f"{duration(device.dispatch_s)} to start a node"
+    )
+    _say_spread(count(found.rounds, "round"), found.spread)
+    say(f"wrote {output}")
+
+
+def _write_cluster(output: Path, seconds: float, *, insecure: bool) -> None:
+    from ..benchmarking.calibration import calibrate_cluster, save_cluster
+
+    save_cluster(*calibrate_cluster(seconds, insecure=insecure), output)
+    for line in output.read_text(encoding="utf-8").splitlines():
+        print_line(line)
+    say(f"wrote {output}")
+
+
+def _say_spread(runs: str, spread: float) -> None:
+    say(f"measured in {runs}; half of them took up to {spread:.0%} longer than the fastest")

@@ -1,0 +1,106 @@
+"""`graphcut compare`: what changed from one plan or cascade to another, and where two models differ."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from rich.console import Console
+from test_show import House, house, orphan, run
+
+from graphcut.drawing.changes.differences import changes_between
+from graphcut.drawing.json_records import dumps
+from graphcut.drawing.terminal.changes import draw_changes
+
+from command_line import Result, Run
+
+__all__ = ["house", "orphan", "run"]
+
+
+def test_compare_prints_what_the_functions_return(run: Run, house: House) -> None:
+    changes = changes_between(house.scene("plan"), house.scene("cascade"))
+    result = run("compare", house.plan, house.cascade)
+    assert (result.code, result.err) == (0, "")
+    console = Console(file=io.StringIO(), width=10_000, color_system=None)
+    console.print(draw_changes(changes, console))
+    assert isinstance(console.file, io.StringIO)
+    assert result.out == console.file.getvalue()
+    result = run("compare", house.plan, house.cascade, "--json")
+    assert (result.code, result.err) == (0, "")
+    assert result.out == dumps(changes) + "\n"
+
+
+def test_changes_are_written_as_json(run: Run, house: House, tmp_path: Path) -> None:
+    goal = tmp_path / "changes.json"
+    assert run("compare", house.plan, house.cascade, "-o", goal) == Result(0, "", f"wrote {goal}\n")
+    assert goal.read_text(encoding="utf-8") == run("compare", house.plan, house.cascade, "--json").out
+
+
+def test_a_model_is_compared_with_models_alone(run: Run, house: House) -> None:
+    command = f"`graphcut verify {house.cascade} --model {house.model}`"
+    for words in ((house.model, house.cascade), (house.cascade, house.model)):
+        result = run("compare", *words)
+        assert (result.code, result.error) == (
+            2,
+            (f"{house.model} is a model, and {house.cascade} is a cascade", f"{command} compares these two"),
+        )
+    result = run("compare", house.model, house.plan)
+    assert (result.code, result.error) == (
+        2,
+        (
+            f"{house.model} is a model, and {house.plan} is a plan",
+            "compare two models, or two plans or cascades of one model",
+        ),
+    )
+
+
+def test_options_that_would_do_nothing_are_refused(run: Run, house: House) -> None:
+    for words in (("--inputs", "random"), ("--seed", 1), ("--tolerance", 1), ("--optimized",), ("--provider", "X")):
+        result = run("compare", house.plan, house.cascade, *words)
+        assert (result.code, result.error[0]) == (2, f"{words[0]} does not apply to plans and cascades")
+    result = run("compare", house.model, house.model, "--model", house.model)
+    assert (result.code, result.error[0]) == (2, "--model does not apply to models")
+
+
+def test_two_models_are_compared_and_the_first_tensor_that_differs_is_named(
+    run: Run, house: House, tmp_path: Path
+) -> None:
+    other = onnx.load(house.model)
+    weight = next(tensor for tensor in other.graph.initializer if tensor.name == "model.layers.1.mlp.up_proj.weight")
+    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * np.float32(1.01), weight.name))
+    path = tmp_path / "other.onnx"
+    onnx.save(other, path)
+    result = run("compare", house.model, path)
+    assert (result.code, result.err) == (1, "")
+    node = "/model/layers.1/mlp/up_proj/MatMul"
+    assert f"the first tensor that differs: '{node}_output_0', from node '{node}'\n" in result.out
+    assert "what it is computed from agrees: '/model/layers.1/post_attention_layernorm/Mul_output_0'\n" in result.out
+    as_json = json.loads(run("compare", house.model, path, "--json").out)
+    assert (as_json["schema"], as_json["same"], as_json["node"]) == ("graphcut.comparison/1", False, node)
+    assert run("compare", house.model, path, "-o", tmp_path / "found.json").code == 1
+    assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8")) == as_json
+    assert run("compare", house.model, path, "--tolerance", 0.5).out.startswith("✓ the models agree\n")
+    assert run("compare", house.model, house.model, "--optimized", "--tolerance", "1e-4").code == 0
+    missing = run("compare", house.model, house.model, "--provider", "NoSuchProvider")
+    assert missing.error[0].startswith("the model is to run with NoSuchProvider: this ONNX Runtime does not have it")
+
+
+def test_both_things_take_the_model_that_is_named(
+    run: Run, house: House, orphan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = Path(shutil.copy(house.plan, tmp_path))
+    result = run("compare", plan, orphan, "--model", house.model, "--json")
+    assert result.code == 0
+    assert json.loads(result.out)["nodes"] is not None
+
+
+def test_a_missing_second_thing_is_an_error(run: Run, house: House, tmp_path: Path) -> None:
+    result = run("compare", house.plan, tmp_path / "none.json")
+    assert (result.code, result.error[0]) == (3, f"{tmp_path / 'none.json'} does not exist")
