@@ -56,6 +56,7 @@ CORE_FILES = {
     "product",
     "manifest",
     "states",
+    "tensors",
     "text",
     "units",
     "version",

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ..core.wiring import BITS, Tensor
+from ..core.tensors import BITS, UNDEFINED, Tensor
 from .shape_inference import (
-    UNKNOWN,
     has_unknown_dims,
     merged,
     ort_types,
@@ -110,7 +109,7 @@ class SizeEvaluation:
                 tensor = tensor_of_initializer(message)
             else:
                 tensor = tensor_of_type(name, message.type, symbols=set())
-            if tensor.dtype != UNKNOWN:
+            if tensor.dtype != UNDEFINED:
                 self.declared[name] = tensor
         return self.found.get(name) or self.declared.get(name)
 
@@ -155,7 +154,7 @@ class SizeEvaluation:
         except Exception:  # noqa: BLE001 - nobody knows the operator or a type: the sizes stay unknown
             return
         for name, tensor in found.items():
-            if tensor.dtype != UNKNOWN:
+            if tensor.dtype != UNDEFINED:
                 self.found[name] = merged(self.tensor(name) or tensor, tensor)
 
     def _look_inside(self, node: NodeProto) -> None:

@@ -20,8 +20,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..core.atomic_files import cache_folder
 from ..core.errors import GraphcutError
+from ..core.tensors import BITS, Tensor
 from ..core.units import size
-from ..core.wiring import BITS, Tensor
 from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model, read_model
 from ..loading.operations import Operation, constants_in, operations_of

@@ -12,10 +12,9 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.numpy_helper import to_array
 
-from ...core.wiring import Tensor
+from ...core.tensors import UNDEFINED, Tensor
 from ...loading.operations import Operation, constant_value, renamed
 from ...loading.repeated_definitions import is_constant
-from ...loading.shape_inference import UNKNOWN as UNDEFINED
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
 from ...loading.subgraphs import Functions, callee_key, captures, has_subgraphs, is_external, operator, subgraphs
 from ..formula import UNKNOWN, ZERO, Formula, Rule, axis
