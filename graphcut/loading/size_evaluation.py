@@ -29,6 +29,7 @@ from .shape_inference import (
     with_shape,
 )
 from .subgraphs import (
+    CONTROL_FLOW,
     callee_key,
     captures,
     domain,
@@ -182,10 +183,11 @@ class SizeEvaluation:
             step: Tensor(name=step, dtype="int64", shape=()),
             condition: Tensor(name=condition, dtype="bool", shape=()),
         }
-        states = [self.tensor(name) for name in node.input[2:]]
+        own = CONTROL_FLOW["Loop"]
+        states = [self.tensor(name) for name in node.input[own.reads :]]
         for _ in range(_MOST_PASSES):
             inside = self._inside(body, scalars | dict(zip(names, states, strict=False)), {condition: _TRUE})
-            ends = _outputs(inside, body)[1:]
+            ends = _outputs(inside, body)[own.outputs :]
             common = [_common(pair) for pair in zip(states, ends, strict=False)]
             if common == states:
                 break
