@@ -26,8 +26,8 @@ from .core.manifest import Manifest as Manifest
 from .core.manifest import Part as Part
 from .core.manifest import open_cascade as open_cascade
 from .core.states import Cache as Cache
+from .core.tensors import Tensor as Tensor
 from .core.version import __version__ as __version__
-from .core.wiring import Tensor as Tensor
 from .core.wiring import TensorEdge as TensorEdge
 from .core.wiring import Wiring as Wiring
 from .costs.cluster import Cluster as Cluster

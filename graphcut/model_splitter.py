@@ -7,15 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from .analysis.cut_points import analyze
 from .core.errors import UsageError
 from .loading.model import load
 from .planning.goals import Into
-from .planning.planner import plan
 from .running.stage import SessionConfig
 from .surgery.cutting import split
+from .workers.executors.via import Via
 from .workers.pipelined import Pipeline
-from .workers.scheduling.assignment import Via
 
 
 class ModelSplitter:
@@ -52,10 +50,9 @@ class ModelSplitter:
         Raises:
             GraphcutError: the model can't be read or split.
         """
-        whole = load(model, dims=dims)
-        chosen = plan(analyze(whole), Into(num_devices))
         self._scratch = tempfile.TemporaryDirectory(prefix="graphcut-") if folder is None else None
-        self.cascade = split(whole, chosen, Path(self._scratch.name) / "parts" if self._scratch else folder)
+        output = Path(self._scratch.name) / "parts" if self._scratch else folder
+        self.cascade = split(load(model, dims=dims), Into(num_devices), output)
         self.pipeline = Pipeline(self.cascade, via=via, workers=num_devices, micro_batch="auto", config=config)
 
     def forward(self, inputs: Mapping[str, object] | np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - see Returns

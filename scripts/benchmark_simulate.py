@@ -30,7 +30,8 @@ from graphcut import (
     simulate,
 )
 from graphcut.workers.executors.protocol import Step
-from graphcut.workers.scheduling.assignment import Via, scheduled_parts
+from graphcut.workers.executors.via import Via
+from graphcut.workers.scheduling.assignment import scheduled_parts
 
 REQUESTS = 100
 ROUNDS = 5

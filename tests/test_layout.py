@@ -58,6 +58,7 @@ CORE_FILES = {
     "product",
     "manifest",
     "states",
+    "tensors",
     "text",
     "units",
     "version",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ..core.graph import Graph
-from ..loading.model import TensorBytes
+from ..core.tensors import TensorBytes
 
 if TYPE_CHECKING:  # networkx takes a fifth of a second to import; plans need none of this
     import networkx as nx

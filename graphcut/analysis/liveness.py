@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 
 from ..core.graph import Graph
 from ..core.product import Product
-from ..loading.model import TensorBytes
+from ..core.tensors import TensorBytes
 
 
 @dataclass(frozen=True, repr=False)

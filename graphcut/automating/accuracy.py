@@ -11,12 +11,13 @@ import numpy as np
 
 from ..core.errors import GraphcutError, RecordError, UsageError
 from ..core.states import LOGITS
+from ..core.tensors import NON_NUMPY_TYPES
 from ..costs.facts import states_of_model
 from ..decoding.token_inputs import TokenChunk, input_array, role_of
 from ..decoding.tokenizer import package
 from ..loading.model import Model
 from ..running.stage import SessionConfig
-from ..running.values import NON_NUMPY_TYPES, is_numeric_tensor, to_array
+from ..running.values import is_numeric_tensor, to_array
 from ..verifying.numerical import run_whole
 
 Array = np.ndarray[Any, np.dtype[Any]]

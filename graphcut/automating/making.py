@@ -13,12 +13,11 @@ from typing import Final, get_args
 import msgspec
 from msgspec.structs import replace
 
-from ..core.atomic_files import scratch_folder
+from ..core.atomic_files import Content, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
 from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
 from ..core.units import count, size
-from ..exporting.folders import Content, write_folder
 from ..loading.model import Model, load
 from ..surgery.model_files import files_of
 from ..surgery.splitting import PreparedFiles, write
@@ -26,7 +25,7 @@ from ..verifying.numerical import accepted_inputs
 from ..verifying.verification import verify
 from .accuracy import Feeds, Figures, Outputs, compared_outputs, figures_of, outputs_of, perplexity, read_text, unmet
 from .conversions import PRECISIONS, advice, check_memory, convert, library_of
-from .record import RECORD, Attempt, AutoRecord, Step, check_replay, digests, read_auto
+from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay, digests, read_auto
 
 _OPTIMIZING: Final = ("fuse", "optimize")
 _PACKAGES: Final = ("graphcut", "onnx", "onnxruntime")
@@ -38,7 +37,7 @@ class _Converted:
     """A model after some conversions, its outputs, and these against those of the given model."""
 
     model: Model
-    steps: tuple[Step, ...]
+    steps: tuple[ConversionRecord, ...]
     outputs: Outputs
     figures: Figures | None
 
@@ -175,7 +174,7 @@ class Automation:
         if name in PRECISIONS and model.weight_bytes >= given.weight_bytes:
             message = f"{name} changes nothing: {package} finds no weight in {self.model.path.name} to convert"
             raise UsageError(message, hint="try another precision")
-        step = Step(
+        step = ConversionRecord(
             name=name,
             package=package,
             version=number,

@@ -15,7 +15,7 @@ from .accuracy import Figures
 RECORD: Final = "auto.json"
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ConversionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One conversion that was made."""
 
     name: str  #: its name, such as `int4`.
@@ -45,7 +45,7 @@ class AutoRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     versions: dict[str, str]  #: the versions of graphcut, onnx and ONNX Runtime.
     sources: dict[str, str]  #: digests of all files that were read, by their paths relative to this one's folder.
     inputs: str  #: where the inputs come from on which outputs were compared; empty if the model accepted none.
-    steps: tuple[Step, ...]  #: the conversions, in order.
+    steps: tuple[ConversionRecord, ...]  #: the conversions, in order.
     tried: tuple[Attempt, ...]  #: the precisions that were tried; the last one was chosen.
     verified: str  #: what verifying the parts against the model that was cut found; empty if nothing was chosen.
     files: dict[str, str]  #: digests of all files that were written, by their paths in this one's folder.

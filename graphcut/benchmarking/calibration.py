@@ -29,9 +29,9 @@ from ..planning.goals import At, Into
 from ..planning.planner import plan
 from ..running.stage import SessionConfig, session_options
 from ..surgery.cutting import split
+from ..workers.executors.via import Via
 from ..workers.pipelined import stream
 from ..workers.run_log import RunLog
-from ..workers.scheduling.assignment import Via
 
 _ROWS: Final = 512
 _WIDTH: Final = 1024

@@ -21,8 +21,8 @@ from ..running.in_process.runner import Runner
 from ..running.npz_files import save_outputs
 from ..running.process_memory import status_bytes, unloaded_library_bytes
 from ..running.stage import Optimization, SessionConfig, session_options
+from ..workers.executors.via import Via
 from ..workers.pipelined import Pipeline
-from ..workers.scheduling.assignment import Via
 from .ways import CORES
 
 Feeds = Mapping[str, Any]

@@ -24,7 +24,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from ..core.errors import RunError
 from ..core.graph import reached
-from ..core.wiring import BITS, Tensor
+from ..core.tensors import BITS, Tensor
 from ..loading.shape_inference import dtype_from_ort
 from ..loading.tensor_values import values_bytes
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options

@@ -44,7 +44,6 @@ Optimize = Annotated[
     Literal["none", "basic", "all"],
     Option(help="ONNX Runtime's graph optimizations. none: the bits of the whole model without optimizations."),
 ]
-Via = Literal["threads", "processes", "ray"]
 Workers = Annotated[int | None, Option(metavar="N", min=1, help="Number of workers that share the parts.")]
 
 

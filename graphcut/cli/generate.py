@@ -14,6 +14,7 @@ from typer import Option
 
 from ..core.errors import UsageError
 from ..core.units import count
+from ..workers.executors.via import Via, is_elsewhere
 from .application import check_applicable, given_options
 from .common_options import (
     AsJson,
@@ -22,7 +23,6 @@ from .common_options import (
     OriginalOptions,
     SessionOptions,
     States,
-    Via,
     Workers,
     open_,
     parsed_states,
@@ -72,7 +72,7 @@ def generate(
     if "--memory" in given and {"--via", "--workers"}.intersection(given):
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
     states = parsed_states(state)
-    cascade = open_(cascade_path, parts="anywhere" if via == "ray" else "all")
+    cascade = open_(cascade_path, parts="anywhere" if is_elsewhere(via) else "all")
     given_prompts, fed = _prompts_and_inputs(cascade, prompt_ids or (), inputs or (), states, original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
     settings = generation.DecodingSettings(inputs=fed, states=states, dims=original.dims, via=via, workers=workers)

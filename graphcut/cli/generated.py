@@ -87,7 +87,8 @@ class Output:
         texts = self.texts if self.is_text else [None] * len(self.prompts)
         rows = zip(self.prompts, self.tokens, texts, strict=True)
         found = [SequenceRecord(*r, ends[i], str(errors[i]) if i in errors else None) for i, r in enumerate(rows)]
-        return f"{dumps(generation_record(cascade, generation, found, reused, self.rates), indent=0)}\n"
+        record = generation_record(cascade, generation.log, generation.workers, found, reused, self.rates)
+        return f"{dumps(record, indent=0)}\n"
 
     @property
     def rates(self) -> tuple[float | None, float | None, float | None]:

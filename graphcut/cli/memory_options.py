@@ -49,7 +49,7 @@ def say_before(run: Runner | LimitedWorker | None, *, exact: bool) -> None:
 
 def say_after(run: Runner | LimitedWorker | None, parts: Sequence[Part]) -> None:
     """Say what other providers took, and what was measured, if there is a limit."""
-    from ..running.providers import placement_text
+    from ..drawing.sentences import placement_text
 
     if run is None:
         return

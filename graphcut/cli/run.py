@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ import typer
 from typer import Option
 
 from ..core.errors import RunError, UsageError
+from ..workers.executors.via import Via, is_elsewhere
 from .application import check_applicable, given_options
 from .common_options import (
     CascadePath,
@@ -20,7 +21,6 @@ from .common_options import (
     Output,
     Outputs,
     SessionOptions,
-    Via,
     Workers,
     open_,
     output_names,
@@ -38,9 +38,6 @@ _APPLIES_TO: Final = {
     **dict.fromkeys(("--workers", "--micro-batch", "--deadline", "--trace"), "--via"),
     **dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random"),
 }
-
-#: which parts may be on other machines.
-_PARTS: Final[Mapping[str | None, Literal["here", "anywhere"]]] = {None: "here", "ray": "anywhere"}
 
 _Answers = Iterator[dict[str, Any] | RunError]
 
@@ -104,7 +101,8 @@ def run(
     check_output(pipeline.trace, force=force, option="--trace")
     config = session.session_config()
     limit = memory.memory_bytes
-    cascade = open_(cascade_path, parts=_PARTS.get(pipeline.via, "all"))
+    via = pipeline.via
+    cascade = open_(cascade_path, parts="anywhere" if is_elsewhere(via) else "all" if via else "here")
     if cascade.elsewhere:
         absent = ", ".join(dict.fromkeys(cascade.elsewhere.values()))
         if is_generated:

@@ -11,10 +11,11 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from typing import Final
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 import msgspec
 
@@ -26,7 +27,11 @@ _RENAME_NOREPLACE: Final = 1  # linux/fs.h
 _RENAME_EXCL: Final = 4  # sys/stdio.h of macOS
 
 
-class _Exchange(msgspec.Struct):
+Content = bytes | Path | dict[str, Any] | Callable[[Path], object]
+"""What is written into a file: bytes, a copy of a file, JSON, or what a function writes when it is given the path."""
+
+
+class _Moves(msgspec.Struct):
     """What `replace_files` is about to rename."""
 
     folder: str  #: where the files are to be, relative to the folder that has the scratch folder.
@@ -147,7 +152,7 @@ def replace_files(
     backup.mkdir()
     names = sorted(file.name for file in new.iterdir() if file.name != last)
     where = folder.resolve().relative_to(scratch.parent.parent)
-    exchange = _Exchange(str(where), last, {name: _identity(new / name) for name in names})
+    exchange = _Moves(str(where), last, {name: _identity(new / name) for name in names})
     (scratch / "moves.new").write_bytes(msgspec.json.encode(exchange))
     os.replace(scratch / "moves.new", scratch / "moves")  # a part of it would be no use
     for file in dict.fromkeys(old):
@@ -157,6 +162,52 @@ def replace_files(
         check()
     for name in (*names, last):
         rename(new / name, folder / name)
+
+
+def write_folder(
+    folder: str | Path, files: Mapping[str, Content], *, own: Collection[str] = (), what: str, force: bool
+) -> list[Path]:
+    """Write files, by their paths in the folder, in their order; returns them sorted.
+
+    The folder is new, or with `force` one with such files, which is replaced as a whole. `own` are patterns of other
+    paths that may be replaced, too; `what` is what these files are, for messages. A UsageError if `folder` exists, or
+    contains other files; a GraphcutError if writing fails, and then nothing was changed.
+    """
+    folder = Path(folder)
+    place = (folder.absolute().parent, folder.name)
+    mend(*place)
+    check_target = partial(_check_target, folder, own={*files, *own}, what=what, force=force)
+    check_target(folder)
+    with write_errors(folder), scratch_folder(*place) as scratch:
+        new = scratch / "new" / folder.name
+        for name, content in files.items():
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                shutil.copyfile(content, new / name)
+            elif isinstance(content, bytes):
+                (new / name).write_bytes(content)
+            elif isinstance(content, dict):
+                (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+            else:
+                content(new / name)
+        check = partial(check_target, scratch / "old" / folder.name)
+        replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=check)
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _check_target(folder: Path, place: Path, *, own: Collection[str], what: str, force: bool) -> None:
+    """Check what is in `folder`, which may have been moved to `place`."""
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{folder} is a file", hint="name a folder with `output`")
+    files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())
+    existing = sorted(path.relative_to(place).as_posix() for path in files)
+    for name in existing:
+        if name not in own and not any(PurePosixPath("/", name).match(f"/{pattern}") for pattern in own):
+            raise UsageError(
+                f"{folder} contains {name!r}, which is not {what}", hint="choose a new folder with `output`"
+            )
+    if existing and not force:
+        raise UsageError(f"{folder} already exists", hint="choose another folder with `output`, or add `force=True`")
 
 
 def cache_folder() -> Path:
@@ -178,7 +229,7 @@ def _clear(scratch: Path) -> None:
 def _undo(scratch: Path) -> None:
     unknown = GraphcutError(f"{scratch} is not what graphcut leaves", hint="see what it is, and move it away")
     try:
-        exchange = msgspec.json.decode((scratch / "moves").read_bytes(), type=_Exchange)
+        exchange = msgspec.json.decode((scratch / "moves").read_bytes(), type=_Moves)
     except msgspec.DecodeError:
         raise unknown from None
     folder, backup = scratch.parent.parent / exchange.folder, scratch / "old"

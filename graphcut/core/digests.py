@@ -32,6 +32,22 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     blocks: tuple[str, ...]  #: SHA-256 of each block.
 
 
+class Block(NamedTuple):
+    """Bytes of a file that have one digest."""
+
+    ranges: list[Range]  #: where they are.
+    expected: str  #: their SHA-256.
+
+    @property
+    def bytes(self) -> int:
+        """How many they are."""
+        return sum(length for _, length in self.ranges)
+
+    def is_in(self, handle: int) -> bool:
+        """Whether an open file has them."""
+        return block_digest(handle, self.ranges) == self.expected
+
+
 class DataFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file with weights of a part."""
 
@@ -93,20 +109,24 @@ def unchanged_version(file: Path, expected: str | DataFile) -> FileVersion | Non
     return version
 
 
-def wrong_blocks(file: Path, digest: Digest) -> list[int]:
-    """The indices of the blocks that differ from `digest`, or that are not in the file."""
-    found = read_digest(file, digest.ranges).blocks
-    return [i for i, (block, expected) in enumerate(zip(found, digest.blocks, strict=True)) if block != expected]
+def blocks_of(digest: Digest) -> list[Block]:
+    """The blocks of a digest."""
+    return list(map(Block, ranges_of_blocks(digest.ranges), digest.blocks))
+
+
+def wrong_blocks(file: Path, digest: Digest) -> list[Block]:
+    """The blocks of `digest` that are not in the file."""
+    blocks = blocks_of(digest)
+    with file.open("rb") as stream, hashing_threads() as threads:
+        found = list(threads.map(lambda block: block.is_in(stream.fileno()), blocks))
+    return [block for block, is_there in zip(blocks, found, strict=True) if not is_there]
 
 
 def read_digest(file: Path, ranges: Iterable[Range]) -> Digest:
     """The digest of ranges of a file. A block that is not wholly in the file has the digest of what is there."""
-    handle, ranges = os.open(file, os.O_RDONLY), tuple(ranges)
-    try:
-        with hashing_threads() as threads:
-            blocks = tuple(threads.map(lambda block: block_digest(handle, block), ranges_of_blocks(ranges)))
-    finally:
-        os.close(handle)
+    ranges = tuple(ranges)
+    with file.open("rb") as stream, hashing_threads() as threads:
+        blocks = tuple(threads.map(lambda block: block_digest(stream.fileno(), block), ranges_of_blocks(ranges)))
     return Digest(ranges=ranges, blocks=blocks)
 
 

@@ -14,10 +14,11 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from .digests import BLOCK_BYTES, DataFile, Digest
-from .errors import CascadeError, GraphcutError, RecordError, validation_message, wrong_type
+from .digests import BLOCK_BYTES, DataFile, Digest, FileVersion, unchanged_version
+from .errors import CascadeError, GraphcutError, RecordError, RunError, validation_message, wrong_type
 from .product import Product
-from .wiring import Dim, Tensor, Wiring, wire
+from .tensors import Dim, Tensor
+from .wiring import Wiring, wire
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -57,6 +58,11 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     data: dict[str, DataFile]  #: the files with its weights, by their paths relative to the manifest.
 
     @property
+    def contents(self) -> dict[str, str | DataFile]:
+        """What must be in each of its files, by their paths: a digest, or the record of a data file."""
+        return {self.file: self.sha256, **self.data}
+
+    @property
     def place(self) -> str:
         """Its file, and the device that it was planned for."""
         return f"{self.file} ({self.device})" if self.device else self.file
@@ -79,7 +85,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ValueError(f"threads can't be {self.threads}: expected 0 or more")
 
 
-class Host(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlannedDevice(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device that parts were planned for."""
 
     name: str  #: as `Part.device` gives it.
@@ -131,7 +137,7 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     text_files: dict[TextFile, str] = {}
     tensors: tuple[Tensor, ...]  #: type and shape of all of these, and of every boundary tensor.
     states: tuple[State, ...]  #: outputs that are inputs of the next step, in the order of the inputs.
-    devices: tuple[Host, ...]  #: the devices that the parts were planned for, in the order of the parts.
+    devices: tuple[PlannedDevice, ...]  #: the devices that the parts were planned for, in the order of the parts.
     parts: tuple[Part, ...]  #: in an order in which they can run.
 
     @property
@@ -361,6 +367,29 @@ def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
             yield f"{cascade.root / part.place if name == part.file else file} is missing"
         elif expected is not None and file.stat().st_size != expected:
             yield f"{file} has {file.stat().st_size:,} bytes, but had {expected:,} when the model was split"
+
+
+def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
+    """Check that the files of a part are those written at the split. Returns their versions.
+
+    A data file without a digest is compared by its size alone: a mapped file that is too short would crash the process.
+
+    Raises:
+        RunError: a file was changed, or can't be read.
+    """
+    versions = {}
+    for name, expected in part.contents.items():
+        file = cascade.root / name
+        try:
+            version = unchanged_version(file, expected)
+        except OSError as error:
+            what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read: {error.strerror}"
+            raise RunError(f"{file} {what}", hint="copy the whole cascade again") from None
+        if version is None:
+            message = f"{file} was changed after the model was cut"
+            raise RunError(message, hint="copy it again, or split the model again")
+        versions[file] = version
+    return versions
 
 
 def is_inside(root: Path, name: str) -> bool:

@@ -7,7 +7,8 @@ from typing import Any, Final, TypeVar
 
 from .errors import UsageError
 from .manifest import Cascade, State
-from .wiring import Dim, Tensor, Unit
+from .tensors import UNDEFINED, Dim, Tensor
+from .wiring import Unit
 
 Value = Any
 #: the output with the scores of the next token, in small letters.
@@ -61,7 +62,7 @@ def check_state_pairs(
 
 def _can_become(present: Tensor, past: Tensor) -> bool:
     """Whether nothing that is known of the types says that it can't."""
-    if len({present.dtype, past.dtype} - {"undefined"}) > 1:
+    if len({present.dtype, past.dtype} - {UNDEFINED}) > 1:
         return False
     if present.shape is None or past.shape is None:
         return True

@@ -5,99 +5,17 @@ in the order in which they run.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol, TypeVar
-
-import msgspec
+from typing import Final, Protocol
 
 from .errors import GraphcutError, UsageError
 from .product import Product
 
-_Result = TypeVar("_Result")
-
 #: over Ray, a tensor of at most this size travels in the messages from and to the driver, which is faster than Ray's
 #: object store; a larger one goes straight from the machine that made it. Plans and simulations count it so.
 MESSAGE_BYTES: Final = 100_000
-
-Dim = int | str | None  #: a dimension: a number (`3`), a symbol (`"batch"`), or unknown (`None`).
-
-#: bits of one element; types below 8 bits are packed (ONNX IR spec, TensorProto). Strings have no fixed size.
-BITS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("int2", "uint2"), 2),
-    **dict.fromkeys(("int4", "uint4", "float4e2m1"), 4),
-    **dict.fromkeys(("bool", "int8", "uint8"), 8),
-    **dict.fromkeys(("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"), 8),
-    **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 16),
-    **dict.fromkeys(("int32", "uint32", "float32"), 32),
-    **dict.fromkeys(("int64", "uint64", "float64", "complex64"), 64),
-    "complex128": 128,
-}
-
-
-class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Name, type and shape of a tensor."""
-
-    name: str  #: its name in the model and in every part.
-    #: numpy's name of the element type, such as `"float32"`; for a value that is not a tensor the whole type, such as
-    #: `"sequence(float32)"` or `"map(string, float32)"`.
-    dtype: str
-    shape: tuple[Dim, ...] | None  #: one `Dim` for each axis; `()` for a scalar; None if the rank is unknown.
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is a tensor, not a sequence, a map or an optional."""
-        return "(" not in self.dtype
-
-    @property
-    def dim_names(self) -> tuple[int | str, ...]:
-        """The number or the symbol of each dimension; `NAME.AXIS` for one without either, such as `x.0`."""
-        return tuple(f"{self.name}.{axis}" if dim is None else dim for axis, dim in enumerate(self.shape or ()))
-
-    def with_numbers(self, dims: Mapping[str, int]) -> "Tensor":
-        """The tensor with the numbers `dims` for its `dim_names`; what has no number is unknown."""
-        shape = [dims.get(dim) if isinstance(dim, str) else dim for dim in self.dim_names]
-        return Tensor(name=self.name, dtype=self.dtype, shape=None if self.shape is None else tuple(shape))
-
-    def bytes_for(self, dims: Mapping[str, int]) -> tuple[int, bool]:
-        """Its size in bytes with the numbers `dims` for its `dim_names`, and whether that is exact.
-
-        A dimension without a number counts as 1: then the size is a lower bound, and the second value is False.
-        """
-        bits = BITS.get(self.dtype)
-        if bits is None or self.shape is None:
-            return 0, False
-        elements, is_exact = 1, True
-        for dim in self.dim_names:
-            known = dims.get(dim) if isinstance(dim, str) else dim
-            is_exact = is_exact and known is not None
-            elements *= 1 if known is None else known
-        return (elements * bits + 7) // 8, is_exact
-
-    def __str__(self) -> str:
-        if self.shape is None:
-            return f"{self.dtype}[…]"
-        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
-
-
-def by_kind(compute: Callable[[Tensor], _Result], dims: Collection[str] = ()) -> Callable[[Tensor], _Result]:
-    """`compute`, called once for each type and shape: a model has many tensors of few kinds.
-
-    It may read the name of a tensor for its `dim_names` in `dims` alone.
-    """
-    found: dict[tuple[str, tuple[Dim, ...] | None], _Result] = {}
-    own = {dim.rpartition(".")[0] for dim in dims}
-
-    def computed(tensor: Tensor) -> _Result:
-        if tensor.name in own:
-            return compute(tensor)
-        kind = tensor.dtype, tensor.shape
-        if kind not in found:
-            found[kind] = compute(tensor)
-        return found[kind]
-
-    return computed
 
 
 class Unit(Protocol):

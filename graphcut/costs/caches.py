@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 from ..core.errors import UsageError
 from ..core.graph import Graph
 from ..core.states import Cache
-from ..core.wiring import Dim, Tensor
+from ..core.tensors import UNDEFINED, Dim, Tensor
 from ..loading.expressions import evaluate
 from ..loading.model import Model
 from .state_slots import routes_from
@@ -227,7 +227,7 @@ def _comes_back(past: Tensor, present: Tensor, known: Collection[str], *, may_gr
     `known` are the symbols of inputs: another one, such as torch's `Concatpresent_dim_2`, may be any size. A fixed size
     may become a larger one if it `may_grow`.
     """
-    if past.dtype != present.dtype or past.dtype == "undefined":
+    if past.dtype != present.dtype or past.dtype == UNDEFINED:
         return False
     if past.shape is None or present.shape is None:
         return True

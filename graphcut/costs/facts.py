@@ -13,10 +13,10 @@ from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from ..core.manifest import State
 from ..core.states import start_of
-from ..core.wiring import Dim, Tensor
+from ..core.tensors import UNDEFINED, Dim, Tensor
 from ..loading.derived_tensors import AS_HALF
 from ..loading.model import Model
-from ..loading.shape_inference import UNKNOWN, tensor_of_type, type_proto
+from ..loading.shape_inference import tensor_of_type, type_proto
 from ..loading.subgraphs import captures, domain
 from .caches import can_share_buffer, find_caches, head_sizes, token_axis
 from .weighing import peak_bytes
@@ -126,7 +126,7 @@ def contradicts(a: Tensor, b: Tensor) -> bool:
 
     What only one of them knows is no contradiction: another version of onnx or ONNX Runtime may infer more or less.
     """
-    is_known = UNKNOWN not in a.dtype and UNKNOWN not in b.dtype
+    is_known = UNDEFINED not in a.dtype and UNDEFINED not in b.dtype
     return (is_known and a.dtype != b.dtype) or shapes_contradict(a.shape, b.shape)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from ..core.wiring import Dim
+from ..core.tensors import Dim
 from ..loading.operations import Operation, Shape
 
 Term = tuple[tuple[str, ...], int]

@@ -13,8 +13,8 @@ from onnx import NodeProto
 from ..core.graph import Graph, post_order
 from ..core.product import Product
 from ..core.states import Cache
-from ..core.wiring import Dim, Tensor
-from ..loading.model import Model, Sizes, TensorBytes
+from ..core.tensors import Dim, Tensor, TensorBytes
+from ..loading.model import Model, Sizes
 from ..loading.operations import Operation, constant_value
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in

@@ -9,7 +9,7 @@ from typing import Final
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade, State
 from ..core.states import LOGITS, kept_states, next_state, states_of
-from ..core.wiring import Dim, Tensor
+from ..core.tensors import Dim, Tensor
 from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow
 from ..running.values import Value, from_array, rows_of, shape_of, symbol_sizes, to_value, zeros
 from ..workers.scheduling.assignment import scheduled_parts

@@ -17,12 +17,14 @@ from ..running.sampling import GREEDY, Sampling
 from ..running.stage import SessionConfig, Stage
 from ..running.values import OnError, Value
 from ..workers.executors.limited_worker import LimitedWorker
+from ..workers.executors.via import Via, is_elsewhere
 from ..workers.executors.worker import Worker
 from ..workers.run_log import RunLog
-from ..workers.scheduling.assignment import Via, assign_parts, make_executor, share_threads
+from ..workers.scheduling.assignment import assign_parts, make_executor, share_threads
+from ..workers.scheduling.in_flight import Answer
 from ..workers.scheduling.one_worker import OneWorker
 from ..workers.scheduling.requests import Request, Routing
-from ..workers.scheduling.scheduler import Answer, Scheduler
+from ..workers.scheduling.scheduler import Scheduler
 from ..workers.scheduling.worker_pool import WorkerState
 from .decoder import Decoder, decoder_of
 from .decoding_memory import predict_decoding
@@ -299,8 +301,9 @@ def begin(  # noqa: PLR0913 - independent settings
     settings: DecodingSettings,
 ) -> Generation:
     """A generation of `sequences`, and of those that come `later`; at most so many at the same time. See `generate`."""
-    cascade = open_cascade(cascade, may_lack_parts=settings.get("via") == "ray")
-    via, workers, memory_bytes = settings.get("via", "threads"), settings.get("workers"), settings.get("memory_bytes")
+    via = settings.get("via", "threads")
+    cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
+    workers, memory_bytes = settings.get("workers"), settings.get("memory_bytes")
     config = settings.get("config") or SessionConfig()
     is_on_cpu = all((config.provider or cascade.settings(part).provider) == CPU for part in cascade.parts)
     decoder = decoder_of(

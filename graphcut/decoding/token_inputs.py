@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
-from ..core.wiring import Tensor
+from ..core.tensors import Tensor
 
 DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
 """What an input holds: the token ids; the attention mask; the positions of the tokens; the number of earlier tokens;

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..loading.model import Model, TensorBytes
+from ..core.tensors import TensorBytes
+from ..loading.model import Model
 from ..planning.by_goal.cut_at_nodes import price
 
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import to_builtins
 
-from ..loading.model import Model, TensorBytes
+from ..core.tensors import TensorBytes
+from ..loading.model import Model
 from ..loading.node_graph import node_graph
 from .scene import ModulePath
 

@@ -15,7 +15,8 @@ import msgspec
 from ..analysis.cut_points import Analysis, CutPoint
 from ..core.graph import Graph
 from ..core.manifest import Cascade, Manifest
-from ..core.wiring import DependencyMap, Tensor
+from ..core.tensors import Tensor
+from ..core.wiring import DependencyMap
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, ModeCosts, Rank
 from ..costs.matching import Coverage

@@ -7,7 +7,7 @@ from typing import Final
 from ..analysis.liveness import Liveness
 from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
-from ..loading.model import TensorBytes
+from ..core.tensors import TensorBytes
 from .scene import CutOption, CutProfile, ModulePath
 
 _SHARES: Final = 8

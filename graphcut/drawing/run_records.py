@@ -6,7 +6,7 @@ import msgspec
 
 from ..benchmarking.comparison import WayResult
 from ..core.manifest import Cascade
-from ..decoding.generation import FinishReason, Generation
+from ..workers.run_log import RunLog
 
 
 class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="schema", tag="graphcut.benchmark/1"):
@@ -21,7 +21,7 @@ class SequenceRecord(msgspec.Struct, frozen=True):
     prompt: Sequence[int]  #: its token ids.
     tokens: Sequence[int]  #: the generated token ids.
     text: str | None  #: their text; null if prompts are token ids.
-    end: FinishReason  #: why it ended.
+    end: str  #: why it ended: `stop`, `max_tokens`, `full` or `failed`.
     error: str | None  #: the message, if it failed.
 
 
@@ -55,13 +55,14 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="sch
 
 def generation_record(
     cascade: Cascade,
-    generation: Generation,
+    log: RunLog,
+    workers: Sequence[str],
     sequences: Sequence[SequenceRecord],
     reused: int,
     rates: tuple[float | None, float | None, float | None],
 ) -> GenerationRecord:
     """The document of sequences that are over; `rates` are in the order of its fields."""
-    log, (first_token_s, prompt_tokens_per_s, tokens_per_s) = generation.log, rates
+    first_token_s, prompt_tokens_per_s, tokens_per_s = rates
     totals = [log.total_of(index) for index in range(len(cascade.parts))]
     return GenerationRecord(
         sequences=tuple(sequences),
@@ -73,5 +74,5 @@ def generation_record(
             PartRunRecord(part.file, total.runs, total.seconds, waited_s)
             for part, total, waited_s in zip(cascade.parts, totals, log.waited_s, strict=True)
         ),
-        deaths=tuple(DeathRecord(generation.workers[worker], why) for worker, why, _ in log.deaths),
+        deaths=tuple(DeathRecord(workers[worker], why) for worker, why, _ in log.deaths),
     )

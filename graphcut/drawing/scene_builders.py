@@ -9,11 +9,12 @@ from typing import Final
 
 from ..analysis.cut_points import Analysis
 from ..core.manifest import MANIFEST, Cascade
+from ..core.tensors import Tensor, TensorBytes
 from ..core.text import shell_word
 from ..core.units import count, size
-from ..core.wiring import Tensor, Unit, Wiring
+from ..core.wiring import Unit, Wiring
 from ..costs.weighing import Costs
-from ..loading.model import Model, TensorBytes
+from ..loading.model import Model
 from ..planning.goals import Across, At, Limits
 from ..planning.plans import Plan
 from ..sharding.axes.classes import axis_classes
@@ -118,7 +119,7 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
         tensors=tensors,
         buses=buses_of(tensors),
         profile=build_profile(model.graph, rows, sizes, analysis.key_nodes, modules),
-        recomputed=tuple(sentences.recomputations(plan.recomputed, names)),
+        recomputed=tuple(sentences.recomputations(plan, names)),
         reasons=tuple(sentences.cut_reasons(plan.reasons, names)),
         notes=tuple(sentences.plan_notes(plan, model)),
         details=(("goal", sentences.goal_text(plan.goal)), *_limits(plan.limits, names), *sentences.outcomes(plan)),

@@ -14,7 +14,6 @@ from ..loading.model import Model, Sizes
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
-from ..solving.recompute import Recomputed
 from .scene import Card, CutOption, Scene, totals_of
 
 _MAX_NAMES: Final = 6
@@ -192,16 +191,15 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def recomputations(found: Sequence[Recomputed], names: Sequence[str]) -> Iterable[str]:
+def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:
     """What the parts, called `names`, recompute; parts that recompute the same tensors share a sentence."""
-    alike: dict[tuple[object, ...], list[Recomputed]] = {}
-    for one in found:
-        alike.setdefault((one.nodes, one.tensors, one.saved_bytes, one.cost_s), []).append(one)
-    for rows in alike.values():
-        one, parts = rows[0], ", ".join(names[row.part] for row in rows)
+    alike: dict[tuple[tuple[int, ...], tuple[str, ...], int, float], list[str]] = {}
+    for one in plan.recomputed:
+        alike.setdefault((one.nodes, one.tensors, one.saved_bytes, one.cost_s), []).append(names[one.part])
+    for (nodes, tensors, saved_bytes, cost_s), parts in alike.items():
         yield (
-            f"{parts} {'recomputes' if len(rows) == 1 else 'each recompute'} {_listed(one.tensors)} instead of "
-            f"receiving {size(one.saved_bytes)}: {count(len(one.nodes), 'node')}, {duration(one.cost_s)}"
+            f"{', '.join(parts)} {'recomputes' if len(parts) == 1 else 'each recompute'} {_listed(tensors)} instead of "
+            f"receiving {size(saved_bytes)}: {count(len(nodes), 'node')}, {duration(cost_s)}"
         )
 
 
@@ -335,3 +333,9 @@ def _coverage(coverage: Coverage) -> Iterable[str]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MAX_NAMES]) + (", and others" if len(names) > _MAX_NAMES else "")
+
+
+def placement_text(file: str, nodes: Mapping[str, int]) -> str:
+    """A sentence: which providers run how many nodes of a part."""
+    taken = (f"{count(nodes[name], 'node')} with {name}" for name in sorted(nodes))
+    return f"{file} runs {', '.join(taken)}"

@@ -3,8 +3,9 @@
 from importlib import resources
 from pathlib import Path
 
+from ..core.atomic_files import Content, write_folder
 from ..core.manifest import CascadeLike, open_cascade
-from .folders import PARTS, Content, cascade_files, write_folder
+from .cascade_files import PARTS, cascade_files
 
 
 def export_cpp(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:

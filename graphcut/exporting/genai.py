@@ -18,9 +18,10 @@ from typing import Any, Final
 import msgspec
 import onnx
 
+from ..core.atomic_files import Content, write_folder
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, CascadeLike, Host, Part, open_cascade
-from .folders import PARTS, Content, cascade_files, write_folder
+from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, PlannedDevice, open_cascade
+from .cascade_files import PARTS, cascade_files
 
 CONFIG: Final = "genai_config.json"
 _COPIED: Final = ("*token*.json", "*.model", "vocab.*", "merges.txt", "chat_template.*", "generation_config.json")
@@ -144,7 +145,7 @@ def _is_head(part: Part, decoder: Mapping[str, Any], caches: set[str]) -> bool:
     return decoder["outputs"].get("logits", "logits") in part.writes and caches.isdisjoint((*part.reads, *part.writes))
 
 
-def _session_options(options: Mapping[str, Any], host: Host | None) -> dict[str, Any]:
+def _session_options(options: Mapping[str, Any], host: PlannedDevice | None) -> dict[str, Any]:
     """Those of the model; of a device its own provider, threads and session configuration."""
     if host is None:
         return dict(options)

@@ -6,8 +6,9 @@ The folder holds the cascade, `runner.mjs`, which runs it, and `index.html`, a p
 from importlib import resources
 from pathlib import Path
 
+from ..core.atomic_files import Content, write_folder
 from ..core.manifest import CascadeLike, open_cascade
-from .folders import PARTS, Content, cascade_files, write_folder
+from .cascade_files import PARTS, cascade_files
 
 
 def export_js(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:

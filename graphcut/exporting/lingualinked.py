@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from ..core.atomic_files import Content, write_folder
 from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
-from ..loading.model import TensorBytes
-from .folders import Content, write_folder
+from ..core.tensors import TensorBytes
 
 Map = dict[str, dict[str, list[int]]]
 """`map[source][target]` is the indices, among the outputs of module `source`, of the tensors that `target` reads."""

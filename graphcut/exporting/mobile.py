@@ -18,10 +18,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from ..core.atomic_files import Content, write_folder
 from ..core.digests import file_digest
 from ..core.errors import GraphcutError
 from ..core.manifest import MANIFEST, Cascade, CascadeLike, open_cascade, save_manifest
-from .folders import Content, cascade_files, write_folder
+from .cascade_files import cascade_files
 
 OPERATORS: Final = "required_operators_and_types.config"
 USABILITY: Final = "usability.txt"

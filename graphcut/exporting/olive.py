@@ -18,7 +18,6 @@ from olive.passes.pass_config import PassConfigParam
 from ..core.errors import CascadeError, UsageError
 from ..costs.cluster import read_cluster
 from ..costs.tables import read_table
-from ..loading.model import load
 from ..planning.goals import Across, Goal, Into, Within
 from ..planning.planner import plan
 from ..surgery.cutting import split
@@ -47,7 +46,7 @@ class GraphcutSplit(Pass):  # type: ignore[misc]
         config: Any,  # noqa: ANN401 - Olive makes its class from the parameters above
         output_model_path: str,
     ) -> CompositeModelHandler:
-        source, folder = load(model.model_path), Path(output_model_path).with_suffix("")
+        source, folder = model.model_path, Path(output_model_path).with_suffix("")
         table = None if config.cost_model is None else read_table(config.cost_model)
         folder.parent.mkdir(parents=True, exist_ok=True)
         cascade = split(source, plan(source, _goal(config), table=table), folder, force=True)

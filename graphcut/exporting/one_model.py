@@ -11,9 +11,9 @@ from typing import Final
 import onnx
 from onnx import NodeProto
 
+from ..core.atomic_files import Content, write_folder
 from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
 from ..surgery.merging import merge
-from .folders import Content, write_folder
 
 MODEL: Final = "model.onnx"
 OPTIONS: Final = "session_options.json"

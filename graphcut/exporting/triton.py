@@ -15,10 +15,11 @@ from typing import Final, get_args
 
 from google.protobuf.text_encoding import CEscape
 
+from ..core.atomic_files import Content, write_folder
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, TextFile, open_cascade
-from ..core.wiring import Tensor
-from .folders import PARTS, Content, cascade_files, write_folder
+from ..core.tensors import Tensor
+from .cascade_files import PARTS, cascade_files
 
 _TYPES: Final = {
     **{name: name.upper() for name in ("bool", "string", *(f"{u}int{8 << i}" for u in ("", "u") for i in range(4)))},

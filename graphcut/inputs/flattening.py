@@ -14,7 +14,7 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from ..loading.model import Model
 from ..loading.operations import constant_value, integers_of
-from ..loading.subgraphs import Functions, callee_key, operator, subgraphs
+from ..loading.subgraphs import CONTROL_FLOW, Functions, callee_key, operator, subgraphs
 
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
 
@@ -141,17 +141,13 @@ def _body_transfers(node: FlatNode, given: Sequence[str], made: Sequence[str]) -
 
     Identity where the tensor is the same; Reshape where an axis is added or removed.
     """
-    match node.op:
-        case "If":
-            pairs = [("Identity", pair) for pair in zip(made, node.writes, strict=False)]
-        case "Loop":  # body inputs: iteration, condition, states; body outputs: condition, states, scan outputs
-            pairs = [("Identity", pair) for pair in zip(node.reads[2:], given[2:], strict=False)]
-            pairs += [("Reshape", pair) for pair in zip(made[1:], node.writes, strict=False)]
-        case "Scan":
-            kept = len(node.reads) - node.number("num_scan_inputs")
-            pairs = [("Identity", pair) for pair in zip(node.reads[:kept], given, strict=False)]
-            pairs += [("Reshape", pair) for pair in zip(node.reads[kept:], given[kept:], strict=False)]
-            pairs += [("Reshape", pair) for pair in zip(made, node.writes, strict=False)]
-        case _:
-            pairs = []
+    if node.op not in CONTROL_FLOW or node.op == "SequenceMap":  # whose subgraph gets elements of sequences
+        return []
+    own = CONTROL_FLOW[node.op]
+    whole = len(node.reads) - (node.number("num_scan_inputs") if node.op == "Scan" else 0)
+    pairs = [("Identity", pair) for pair in zip(node.reads[own.reads : whole], given[own.inputs :], strict=False)]
+    if node.op == "Scan":
+        pairs += [("Reshape", pair) for pair in zip(node.reads[whole:], given[whole:], strict=False)]
+    joined = "Identity" if node.op == "If" else "Reshape"
+    pairs += [(joined, pair) for pair in zip(made[own.outputs :], node.writes, strict=False)]
     return [FlatNode(op, (source,), (target,)) for op, (source, target) in pairs if source and target]

@@ -10,9 +10,9 @@ import numpy as np
 from onnx import TensorProto, TypeProto
 
 from ..core.errors import ModelError, UsageError, did_you_mean
-from ..core.wiring import BITS
+from ..core.tensors import ELEMENT_TYPES, UNDEFINED
 from ..loading.model import Model
-from ..loading.shape_inference import UNKNOWN, tensor_of_type
+from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external
 from .consumers import Consumer, consumers_of
 from .input_files import near_default
@@ -105,7 +105,7 @@ class _Generator:
                 return [self._value(name, inner, index) for index in range(2 + self.variant)]
             case "optional_type":
                 return None if self._may_be_missing(name) else self._value(name, kind.optional_type.elem_type)
-            case "map_type" if tensor_of_type(name, kind.map_type.value_type).dtype in {*BITS, "string"}:
+            case "map_type" if tensor_of_type(name, kind.map_type.value_type).dtype in ELEMENT_TYPES:
                 return self._map(name, kind)
             case other:
                 raise ModelError(
@@ -123,7 +123,7 @@ class _Generator:
         if prod(shape) > _MAX_ELEMENTS:
             message = f"no values can be generated for input {name!r}: it has the shape {list(shape)}"
             raise UsageError(message, hint="give smaller sizes with `dims`, or values with `inputs`")
-        if dtype == UNKNOWN:
+        if dtype == UNDEFINED:
             raise ModelError(
                 f"input {name!r} has no type, so no values can be generated", hint="give them with `inputs`"
             )

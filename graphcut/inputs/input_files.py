@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..core.errors import GraphcutError, UsageError, did_you_mean
-from ..core.wiring import Tensor
+from ..core.tensors import Tensor
 
 if TYPE_CHECKING:
     from onnx import TensorProto

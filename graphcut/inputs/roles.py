@@ -6,7 +6,7 @@ The spellings are those of torch.onnx, optimum, onnxruntime-genai and tf2onnx ex
 import re
 from typing import Final, Literal
 
-from ..core.wiring import Tensor
+from ..core.tensors import Tensor
 
 Role = Literal[
     "position", "type", "mask", "past", "rate", "total", "length", "extent", "scale", "samples", "mel", "ids", "hidden",

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from onnx import TypeProto
 
-from ..core.wiring import Tensor
+from ..core.tensors import Tensor
 from ..loading.expressions import atoms
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type

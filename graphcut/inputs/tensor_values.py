@@ -6,12 +6,11 @@ from math import prod
 from typing import Any, Final
 
 import numpy as np
-from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.numpy_helper import from_array
 
+from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES
 from ..loading.expressions import evaluate
-from ..running.values import NON_NUMPY_TYPES, bits_type
 from .parameters import POSITIVE, index_bound, parameter_values
 from .roles import INTEGERS, Role
 from .shape_hints import Shape
@@ -20,7 +19,7 @@ from .survey import InputSurvey
 
 Array = np.ndarray[Any, Any]
 
-PACKED: Final = frozenset({"uint4", "int4", "float4e2m1", "float8e8m0", "uint2", "int2"})
+PACKED: Final = frozenset(dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array is None)
 """Types that numpy arrays cannot hold and ONNX Runtime accepts in its own values alone."""
 
 _RATE: Final = 16_000
@@ -137,10 +136,10 @@ def to_dtype(numbers: Array, dtype: str) -> object:
     """
     if dtype not in {*PACKED, *NON_NUMPY_TYPES}:
         return np.asarray(numbers).astype(np.dtype(dtype))
-    element = TensorProto.DataType.Value(dtype.upper())
+    kind = ELEMENT_TYPES[dtype]
     numbers = np.ones(np.shape(numbers)) if dtype == "float8e8m0" else np.asarray(numbers)
-    values = numbers.astype(tensor_dtype_to_np_dtype(element))
-    return _packed(values, element) if dtype in PACKED else values.view(bits_type(dtype))
+    values = numbers.astype(tensor_dtype_to_np_dtype(kind.number))
+    return values.view(kind.array) if kind.array else _packed(values, kind.number)
 
 
 def _packed(values: Array, element: int) -> object:

@@ -14,7 +14,7 @@ from typing import Final
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.inliner import inline_local_functions
 
-from ..core.wiring import Dim, Tensor, by_kind
+from ..core.tensors import Dim, Tensor, by_kind
 from .shape_inference import (
     FEW_NODES,
     has_unknown_dims,

@@ -21,7 +21,8 @@ from onnx.helper import find_min_ir_version_for, make_opsetid
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from ..core.errors import ModelError
-from .shape_inference import UNKNOWN, infer_values, tensors_of_values, without_value_info
+from ..core.tensors import UNDEFINED
+from .shape_inference import infer_values, tensors_of_values, without_value_info
 from .subgraphs import FIRST_IR_WITH_DEFAULTS, nodes_within, subgraphs
 
 _ANNOTATIONS: Final = re.compile(  #: fields of any message that have no part in what a model computes.
@@ -76,7 +77,7 @@ def refuse_shifted_outputs(message: ModelProto) -> None:
         node, said, found = several[name], declared[name], inferred[name]
         dims = zip(said.shape or (), found.shape or (), strict=False)
         differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in dims)
-        if differ or (said.dtype != found.dtype and UNKNOWN not in {said.dtype, found.dtype}):
+        if differ or (said.dtype != found.dtype and UNDEFINED not in {said.dtype, found.dtype}):
             raise ModelError(
                 f"node {node.name or node.output[0]!r} ({node.op_type}) writes {name!r} as {found}, and the graph "
                 f"declares {said}: an output before it was removed from the node",

@@ -18,8 +18,8 @@ from ..core.errors import ModelError, UsageError, wrong_type
 from ..core.graph import Graph
 from ..core.product import Product
 from ..core.states import check_state_pairs
+from ..core.tensors import UNDEFINED, Tensor, TensorBytes, by_kind
 from ..core.units import count
-from ..core.wiring import Tensor, by_kind
 from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, resolve_location
 from .foreign_formats import refuse_foreign
@@ -33,8 +33,6 @@ from .tensor_values import check_inline_values, values_bytes
 from .wire_format import read_without_weights
 
 MAX_BYTES: Final = 1 << 56  #: all tensors together take at most so much, so that 64 bits hold every sum of sizes.
-TensorBytes = Mapping[str, tuple[int, bool]]
-"""Sizes of tensors in bytes by name, and whether each is exact; otherwise it is a lower bound."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ class Model(Product):
         written = [tensor for i in graph.flow for tensor in graph.nodes[i].writes]
         known = infer_tensors(self.proto, {*written, *graph.writes}, folder=self.path.parent)
         names = dict.fromkeys((*graph.reads, *written, *graph.writes))
-        return {name: known.get(name) or Tensor(name=name, dtype="undefined", shape=None) for name in names}
+        return {name: known.get(name) or Tensor(name=name, dtype=UNDEFINED, shape=None) for name in names}
 
     @cached_property
     def boundary_types(self) -> Mapping[str, Tensor]:

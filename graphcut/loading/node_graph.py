@@ -11,8 +11,9 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorS
 from onnx.helper import get_attribute_value, tensor_dtype_to_np_dtype
 from onnx.numpy_helper import to_array
 
+from ..core.tensors import TensorBytes
 from ..core.units import size
-from .model import Model, TensorBytes
+from .model import Model
 from .operations import constants_in
 from .repeated_definitions import is_constant
 from .shape_inference import tensor_of_initializer, tensors_of_values

@@ -10,14 +10,21 @@ from onnx import NodeProto, OperatorSetIdProto
 
 from ..core.errors import ModelError
 from ..core.units import count
-from .subgraphs import FunctionKey, Functions, callee_key, domain, functions_called, nodes_within, subgraphs
+from .subgraphs import (
+    CONTROL_FLOW,
+    FunctionKey,
+    Functions,
+    OwnEnds,
+    callee_key,
+    domain,
+    functions_called,
+    nodes_within,
+    subgraphs,
+)
 
 MAX_CALLED_NODES: Final = 200_000
 """The most nodes that the calls of functions may stand for. ONNX Runtime copies a function for each call: 131,072 nodes
 take it 12 s, and 40 functions that each call the next one twice stand for 2**40."""
-
-_WITH_BODIES: Final = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""Operators with subgraphs, which are checked even where onnx does not know the version: others rely on these."""
 
 
 class _Schema(NamedTuple):
@@ -48,7 +55,7 @@ def _schema(op: str, space: str, version: int) -> _Schema | None:
     try:
         found = onnx.defs.get_schema(op, version, space)
     except (onnx.defs.SchemaError, TypeError):  # a TypeError: a version that is no 32-bit number
-        if space or op not in _WITH_BODIES:
+        if space or op not in CONTROL_FLOW:  # these are checked whatever the version: others rely on them
             return None
         found = onnx.defs.get_schema(op)
     attributes = {
@@ -80,8 +87,9 @@ def _problems(node: NodeProto, schema: _Schema) -> Iterator[str]:
 
 def _problems_of_bodies(node: NodeProto) -> Iterator[str]:
     """A body must have an input for each value that it gets, and an output for each that its node carries or writes."""
-    reads = len(node.input)
-    fed = {"Loop": max(2, reads), "Scan": reads, "SequenceMap": reads}.get(node.op_type, 0)
+    own = CONTROL_FLOW.get(node.op_type, OwnEnds(len(node.input)))
+    passed = max(0, len(node.input) - own.reads)
+    fed = own.inputs + passed
     for body in subgraphs(node):
         inputs, outputs = len(body.input), len(body.output)
         # A Scan of opset 8 has one input that is not fed.
@@ -89,8 +97,8 @@ def _problems_of_bodies(node: NodeProto) -> Iterator[str]:
             yield f"the body of {place(node)} has {count(inputs, 'input')}, and gets {fed}"
         if node.op_type == "If" and outputs != len(node.output):
             yield f"a branch of {place(node)} has {count(outputs, 'output')}, and the node {len(node.output)}"
-        if node.op_type == "Loop" and outputs < fed - 1:
-            yield f"the body of {place(node)} has {count(outputs, 'output')}, and needs {fed - 1}"
+        if node.op_type == "Loop" and outputs < own.outputs + passed:
+            yield f"the body of {place(node)} has {count(outputs, 'output')}, and needs {own.outputs + passed}"
 
 
 def place(node: NodeProto) -> str:

@@ -12,7 +12,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 from onnx.helper import get_attribute_value
 from onnx.numpy_helper import from_array, to_array
 
-from ..core.wiring import Dim, Tensor
+from ..core.tensors import Dim, Tensor
 from .bound_sizes import name_unknown_dims, number_unknown_dims
 from .model import Model
 from .repeated_definitions import is_constant

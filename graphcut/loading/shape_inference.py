@@ -21,17 +21,15 @@ from typing import Final
 import onnx
 from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 
-from ..core.wiring import Dim, Tensor
+from ..core.tensors import ELEMENT_TYPES, UNDEFINED, Dim, Tensor
 from .subgraphs import FIRST_IR_WITH_DEFAULTS
 
 _OUR_WORDS: Final = {"float": "float32", "double": "float64", "seq": "sequence", "sparse_tensor": "sparse"}
-DTYPES: Final[Mapping[int, str]] = {  #: the names of element types by their numbers in ONNX.
-    number: _OUR_WORDS.get(name.lower(), name.lower()) for name, number in TensorProto.DataType.items()
-}
-_ELEM_TYPES: Final[Mapping[str, int]] = {dtype: number for number, dtype in DTYPES.items()}
+#: the names of element types by their numbers in ONNX.
+DTYPES: Final = {0: UNDEFINED, **{kind.number: dtype for dtype, kind in ELEMENT_TYPES.items()}}
+_NUMBERS: Final = {dtype: number for number, dtype in DTYPES.items()}
 _LONG: Final = 1 << 20  #: a vector with more elements is long for data propagation: 2**40 of them took all memory.
 FEW_NODES: Final = 5_000  #: shape inference on so many nodes takes a tenth of a second.
-UNKNOWN: Final = "undefined"  #: the dtype of a tensor of unknown type.
 
 
 def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) -> dict[str, Tensor]:
@@ -64,7 +62,7 @@ def own_symbols(tensors: Iterable[Tensor]) -> set[str]:
 def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = None) -> Tensor:
     """The `Tensor` of a TypeProto; symbols that are not in `symbols` (None: all) are unknown dimensions."""
     dtype, tensor = _dtype(kind), kind.tensor_type
-    if dtype == UNKNOWN or not tensor.HasField("shape"):
+    if dtype == UNDEFINED or not tensor.HasField("shape"):
         return Tensor(name=name, dtype=dtype, shape=None)
     shape: list[Dim] = []
     for dim in tensor.shape.dim:
@@ -81,15 +79,15 @@ def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | No
 def _dtype(kind: TypeProto) -> str:
     match kind.WhichOneof("value"):
         case "tensor_type":
-            return DTYPES.get(kind.tensor_type.elem_type, UNKNOWN)
+            return DTYPES.get(kind.tensor_type.elem_type, UNDEFINED)
         case "sequence_type" | "optional_type" as field:
             return f"{field.removesuffix('_type')}({_dtype(getattr(kind, field).elem_type)})"
         case "map_type":
-            return f"map({DTYPES.get(kind.map_type.key_type, UNKNOWN)}, {_dtype(kind.map_type.value_type)})"
+            return f"map({DTYPES.get(kind.map_type.key_type, UNDEFINED)}, {_dtype(kind.map_type.value_type)})"
         case "sparse_tensor_type":
-            return f"sparse({DTYPES.get(kind.sparse_tensor_type.elem_type, UNKNOWN)})"
+            return f"sparse({DTYPES.get(kind.sparse_tensor_type.elem_type, UNDEFINED)})"
         case _:
-            return UNKNOWN
+            return UNDEFINED
 
 
 def type_proto(tensor: Tensor) -> TypeProto:
@@ -111,14 +109,14 @@ def _type_of_dtype(dtype: str) -> TypeProto:
     head, found, inner = dtype.partition("(")
     inner = inner.removesuffix(")")
     if not found:
-        kind.tensor_type.elem_type = _ELEM_TYPES[dtype]
+        kind.tensor_type.elem_type = _NUMBERS[dtype]
     elif head in {"sequence", "optional"}:
         getattr(kind, f"{head}_type").elem_type.CopyFrom(_type_of_dtype(inner))
     elif head == "sparse":
-        kind.sparse_tensor_type.elem_type = _ELEM_TYPES[inner]
+        kind.sparse_tensor_type.elem_type = _NUMBERS[inner]
     else:
         key, _, value = inner.partition(", ")
-        kind.map_type.key_type = _ELEM_TYPES[key]
+        kind.map_type.key_type = _NUMBERS[key]
         kind.map_type.value_type.CopyFrom(_type_of_dtype(value))
     return kind
 
@@ -138,7 +136,7 @@ def tensors_of_values(values: Iterable[ValueInfoProto], symbols: AbstractSet[str
             if key not in kinds:
                 kinds[key] = tensor_of_type("", value.type, symbols=symbols)
             kind = kinds[key]
-            if kind.dtype != UNKNOWN:
+            if kind.dtype != UNDEFINED:
                 found[value.name] = Tensor(name=value.name, dtype=kind.dtype, shape=kind.shape)
     return found
 

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from ..core.wiring import BITS, Tensor
+from ..core.tensors import BITS, UNDEFINED, Tensor
 from .shape_inference import (
-    UNKNOWN,
     has_unknown_dims,
     merged,
     ort_types,
@@ -30,6 +29,7 @@ from .shape_inference import (
     with_shape,
 )
 from .subgraphs import (
+    CONTROL_FLOW,
     callee_key,
     captures,
     domain,
@@ -110,7 +110,7 @@ class SizeEvaluation:
                 tensor = tensor_of_initializer(message)
             else:
                 tensor = tensor_of_type(name, message.type, symbols=set())
-            if tensor.dtype != UNKNOWN:
+            if tensor.dtype != UNDEFINED:
                 self.declared[name] = tensor
         return self.found.get(name) or self.declared.get(name)
 
@@ -155,7 +155,7 @@ class SizeEvaluation:
         except Exception:  # noqa: BLE001 - nobody knows the operator or a type: the sizes stay unknown
             return
         for name, tensor in found.items():
-            if tensor.dtype != UNKNOWN:
+            if tensor.dtype != UNDEFINED:
                 self.found[name] = merged(self.tensor(name) or tensor, tensor)
 
     def _look_inside(self, node: NodeProto) -> None:
@@ -183,10 +183,11 @@ class SizeEvaluation:
             step: Tensor(name=step, dtype="int64", shape=()),
             condition: Tensor(name=condition, dtype="bool", shape=()),
         }
-        states = [self.tensor(name) for name in node.input[2:]]
+        own = CONTROL_FLOW["Loop"]
+        states = [self.tensor(name) for name in node.input[own.reads :]]
         for _ in range(_MOST_PASSES):
             inside = self._inside(body, scalars | dict(zip(names, states, strict=False)), {condition: _TRUE})
-            ends = _outputs(inside, body)[1:]
+            ends = _outputs(inside, body)[own.outputs :]
             common = [_common(pair) for pair in zip(states, ends, strict=False)]
             if common == states:
                 break

@@ -9,7 +9,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from onnx.numpy_helper import from_array, to_array
 
-from ..core.wiring import BITS
+from ..core.tensors import BITS
 from .external_data import ByteRange, Columns
 from .shape_inference import tensor_of_initializer
 

@@ -5,7 +5,7 @@ Graph" and "Value Information"; where a subgraph redefines an outer name, the in
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Final
+from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
@@ -20,6 +20,24 @@ TENSOR_HOLDERS: Final = frozenset({
     *("MapProto", "OptionalProto", "SequenceProto"),
 })  # fmt: skip
 """Types of messages that are or contain a TensorProto."""
+
+
+class OwnEnds(NamedTuple):
+    """What an operator with subgraphs keeps for itself; inputs and outputs after these are passed on in order."""
+
+    reads: int = 0  #: the first inputs of its node that no subgraph gets.
+    inputs: int = 0  #: the first inputs of a subgraph that the operator makes.
+    outputs: int = 0  #: the first outputs of a subgraph that are none of its node.
+
+
+#: the operators of ONNX with subgraphs. A Loop reads a trip count and a condition; its body gets the number of the
+#: iteration and the condition, and writes the next condition.
+CONTROL_FLOW: Final[Mapping[str, OwnEnds]] = {
+    "If": OwnEnds(reads=1),
+    "Loop": OwnEnds(reads=2, inputs=2, outputs=1),
+    "Scan": OwnEnds(),
+    "SequenceMap": OwnEnds(),
+}
 
 _RANDOM: Final = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Sampling"}

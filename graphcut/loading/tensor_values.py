@@ -7,8 +7,8 @@ from onnx import ModelProto, TensorProto
 from onnx.helper import tensor_dtype_to_field
 
 from ..core.errors import ModelError
+from ..core.tensors import BITS
 from ..core.units import count
-from ..core.wiring import BITS
 from .node_rules import place
 from .shape_inference import DTYPES
 from .subgraphs import nodes_within, tensors_in

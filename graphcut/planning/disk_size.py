@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..core.graph import Graph
-from ..core.wiring import by_kind
+from ..core.tensors import by_kind
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.fingerprint import head_of

@@ -104,10 +104,10 @@ def default_dims(
     return sized_dims(analysis.model, profile, tokens, default="decode" if is_decoding else "prefill")
 
 
-def with_metrics(analysis: Analysis, made: Plan, costs: Costs) -> Plan:
+def with_metrics(source: AnalysisLike, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
     costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
-    planner = _Planner(analysis, made.goal, made.limits, costs, made.table)
+    planner = _Planner(analyze(source), made.goal, made.limits, costs, made.table)
     prices = cache(planner.prices(made.parts, made.devices or (ANY_DEVICE,) * len(made.parts)))
     return same_parts(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
 

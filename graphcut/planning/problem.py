@@ -12,6 +12,7 @@ import numpy as np
 from ..analysis.cut_points import Analysis
 from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph
+from ..core.tensors import UNDEFINED
 from ..core.units import count
 from ..costs.device import Counted
 from ..costs.device_groups import DeviceGroup
@@ -319,7 +320,7 @@ def _inseparable(analysis: Analysis, costs: Costs) -> Iterable[Sequence[int]]:
     for node in graph.flow:
         for name in graph.nodes[node].writes:
             tensor = analysis.model.tensors[name]
-            if not tensor.is_plain or tensor.dtype == "undefined":
+            if not tensor.is_plain or tensor.dtype == UNDEFINED:
                 yield node, *graph.readers.get(name, ())
     for cache in costs.caches:
         writer = graph.producer.get(cache.present)

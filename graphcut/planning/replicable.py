@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from ..core.graph import Graph
+from ..core.tensors import UNDEFINED
 from ..costs.weighing import Costs
 from ..solving.recompute import MOST_WEIGHT_BYTES
 from .contraction import predecessors, successors
@@ -39,7 +40,7 @@ def replicable_nodes(
         own = graph.nodes[node]
         writers = predecessors(graph, node)
         written = [costs.model.tensors[name] for name in own.writes]
-        is_sendable = all(tensor.is_plain and tensor.dtype != "undefined" for tensor in written)
+        is_sendable = all(tensor.is_plain and tensor.dtype != UNDEFINED for tensor in written)
         if node in kept or own.is_stateful or own.rewrite or not writers <= cones.keys() or not is_sendable:
             continue
         cone = frozenset((node,)).union(*(cones[writer] for writer in writers))

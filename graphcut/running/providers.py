@@ -13,7 +13,6 @@ from typing import Final
 import onnxruntime as ort
 
 from ..core.errors import RunError
-from ..core.units import count
 
 CPU: Final = "CPUExecutionProvider"
 _NAMES_A_FILE: Final = re.compile(r"[/\\]|\.[A-Za-z]\w*$")
@@ -120,9 +119,3 @@ def _nodes_of(session: ort.InferenceSession) -> NodesByProvider:
     for subgraph in session.get_provider_graph_assignment_info():
         taken[subgraph.ep_name] += len(subgraph.get_nodes())
     return dict(taken)
-
-
-def placement_text(file: str, nodes: NodesByProvider) -> str:
-    """A sentence: which providers run how many nodes of a part."""
-    taken = (f"{count(nodes[name], 'node')} with {name}" for name in sorted(nodes))
-    return f"{file} runs {', '.join(taken)}"

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from ..core.errors import RunError, UsageError
-from ..core.wiring import Tensor
+from ..core.tensors import Tensor
 from .values import Value, bits_type, from_array, memory_of
 
 TOKENS: Final = Tensor(name="the tokens chosen", dtype="int64", shape=(None,))

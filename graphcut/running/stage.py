@@ -11,10 +11,10 @@ from typing import Final, Literal
 import numpy as np
 import onnxruntime as ort
 
-from ..core.digests import DataFile, FileVersion, unchanged_version, version_of
+from ..core.digests import version_of
 from ..core.errors import RunError
-from ..core.manifest import Cascade, Part
-from ..core.wiring import Tensor
+from ..core.manifest import Cascade, Part, check_unchanged
+from ..core.tensors import Tensor
 from .providers import entries, open_session
 from .values import Value, Values, copied, from_array, is_numeric_tensor
 
@@ -209,29 +209,6 @@ def run_session(
         return dict(zip(outputs, session.run_with_ort_values(outputs, inputs), strict=True))
     found = zip(outputs, session.run(outputs, inputs), strict=True)
     return {name: from_array(copied(value), tensors[name]) for name, value in found}
-
-
-def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
-    """Check that the files of a part are those written at the split. Returns their versions.
-
-    A data file without a digest is compared by its size alone: a mapped file that is too short would crash the process.
-
-    Raises:
-        RunError: a file was changed, or can't be read.
-    """
-    versions, contents = {}, dict[str, str | DataFile]({part.file: part.sha256})
-    for name, expected in {**contents, **part.data}.items():
-        file = cascade.root / name
-        try:
-            version = unchanged_version(file, expected)
-        except OSError as error:
-            what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read: {error.strerror}"
-            raise RunError(f"{file} {what}", hint="copy the whole cascade again") from None
-        if version is None:
-            message = f"{file} was changed after the model was cut"
-            raise RunError(message, hint="copy it again, or split the model again")
-        versions[file] = version
-    return versions
 
 
 def ort_message(error: Exception) -> str:

@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from ..core.errors import RunError, ShapeWarning
 from ..core.manifest import Cascade
-from ..core.wiring import Tensor
+from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Tensor
 
 Value = Any  #: an OrtValue; an array of strings; a list, a dict or None for what is not a tensor.
 Values = Mapping[str, Value]  #: by tensor name.
@@ -22,7 +22,7 @@ Outputs = dict[str, Any]  #: outputs for a user, likewise.
 OnError = Literal["raise", "skip"]  #: if an input fails: raise the error, or return it in place of the outputs.
 
 
-class Source:
+class UserInputs:
     """A user's inputs. If fetching one raises an error, they end there; the error is raised after what came before."""
 
     def __init__(self, feeds: Iterable[Feeds]) -> None:
@@ -42,23 +42,13 @@ class Source:
             raise self._error
 
 
-NON_NUMPY_TYPES: Final[Mapping[str, tuple[type[np.generic], int]]] = {
-    "bfloat16": (np.uint16, 16),
-    "float8e4m3fn": (np.uint8, 17),
-    "float8e4m3fnuz": (np.uint8, 18),
-    "float8e5m2": (np.uint8, 19),
-    "float8e5m2fnuz": (np.uint8, 20),
-}
-"""Element types that numpy lacks: the unsigned type of the same width, and the number in TensorProto.DataType."""
-
-
 _ORT_NAMES: Final = {"float32": "float", "float64": "double"}
 """What ONNX Runtime calls types otherwise."""
 
 
 def bits_type(dtype: str) -> np.dtype[Any]:
     """The numpy type of an array for such numbers; the unsigned type of the same width if numpy lacks theirs."""
-    return np.dtype(NON_NUMPY_TYPES[dtype][0] if dtype in NON_NUMPY_TYPES else dtype)
+    return np.dtype(ELEMENT_TYPES[dtype].array)
 
 
 class _Memory:
@@ -151,17 +141,17 @@ def from_array(array: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array,
     if not is_numeric_tensor(tensor):
         return array
     if tensor.dtype in NON_NUMPY_TYPES:
-        bits, number = NON_NUMPY_TYPES[tensor.dtype]
-        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(bits), number)
+        kind = ELEMENT_TYPES[tensor.dtype]
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(kind.array), kind.number)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
 def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
     is_bits = tensor.dtype in NON_NUMPY_TYPES and (
-        array.dtype == NON_NUMPY_TYPES[tensor.dtype][0] or str(array.dtype) == ml_dtypes_name(tensor.dtype)
+        array.dtype == bits_type(tensor.dtype) or str(array.dtype) == ml_dtypes_name(tensor.dtype)
     )
     is_string = tensor.dtype == "string" and array.dtype.kind in "OUS"
-    if not (is_bits or is_string or str(array.dtype) == tensor.dtype or tensor.dtype == "undefined"):
+    if not (is_bits or is_string or str(array.dtype) == tensor.dtype or tensor.dtype == UNDEFINED):
         raise RunError(
             f"input {tensor.name!r} is fed {array.dtype}, and the model reads {tensor.dtype}",
             hint=f"convert it, for instance with .astype({tensor.dtype!r})",

@@ -9,7 +9,7 @@ from onnx import AttributeProto, NodeProto
 from ..loading.fingerprint import canonical
 from ..loading.operations import Operation, Shape
 from ..loading.slices import Runs, length
-from .axes.factors import Bounds, Factor, Parts, Place, Sizes, fixed
+from .axes.factors import Bounds, Factor, Parts, Place, ShapeInput, fixed
 from .axes.layouts import segments_of
 from .meanings import Meaning, Numbers, PartialSum, Patched, Piece, piece_of, runs_of, units_of
 
@@ -55,7 +55,7 @@ class RankCopy:
             for place in factor.reads
             if self.pieces[place.slot].is_uniform
         ]
-        if not factor.reads and isinstance(factor.change, Sizes):
+        if not factor.reads and isinstance(factor.change, ShapeInput):
             (place,) = factor.writes
             given = self.changed.get(factor.change.slot, ())
             size = given.sizes.get(place.axis, 0) if isinstance(given, Patched) else [*given, *[0] * 9][place.axis]
@@ -110,7 +110,7 @@ class RankCopy:
         """Whether its constant inputs are those of the node, changed as the number of units demands."""
         operation = self.operation
         match factor.change:
-            case Sizes(slot):
+            case ShapeInput(slot):
                 return self.changed.keys() <= {slot} and self._has_sizes(slot, factor, written[0].size)
             case Parts(slot):
                 sizes = tuple(piece.size for _, piece in sorted(written.items()))

@@ -28,7 +28,7 @@ def is_repeatable(graph: Graph, node: int) -> bool:
     return weight_bytes <= _MOST_REPEATED_BYTES and not graph.nodes[node].is_stateful
 
 
-class Exchange(NamedTuple):
+class PhaseInputs(NamedTuple):
     """What ranks receive before a phase."""
 
     first: int  #: the first node of the phase before that writes a part of it: it is charged with the messages.
@@ -77,7 +77,7 @@ class RankCosts:
         graph = self.costs.model.graph
         return frozenset(node for node in graph.flow if not is_repeatable(graph, node))
 
-    def exchanges(self, division: Division) -> list[Exchange]:
+    def exchanges(self, division: Division) -> list[PhaseInputs]:
         """The exchanges of a run, in order. Between two of them is a phase.
 
         What is not divided is computed by each rank that reads it in the same phase. In later phases it is received
@@ -100,7 +100,7 @@ class RankCosts:
         for key, level in first_met.items():
             met[level].append(key)
         return [
-            Exchange(min(writer for writer, _ in tensors if depth[writer] == level - 1), tensors)
+            PhaseInputs(min(writer for writer, _ in tensors if depth[writer] == level - 1), tensors)
             for level, tensors in sorted(met.items())
         ]
 

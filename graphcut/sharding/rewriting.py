@@ -14,7 +14,7 @@ from ..loading.slices import SliceNote, write_note
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, names_in
 from ..loading.tensor_values import values_bytes
 from .axes.division import DividedClass, Division
-from .axes.factors import Bounds, Factor, Parts, Sizes
+from .axes.factors import Bounds, Factor, Parts, ShapeInput
 from .axes.layouts import Layout
 from .pieces import Drawing, piece_of
 from .rank_copies import scale
@@ -178,7 +178,7 @@ class _Rewriting:
             if attribute.name in factor.counts:
                 scale(attribute, divided.units[rank], divided.axes.units)
         match factor.change:
-            case Sizes(slot):
+            case ShapeInput(slot):
                 sizes = _sizes(operation, factor, self._size_written(index, 0, rank))
                 name, values = f"{copy.name}/shape", operation.values.get(slot)
                 if values is None:

@@ -9,11 +9,11 @@ from typing import Final
 from msgspec.structs import asdict
 from msgspec.structs import replace as changed
 
-from ..analysis.cut_points import analyze
 from ..core.errors import UsageError
 from ..core.manifest import Cascade
 from ..core.product import Product
-from ..core.wiring import Tensor, asked_for
+from ..core.tensors import Tensor
+from ..core.wiring import asked_for
 from ..costs.cluster import ScheduledFailure, SimulatedCluster
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
@@ -111,7 +111,7 @@ def scenario_of_plan(
                 hint="name one with `cluster`",
             )
         cluster = SimulatedCluster(**asdict(plan.goal.cluster))
-    plan = plan if plan.metrics else with_metrics(analyze(model), plan, weigh(model, plan.dims))
+    plan = plan if plan.metrics else with_metrics(model, plan, weigh(model, plan.dims))
     costs = plan.costs or weigh(model, plan.dims)
     blocks, graph, seconds = plan.partition.blocks, plan.graph, _predicted_seconds(plan, costs, cluster)
     goal = plan.goal if isinstance(plan.goal, Across) else Across(cluster.planned)

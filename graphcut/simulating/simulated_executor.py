@@ -21,7 +21,6 @@ from typing import Final, cast
 from msgspec.structs import replace as changed
 
 from ..costs.cluster import ReliabilityModel
-from ..running.values import Value
 from ..workers.executors.protocol import Died, Done, Event, Executor, Handle, Lost, Ready, Step
 from .clock import Clock, ScheduledEvent
 from .network import Network, Transfer
@@ -166,7 +165,7 @@ class SimulatedExecutor(Executor):
         if self.devices[worker].is_started:
             self._end(self.devices[worker])
 
-    def put(self, value: Value, tensor: str) -> Handle:  # noqa: ARG002 - tensors have no values here
+    def put(self, value: object, tensor: str) -> Handle:  # noqa: ARG002 - tensors have no values here
         size = self._scenario.tensor_bytes.get(tensor, 0)
         return SimulatedTensor(size, {self._driver: None}, tensor in self._small)
 
@@ -175,10 +174,9 @@ class SimulatedExecutor(Executor):
         self._pull(self._driver, tensors)
         return self._driver.coming.isdisjoint(tensors)
 
-    def get(self, handle: Handle, tensor: str) -> Value:
+    def get(self, handle: Handle, tensor: str) -> None:
         if not cast("SimulatedTensor", handle).devices:
             raise LookupError(tensor)
-        return None
 
     def release(self, handle: Handle) -> None:
         tensor = cast("SimulatedTensor", handle)

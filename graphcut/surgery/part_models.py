@@ -6,11 +6,11 @@ from onnx import ModelProto, ValueInfoProto
 
 from ..core.errors import ModelError
 from ..core.graph import Block
+from ..core.tensors import UNDEFINED
 from ..costs.facts import boundary_type, boundary_value, half_source
 from ..loading.derived_tensors import cast, copies
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
-from ..loading.shape_inference import UNKNOWN
 from ..loading.subgraphs import functions_called
 
 
@@ -53,7 +53,7 @@ def part_model(model: Model, block: Block) -> ModelProto:
 
 def _boundary_value(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
     tensor = boundary_type(model, name)
-    if tensor is None or tensor.dtype == UNKNOWN:
+    if tensor is None or tensor.dtype == UNDEFINED:
         raise ModelError(
             f"the type of {name!r} is unknown to the model, to ONNX shape inference and to ONNX Runtime",
             hint="cut somewhere else, or add a value_info for it to the model",

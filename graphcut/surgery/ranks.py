@@ -18,7 +18,7 @@ from ..planning import planner
 from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
 from ..planning.predictions import counted_bytes
-from ..sharding.axes.division import Division, Stage, divide
+from ..sharding.axes.division import Division, StageShares, divide
 from ..sharding.phases import rank_parts
 from ..sharding.rewriting import sharded_graph
 from .model_files import place_values
@@ -89,7 +89,7 @@ def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> Prepa
         shares = {rank.device: rank.share for rank in ranks}
         nodes = {*block.nodes, *block.replicas} - taken
         taken |= nodes
-        stages.append(Stage(nodes, tuple(shares.get(device, 0) for device in numbers)))
+        stages.append(StageShares(nodes, tuple(shares.get(device, 0) for device in numbers)))
     states = [(cache.past, cache.present) for cache in find_caches(model)]
     division = divide(model, (1,) * len(numbers), plan.goal.mode, states=states, stages=stages)
     home = {node: i for i, stage in enumerate(stages) for node in stage.nodes}

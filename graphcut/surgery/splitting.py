@@ -22,9 +22,9 @@ from ..core.manifest import (
     MANIFEST,
     SHARDED_FILE,
     Cascade,
-    Host,
     Manifest,
     Part,
+    PlannedDevice,
     Source,
     TextFile,
     open_cascade,
@@ -361,7 +361,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
         assumed=files.assumed,
         text_files=files.text_files,
         devices=tuple(
-            Host(**{field: getattr(device, field) for field in Host.__struct_fields__})
+            PlannedDevice(**{field: getattr(device, field) for field in PlannedDevice.__struct_fields__})
             for device in dict.fromkeys(_devices(files))
         ),
         parts=tuple(parts),

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from urllib.error import HTTPError
 
 from ..core.atomic_files import replacing
-from ..core.digests import Range, block_digest, digest_of, file_digest, hashing_threads, ranges_of_blocks
+from ..core.digests import Block, blocks_of, digest_of, file_digest, hashing_threads
 from ..core.errors import CascadeError, GraphcutError, UsageError, did_you_mean
 from ..core.manifest import Cascade, Part, is_inside, open_cascade, open_present
 from ..core.units import size
@@ -31,17 +31,12 @@ Progress = Callable[[str, int, int], None]
 """Called with the name of a file, the bytes of it that are there now, and the bytes of all data files together."""
 
 
-class _Block(NamedTuple):
-    """Bytes of a data file that have one digest."""
+class _Wanted(NamedTuple):
+    """A block of a data file that a part reads."""
 
     name: str
     file_bytes: int
-    ranges: list[Range]
-    expected: str
-
-    @property
-    def bytes(self) -> int:
-        return sum(length for _, length in self.ranges)
+    block: Block
 
 
 def fetch(
@@ -85,11 +80,11 @@ def fetch(
             wanted = _chosen(cascade, parts, device)
             blocks = [list(_blocks(cascade, part)) for part in wanted]
             _check_space(output, [block for own in blocks for block in own])
-        total = sum(block.bytes for own in blocks for block in own)
+        total = sum(one.block.bytes for own in blocks for one in own)
         for part, own in zip(wanted, blocks, strict=True):
-            for block in _fetched(place, output, own):
+            for one in _fetched(place, output, own):
                 if progress is not None:
-                    progress(block.name, block.bytes, total)
+                    progress(one.name, one.block.bytes, total)
             _fetch_whole(place, output, part.file, part.sha256)
         for text_file, digest in cascade.manifest.text_files.items():
             _fetch_whole(place, output, text_file, digest)
@@ -149,7 +144,7 @@ def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -
     return [part for part in cascade.parts if part.device == device]
 
 
-def _blocks(cascade: Cascade, part: Part) -> Iterator[_Block]:
+def _blocks(cascade: Cascade, part: Part) -> Iterator[_Wanted]:
     """The blocks of the weights of a part, whose names and digests are checked."""
     taken = (cascade.path.name, cascade.path.name.removesuffix(_UNFINISHED))
     for name in (part.file, *part.data):
@@ -161,14 +156,12 @@ def _blocks(cascade: Cascade, part: Part) -> Iterator[_Block]:
                 f"the weights of {part.file} have no digest, so they can't be fetched in pieces",
                 hint="split again with `digest=True`, or copy the weights",
             )
-        ranges = ranges_of_blocks(data.digest.ranges)
-        for own, expected in zip(ranges, data.digest.blocks, strict=True):
-            yield _Block(name, data.bytes, own, expected)
+        yield from (_Wanted(name, data.bytes, block) for block in blocks_of(data.digest))
 
 
-def _check_space(output: Path, blocks: Sequence[_Block]) -> None:
-    needed = sum({(block.name, *block.ranges): block.bytes for block in blocks}.values())
-    files = {output / block.name for block in blocks}
+def _check_space(output: Path, blocks: Sequence[_Wanted]) -> None:
+    needed = sum({(one.name, *one.block.ranges): one.block.bytes for one in blocks}.values())
+    files = {output / one.name for one in blocks}
     needed -= sum(file.stat().st_blocks * 512 for file in files if file.exists())
     free = shutil.disk_usage(output).free
     if needed > free:
@@ -178,9 +171,9 @@ def _check_space(output: Path, blocks: Sequence[_Block]) -> None:
         )
 
 
-def _fetched(place: FileSource, output: Path, blocks: Sequence[_Block]) -> Iterator[_Block]:
+def _fetched(place: FileSource, output: Path, blocks: Sequence[_Wanted]) -> Iterator[_Wanted]:
     """Get the blocks, by several connections; yields each when it is there."""
-    for name, file_bytes in {block.name: block.file_bytes for block in blocks}.items():
+    for name, file_bytes in {one.name: one.file_bytes for one in blocks}.items():
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         with (output / name).open("ab") as file:
             file.truncate(file_bytes)
@@ -188,19 +181,20 @@ def _fetched(place: FileSource, output: Path, blocks: Sequence[_Block]) -> Itera
         yield from threads.map(partial(_fetch_block, place, output), blocks)
 
 
-def _fetch_block(place: FileSource, output: Path, block: _Block) -> _Block:
-    with (output / block.name).open("r+b") as file:
-        if block_digest(file.fileno(), block.ranges) == block.expected:
-            return block
-        reads = [partial(place.piece, block.name, start, start + n, block.file_bytes) for start, n in block.ranges]
-        pieces = [_tried(read, block.name) for read in reads]
+def _fetch_block(place: FileSource, output: Path, wanted: _Wanted) -> _Wanted:
+    name, block = wanted.name, wanted.block
+    with (output / name).open("r+b") as file:
+        if block.is_in(file.fileno()):
+            return wanted
+        reads = [partial(place.piece, name, start, start + n, wanted.file_bytes) for start, n in block.ranges]
+        pieces = [_tried(read, name) for read in reads]
         if digest_of(b"".join(pieces)) != block.expected:
-            where = f"bytes {block.ranges[0][0]:,} to {sum(block.ranges[-1]):,} of {block.name}"
+            where = f"bytes {block.ranges[0][0]:,} to {sum(block.ranges[-1]):,} of {name}"
             raise CascadeError(f"{where} are not those of the split", hint=CHANGED)
         for (start, _), piece in zip(block.ranges, pieces, strict=True):
             file.seek(start)
             file.write(piece)
-    return block
+    return wanted
 
 
 def _fetch_whole(place: FileSource, output: Path, name: str, digest: str) -> None:

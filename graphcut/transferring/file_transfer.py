@@ -12,11 +12,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ..core.atomic_files import cache_folder
-from ..core.digests import DataFile, digest_of, ranges_of_blocks, read_digest, unchanged_version, wrong_blocks
+from ..core.digests import DataFile, digest_of, read_digest, unchanged_version, wrong_blocks
 from ..core.errors import RunError
-from ..core.manifest import Cascade, Part
+from ..core.manifest import Cascade, Part, check_unchanged
 from ..core.units import parse_bytes
-from ..running.stage import check_unchanged
 from .locked_folders import lock_folder, remove_unused
 
 #: Ray asks again for what has not arrived after ten seconds, and then it comes twice. Two pieces arrive in time at
@@ -24,7 +23,7 @@ from .locked_folders import lock_folder, remove_unused
 PIECE_BYTES: Final = 1 << 20
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """A range of a file that is sent in one message."""
 
     name: str
@@ -55,12 +54,12 @@ def times_of(cascade: Cascade, part: Part) -> dict[str, int]:
     return {name: file.stat().st_mtime_ns for name, file in files.items() if file.exists()}
 
 
-def read_pieces(root: Path, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, bytes]]:
+def read_pieces(root: Path, pieces: Iterable[FilePiece]) -> Iterator[tuple[FilePiece, bytes]]:
     """The bytes of `pieces`, in pieces of at most `PIECE_BYTES`."""
     for name, start, length in pieces:
         with (root / name).open("rb") as file:
             for offset in range(start, start + length, PIECE_BYTES):
-                piece = Piece(name, offset, min(PIECE_BYTES, start + length - offset))
+                piece = FilePiece(name, offset, min(PIECE_BYTES, start + length - offset))
                 yield piece, os.pread(file.fileno(), piece.bytes, offset)
 
 
@@ -84,33 +83,30 @@ class PartStore:
     def has(self, index: int, times: Mapping[str, int]) -> bool:
         """Whether this machine has the files of a part, see `times_of`: then it can be loaded."""
         part = self._parts[index]
-        contents: dict[str, str | DataFile] = {part.file: part.sha256, **part.data}
         for folder in (self._root, self._folder(part, part.data)):
             with suppress(OSError):  # it is not there, or another run removes it just now
                 if folder != self._root:
                     self._lock(folder)
-                if all(_is_same(folder / name, content, times.get(name)) for name, content in contents.items()):
+                if all(_is_same(folder / name, content, times.get(name)) for name, content in part.contents.items()):
                     self.part_folders[index] = folder
                     return True
         return False
 
     def changed(self, index: int) -> str:
         """The first file of a part at the cascade's own path that is not the one that was cut; empty if none is."""
-        part = self._parts[index]
-        contents: dict[str, str | DataFile] = {part.file: part.sha256, **part.data}
-        for name, content in contents.items():
+        for name, content in self._parts[index].contents.items():
             with suppress(OSError):  # it is not there, or can't be read
                 if unchanged_version(self._root / name, content) is None:
                     return name
         return ""
 
-    def missing(self, index: int, files: Mapping[str, DataFile]) -> list[Piece]:
+    def missing(self, index: int, files: Mapping[str, DataFile]) -> list[FilePiece]:
         """What must be sent of `files_of` a part: an earlier attempt may have sent some of it.
 
         Raises:
             RunError: there is no room, or no file can be written.
         """
-        folder, found = self._folder(self._parts[index], files), list[Piece]()
+        folder, found = self._folder(self._parts[index], files), list[FilePiece]()
         try:
             while folder not in self._locks:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -123,14 +119,13 @@ class PartStore:
                 with (folder / name).open("ab") as file:
                     file.truncate(data.bytes)
                 if data.digest is not None:
-                    blocks = ranges_of_blocks(data.digest.ranges)
                     wrong = wrong_blocks(folder / name, data.digest)
-                    found += [Piece(name, *part) for block in wrong for part in blocks[block]]
+                    found += [FilePiece(name, *span) for block in wrong for span in block.ranges]
         except OSError as error:
             raise self._no_room(error) from None
         return found
 
-    def write(self, index: int, piece: Piece, raw: bytes) -> None:
+    def write(self, index: int, piece: FilePiece, raw: bytes) -> None:
         """Write a piece. Raises as `missing`."""
         try:
             with (self.part_folders[index] / piece.name).open("r+b") as file:

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from ..core.wiring import Tensor
-from ..running.values import NON_NUMPY_TYPES, Value, bits_type, memory_of, ml_dtypes_name
+from ..core.tensors import NON_NUMPY_TYPES, Tensor
+from ..running.values import Value, bits_type, memory_of, ml_dtypes_name
 
 Array = np.ndarray[Any, Any]
 

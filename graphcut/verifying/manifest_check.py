@@ -14,13 +14,14 @@ from typing import Any, Final
 
 import msgspec
 
-from ..core.digests import ranges_of_blocks, unchanged_version, wrong_blocks
+from ..core.digests import unchanged_version, wrong_blocks
 from ..core.manifest import SHARDED_FILE, Cascade, Manifest, Part
+from ..core.tensors import UNDEFINED
 from ..core.units import count
 from ..costs.facts import boundary_type, contradicts, model_facts, shapes_contradict
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
-from ..loading.shape_inference import UNKNOWN, tensor_of_type
+from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external, tensors_in
 
 _SHOWN_ITEMS: Final = 4
@@ -63,7 +64,7 @@ def wrong_bytes(cascade: Cascade, part: Part) -> Iterator[str]:
         yield f"{part.file} is not the file that was written: its digest differs"
     for name, data in part.data.items():
         if data.digest is not None and (wrong := wrong_blocks(cascade.root / name, data.digest)):
-            first = ranges_of_blocks(data.digest.ranges)[wrong[0]][0][0]
+            (first, _), *_ = wrong[0].ranges
             blocks = count(len(data.digest.blocks), "block")
             yield f"{name} has other bytes in {len(wrong):,} of {blocks}, the first at byte {first:,}"
 
@@ -109,7 +110,7 @@ def wrong_facts(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "
 def _differ(field: str, listed: Any, fact: Any) -> bool:  # noqa: ANN401 - values of any field
     if field in {"shape", "start"}:
         return shapes_contradict(listed, fact)
-    return bool(listed != fact and not (field == "dtype" and UNKNOWN in f"{listed} {fact}"))
+    return bool(listed != fact and not (field == "dtype" and UNDEFINED in f"{listed} {fact}"))
 
 
 def _wrong_items(field: str, facts: Iterable[msgspec.Struct], listed: Iterable[msgspec.Struct]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from onnx import ValueInfoProto
 
 from ..core.errors import RunError
 from ..core.manifest import Cascade
-from ..core.wiring import Tensor
+from ..core.tensors import Tensor
 from ..inputs.searching import AcceptedInputs, find_accepted_inputs
 from ..loading.model import Model
 from ..running.in_process.sequential import run_sequentially

@@ -8,8 +8,8 @@ import numpy as np
 import onnxruntime as ort
 
 from ..core.manifest import Cascade
-from ..core.wiring import Tensor
-from ..running.values import NON_NUMPY_TYPES, Outputs, Value, is_numeric_tensor, shape_of
+from ..core.tensors import NON_NUMPY_TYPES, Tensor
+from ..running.values import Outputs, Value, is_numeric_tensor, shape_of
 
 _TOLERANCE: Final = 1e-3
 """The largest difference between micro-batches and the whole batch, relative to the largest number: kernels add in

@@ -12,13 +12,15 @@ from weakref import finalize
 
 from ..core.errors import RunError, UsageError
 from ..core.manifest import CascadeLike, open_cascade
-from ..core.wiring import Tensor, asked_for
+from ..core.tensors import Tensor
+from ..core.wiring import asked_for
 from ..running.in_process.sequential import input_values
 from ..running.stage import SessionConfig
-from ..running.values import Feeds, OnError, Outputs, Source, Value, to_array
+from ..running.values import Feeds, OnError, Outputs, UserInputs, Value, to_array
 from .batches import BatchAxis, are_close, batch_axis
+from .executors.via import Via, is_elsewhere
 from .run_log import RunLog
-from .scheduling.assignment import Via, assign_parts, make_executor, scheduled_parts, share_threads
+from .scheduling.assignment import assign_parts, make_executor, scheduled_parts, share_threads
 from .scheduling.requests import Request, Routing
 from .scheduling.scheduler import DEADLINE_S, Scheduler
 
@@ -58,7 +60,7 @@ class Pipeline:
             )
         if isinstance(micro_batch, int) and micro_batch < 1:
             raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")
-        cascade = open_cascade(cascade, may_lack_parts=via == "ray")
+        cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
         pool = assign_parts(cascade, workers, overlap)
         parts = scheduled_parts(cascade, {})
         executor = make_executor(cascade, via, share_threads(config or SessionConfig(), len(pool), via), {}, pool)
@@ -82,7 +84,7 @@ class Pipeline:
             log=self.log,
         )
         # Only Ray's object stores, and the inputs of a user, are memory that others read or write after the answer.
-        copied = cascade.manifest.writes if via == "ray" else cascade.manifest.reads
+        copied = cascade.manifest.writes if is_elsewhere(via) else cascade.manifest.reads
         self._service = _Service(scheduler, executor.wake, cascade.tensors, frozenset(copied), most=2 * self.window)
         finalize(self, self._service.end_later).atexit = False
 
@@ -131,7 +133,7 @@ class Pipeline:
     def map(self, feeds: Iterable[Feeds], *, on_error: OnError = "raise") -> Iterator[Outputs | RunError]:
         """The outputs for each of `feeds`, in order; see `stream`."""
         waiting: deque[Future[Outputs]] = deque()
-        source = Source(feeds)
+        source = UserInputs(feeds)
         for feed in source:
             waiting.append(self._try_submit(feed))
             while waiting and (len(waiting) > self.window or waiting[0].done()):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 import graphcut
 from graphcut import Into, demos
-from graphcut.core.manifest import Host, save_manifest
+from graphcut.core.manifest import PlannedDevice, save_manifest
 
 from command_line import SMALL, Run, run
 
@@ -27,7 +27,7 @@ def parts(tmp_path: Path) -> Path:
     names = ("laptop", "board 1", "laptop")
     manifest = replace(
         cascade.manifest,
-        devices=tuple(Host(name=name, memory_bytes=None) for name in ("laptop", "board 1")),
+        devices=tuple(PlannedDevice(name=name, memory_bytes=None) for name in ("laptop", "board 1")),
         parts=tuple(replace(part, device=name) for part, name in zip(cascade.parts, names, strict=True)),
     )
     save_manifest(manifest, cascade.path)

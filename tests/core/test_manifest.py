@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphcut import Cascade, CascadeError, GraphcutError, Manifest, Part, RecordError, Tensor, TensorEdge, open_cascade
 from graphcut.core.digests import DataFile, Digest
-from graphcut.core.manifest import FORMAT, MANIFEST, Host, Source, State, save_manifest
+from graphcut.core.manifest import FORMAT, MANIFEST, PlannedDevice, Source, State, save_manifest
 
 from cases import each
 
@@ -79,7 +79,7 @@ THREE = Manifest(
     writes=("y",),
     tensors=tuple(Tensor(name=name, dtype="float32", shape=("n", None, 4)) for name in ("x", "a", "skip", "b", "y")),
     states=(State(past="x", present="y", axis=1, start=("batch", 0), is_given=False, is_shareable=True),),
-    devices=(Host(name="edge", memory_bytes=100, provider="CPUExecutionProvider"),),
+    devices=(PlannedDevice(name="edge", memory_bytes=100, provider="CPUExecutionProvider"),),
     parts=PARTS,
 )
 
@@ -229,7 +229,11 @@ def manifests(draw: st.DrawFn) -> Manifest:
                 is_shareable=draw(st.booleans()),
             ),
         ),
-        devices=(Host(name=draw(NAMES), memory_bytes=draw(st.one_of(st.none(), st.integers(1, 2**62))), provider="x"),),
+        devices=(
+            PlannedDevice(
+                name=draw(NAMES), memory_bytes=draw(st.one_of(st.none(), st.integers(1, 2**62))), provider="x"
+            ),
+        ),
         parts=(part,),
     )
 

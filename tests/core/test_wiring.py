@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcut import GraphcutError, Tensor, TensorEdge, Wiring
-from graphcut.core.wiring import BITS, Dim, wire
+from graphcut.core.tensors import BITS, Dim
+from graphcut.core.wiring import wire
 
 from cases import each
 

@@ -9,9 +9,10 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from graphcut import Model
-from graphcut.costs.flops.counting import CONTROL_FLOW, RULES
+from graphcut.costs.flops.counting import RULES
 from graphcut.costs.flops.elements import MOVING
 from graphcut.costs.weighing import Costs, weigh
+from graphcut.loading.subgraphs import CONTROL_FLOW
 
 from cases import each
 from conftest import floats

@@ -37,7 +37,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from graphcut import At, Cascade, Into, Limits, RunError, Sampling, UsageError, analyze, generate, load, plan, split
 from graphcut.core.states import kept_states, sent_states
-from graphcut.core.wiring import Tensor
+from graphcut.core.tensors import Tensor
 from graphcut.costs.caches import find_caches
 from graphcut.decoding.token_inputs import TokenChunk, input_array, role_of
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan

@@ -14,7 +14,7 @@ from decoders import with_concat, with_lstm
 from waiting import until
 
 from graphcut import Cascade, DecodingService, Into, RunError, Sampling, UsageError, generate, split
-from graphcut.workers.scheduling.assignment import Via
+from graphcut.workers.executors.via import Via
 
 PLAIN = Sampling()
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3], [5], [8, 9, 7, 9])

@@ -21,7 +21,7 @@ from onnx import ModelProto
 
 from graphcut import Cascade, DecodingService, Into, generate, split
 from graphcut.running.stage import Stage
-from graphcut.workers.scheduling.assignment import Via
+from graphcut.workers.executors.via import Via
 
 PLENTY = 1 << 20
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 from graphcut.core.errors import GraphcutError, ModelError, UsageError
-from graphcut.core.wiring import Tensor
+from graphcut.core.tensors import Tensor
 from graphcut.inputs.generating import Feeds, generate_inputs, make_feeds
 from graphcut.inputs.input_files import read_inputs
 from graphcut.inputs.searching import find_accepted_inputs

@@ -18,7 +18,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, Valu
 import graphcut
 import graphcut.demos
 from graphcut import At, Cascade, Model, ModelError, Tensor, UsageError, load
-from graphcut.core.wiring import BITS, Dim
+from graphcut.core.tensors import BITS, Dim
 from graphcut.loading import bound_sizes
 from graphcut.loading.bound_sizes import infer_bound
 from graphcut.loading.shape_inference import dtype_from_ort, tensor_of_type, type_proto

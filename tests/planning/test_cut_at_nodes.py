@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 import graphcut
 from graphcut import At, PlanError, UsageError
 from graphcut.core.graph import Graph, Node, Weight, partition
-from graphcut.core.wiring import Tensor
+from graphcut.core.tensors import Tensor
 from graphcut.planning.by_goal.cut_at_nodes import parts_at
 from graphcut.planning.node_names import find_nodes
 from graphcut.solving.min_cut import AFTER, BEFORE, FREE, cheapest_cut

@@ -40,7 +40,7 @@ from graphcut.running.in_process.memory_plan import (
 from graphcut.running.in_process.spilling import SpillStore
 from graphcut.running.npz_files import save_outputs
 from graphcut.running.stage import Stage
-from graphcut.running.values import NON_NUMPY_TYPES, to_array, to_value
+from graphcut.running.values import to_array, to_value
 
 from cases import each, seeded
 from conftest import ORT_VERSION, floats, model_of
@@ -592,10 +592,10 @@ def test_a_deleted_spill_file_is_an_error(cascade: Cascade, spill_folder: Path) 
 @each("dtype", ["float32", "int64", "bool", "float16", "bfloat16", "float8e5m2"])
 @pytest.mark.usefixtures("spill_folder")
 def test_a_tensor_of_any_type_is_read_back_from_disk(dtype: str) -> None:
-    from graphcut.core.wiring import Tensor
+    from graphcut.core.tensors import ELEMENT_TYPES, Tensor
 
     tensor = Tensor(name="t", dtype=dtype, shape=None)
-    carried = NON_NUMPY_TYPES[dtype][0] if dtype in NON_NUMPY_TYPES else np.dtype(dtype)
+    carried = ELEMENT_TYPES[dtype].array
     for shape in ((3, 5), (), (2, 0)):
         value = np.ones(shape, carried)
         bare = Tensor(name="t", dtype=dtype, shape=shape)

@@ -17,8 +17,8 @@ from waiting import until
 
 import graphcut
 from graphcut import At, Cascade, RunError, Runner, SessionConfig
-from graphcut.core.manifest import Host
-from graphcut.workers.scheduling.assignment import Via
+from graphcut.core.manifest import PlannedDevice
+from graphcut.workers.executors.via import Via
 
 from cases import each
 from conftest import ROOT, floats, model_of
@@ -114,7 +114,7 @@ def test_a_split_writes_the_settings_of_a_device_into_the_manifest(tmp_path: Pat
     model = graphcut.load(cascade.source)
     plan = graphcut.plan(graphcut.analyze(model), graphcut.Across(graphcut.Cluster(devices=(device,))))
     (host,) = graphcut.split(model, plan, tmp_path / "out").manifest.devices
-    assert host == Host(name="edge", memory_bytes=None, provider="CPUExecutionProvider", **settings)
+    assert host == PlannedDevice(name="edge", memory_bytes=None, provider="CPUExecutionProvider", **settings)
 
 
 @pytest.mark.parametrize("settings", [{"provider_options": ("a",)}, {"session_config": ("=1",)}, {"threads": -1}])

@@ -23,7 +23,7 @@ from graphcut.core.digests import digest_of
 from graphcut.running.in_process.sequential import run_sequentially
 from graphcut.running.stage import Optimization, Stage, session_options
 from graphcut.running.values import Feeds, Outputs
-from graphcut.workers.scheduling.assignment import Via
+from graphcut.workers.executors.via import Via
 
 from cases import each
 from conftest import floats, model_of

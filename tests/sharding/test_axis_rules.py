@@ -12,7 +12,7 @@ from operator_runs import OperatorRuns
 
 from graphcut.loading.model import load
 from graphcut.loading.operations import Operation, operations_of
-from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, Sizes
+from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, ShapeInput
 from graphcut.sharding.axes.rules import RULES, factors_of
 
 from cases import each
@@ -127,7 +127,7 @@ def units_of(value: Array, place: Place, all_units: int, units: slice) -> Array:
 
 def change_constants(operation: Operation, factor: Factor, values: Values, share: tuple[int, int]) -> None:
     match factor.change:
-        case Sizes(slot):
+        case ShapeInput(slot):
             (place,) = factor.writes
             shape = operation.written() or ()
             values[slot] = np.array(shape, np.int64)

@@ -17,7 +17,7 @@ LONG_AGO = (1.0, 1.0)
 KILLED = """
 import os, sys, tempfile
 from pathlib import Path
-from graphcut.workers.executors import locked_folders
+from graphcut.transferring import locked_folders
 
 tempfile.tempdir = sys.argv[1]
 locked_folders.SHARED_MEMORY = Path(sys.argv[1])

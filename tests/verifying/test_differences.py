@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from graphcut.core.wiring import Tensor
+from graphcut.core.tensors import Tensor
 from graphcut.running.values import to_value
 from graphcut.verifying.differences import are_identical, difference, flatten, largest
 

@@ -12,8 +12,8 @@ from subject import assert_said, by_files, by_structure, cascade, original
 
 import graphcut
 from graphcut import At, Cascade
-from graphcut.core.manifest import Host, Manifest, Part, SessionSettings, Source, State
-from graphcut.core.wiring import Tensor
+from graphcut.core.manifest import Manifest, Part, PlannedDevice, SessionSettings, Source, State
+from graphcut.core.tensors import Tensor
 
 from cases import each
 from conftest import floats, model_of
@@ -180,7 +180,14 @@ FOUND_BY_FILES = {f"parts/{field}" for field in Part.__struct_fields__} - {
 
 
 def test_each_field_of_a_manifest_is_forged_above() -> None:
-    kinds = {"": Manifest, "source/": Source, "tensors/": Tensor, "states/": State, "devices/": Host, "parts/": Part}
+    kinds = {
+        "": Manifest,
+        "source/": Source,
+        "tensors/": Tensor,
+        "states/": State,
+        "devices/": PlannedDevice,
+        "parts/": Part,
+    }
     fields = {f"{place}{field}" for place, kind in kinds.items() for field in kind.__struct_fields__}
     assert fields - {field for field, _, _ in FORGED} == NOT_DERIVED | {"source"}
 

@@ -29,8 +29,9 @@ from graphcut.running.stage import Stage
 from graphcut.running.values import Feeds, Outputs
 from graphcut.workers.batches import BatchAxis, batch_axis
 from graphcut.workers.executors import threads
+from graphcut.workers.executors.via import Via
 from graphcut.workers.run_log import save_trace
-from graphcut.workers.scheduling.assignment import Via, assign_parts
+from graphcut.workers.scheduling.assignment import assign_parts
 
 from cases import each
 from conftest import floats, model_of

@@ -30,8 +30,8 @@ from graphcut.inputs.generating import generate_inputs
 from graphcut.transferring.locked_folders import SHARED_MEMORY
 from graphcut.workers.executors.processes import ProcessExecutor
 from graphcut.workers.executors.protocol import Died, Done, Failed, Lost, Ready, Step
+from graphcut.workers.executors.via import Via
 from graphcut.workers.scheduling import scheduler
-from graphcut.workers.scheduling.assignment import Via
 
 from cases import each
 from conftest import FIXTURES, ROOT, floats, model_of

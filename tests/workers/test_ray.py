@@ -24,7 +24,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, Into, RunError, SessionConfig, demos, stream
-from graphcut.core.manifest import Host, save_manifest
+from graphcut.core.manifest import PlannedDevice, save_manifest
 from graphcut.inputs.generating import generate_inputs
 from graphcut.running.values import to_array, to_value
 from graphcut.workers.executors.protocol import Died, Done, Event, Lost, Note, Ready, Step
@@ -150,7 +150,9 @@ def planned(
 ) -> Cascade:
     """The same cascade, planned for the device of each part."""
     memory = dict(zip(devices, memory_bytes, strict=True))
-    hosts = tuple(Host(name=name, memory_bytes=memory[name], provider="CPUExecutionProvider") for name in memory)
+    hosts = tuple(
+        PlannedDevice(name=name, memory_bytes=memory[name], provider="CPUExecutionProvider") for name in memory
+    )
     parts = tuple(msgspec.structs.replace(part, device=name) for part, name in zip(cascade.parts, devices, strict=True))
     manifest = msgspec.structs.replace(cascade.manifest, devices=hosts, parts=parts)
     save_manifest(manifest, cascade.path)
@@ -383,7 +385,7 @@ def test_a_worker_on_this_machine_is_a_thread_and_its_steps_take_no_actor(tmp_pa
     """Parts 0 and 2 run here, part 1 on another machine. Tensors, small or large, go there and come back."""
     made, names = model_in_three(tmp_path), ("head", "edge1")
     parts = tuple(msgspec.structs.replace(part, device=names[i % 2]) for i, part in enumerate(made.parts))
-    hosts = tuple(Host(name=name, memory_bytes=None) for name in names)
+    hosts = tuple(PlannedDevice(name=name, memory_bytes=None) for name in names)
     save_manifest(msgspec.structs.replace(made.manifest, devices=hosts, parts=parts), made.path)
     cascade, (feed,) = graphcut.open_cascade(made.path), feeds_of(1, rows)
     executor = RayAndThreads(cascade, ONE, {}, names)

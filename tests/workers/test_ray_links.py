@@ -27,7 +27,7 @@ from onnx import helper, numpy_helper
 
 import graphcut
 from graphcut import Across, Cluster, Into, RunError, Tokenizer, UsageError
-from graphcut.core.manifest import Host, save_manifest
+from graphcut.core.manifest import PlannedDevice, save_manifest
 
 from conftest import ROOT, floats, model_of
 from tokenizers_by_hand import folder_with
@@ -87,7 +87,7 @@ def expected(cluster: NetCluster, tmp_path_factory: pytest.TempPathFactory) -> l
     onnx.save(model, folder / "model.onnx")
     made = graphcut.split(folder / "model.onnx", Into(1), folder / "parts")
     part = msgspec.structs.replace(made.parts[0], device="edge")
-    hosts = (Host(name="edge", memory_bytes=None),)
+    hosts = (PlannedDevice(name="edge", memory_bytes=None),)
     save_manifest(msgspec.structs.replace(made.manifest, devices=hosts, parts=(part,)), made.path)
     outputs = []
     for machine in (0, 2):

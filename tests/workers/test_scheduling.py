@@ -20,8 +20,9 @@ from msgspec.structs import replace as changed
 from graphcut import RunError
 from graphcut.workers.executors.protocol import Died, Done, Event, Failed, Handle, Lost, Made, Ready, Step
 from graphcut.workers.run_log import RunLog
+from graphcut.workers.scheduling.in_flight import Answer
 from graphcut.workers.scheduling.requests import Request, Routing, ScheduledPart
-from graphcut.workers.scheduling.scheduler import Answer, Scheduler
+from graphcut.workers.scheduling.scheduler import Scheduler
 from graphcut.workers.scheduling.state_recovery import StepHistory
 from graphcut.workers.scheduling.worker_pool import WorkerState
 

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from graphcut import RunError
-from graphcut.running.values import NON_NUMPY_TYPES
+from graphcut.core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.executors.shared_memory import (
     INLINE_BYTES,
@@ -66,9 +66,9 @@ def test_values_written_by_one_process_are_read_by_another(folder: str, dtype: s
 
 
 @each("length", [5, LARGE * 2])
-@each("name", NON_NUMPY_TYPES)
+@each("name", sorted(NON_NUMPY_TYPES))
 def test_types_that_numpy_lacks_keep_their_bits(folder: str, name: str, length: int) -> None:
-    bits, number = NON_NUMPY_TYPES[name]
+    number, _, bits = ELEMENT_TYPES[name]
     array = np.random.default_rng(0).integers(0, 200, length).astype(bits)
     value = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, number)
     found = SharedMemory([folder], "b").read(SharedMemory([folder], "a").write({"x": value})["x"])

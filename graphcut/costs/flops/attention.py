@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from ...core.wiring import Dim
+from ...core.tensors import Dim
 from ...loading.operations import Operation
 from ..formula import Formula, Rule, axis, divided, elements, product, rows, size
 from .elements import NORM, SOFTMAX

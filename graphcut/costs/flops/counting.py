@@ -12,12 +12,20 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.numpy_helper import to_array
 
-from ...core.wiring import Tensor
+from ...core.tensors import UNDEFINED, Tensor
 from ...loading.operations import Operation, constant_value, renamed
 from ...loading.repeated_definitions import is_constant
-from ...loading.shape_inference import UNKNOWN as UNDEFINED
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
-from ...loading.subgraphs import Functions, callee_key, captures, has_subgraphs, is_external, operator, subgraphs
+from ...loading.subgraphs import (
+    CONTROL_FLOW,
+    Functions,
+    callee_key,
+    captures,
+    has_subgraphs,
+    is_external,
+    operator,
+    subgraphs,
+)
 from ..formula import UNKNOWN, ZERO, Formula, Rule, axis
 from . import attention, elements, products
 
@@ -63,7 +71,7 @@ def count_node(node: NodeProto, context: Context) -> FlopCount:
         return FlopCount(ZERO)
     if op in RULES:
         return FlopCount(RULES[op](Operation(node, context.tensors)))
-    return CONTROL_FLOW[op](node, context) if op in CONTROL_FLOW else FlopCount(ZERO, {op: 1})
+    return _BY_SUBGRAPHS[op](node, context) if op in CONTROL_FLOW else FlopCount(ZERO, {op: 1})
 
 
 def has_inner_nodes(node: NodeProto, op: str, context: Context) -> bool:
@@ -121,8 +129,8 @@ def _loop(node: NodeProto, context: Context) -> FlopCount:
 
     It is exact if the condition can't end the loop earlier and the carried tensors keep their shapes.
     """
-    body = next(subgraphs(node))
-    carried = [context.tensors.get(name) for name in node.input[2:]]
+    body, own = next(subgraphs(node)), CONTROL_FLOW["Loop"]
+    carried = [context.tensors.get(name) for name in node.input[own.reads :]]
     scalars = [Tensor(name="", dtype=dtype, shape=()) for dtype in ("int64", "bool")]
     inner = _inside(body, context, [*scalars, *carried])
     once = _sum(body.node, inner)
@@ -130,7 +138,7 @@ def _loop(node: NodeProto, context: Context) -> FlopCount:
     flops = once.flops * (UNKNOWN if trips is None else max(0, trips))
     keeps_shapes = all(
         before is not None and (after := inner.tensors.get(value.name)) is not None and before.shape == after.shape
-        for before, value in zip(carried, body.output[1:], strict=False)
+        for before, value in zip(carried, body.output[own.outputs :], strict=False)
     )
     is_exact = flops.is_exact and keeps_shapes and _makes_all_trips(node, body, context)
     return FlopCount(replace(flops, is_exact=is_exact), once.uncounted)
@@ -173,8 +181,8 @@ def _scan(node: NodeProto, context: Context) -> FlopCount:
     return FlopCount(once.flops * Formula.of(axis(first.shape if first else None, axes[0])), once.uncounted)
 
 
-#: the operators that are counted by their subgraphs.
-CONTROL_FLOW: Final[Mapping[str, Callable[[NodeProto, Context], FlopCount]]] = {
+#: how the operators of `subgraphs.CONTROL_FLOW` are counted.
+_BY_SUBGRAPHS: Final[Mapping[str, Callable[[NodeProto, Context], FlopCount]]] = {
     "If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map,
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from ...core.wiring import Dim
+from ...core.tensors import Dim
 from ...loading.operations import Operation, Shape
 from ..formula import UNKNOWN, ZERO, Formula, Rule, axis, elements, product, rows, size
 from .elements import COMPOUND, INTERPOLATION, NORM, SOFTMAX

@@ -7,8 +7,8 @@ from rich.text import Text
 
 from ...benchmarking.comparison import WayResult
 from ...core.units import count, duration, size
-from ...running.providers import placement_text
 from ...workers.run_log import RunLog
+from ..sentences import placement_text
 from .screen import Section, picture, screen_on
 from .tables import Column, table
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from ...core.errors import UsageError
 from ...core.graph import Graph
-from ...core.wiring import Tensor
+from ...core.tensors import BITS, UNDEFINED, Tensor
 from ...solving.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 from ..contraction import predecessors, successors
 from ..goals import At
@@ -90,5 +90,5 @@ def _mark(graph: Graph, start: Collection[int], marks: list[int], mark: int, *, 
 
 def price(tensor: Tensor, number: int) -> int:
     """What a minimum cut pays for a tensor of that many bytes."""
-    is_awkward = not tensor.is_plain or tensor.dtype in {"undefined", "int4", "uint4", "int2", "uint2", "float4e2m1"}
+    is_awkward = not tensor.is_plain or tensor.dtype == UNDEFINED or BITS.get(tensor.dtype, 8) < 8
     return number + _AWKWARD if is_awkward else max(number, 1)

@@ -12,7 +12,7 @@ from ...core.errors import RunError
 from ...core.manifest import CascadeLike, open_present
 from ..process_memory import PeakMemory
 from ..stage import SessionConfig
-from ..values import Feeds, OnError, Outputs, Source, Value, outputs_of, shape_of
+from ..values import Feeds, OnError, Outputs, UserInputs, Value, outputs_of, shape_of
 from .layerwise import LayerwisePass
 from .loaded_parts import LoadedParts
 from .memory_plan import (
@@ -156,7 +156,7 @@ class Runner:
             RunError: at once if the memory limit is too small for the first input; then as for `run`.
         """
         times = len(feeds) if isinstance(feeds, Sized) else None
-        source = Source(feeds)
+        source = UserInputs(feeds)
         inputs = self._input_values(source)
         bad = []
         for first in inputs:
@@ -266,7 +266,7 @@ class Runner:
                 self._parts.end_pass()
 
 
-def _then_check(answers: Iterator[Outputs | RunError], source: Source) -> Generator[Outputs | RunError]:
+def _then_check(answers: Iterator[Outputs | RunError], source: UserInputs) -> Generator[Outputs | RunError]:
     yield from answers
     source.check()
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnxruntime as ort
 
 from ...core.errors import RunError
+from ...core.tensors import Tensor
 from ...core.units import size
-from ...core.wiring import Tensor
 from ..values import Value, bits_type, memory_of, to_value
 
 Key = tuple[int, str]  #: the number of a request, and the name of a tensor.

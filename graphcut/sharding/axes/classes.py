@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import gcd, prod
 from typing import Final, NamedTuple
 
-from ...core.wiring import BITS
+from ...core.tensors import BITS
 from ...loading.model import Model, ModelLike, load
 from ...loading.operations import Operation, Shape, constants_in, operations_of
 from ...loading.shape_inference import tensor_of_initializer

@@ -47,7 +47,7 @@ class DividedClass:
         return layout.runs(first, first + self.units[rank], self.axes.units)
 
 
-class Stage(NamedTuple):
+class StageShares(NamedTuple):
     """Nodes that are divided by shares of their own."""
 
     nodes: AbstractSet[int]  #: flowing nodes, and constant nodes that no stage before has.
@@ -193,7 +193,7 @@ def divide(
     mode: RankMode = "exact",
     *,
     states: Iterable[tuple[str, str]] = (),
-    stages: Sequence[Stage] = (),
+    stages: Sequence[StageShares] = (),
 ) -> Division:
     """Divide what can be divided among ranks.
 
@@ -224,7 +224,7 @@ class Divider:
         made = partial(AxisAnalysis, self.model, self._operations, contracts=self.mode == "sum")
         return cache(lambda detached: made(detached=detached))
 
-    def divide(self, shares: Sequence[int], stages: Sequence[Stage] = ()) -> Division:
+    def divide(self, shares: Sequence[int], stages: Sequence[StageShares] = ()) -> Division:
         """The division by some shares."""
         shares, model = tuple(shares), self.model
         if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
@@ -233,7 +233,7 @@ class Divider:
                 hint="give two ranks or more, each with a share such as 3:1:1:1",
             )
         stages = [stage for stage in stages if sum(map(bool, stage.shares)) > 1]
-        stages = stages or [Stage({*range(len(model.graph.nodes))}, shares)]
+        stages = stages or [StageShares({*range(len(model.graph.nodes))}, shares)]
         found, balance = self._divided(shares, stages, inf)
         while balance.fullest > _FULLEST:
             finer, after = self._divided(shares, stages, balance.unit_bytes)
@@ -242,7 +242,9 @@ class Divider:
             found, balance = finer, after
         return found
 
-    def _divided(self, shares: tuple[int, ...], stages: Sequence[Stage], below: float) -> tuple[Division, _Balance]:
+    def _divided(
+        self, shares: tuple[int, ...], stages: Sequence[StageShares], below: float
+    ) -> tuple[Division, _Balance]:
         """The division along classes whose units take fewer bytes than `below`."""
         alone, model = dict[int, Blocker](), self.model
         for _ in range(2):
@@ -275,7 +277,7 @@ def _reasons(classes: Sequence[AxisClass], nodes: Iterable[int]) -> dict[int, Bl
 
 
 def _choose(
-    model: Model, classes: Iterable[AxisClass], stage: Stage, below: float
+    model: Model, classes: Iterable[AxisClass], stage: StageShares, below: float
 ) -> tuple[list[DividedClass], _Balance]:
     """The classes that are divided in a stage, as if all of the model were divided like it."""
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}

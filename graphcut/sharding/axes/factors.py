@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ...core.wiring import Dim
+from ...core.tensors import Dim
 from ...loading.operations import Operation, Shape
 
 
@@ -22,7 +22,7 @@ class Place(NamedTuple):
     labels: tuple[int, ...] = ()
 
 
-class Sizes(msgspec.Struct, frozen=True):
+class ShapeInput(msgspec.Struct, frozen=True):
     """An input whose element `k` is the size of axis `k` of the first output (Reshape, Expand)."""
 
     slot: int
@@ -55,7 +55,7 @@ class Factor:
     writes: tuple[Place, ...] = ()
     counts: tuple[str, ...] = ()  #: attributes that are proportional to the number of units.
     once: tuple[int, ...] = ()  #: of a contracted factor: inputs that are added to the output, so only once.
-    change: Sizes | Parts | Bounds | None = None  #: constant inputs that depend on the number of units.
+    change: ShapeInput | Parts | Bounds | None = None  #: constant inputs that depend on the number of units.
 
     @property
     def is_contracted(self) -> bool:

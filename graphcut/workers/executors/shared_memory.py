@@ -21,8 +21,9 @@ import numpy as np
 import onnxruntime as ort
 
 from ...core.errors import RunError
+from ...core.tensors import ELEMENT_TYPES
 from ...core.units import size
-from ...running.values import NON_NUMPY_TYPES, Value
+from ...running.values import Value
 from .protocol import Step
 
 INLINE_BYTES: Final = 4096  #: values up to this size travel in the message, which is faster than a file.
@@ -30,22 +31,10 @@ _ALIGNMENT: Final = 64  #: tensors begin at multiples of this, as those that ONN
 #: between a power of two and the next, regions have only this many different sizes, so that they can be reused.
 _SIZES_PER_OCTAVE: Final = 8
 _PICKLED: Final = 0
-_INT4_TYPES: Final = frozenset({21, 22})
-_DTYPES: Final[Mapping[int, type[np.generic]]] = {
-    1: np.float32,
-    2: np.uint8,
-    3: np.int8,
-    4: np.uint16,
-    5: np.int16,
-    6: np.int32,
-    7: np.int64,
-    9: np.bool_,
-    10: np.float16,
-    11: np.float64,
-    12: np.uint32,
-    13: np.uint64,
-    **{number: bits for bits, number in NON_NUMPY_TYPES.values()},
-    **dict.fromkeys(_INT4_TYPES, np.uint8),
+_INT4_TYPES: Final = frozenset({ELEMENT_TYPES["uint4"].number, ELEMENT_TYPES["int4"].number})
+_DTYPES: Final = {
+    **{kind.number: np.dtype(kind.array) for kind in ELEMENT_TYPES.values() if kind.bits and kind.array},
+    **dict.fromkeys(_INT4_TYPES, np.dtype(np.uint8)),
 }
 """For each TensorProto.DataType, the numpy type with one item per element.
 
@@ -67,7 +56,7 @@ class TensorSpec(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """The memory that is reserved for it."""
-        return math.prod(self.shape) * np.dtype(_DTYPES.get(self.element_type, np.uint8)).itemsize
+        return math.prod(self.shape) * (_DTYPES[self.element_type].itemsize if self.element_type else 1)
 
     @property
     def is_inline(self) -> bool:
@@ -206,7 +195,7 @@ class SharedMemory:
         return True
 
 
-class _Source(NamedTuple):
+class _RawValue(NamedTuple):
     """A value to be written: its spec, its bytes or their address, and how many of them are used."""
 
     spec: TensorSpec
@@ -217,13 +206,13 @@ class _Source(NamedTuple):
         return ctypes.string_at(self.data, self.used_bytes).ljust(self.spec.size_bytes)
 
 
-def _source_of(value: Value) -> _Source:
+def _source_of(value: Value) -> _RawValue:
     spec = spec_of(value)
     if spec is None:
         raw = pickle.dumps(value.numpy() if isinstance(value, ort.OrtValue) else value, pickle.HIGHEST_PROTOCOL)
-        return _Source(TensorSpec(_PICKLED, (len(raw),)), raw, len(raw))
+        return _RawValue(TensorSpec(_PICKLED, (len(raw),)), raw, len(raw))
     is_packed = spec.element_type in _INT4_TYPES
-    return _Source(spec, value.data_ptr(), (spec.size_bytes + 1) // 2 if is_packed else spec.size_bytes)
+    return _RawValue(spec, value.data_ptr(), (spec.size_bytes + 1) // 2 if is_packed else spec.size_bytes)
 
 
 def spec_of(value: Value) -> TensorSpec | None:

@@ -3,19 +3,17 @@
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 from ...core.errors import UsageError
 from ...core.manifest import Cascade, Part
 from ...running.stage import SessionConfig
 from ..executors.protocol import Executor
 from ..executors.threads import ThreadExecutor
+from ..executors.via import Via, is_elsewhere
 from ..executors.worker import StatesByPart
 from .load_balancing import even_bounds, spans_of
 from .requests import ScheduledPart
 from .worker_pool import WorkerState
-
-Via = Literal["threads", "processes", "ray"]  #: threads of this process, processes, or actors of a Ray cluster.
 
 
 def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPart]:
@@ -92,6 +90,6 @@ def make_executor(
 
 def share_threads(config: SessionConfig, workers: int, via: Via) -> SessionConfig:
     """`config` with the cores of this machine divided among `workers`. Ray divides the cores of its machines itself."""
-    if config.threads or via == "ray":
+    if config.threads or is_elsewhere(via):
         return config
     return replace(config, threads=max(1, (os.cpu_count() or 1) // workers))

@@ -9,8 +9,8 @@ from time import perf_counter
 from ...core.errors import RunError
 from ..executors.worker import Worker
 from ..run_log import RunLog
+from .in_flight import Answer
 from .requests import Request, Routing
-from .scheduler import Answer
 
 
 class OneWorker:

@@ -4,15 +4,15 @@ There is one for all executors. A step runs at least once; a request is answered
 The tensors that a step reads are released only after the step is done, so lost work is repeated from the last boundary.
 """
 
-import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
 from ...core.errors import RunError
-from ...running.values import OnError, Value
+from ...running.values import OnError
 from ..executors.exchange import Exchange
 from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Note, Ready, Step
 from ..run_log import Coming, RunLog
+from .in_flight import Answer, RequestsInFlight
 from .link_times import LinkTimes
 from .load_balancing import Bounds, Rebalancing, movable_bounds
 from .requests import Request, RequestState, Routing, waiting_in_turn
@@ -20,14 +20,11 @@ from .state_recovery import StateRecovery, StepHistory
 from .worker_pool import GivenStep, WorkerPool, WorkerState
 
 MAX_KILLS: Final = 3  #: a request fails once so many workers ended while they ran the same step of it.
-MAX_LOSSES: Final = 5  #: how often a request is restarted after its tensors were lost.
 DEADLINE_S: Final = 300.0  #: how long a worker may take to load its parts, and for a step of unknown duration.
 LEAST_PATIENCE_S: Final = 5.0  #: a worker is never considered hung earlier.
 #: a worker is considered hung after so many times the expected time of its step. Each death in that step multiplies
 #: this again: some requests take longer than others.
 PATIENCE: Final = 10
-
-Answer = Mapping[str, Value] | RunError  #: the outputs of a request, or why it failed.
 
 
 class Scheduler:
@@ -53,10 +50,9 @@ class Scheduler:
         self._window = window
         self._on_error = on_error
         self._deadline_s = deadline_s
-        self._states: dict[int, RequestState] = {}
         self._arrived = 0
-        self._runnable: list[list[int]] = [[] for _ in routing.parts]
         self._history = StepHistory(executor, routing.parts)
+        self._flight = RequestsInFlight(routing, executor, self._history, self.log, self._take)
         self._recovery = StateRecovery(executor, self.pool, self._history)
         self._links = LinkTimes()
         bounds = movable_bounds(workers, has_links=executor.has_links) if balanced else None
@@ -78,12 +74,12 @@ class Scheduler:
             self.pool.start()
             while True:
                 self._admit(source)
-                if self._stopping or (self._is_all and not self._states):
+                if self._stopping or (self._is_all and not self._flight.states):
                     return
-                first = self._states.get(undelivered)
-                if first is None or not first.is_finished or not self._is_here(first):
+                first = self._flight.states.get(undelivered)
+                if first is None or not first.is_finished or not self._flight.is_here(first):
                     self._wait()
-                elif (answer := self._deliver(first)) is not None:
+                elif (answer := self._flight.deliver(first, is_raising=self._on_error == "raise")) is not None:
                     undelivered += 1
                     yield answer
         finally:
@@ -108,7 +104,7 @@ class Scheduler:
     # Requests
 
     def _admit(self, source: Iterator[Request | None]) -> None:
-        while len(self._states) < self._window and not self._is_all:
+        while len(self._flight.states) < self._window and not self._is_all:
             try:
                 request = next(source)
             except StopIteration:
@@ -117,72 +113,15 @@ class Scheduler:
             if request is None:
                 return
             self.log.arrived(self._executor.now())
-            self._start(self._arrived, request)
+            self._flight.start(self._arrived, request)
             self._arrived += 1
-
-    def _start(self, number: int, request: Request, before: RequestState | None = None) -> None:
-        if request.sequence is not None and request.origin is not None:
-            self._history.fork(request.sequence, request.origin.sequence)
-        used = [name for name in request.feeds if name in self._routing.readers or name in self._routing.outputs]
-        handles = {name: self._executor.put(request.feeds[name], name) for name in used}
-        state = self._states[number] = RequestState(number, request, self._routing, handles, before)
-        self._add_runnable(state, filter(state.is_runnable, range(len(self._routing.parts))))
-
-    def _is_here(self, state: RequestState) -> bool:
-        """Is there an error, or are all outputs on this machine?"""
-        return state.error is not None or self._executor.fetch([state.handles[name] for name in self._routing.outputs])
-
-    def _deliver(self, state: RequestState) -> Answer | None:
-        """The answer; None if it was lost, and the request was restarted."""
-        answer: Answer
-        if state.error is None:
-            try:
-                answer = {name: self._executor.get(state.handles[name], name) for name in self._routing.outputs}
-            except LookupError:
-                self._restart(state)
-                return None
-        elif self._on_error == "raise" or not isinstance(state.error, RunError):
-            raise state.error
-        else:
-            answer = state.error
-        self._drop(state)
-        del self._states[state.number]
-        self.log.delivered(state.number, self._executor.now(), failed=state.error is not None)
-        return answer
-
-    def _drop(self, state: RequestState) -> None:
-        """Release all tensors of a request, as soon as none of its steps runs."""
-        state.is_dropped = True
-        if not state.running:
-            self._release(state.handles.values())
-            state.handles = {}
-
-    def _release(self, handles: Iterable[Handle]) -> None:
-        for handle in handles:
-            self._executor.release(handle)
-
-    def _restart(self, state: RequestState) -> None:
-        """Restart a request from its inputs, after tensors of it were lost with a machine."""
-        self._drop(state)
-        if state.request.sequence is not None:
-            self._history.undo(state.request.sequence, state.number)
-        if state.attempt < MAX_LOSSES:
-            self.log.restarts += 1
-            self._start(state.number, state.request, state)
-        else:
-            state.error = RunError(
-                f"the tensors of {state.title} were lost {state.attempt + 1} times",
-                hint="check that its machines stay up and that nothing deletes files in shared memory",
-            )
 
     # Steps
 
-    def _add_runnable(self, state: RequestState, parts: Iterable[int]) -> None:
-        for part in parts:
-            heapq.heappush(self._runnable[part], state.number)
-            self.log.runnable(part, state.number, self._executor.now())
-            if (taker := self.pool.taker(part)) is not None:
-                self._employ(taker)
+    def _take(self, part: int) -> None:
+        """A part can run for one more request."""
+        if (taker := self.pool.taker(part)) is not None:
+            self._employ(taker)
 
     def _employ(self, index: int) -> None:
         """Give a worker the oldest request that it can work on, now or after the step that it runs."""
@@ -196,7 +135,7 @@ class Scheduler:
         if index in self._groups:
             self._employ_group(self._groups[index])
             return
-        found = self._oldest(self.pool.runnable_on(index))
+        found = self._flight.oldest(self.pool.runnable_on(index))
         if found is None:
             self.pool.list_taker(index)
             return
@@ -204,10 +143,10 @@ class Scheduler:
         parts, request = state.step_parts(first, worker.can_run), state.request
         if request.sequence is not None and (replay := self._history.lost(request.sequence, parts, index)):
             if not replay.entries:
-                self._fail(state, RunError(f"{state.title} lost its states with a worker"))
+                self._flight.fail(state, RunError(f"{state.title} lost its states with a worker"))
                 self._employ(index)
                 return
-            heapq.heappush(self._runnable[first], state.number)
+            self._flight.put_back(state, first)
             self._recovery.open(index, replay)
             self._employ(index)
             return
@@ -229,7 +168,7 @@ class Scheduler:
         """
         owners = {part: index for index in group for part in self.pool.workers[index].can_run}
         are_idle = all(self.pool.workers[index].is_idle for index in group)
-        found = self._oldest(sorted(owners)) if are_idle else None
+        found = self._flight.oldest(sorted(owners)) if are_idle else None
         if found is None:
             for index in group:
                 self.pool.list_taker(index)
@@ -247,20 +186,6 @@ class Scheduler:
     def _replay(self, index: int) -> None:
         if (found := self._recovery.next_step(index)) is not None:
             self._run(index, *found)
-
-    def _oldest(self, parts: Sequence[int]) -> tuple[RequestState, int] | None:
-        """The oldest request that one of `parts` can run for, and that part. Removes it from the queue."""
-        best: tuple[int, int] | None = None
-        for part in parts:
-            queue = self._runnable[part]
-            while queue and not (queue[0] in self._states and self._states[queue[0]].is_runnable(part)):
-                heapq.heappop(queue)  # another step included the part, or the request has ended or was restarted
-            if queue and (best is None or queue[0] < best[0]):
-                best = (queue[0], part)
-        if best is None:
-            return None
-        heapq.heappop(self._runnable[best[1]])
-        return self._states[best[0]], best[1]
 
     def _run(self, index: int, step: Step, handles: Mapping[str, Handle], state: RequestState | None = None) -> None:
         if state is not None:
@@ -316,7 +241,7 @@ class Scheduler:
                 if event.step.request < 0:  # it rebuilds states, with steps that succeeded before
                     raise event.error
                 self._overtake(event.worker, event.step)
-                self._fail(self._free(event.worker), event.error)
+                self._flight.fail(self._free(event.worker), event.error)
             case Died():
                 self._died(event)
                 return
@@ -349,15 +274,7 @@ class Scheduler:
         worker.deadline = None
         if worker.steps:
             self._begin(index)
-        return self._leave(given.state)
-
-    def _leave(self, state: RequestState | None) -> RequestState | None:
-        if state is None:
-            return None
-        state.running -= 1
-        if state.is_dropped:
-            self._drop(state)
-        return state if self._states.get(state.number) is state else None
+        return self._flight.leave(given.state)
 
     def _done(self, event: Done) -> None:
         step = event.step
@@ -374,7 +291,7 @@ class Scheduler:
         if step.request < 0:
             self._recovery.done(event.worker)
         elif state is None or state.error is not None:
-            self._release(event.outputs.values())
+            self._flight.release(event.outputs.values())
         else:
             self._continue(state, event)
         self._apply(self._rebalancing.measured(event))
@@ -394,43 +311,30 @@ class Scheduler:
     def _made(self, event: Made) -> None:
         state = self.pool.workers[event.worker].steps[0].state
         if state is None or state.is_dropped:
-            self._release(event.outputs.values())
+            self._flight.release(event.outputs.values())
         else:
             state.reported.add(event.step.parts[0])
-            self._add(state, event)
-
-    def _add(self, state: RequestState, event: Made | Done) -> None:
-        # A part that passes an input on writes a tensor that exists already.
-        self._release([handle for name, handle in event.outputs.items() if name in state.handles])
-        made = {name: handle for name, handle in event.outputs.items() if name not in state.handles}
-        state.makers.update(dict.fromkeys(made, event.worker))
-        runnable = state.add(made)
-        self._add_runnable(state, [part for part in runnable if part not in state.taken])
+            self._flight.add(state, event)
 
     def _continue(self, state: RequestState, event: Done) -> None:
         step = event.step
         read = state.inputs_of(step.parts)
-        self._add(state, event)  # first, so that workers go on meanwhile
+        self._flight.add(state, event)  # first, so that workers go on meanwhile
         if step.sequence is not None:
             try:
                 self._history.note(step.sequence, step, event.worker, read)
             except LookupError:
-                self._restart(state)
+                self._flight.restart(state)
                 return
-        self._release(state.finish(step.parts))
+        self._flight.release(state.finish(step.parts))
         if state.is_finished:
-            self._is_here(state)
-
-    def _fail(self, state: RequestState | None, error: Exception) -> None:
-        if state is not None:
-            state.error = state.error or error
-            self._drop(state)
+            self._flight.is_here(state)
 
     def _lost(self, index: int) -> None:
         state = self._free(index)
         self._recovery.undone(index)
         if state is not None and state.error is None:
-            self._restart(state)
+            self._flight.restart(state)
 
     def _not_loaded(self, event: Failed) -> None:
         worker = self.pool.workers[event.worker]
@@ -441,7 +345,7 @@ class Scheduler:
 
     def _died(self, event: Died) -> None:
         worker = self.pool.workers[event.worker]
-        given = [(one.step, self._leave(one.state)) for one in worker.steps]
+        given = [(one.step, self._flight.leave(one.state)) for one in worker.steps]
         self._recovery.died(event.worker)
         self._rebalancing.abandon()
         self._history.died(event.worker)
@@ -463,12 +367,13 @@ class Scheduler:
             names = ", ".join(self._routing.parts[part].name for part in step.parts)
             message = f"{state.title} ended its worker {MAX_KILLS} times in {names} ({worker.death_reason})"
             hint = "leave it out; or go on without it with `on_error='skip'`"
-            self._fail(state, RunError(message, hint=hint))
+            self._flight.fail(state, RunError(message, hint=hint))
         elif first in state.reported:
-            self._restart(state)  # others went on with what a repeated step would make again: parts may draw numbers
+            # Others went on with what a repeated step would make again: parts may draw numbers.
+            self._flight.restart(state)
         else:
             state.taken.difference_update(step.parts)
-            self._add_runnable(state, filter(state.is_runnable, step.parts))
+            self._flight.add_runnable(state, filter(state.is_runnable, step.parts))
 
     def _apply(self, bounds: Bounds | None) -> None:
         """Parts were moved to other workers, if `bounds` are given."""

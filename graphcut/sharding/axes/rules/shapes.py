@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from math import gcd, prod
 from typing import Final
 
-from ....core.wiring import Dim
+from ....core.tensors import Dim
 from ....loading.operations import Operation, Shape
-from ..factors import Bounds, Factor, Parts, Place, Rule, Sizes, axis_of, fixed, moved
+from ..factors import Bounds, Factor, Parts, Place, Rule, ShapeInput, axis_of, fixed, moved
 from .elements import aligned
 
 _MAX_SEGMENTS: Final = 16
@@ -19,7 +19,7 @@ def reshape(o: Operation) -> Iterator[Factor]:
     before, after = o.read(0), o.written()
     if before is None or after is None:
         return
-    change = Sizes(1) if o.op == "Reshape" else None
+    change = ShapeInput(1) if o.op == "Reshape" else None
     for own, new in _runs(_numbers(before), _numbers(after)):
         for units, read, write in _common_axes([(a, before[a]) for a in own], [(a, after[a]) for a in new]):
             yield Factor(units, (read,), (write,), change=change)
@@ -137,13 +137,13 @@ def expand(o: Operation) -> Iterator[Factor]:
     for axis, dim in enumerate(out):
         place = aligned(0, shape, axis - len(out), dim)
         if place is not None:
-            yield Factor(fixed(dim), (place,) if place else (), (Place(0, axis),), change=Sizes(1))
+            yield Factor(fixed(dim), (place,) if place else (), (Place(0, axis),), change=ShapeInput(1))
 
 
 def filled(o: Operation) -> Iterator[Factor]:
     """ConstantOfShape: every axis."""
     for axis, dim in enumerate(o.written() or ()):
-        yield Factor(fixed(dim), (), (Place(0, axis),), change=Sizes(0))
+        yield Factor(fixed(dim), (), (Place(0, axis),), change=ShapeInput(0))
 
 
 def tile(o: Operation) -> Iterator[Factor]:
@@ -206,7 +206,7 @@ def _first_axes(o: Operation, number: int) -> Iterator[Factor]:
 def resize(o: Operation) -> Iterator[Factor]:
     """The batch and the channels, if all axes are listed or none of them is changed."""
     if o.given("coordinate_transformation_mode", "") != "tf_crop_and_resize" and "axes" not in o.attributes:
-        change = Sizes(3) if o.has(3) else None
+        change = ShapeInput(3) if o.has(3) else None
         yield from (Factor(f.units, f.reads, f.writes, change=change) for f in images(o))
 
 

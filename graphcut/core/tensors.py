@@ -1,0 +1,123 @@
+"""Tensors: name, type and shape, and how the numbers of each element type are held."""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+_Result = TypeVar("_Result")
+
+TensorBytes = Mapping[str, tuple[int, bool]]
+"""Sizes of tensors in bytes by name, and whether each is exact; otherwise it is a lower bound."""
+
+Dim = int | str | None  #: a dimension: a number (`3`), a symbol (`"batch"`), or unknown (`None`).
+
+
+class ElementType(NamedTuple):
+    """How the elements of one type are held."""
+
+    number: int  #: in TensorProto.DataType.
+    bits: int | None  #: of one element; types below 8 bits are packed. None: elements have no fixed size.
+    #: the numpy type of an array of them: the unsigned type of the same width if numpy lacks theirs; None for a type
+    #: that ONNX Runtime takes in values of its own alone.
+    array: str | None
+
+
+#: by numpy's name (ONNX IR spec, TensorProto).
+ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {
+    "float32": ElementType(1, 32, "float32"),
+    "uint8": ElementType(2, 8, "uint8"),
+    "int8": ElementType(3, 8, "int8"),
+    "uint16": ElementType(4, 16, "uint16"),
+    "int16": ElementType(5, 16, "int16"),
+    "int32": ElementType(6, 32, "int32"),
+    "int64": ElementType(7, 64, "int64"),
+    "string": ElementType(8, None, "object"),
+    "bool": ElementType(9, 8, "bool"),
+    "float16": ElementType(10, 16, "float16"),
+    "float64": ElementType(11, 64, "float64"),
+    "uint32": ElementType(12, 32, "uint32"),
+    "uint64": ElementType(13, 64, "uint64"),
+    "complex64": ElementType(14, 64, "complex64"),
+    "complex128": ElementType(15, 128, "complex128"),
+    "bfloat16": ElementType(16, 16, "uint16"),
+    "float8e4m3fn": ElementType(17, 8, "uint8"),
+    "float8e4m3fnuz": ElementType(18, 8, "uint8"),
+    "float8e5m2": ElementType(19, 8, "uint8"),
+    "float8e5m2fnuz": ElementType(20, 8, "uint8"),
+    "uint4": ElementType(21, 4, None),
+    "int4": ElementType(22, 4, None),
+    "float4e2m1": ElementType(23, 4, None),
+    "float8e8m0": ElementType(24, 8, None),
+    "uint2": ElementType(25, 2, None),
+    "int2": ElementType(26, 2, None),
+}
+BITS: Final = {dtype: kind.bits for dtype, kind in ELEMENT_TYPES.items() if kind.bits is not None}
+NON_NUMPY_TYPES: Final = frozenset(
+    dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array not in {None, dtype, "object"}
+)  #: types that numpy lacks, and whose bits its arrays hold.
+UNDEFINED: Final = "undefined"  #: the dtype of a tensor of unknown type.
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Name, type and shape of a tensor."""
+
+    name: str  #: its name in the model and in every part.
+    #: numpy's name of the element type, such as `"float32"`; for a value that is not a tensor the whole type, such as
+    #: `"sequence(float32)"` or `"map(string, float32)"`.
+    dtype: str
+    shape: tuple[Dim, ...] | None  #: one `Dim` for each axis; `()` for a scalar; None if the rank is unknown.
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a tensor, not a sequence, a map or an optional."""
+        return "(" not in self.dtype
+
+    @property
+    def dim_names(self) -> tuple[int | str, ...]:
+        """The number or the symbol of each dimension; `NAME.AXIS` for one without either, such as `x.0`."""
+        return tuple(f"{self.name}.{axis}" if dim is None else dim for axis, dim in enumerate(self.shape or ()))
+
+    def with_numbers(self, dims: Mapping[str, int]) -> "Tensor":
+        """The tensor with the numbers `dims` for its `dim_names`; what has no number is unknown."""
+        shape = [dims.get(dim) if isinstance(dim, str) else dim for dim in self.dim_names]
+        return Tensor(name=self.name, dtype=self.dtype, shape=None if self.shape is None else tuple(shape))
+
+    def bytes_for(self, dims: Mapping[str, int]) -> tuple[int, bool]:
+        """Its size in bytes with the numbers `dims` for its `dim_names`, and whether that is exact.
+
+        A dimension without a number counts as 1: then the size is a lower bound, and the second value is False.
+        """
+        bits = BITS.get(self.dtype)
+        if bits is None or self.shape is None:
+            return 0, False
+        elements, is_exact = 1, True
+        for dim in self.dim_names:
+            known = dims.get(dim) if isinstance(dim, str) else dim
+            is_exact = is_exact and known is not None
+            elements *= 1 if known is None else known
+        return (elements * bits + 7) // 8, is_exact
+
+    def __str__(self) -> str:
+        if self.shape is None:
+            return f"{self.dtype}[…]"
+        return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+def by_kind(compute: Callable[[Tensor], _Result], dims: Collection[str] = ()) -> Callable[[Tensor], _Result]:
+    """`compute`, called once for each type and shape: a model has many tensors of few kinds.
+
+    It may read the name of a tensor for its `dim_names` in `dims` alone.
+    """
+    found: dict[tuple[str, tuple[Dim, ...] | None], _Result] = {}
+    own = {dim.rpartition(".")[0] for dim in dims}
+
+    def computed(tensor: Tensor) -> _Result:
+        if tensor.name in own:
+            return compute(tensor)
+        kind = tensor.dtype, tensor.shape
+        if kind not in found:
+            found[kind] = compute(tensor)
+        return found[kind]
+
+    return computed

@@ -1,0 +1,26 @@
+"""The files of a cascade, for the folders that exports write."""
+
+from pathlib import Path
+from typing import Final
+
+from ..core.errors import CascadeError, UsageError
+from ..core.manifest import MANIFEST, Cascade, wrong_sizes
+
+PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
+
+
+def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
+    """The manifest, parts, their data files and those of the tokenizer, by their names in the folder that is written.
+
+    A UsageError if the parts share the weights of their model and must not: `for_each` says why. A CascadeError if a
+    file is missing or was changed.
+    """
+    if for_each and cascade.manifest.weights == "share":
+        message = f"the parts in {cascade.root} share the weights of their model: {for_each}"
+        raise UsageError(message, hint="split the model again with `weights='copy'`")
+    files = {MANIFEST: cascade.path}
+    for part in cascade.parts:
+        for problem in wrong_sizes(cascade, part):
+            raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
+        files |= {name: cascade.root / name for name in (part.file, *part.data)}
+    return files | {name: cascade.root / name for name in cascade.manifest.text_files}
