@@ -28,6 +28,14 @@ test("a part counts its file, what it reads and what it holds at most at once", 
   assert.deepEqual(middle, { written_bytes: 200 + 40 + 5 + 5 - 2, need_bytes: 248 + 100 + 10, activation_bytes: 110, is_exact: true });
 });
 
+test("what another part reads is kept, and what is shared counts where one of its nodes is", () => {
+  const first = memoryOf(completedCosts({ ...CHAIN, writers: [-1, 0, 1, 2], readers: [[0], [1, 2], [], []] }), [0, 1]);
+  assert.equal(first.written_bytes, 200 + 30 + 40 + 5 + 5 - 2 + 7); // it declares x and a
+  const both = memoryOf(completedCosts(CHAIN), [0, 1]);
+  assert.equal(both.written_bytes, first.written_bytes + 5 - 2); // and b
+  assert.equal(both.activation_bytes, 1 + 10 + 100);
+});
+
 test("caches count once each where they count, and are no activations", () => {
   const costs = completedCosts({ ...CHAIN, pasts: [0], presents: [3], counting: ["activations", "inputs", "cache"] });
   const { need_bytes: need, written_bytes: written } = memoryOf(costs, [0, 1, 2]);
@@ -86,6 +94,17 @@ test("small tensors go through the driver, large ones to their reader", () => {
   assert.equal(run(50).period_s, 5); // its link, in one direction
 });
 
+test("a device computes one step while inputs of the next come, and waits for the longer of these", () => {
+  const costs = { ...CHAIN, overlap: "both", message_bytes: 50, store_s: 0.25, step_s: 0, driver: machine("driver", { link_bytes_per_s: 10, latency_s: 0 }) };
+  const devices = ["a", "b"].map((name) => machine(name, { latency_s: 0 }));
+  const large = timesOf(costs, [{ bytes: 300, source: 0, readers: [1] }], [1, 0.125], devices);
+  assert.deepEqual(large, { busy_s: [3, (0.125 + 3 + 0.25 + 2.875) / 2], period_s: 3.125, latency_s: 4.375 }); // sends 3 s, receives 3 s
+  // Part 0 reads 100 bytes from the driver, whose link also passes on the 50 that it sends: 5 s more.
+  const shared = timesOf(costs, [{ bytes: 100, source: -1, readers: [0] }, { bytes: 50, source: 0, readers: [1] }], [1, 1], devices);
+  const step = 1 + 10 + 5 + 0.25;
+  assert.deepEqual(shared, { busy_s: [(step + 5 + 9 + 4) / 2, (6 + 4) / 2], period_s: 17.125, latency_s: step + 6 });
+});
+
 test("two transfers share a link fairly, unless one can't use its half", () => {
   const one = (bytes, rate, begins = 0) => ({ bytes, rate, begins, most: 10 });
   assert.equal(slowedBy(one(50, 10), one(50, 10)), 5); // both take twice as long
@@ -108,6 +127,9 @@ test("parts have memory, operations and times, and a cluster's parts the budgets
   assert.deepEqual(swapped.parts.map((one) => [one.budget_bytes, one.place]), [[6, 1], [5, 0]]);
   // Part 0 computes 30 s, has 100 bytes from the driver and sends 110; part 1 computes 4 s, receives these and sends 1000.
   assert.deepEqual(swapped.parts.map((one) => one.busy_s), [30 + 1 + 0.5 + 1.1, 4 + 1.1 + 0.5 + 10]);
+  // An output that part 1 reads, too, is sent from there to the driver once: 10 bytes, in the same transfer.
+  const output = predicted(completedCosts({ ...cluster, outputs: [1], sent: [[1, 10]] }), FOUND, [0, 1]);
+  assert.deepEqual(output.parts.map((one) => one.busy_s), [3 + 1.1, 40 + 1.1 + 0.5]);
   assert.equal(predicted(null, FOUND, null), FOUND);
 });
 

@@ -124,6 +124,25 @@ test("a box says the operator, the name, the values and what it writes", () => {
   assert.deepEqual(["/a/b.0/Add_output_0", "w", "a.b.weight", "onnx::MatMul_12"].map(tail), ["Add", "w", "weight", "MatMul_12"]);
 });
 
+test("of many lines the last one says how many more there are", () => {
+  const graph = graphOf([[["x"], ["y"]]], { inputs: ["x"], outputs: ["y"], attributes: [["a = 1", "b = 2", "c = 3", "d = 4"]] });
+  const view = viewOf(graph, [0]);
+  const box = worded(pictureOf(view).boxes.find(({ kind }) => kind === "node"), view, 3);
+  assert.deepEqual(box.lines.map((line) => line.text), ["n0", "a = 1", "b = 2", "and 2 more", "→ float32[1]"]);
+  assert.equal(box.lines[3].title, "c = 3\nd = 4");
+});
+
+test("boxes name their part where there are several, and a hidden node says its operator", () => {
+  const graph = graphOf([[["x"], ["a"]], [["a"], ["b"]], [["b"], ["y"]]], { inputs: ["x"], outputs: ["y"] });
+  const tags = (nodes, partOf) => {
+    const view = viewOf(graph, nodes, { partOf });
+    const { boxes } = pictureOf(view);
+    return boxes.sort((a, b) => a.rank - b.rank).map((box) => [worded(box, view, 6).head, ...box.tags]);
+  };
+  assert.deepEqual(tags([1], () => 0), [["Add", "before"], ["Add"], ["Add", "after"]]);
+  assert.deepEqual(tags([0, 1], (node) => node), [["input"], ["Add", "p0"], ["Add", "p1"], ["Add", "after", "p2"]]);
+});
+
 test("boxes of a layout don't overlap, and each is below what it reads", () => {
   const boxes = [...Array(40).keys()].map((rank) => ({ rank, width: 100 + (rank % 3) * 60, height: 30 + (rank % 4) * 20 }));
   const edges = boxes.slice(1).flatMap((to, i) => [{ from: boxes[Math.floor(i / 2)], to }, ...(i % 5 ? [] : [{ from: boxes[Math.max(0, i - 9)], to }])]);
