@@ -65,6 +65,8 @@ test("an edge over a boundary has the kind of what crosses, and a part that comp
   const { boxes, links } = pictureOf(view);
   const kinds = links.map((link) => [link.from.nodes[0] ?? link.from.kind, link.to.nodes[0] ?? link.to.kind, kindOfLink(link, view)]);
   assert.deepEqual(kinds.map(String).sort(), ["0,1,residual", "0,copies,residual", "1,2,sequential", "2,out,", "in,0,"]);
+  const both = { from: { part: 1 }, to: { part: 2 }, tensors: ["b", "a"].map((name) => graph.tensors.indexOf(name)) };
+  assert.equal(kindOfLink(both, view), "residual"); // of several kinds the one to see
   assert.deepEqual(boxes.find((box) => box.kind === "copies").parts, [3]);
   assert.equal(view.onlyPart, undefined);
 });
