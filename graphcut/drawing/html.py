@@ -1,19 +1,16 @@
 """The HTML page: one file that shows everything in a scene and makes no request.
 
-The map and the lane chart are those of the SVG renderer. The script in `report.html` adds the rest: details on hover
+The map and the lane chart are those of the SVG renderer. The script in `page/` adds the rest: details on hover
 and focus, links into the page, the zoomable profile, tables, the search for nodes. The data is compressed.
 """
 
 import base64
-import hashlib
 import json
 import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from html import escape
-from importlib import resources
 from typing import Any, Final
 
 from msgspec import to_builtins
@@ -26,12 +23,10 @@ from .scene import KINDS, Scene
 from .svg.bus_lines import CSS
 from .svg.document import LANES, MAP, NARROW, SCHEDULE, WIDE, inline_svg, map_and_lanes, schedule_panel
 from .svg.matrix_chart import MAX_ROWS
-from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
+from .template import filled, template
 
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _FIGURE: Final = re.compile(r"(\d[\d.,]*\d|\d)( (?:parts?|B|KiB|MiB|GiB|TiB)\b)")
-_PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
-_FILES: Final = ("report.html", "layered_layout.js", "graph_view.js", "graph_view.css")
 _SCALABLE: Final = 1.45  #: a picture more than this many times wider than intended scrolls instead of shrinking.
 
 
@@ -60,30 +55,7 @@ def html_of(scene: Scene) -> str:
         "data": _packed(_record(scene)),
         "graph": _packed(scene.graph()) if scene.graph else "",
     }
-    return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", _filled(_template(), values))
-
-
-def _filled(text: str, values: dict[str, str]) -> str:
-    """`text` with known placeholders replaced, in one pass: a name that looks like a placeholder is not replaced."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
-
-
-@cache
-def _template() -> str:
-    """The template with its style and its policy, which allows that style and the script and nothing else."""
-    folder = resources.files(__package__)
-    text, *added = (folder.joinpath(name).read_text(encoding="utf-8") for name in _FILES)
-    style = {"light": variables(LIGHT), "dark": variables(DARK), "sans": SANS, "mono": MONO, "svg_style": page_style()}
-    text = _filled(text, style | dict(zip(("layout_script", "graph_script", "graph_style"), added, strict=True)))
-    style_digest, script_digest = _digest(text, "style"), _digest(text, "script")
-    allowed = f"style-src {style_digest}; script-src {script_digest}"
-    return _filled(text, {"policy": f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"})
-
-
-def _digest(text: str, element: str) -> str:
-    """The digest of the content of the only such element, as a content security policy writes it."""
-    (content,) = re.findall(f"<{element}>(.*?)</{element}>", text, flags=re.DOTALL)
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+    return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", filled(template(), values))
 
 
 def _pictures(scene: Scene) -> dict[str, str]:

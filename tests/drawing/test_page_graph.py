@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphcut import Analysis, At, Into, analyze, demos, load, plan
+from graphcut import Across, Analysis, At, Cluster, Device, Into, Within, analyze, demos, load, plan
 from graphcut.core.graph import Graph
 from graphcut.drawing.html import html_of
 from graphcut.drawing.scene import Scene
@@ -156,6 +156,26 @@ def test_a_tensor_a_bus_and_a_part_are_shown_when_they_are_chosen(show: Show, de
     page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].dispatchEvent(new Event('click'))")
     drawn(page)
     assert names(page) == {graph.nodes[node].name for node in made.partition.blocks[1].nodes}
+
+
+def test_the_only_part_is_the_whole_model(show: Show, demo: Demo) -> None:
+    analysis = demo("multitask")
+    graph = analysis.model.graph
+    page = show(scene_of_plan(plan(analysis, Within(10**9)), analysis))
+    follow(page, "#part=0")
+    assert lead(page).startswith("Part ")
+    assert names(page) == {graph.nodes[node].name for node in graph.flow}
+
+
+def test_a_run_in_the_schedule_leaves_the_graph_as_it_is(show: Show, demo: Demo) -> None:
+    analysis = demo("multitask")
+    devices = tuple(Device(name=name, flops_per_s=1e9, link_bytes_per_s=1e9) for name in ("a", "b"))
+    page = show(scene_of_plan(plan(analysis, Across(Cluster(devices=devices))), analysis))
+    before = lead(page)
+    page.evaluate("document.querySelector('#schedule [data-kind=run]').dispatchEvent(new Event('click'))")
+    drawn(page)
+    assert page.evaluate("document.querySelector('#panel h2').textContent") == "part 0 · request 1"
+    assert lead(page) == before
 
 
 def test_a_box_says_what_people_know_of_a_node(show: Show) -> None:

@@ -269,6 +269,14 @@ def test_arrows_step_and_brackets_jump_to_key_nodes(show: Show) -> None:
     assert spoken == f"/model/layers.{second + 1}/add, Add: a cut here sends {sent}"
 
 
+def test_shift_and_an_arrow_step_where_there_is_no_cut_to_move(show: Show) -> None:
+    page = show(uncut(400))
+    page.evaluate("document.querySelector('#profile canvas').focus()")
+    for node in (1, 2):
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight", windowsVirtualKeyCode=39, modifiers=8)
+        assert panel(page)["node"] == f"{node} of 400"
+
+
 def test_tab_reaches_everything_and_enter_pins_it(show: Show) -> None:
     page = show(decoder(3))
     reached: list[str] = []

@@ -1,4 +1,4 @@
-/* ---- A layered layout: each box below all that it reads, edges through free lanes between boxes. ----
+/* A layered layout: each box below all that it reads, edges through free lanes between boxes.
    Linear in boxes and lanes: 300 boxes take 10 ms, where dagre takes half a second. */
 
 const GAP = 22; // between boxes of a layer
@@ -9,7 +9,7 @@ const SWEEPS = 12;
 /** Positions: adds x, y of its centre and top to each box, and a path to each edge; gives width and height.
  *  Boxes have `width`, `height` and `rank`, edges `from` and `to`, which are boxes. In a cycle an edge to a lower rank
  *  points up. */
-function layered(boxes, edges) {
+export function layered(boxes, edges) {
   const sorted = inOrder(boxes, edges);
   const place = new Map(sorted.map((box, i) => [box, i]));
   for (const box of sorted) Object.assign(box, { layer: 0, above: [], below: [] });
@@ -89,7 +89,7 @@ function orderLayers(layers) {
   best.layers.forEach((layer, i) => { layers[i] = layer; });
 }
 
-const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
+export const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 
 /** How many edges from a layer to the next cross: inversions, counted with a Fenwick tree. */
 function crossingsBelow(layer) {

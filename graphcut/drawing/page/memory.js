@@ -1,0 +1,83 @@
+/* What a part takes in its file and in memory, by the formulas of the planner (weighing.py, disk_size.py; a test compares).
+   Costs are `CutCosts` of cut_costs.py, completed; a part is the list of its nodes, ascending. */
+
+import { sumOf } from "./units.js";
+
+/** Costs with what follows from them: the tensors that each node reads, writes and uses. */
+export function completedCosts(costs) {
+  const [reads, writes] = [0, 1].map(() => costs.nodes.map(() => []));
+  costs.writers.forEach((writer, tensor) => {
+    if (writer >= 0) writes[writer].push(tensor);
+    for (const reader of costs.readers[tensor]) reads[reader].push(tensor);
+  });
+  const used = reads.map((read, node) => [...new Set([...read, ...writes[node]])]);
+  const [outputs, pasts, presents] = ["outputs", "pasts", "presents"].map((name) => new Set(costs[name]));
+  return { ...costs, reads, writes, used, outputs, pasts, presents, lastMemory: new Map() };
+}
+
+/** The order in which ONNX Runtime runs nodes that are listed ascending. */
+export function runOrder(costs, nodes, inside) {
+  const before = (node) => [...new Set(costs.reads[node].map((tensor) => costs.writers[tensor]))].filter((writer) => inside.has(writer));
+  const read = new Set(nodes.flatMap((node) => before(node)));
+  const stack = nodes.filter((node) => !read.has(node)).map((node) => [node, false]);
+  const seen = new Set();
+  const order = [];
+  while (stack.length) {
+    const [node, isDone] = stack.pop();
+    if (isDone) order.push(node);
+    else if (!seen.has(node)) {
+      seen.add(node);
+      stack.push([node, true], ...before(node).sort((a, b) => a - b).map((one) => [one, false]));
+    }
+  }
+  return order;
+}
+
+/** The most bytes alive at once while nodes run in this order. */
+export function peakOf(costs, order, isOwn, isKept, bytesOf) {
+  const last = new Map();
+  for (const node of order) for (const tensor of costs.used[node]) last.set(tensor, node);
+  let held = 0;
+  for (const tensor of last.keys()) if (!isOwn(tensor)) held += bytesOf(tensor);
+  let peak = held;
+  for (const node of order) {
+    for (const tensor of costs.writes[node]) held += bytesOf(tensor);
+    peak = Math.max(peak, held);
+    for (const tensor of costs.used[node]) if (last.get(tensor) === node && isOwn(tensor) && !isKept(tensor)) held -= bytesOf(tensor);
+  }
+  return peak;
+}
+
+/** What a part takes in files and in memory. */
+export function memoryOf(costs, nodes) {
+  const inside = new Set(nodes);
+  const isOwn = (tensor) => inside.has(costs.writers[tensor]);
+  const isKept = (tensor) => costs.outputs.has(tensor) || costs.readers[tensor].some((reader) => !inside.has(reader));
+  const reads = [...new Set(nodes.flatMap((node) => costs.reads[node]))].filter((tensor) => !isOwn(tensor));
+  const writes = nodes.flatMap((node) => costs.writes[node]).filter(isKept);
+  const order = runOrder(costs, nodes, inside);
+  const bytesOf = (tensor) => costs.bytes[tensor];
+  const counted = {
+    inputs: () => sumOf(reads.filter((tensor) => !costs.pasts.has(tensor)), bytesOf),
+    cache: () => sumOf([...reads.filter((tensor) => costs.pasts.has(tensor)), ...writes.filter((tensor) => costs.presents.has(tensor))], bytesOf),
+    activations: () => peakOf(costs, order, isOwn, isKept, (tensor) => (isOwn(tensor) && !costs.presents.has(tensor) ? bytesOf(tensor) : 0)),
+  };
+  const written_bytes = costs.part + sumOf(nodes, (node) => costs.nodes[node])
+    + sumOf([...reads, ...writes], (tensor) => costs.declared[tensor]) - sumOf(writes, (tensor) => costs.listed[tensor])
+    + sumOf(costs.shared, ([bytes, users]) => (users.some((node) => inside.has(node)) ? bytes : 0));
+  return {
+    written_bytes,
+    need_bytes: written_bytes + sumOf(costs.counting, (what) => counted[what]()),
+    activation_bytes: peakOf(costs, order, isOwn, isKept, bytesOf),
+    is_exact: nodes.every((node) => costs.used[node].every((tensor) => costs.exact[tensor])),
+  };
+}
+
+/** The memory of parts. Kept for the next cuts: a cut that moves changes two parts. */
+export function memoryOfAll(costs, parts) {
+  costs.lastMemory = new Map(parts.map((nodes) => {
+    const key = nodes.join();
+    return [key, costs.lastMemory.get(key) ?? memoryOf(costs, nodes)];
+  }));
+  return [...costs.lastMemory.values()];
+}

@@ -1,0 +1,105 @@
+/* Starts the page, and watches what concerns all of it: theme, keys, size, print. */
+
+import { startAddress } from "./address.js";
+import { toggleCut } from "./cuts.js";
+import { $, letKeysScroll } from "./elements.js";
+import { enterGraph, startGraph } from "./graph.js";
+import { startMatrix } from "./matrix.js";
+import { drawRows, startNodes } from "./node_list.js";
+import { startPanel, unpin } from "./panel.js";
+import { selectKey, startProfile } from "./profile.js";
+import { drawProfile } from "./profile_drawing.js";
+import { cutter, profile, started } from "./scene.js";
+import { startBalance, startCutPoints, startDetails, startMap, startOtherPlans, startSchedule, startSentences } from "./sections.js";
+import { state } from "./state.js";
+import { startPictures } from "./things.js";
+import { startCutting } from "./your_cuts.js";
+
+const wantsDark = matchMedia("(prefers-color-scheme: dark)");
+const root = document.documentElement;
+
+function switchTheme() {
+  const dark = (root.dataset.theme ?? (wantsDark.matches ? "dark" : "light")) === "dark";
+  root.dataset.theme = dark ? "light" : "dark";
+  drawProfile();
+}
+
+function watchKeys() {
+  const dialog = $("#keys");
+  $("#theme").addEventListener("click", switchTheme);
+  $("#help").addEventListener("click", () => dialog.showModal());
+  const keys = { t: switchTheme, "?": () => dialog.showModal(), Escape: unpin };
+  if (profile) {
+    keys["/"] = () => $("#search").focus();
+    // With or without a modifier: on many keyboards these two need AltGr.
+    keys["["] = () => selectKey(-1);
+    keys["]"] = () => selectKey(1);
+    keys.g = enterGraph;
+    if (cutter) keys.c = () => { if (state.at !== null) toggleCut(state.at); };
+  }
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.matches("input, textarea");
+    if (dialog.open || !(event.key in keys) || (isTyping && event.key !== "Escape")) return;
+    if ((event.ctrlKey || event.metaKey) && !"[]".includes(event.key)) return;
+    event.preventDefault();
+    if (isTyping) event.target.blur();
+    keys[event.key]();
+  });
+}
+
+/** Draws again when the width changes; a frame of a notebook gets its width only after the script has run. */
+function watchSize() {
+  let drawnWidth = 0;
+  let request = 0;
+  new ResizeObserver(() => {
+    if ($("main").clientWidth === drawnWidth) return;
+    cancelAnimationFrame(request);
+    request = requestAnimationFrame(() => {
+      drawnWidth = $("main").clientWidth;
+      drawProfile();
+      drawRows();
+      letKeysScroll();
+    });
+  }).observe($("main"));
+  wantsDark.addEventListener("change", drawProfile);
+}
+
+/** Prints the light theme: canvases have to be drawn again for it. */
+function watchPrint() {
+  let before;
+  window.addEventListener("beforeprint", () => {
+    before = root.dataset.theme;
+    root.dataset.theme = "light";
+    drawProfile();
+  });
+  window.addEventListener("afterprint", () => {
+    if (before === undefined) delete root.dataset.theme;
+    else root.dataset.theme = before;
+    drawProfile();
+  });
+}
+
+$(".tools").hidden = false;
+startPictures();
+startMap();
+startSchedule();
+startMatrix();
+startCutting();
+startProfile();
+startBalance();
+startCutPoints();
+startSentences("recomputed");
+startSentences("reasons");
+startOtherPlans();
+startDetails();
+startNodes();
+startPanel();
+drawProfile();
+drawRows();
+watchKeys();
+watchSize();
+watchPrint();
+startAddress();
+root.dataset.milliseconds = Math.round((performance.now() - started) * 10) / 10;
+root.dataset.ready = "yes";
+await startGraph();

@@ -1,0 +1,75 @@
+/* The geometry of the cut profile. A view has the nodes `from` to `to`, and `log`, whether its scale is logarithmic. */
+
+export const PLOT = { left: 74, right: 12, top: 30, bottom: 52, height: 300 };
+
+/** How many nodes there are in a pixel of a canvas of some width. */
+export const nodesPerPixel = ({ from, to }, width) => (to - from) / (width - PLOT.left - PLOT.right);
+
+/** The view from one node to another, at least 8 wide where there are so many. */
+export function zoomed(from, to, all) {
+  const width = Math.min(all, Math.max(8, to - from));
+  const start = Math.max(0, Math.min(all - width, Math.round(from)));
+  return { from: start, to: Math.min(all, start + Math.round(width)) };
+}
+
+/** The lowest and the highest value in each pixel column. */
+export function envelope(values, view, pixels) {
+  const low = new Float64Array(pixels);
+  const high = new Float64Array(pixels);
+  const each = (view.to - view.from) / pixels;
+  for (let x = 0; x < pixels; x += 1) {
+    const a = Math.min(view.to - 1, Math.floor(view.from + x * each));
+    const b = Math.max(a + 1, Math.min(view.to, Math.floor(view.from + (x + 1) * each)));
+    low[x] = Infinity;
+    for (let i = a; i < b; i += 1) {
+      if (values[i] < low[x]) low[x] = values[i];
+      if (values[i] > high[x]) high[x] = values[i];
+    }
+  }
+  return { low, high };
+}
+
+/** The scale from bytes to a height on the canvas. */
+export function scaleFor(high, isLog) {
+  let most = 1;
+  for (const value of high) if (value > most) most = value;
+  const room = PLOT.height - PLOT.top - PLOT.bottom;
+  const base = PLOT.height - PLOT.bottom;
+  if (!isLog) return { most, y: (bytes) => base - (room * bytes) / (most * 1.05) };
+  return { most, y: (bytes) => base - (room * Math.log2(1 + bytes / 64)) / Math.log2(1 + (most * 2) / 64) };
+}
+
+/** The bytes at which there are lines: a few powers of two, or of four if the scale is logarithmic. */
+export function gridLines(most, isLog) {
+  if (isLog) {
+    const lines = [];
+    for (let bytes = 64; bytes <= most * 2; bytes *= 4) lines.push(bytes);
+    const every = Math.ceil(lines.length / 6);
+    return lines.filter((_, i) => (lines.length - 1 - i) % every === 0);
+  }
+  let step = 1;
+  while (most / step > 5) step *= 2;
+  return Array.from({ length: Math.floor((most * 1.05) / step) }, (_, i) => step * (i + 1));
+}
+
+/** The node at an x on the canvas; if several are within two pixels, the cheapest. */
+export function nodeAt(values, view, x, width) {
+  const each = nodesPerPixel(view, width);
+  const exact = view.from + (x - PLOT.left) * each - 1;
+  const inside = (index) => Math.max(view.from, Math.min(view.to - 1, Math.round(index)));
+  let best = inside(exact);
+  if (each < 1) return best;
+  for (let i = inside(exact - 2 * each); i <= inside(exact + 2 * each); i += 1) if (values[i] < values[best]) best = i;
+  return best;
+}
+
+/** The cut whose line is at most `pixels` from x; null if there is none. */
+export function cutNear(cuts, view, x, pixels, width) {
+  const off = (cut) => Math.abs(PLOT.left + (cut + 1 - view.from) / nodesPerPixel(view, width) - x);
+  const near = [...cuts].sort((a, b) => off(a) - off(b))[0];
+  return near !== undefined && off(near) <= pixels ? near : null;
+}
+
+/** The key node after a node, or before it if `direction` is negative; undefined if there is none. */
+export const nextKey = (keys, at, direction) =>
+  (direction > 0 ? keys.find((key) => key > at) : keys.findLast((key) => key < at));

@@ -1,0 +1,151 @@
+/* The cut profile: what one can do with it by pointer and by keys, and its table. */
+
+import { aliveAt, moveCut, sentBy, shownCuts } from "./cuts.js";
+import { $, html, onKeys } from "./elements.js";
+import { select } from "./panel.js";
+import { PLOT, cutNear, nextKey, nodeAt, nodesPerPixel, zoomed } from "./plot.js";
+import { canvas, drawProfile, shown, view } from "./profile_drawing.js";
+import { cutter, isRanked, profile, scene } from "./scene.js";
+import { state, when } from "./state.js";
+import { MAX_ROWS, asTable, table } from "./tables.js";
+import { count, grouped } from "./units.js";
+
+const zoom = (from, to) => Object.assign(view, zoomed(from, to, profile.nodes.length));
+const nodeUnder = (x) => nodeAt(shown(), view, x, canvas.clientWidth);
+const cutUnder = (x, pixels) => (cutter ? cutNear(shownCuts(), view, x, pixels, canvas.clientWidth) : null);
+
+/** Brings the chosen node in sight. */
+function showChosen() {
+  const { at } = state;
+  if (at < view.from || at >= view.to) {
+    const half = (view.to - view.from) / 2;
+    zoom(at - half, at + half);
+  }
+  drawProfile();
+  const key = profile.isKey[at] ? ", key node" : "";
+  canvas.setAttribute("aria-valuenow", at + 1);
+  canvas.setAttribute("aria-valuetext", `${profile.nodes[at]}, ${profile.ops[at]}${key}: a cut here sends ${sentBy(at)}`);
+}
+
+/** Chooses the next key node, or the one before if `direction` is negative. */
+export function selectKey(direction) {
+  const next = nextKey(profile.keys, state.at ?? (direction > 0 ? -1 : profile.nodes.length), direction);
+  if (next !== undefined) select(next);
+}
+
+const LARGE = 20000; // what cuts cost is not computed in each frame for more nodes
+
+let resting = 0;
+
+function startDrag({ button, offsetX, pointerType, pointerId }) {
+  if (button !== 0) return;
+  state.drag = { start: offsetX, end: offsetX, cut: cutUnder(offsetX, pointerType === "mouse" ? 5 : 16) };
+  canvas.setPointerCapture(pointerId);
+}
+
+function drag({ offsetX }) {
+  const { drag } = state;
+  if (!drag) return canvas.classList.toggle("moves", cutUnder(offsetX, 5) !== null);
+  if (drag.cut === null) {
+    drag.end = offsetX;
+    return drawProfile();
+  }
+  const node = nodeUnder(offsetX);
+  drag.move = () => { if (node !== drag.cut && moveCut(drag.cut, node)) drag.cut = node; };
+  clearTimeout(resting);
+  if (profile.nodes.length < LARGE) return drag.move();
+  state.at = node; // its figures follow when the pointer rests
+  resting = setTimeout(drag.move, 100);
+  return drawProfile();
+}
+
+/** Moves a cut, chooses a node, or zooms to the nodes between the ends of a longer way. */
+function endDrag() {
+  const { drag } = state;
+  if (!drag) return;
+  const [low, high] = [drag.start, drag.end].sort((a, b) => a - b);
+  clearTimeout(resting);
+  drag.move?.();
+  state.drag = null;
+  if (drag.cut !== null) return select(drag.cut);
+  if (high - low < 5) return select(nodeUnder(high));
+  const each = nodesPerPixel(view, canvas.clientWidth);
+  zoom(view.from + (low - PLOT.left) * each, view.from + (high - PLOT.left) * each);
+  return drawProfile();
+}
+
+function cancelDrag() {
+  clearTimeout(resting);
+  state.drag = null;
+  drawProfile();
+}
+
+function resetZoom() {
+  zoom(0, profile.nodes.length);
+  drawProfile();
+}
+
+function zoomBy(factor) {
+  const middle = state.at ?? (view.from + view.to) / 2;
+  const half = ((view.to - view.from) * factor) / 2;
+  zoom(middle - half, middle + half);
+  drawProfile();
+}
+
+function toggle(name) {
+  $(`#${name}`).addEventListener("click", () => {
+    view[name] = !view[name];
+    $(`#${name}`).setAttribute("aria-pressed", view[name]);
+    drawProfile();
+  });
+}
+
+function profileTable() {
+  const why = new Map(profile.keys.map((key) => [key, "key node"]));
+  for (const option of profile.cut_options) why.set(option.nodes_before - 1, option.is_key ? "key node, cut point" : "cut point");
+  for (const cut of profile.cuts) why.set(cut, "cut");
+  const rows = [...why].sort(([a], [b]) => a - b);
+  const few = rows.length > MAX_ROWS ? `The first ${grouped(MAX_ROWS)} of ${grouped(rows.length)} rows. ` : "";
+  return [html("p", { class: "lead", text: `${few}All nodes are in the list at the end of the page.` }), table("cuts, cut points and key nodes", [
+    ["after node", "name mono", ([index]) => profile.nodes[index]],
+    ["number", "number", ([index]) => grouped(index + 1)],
+    ["bytes", "number", ([index]) => aliveAt(index)],
+    ["tensors", "number", ([index]) => grouped(profile.tensors[index])],
+    ["kind", "", ([, what]) => what],
+  ], rows.slice(0, MAX_ROWS))];
+}
+
+export function startProfile() {
+  if (!profile?.nodes.length) return;
+  $("#profile").hidden = false;
+  canvas.setAttribute("aria-valuemax", profile.nodes.length);
+  canvas.setAttribute("aria-valuenow", 1);
+  canvas.setAttribute("aria-valuetext", "no node chosen");
+  $("#hide").hidden = isRanked || profile.alive.every((bytes, i) => bytes === profile.near[i]);
+  $("#profile .lead").textContent = [
+    "A cut after a node sends the bytes that are alive there. Within a pixel, the dark line is the lowest value, the pale area the highest.",
+    profile.keys.length ? `${count(profile.keys.length, "key node")} (dots and ticks).` : "",
+    shownCuts().length ? "Lines are cuts, with what crosses there." : "",
+    "Click to see what a cut there sends.",
+    scene.cards.some((card) => card.replicas) ? "Recomputed tensors count as alive here, but are not sent at the cuts." : "",
+    profile.exact.every(Boolean) ? "" : "Some sizes are unknown: ≥ marks a lower bound.",
+  ].filter(Boolean).join(" ");
+  const pointer = { pointerdown: startDrag, pointermove: drag, pointerup: endDrag, pointercancel: cancelDrag, dblclick: resetZoom };
+  for (const [event, action] of Object.entries(pointer)) canvas.addEventListener(event, action);
+  when("chosen", showChosen);
+  when("cut", drawProfile);
+  const step = (by) => select(state.at === null ? (by > 0 ? view.from : view.to - 1) : state.at + by);
+  const stepOrMove = (event, by) => {
+    if (!event.shiftKey || !moveCut(state.at, state.at + by)) return step(by);
+    return select(state.at + by);
+  };
+  onKeys(canvas, {
+    ArrowRight: (event) => stepOrMove(event, 1), ArrowLeft: (event) => stepOrMove(event, -1), PageDown: () => step(100), PageUp: () => step(-100),
+    Home: () => select(0), End: () => select(profile.nodes.length - 1),
+    "+": () => zoomBy(0.5), "-": () => zoomBy(2), Enter: () => step(0),
+  });
+  toggle("log");
+  toggle("hide");
+  $("#reset").addEventListener("click", resetZoom);
+  asTable("profile", profileTable);
+}

@@ -1,0 +1,39 @@
+/* What the page shows: the scene, from its compressed data, with what follows from it. Nothing changes it. */
+
+import { completedModel } from "./cutting.js";
+import { completedCosts } from "./memory.js";
+import { shortPart } from "./names.js";
+
+export const started = performance.now();
+
+/** What an element has as compressed JSON, in base64. */
+export async function unpacked(id) {
+  const text = atob(document.getElementById(id).textContent);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+}
+
+export const scene = await unpacked("data");
+
+/** A profile with what follows from it. */
+function completed(profile) {
+  for (const name of ["alive", "near"]) profile[name] = Float64Array.from(profile[name]); // read in each frame
+  profile.isKey = new Uint8Array(profile.nodes.length);
+  for (const key of profile.keys) profile.isKey[key] = 1;
+  profile.part_runs = [];
+  for (const part of profile.parts) {
+    const last = profile.part_runs.at(-1);
+    if (last && last[0] === part) last[1] += 1;
+    else profile.part_runs.push([part, 1]);
+  }
+  return profile;
+}
+
+export const profile = scene.profile && completed(scene.profile);
+export const cutter = scene.cut_model && completedModel(scene.cut_model);
+export const costs = cutter && scene.cut_costs && completedCosts(scene.cut_costs);
+export const names = (parts) => parts.map((part) => scene.cards[part].name).join(", ");
+export const partName = (part) => shortPart(scene.cards[part].name);
+export const isRanked = scene.cards.some((card) => card.rank !== null);
+export const kinds = scene.kinds; // for each kind of a flow what it means, and the class for its colour
