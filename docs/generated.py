@@ -61,7 +61,7 @@ def schema_of(form: str) -> dict[str, Any]:
         record["description"] = _docstring(record.get("description", ""))[0]
         config = getattr(classes[name], "__struct_config__", None)
         tag = getattr(config, "tag_field", None)
-        meanings = {tag: "the name of the format." if tag == "schema" else "the name of this record."}
+        meanings = {tag: "the name of the format." if tag == "format" else "the name of this record."}
         for field, meaning in (meanings | _meanings(classes[name])).items():
             if field in record.get("properties", {}):
                 record["properties"][field]["description"] = meaning

@@ -38,7 +38,7 @@ class ComparedTensorRecord(msgspec.Struct, frozen=True, kw_only=True):
     passes: bool  #: whether it is identical, random or within what is allowed.
 
 
-class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.report/1"):
+class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.report/1"):
     """A verification: the answer, the structural proof, and every tensor that was compared."""
 
     same: bool  #: the answer.
@@ -52,7 +52,7 @@ class VerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="s
     is_random: bool  #: whether random nodes made a difference.
 
 
-class ModelComparisonRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.comparison/1"):
+class ModelComparisonRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.comparison/1"):
     """Two models compared with each other."""
 
     same: bool  #: whether all outputs agree.
@@ -64,7 +64,7 @@ class ModelComparisonRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field
     sources: tuple[str, ...]  #: the tensors that it is computed from, which agree.
 
 
-class FileVerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.files/1"):
+class FileVerificationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.files/1"):
     """The files of a cascade compared with its manifest."""
 
     same: bool  #: whether nothing differs.

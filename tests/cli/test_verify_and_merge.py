@@ -101,7 +101,7 @@ def test_files_are_compared_without_the_model(run: Run, own_llm: Path, own_parts
     assert result.out.startswith("✗ the files are not what the manifest says\n")
     assert said in " ".join(result.out.split())
     found = json.loads(run("verify", own_parts, "--files", "--json").out)
-    assert (found["schema"], found["same"], found["objections"]) == ("graphcut.files/1", False, [said])
+    assert (found["format"], found["same"], found["objections"]) == ("graphcut.files/1", False, [said])
 
 
 def test_weights_without_digests_are_said(run: Run, own_llm: Path) -> None:
@@ -173,7 +173,7 @@ def test_two_models_are_compared_and_the_first_tensor_that_differs_is_named(run:
     assert f"the first tensor that differs: '{node}_output_0', from node '{node}'\n" in result.out
     assert "what it is computed from agrees: '/model/layers.1/post_attention_layernorm/Mul_output_0'\n" in result.out
     as_json = json.loads(run("verify", own_llm, "--against", path, "--json").out)
-    assert (as_json["schema"], as_json["same"], as_json["node"]) == ("graphcut.comparison/1", False, node)
+    assert (as_json["format"], as_json["same"], as_json["node"]) == ("graphcut.comparison/1", False, node)
     assert run("verify", own_llm, "--against", path, "--tolerance", 0.5).out.startswith("✓ the models agree\n")
     assert run("verify", own_llm, "--against", own_llm, "--optimized", "--tolerance", "1e-4").code == 0
     missing = run("verify", own_llm, "--against", own_llm, "--provider", "NoSuchProvider")

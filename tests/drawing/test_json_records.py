@@ -32,7 +32,6 @@ def documents(chain: Path, tmp_path: Path) -> dict[str, msgspec.Struct]:
     scenes = scene_of_plan(plan, analysis), scene_of_cascade(cascade, model)
     return {
         "graphcut.analysis/1": json_records.analysis_record(analysis),
-        "graphcut.planned/1": json_records.plan_record(plan, model),
         "graphcut.view/1": json_records.cascade_record(cascade),
         "graphcut.dry-run/1": json_records.dry_run_record(prepare(model, plan, tmp_path / "other")),
         "graphcut.report/1": verification_record(graphcut.verify(model, cascade)),
@@ -46,7 +45,7 @@ def test_a_document_names_its_schema_and_has_its_shape(documents: dict[str, msgs
     types = json_records.schema_types()
     for name, document in documents.items():
         text = json_records.dumps(document)
-        assert json.loads(text)["schema"] == name
+        assert json.loads(text)["format"] == name
         assert json_records.dumps(msgspec.json.decode(text, type=types[name])) == text
 
 
@@ -54,7 +53,7 @@ def test_every_document_has_a_json_schema() -> None:
     for name, record in json_records.schema_types().items():
         schema = msgspec.json.schema(record)
         definition = schema["$defs"][record.__name__]
-        assert definition["properties"]["schema"]["enum"] == [name]
+        assert definition["properties"]["format"]["enum"] == [name]
         assert definition["description"]
 
 
