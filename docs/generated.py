@@ -90,6 +90,9 @@ def _meanings(record: type) -> dict[str, str]:
             found |= _docstring(base.__doc__ or "")[1]
             comments = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
             found |= {name: " ".join(lines).strip() for (of, name), lines in comments.items() if of == base.__name__}
+            source = vars(getattr(import_module(base.__module__), base.__name__))  # a document may be made of it
+            properties = {name: one for name, one in source.items() if isinstance(one, property)}
+            found |= {name: _docstring(one.__doc__ or "")[0] for name, one in properties.items()}
     return found
 
 

@@ -17,7 +17,6 @@ from ..core.wiring import DependencyMap, Tensor
 from ..simulating.results import SimulationResult
 from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
-from .verification_records import RECORDS
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..surgery.sharding import Sharding
@@ -38,6 +37,7 @@ def _in_ascii(line: str) -> str:
 def schema_types() -> dict[str, type[msgspec.Struct]]:
     """The type of each document, by the name under its key `format`."""
     from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
+    from .verification_records import RECORDS
 
     types: list[type[msgspec.Struct]] = [AnalysisRecord, CascadeRecord, DryRunRecord, *RECORDS.values()]
     types += [Changes, SimulationRecord, ShardingRecord, BenchmarkRecord, GenerationRecord]

@@ -13,10 +13,12 @@ from graphcut import Across, Cluster, Device, Into
 from graphcut.drawing import json_records
 from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
-from graphcut.drawing.verification_records import VerificationRecord, verification_record
+from graphcut.drawing.verification_records import verification_record
 from graphcut.simulating.simulator import simulate
 from graphcut.surgery.cutting import prepare
 from graphcut.verifying.files import verify_files
+from graphcut.verifying.numerical import TensorComparison
+from graphcut.verifying.two_models import ModelComparison
 
 CLUSTER = Cluster(devices=(Device(name="a"), Device(name="b")))
 
@@ -57,8 +59,18 @@ def test_every_document_has_a_json_schema() -> None:
         assert definition["description"]
 
 
-def test_an_infinite_difference_is_null(documents: dict[str, msgspec.Struct]) -> None:
-    report = documents["graphcut.report/1"]
-    assert isinstance(report, VerificationRecord)
-    infinite = msgspec.structs.replace(report.runs[0][0], max_abs=float("inf"))
-    assert json.loads(json_records.dumps(infinite))["max_abs"] is None
+def test_an_infinite_difference_is_null() -> None:
+    infinite = TensorComparison(
+        tensor="y", is_identical=False, max_abs=float("inf"), max_rel=float("inf"), max_ulps=0, allowed=0.0
+    )
+    found = ModelComparison(common=1, runs=1, outputs=(infinite,), first=infinite, node="n", sources=())
+    record = json.loads(json_records.dumps(verification_record(found)))
+    assert record["first"] == record["outputs"][0]
+    assert (record["first"]["max_abs"], record["first"]["passes"], record["same"]) == (None, False, False)
+
+
+def test_a_verification_has_its_fields_and_its_figures(documents: dict[str, msgspec.Struct]) -> None:
+    record = json.loads(json_records.dumps(documents["graphcut.report/1"]))
+    assert (record["same"], record["is_identical"], record["first_difference"]) == (True, True, None)
+    assert (record["proof"]["holds"], record["proof"]["approximate"]) == (True, 0)
+    assert all(tensor["passes"] for run in record["runs"] for tensor in run)
