@@ -88,14 +88,6 @@ class Analysis(Product):
         return dataflow.immediate_dominators(self.digraph)
 
     @cached_property
-    def immediate_post_dominators(self) -> Mapping[int, int | None]:
-        """For each node the first other node that every path from it to an end passes: where its branches join.
-
-        None for a node from which paths lead to an end without a node in common.
-        """
-        return dataflow.immediate_dominators(self.digraph.reverse(copy=False))
-
-    @cached_property
     def articulation_points(self) -> tuple[int, ...]:
         """The nodes without which the digraph falls into more pieces, the direction of edges left aside; ascending.
 
