@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from ..analysis.cut_points import CutPoint
 from ..core.states import StatePair, sent_states
 from ..core.text import printable
 from ..core.units import count, duration, operations, size
@@ -15,7 +16,7 @@ from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
 from ..solving.recompute import Recomputed
-from .scene import Card, CutOption, Scene, totals_of
+from .scene import Card, Scene, totals_of
 
 _MAX_NAMES: Final = 6
 
@@ -109,7 +110,7 @@ def _crossing(scene: Scene) -> str:
     return f"{text}; {count(total.tensors, 'tensor')} ({size_text(total, least='at least ')}) {verb} over {skipped}."
 
 
-def cut_points_answer(best: CutOption | None, number: int) -> str:
+def cut_points_answer(best: CutPoint | None, number: int) -> str:
     """The number of cut points, and what the most balanced of the best ones costs."""
     if best is None:
         return "No cut point: fewer than two nodes depend on an input."
