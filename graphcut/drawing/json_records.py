@@ -15,7 +15,6 @@ from ..analysis.cut_points import Analysis, CutPoint
 from ..core.manifest import Cascade, Manifest
 from ..core.wiring import DependencyMap, Tensor
 from ..simulating.results import SimulationResult
-from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
@@ -39,7 +38,7 @@ def schema_types() -> dict[str, type[msgspec.Struct]]:
     from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
     from .verification_records import RECORDS
 
-    types: list[type[msgspec.Struct]] = [AnalysisRecord, CascadeRecord, DryRunRecord, *RECORDS.values()]
+    types: list[type[msgspec.Struct]] = [AnalysisRecord, CascadeRecord, *RECORDS.values()]
     types += [Changes, SimulationRecord, ShardingRecord, BenchmarkRecord, GenerationRecord]
     return {str(record.__struct_config__.tag): record for record in types}
 
@@ -128,57 +127,19 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
 
 
 class CascadeRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.view/1"):
-    """A cascade: its manifest, and the tensors between its parts."""
+    """A cascade, or one that would be written: its manifest, and the tensors between its parts."""
 
     cascade: str  #: path of the manifest.
-    manifest: Manifest  #: the manifest.
+    manifest: Manifest  #: the manifest; for a dry run without digests of weights.
     sequential: DependencyMap  #: tensors from a part to the next, by their indices.
     residual: DependencyMap  #: tensors that skip a part, by the indices of parts.
+    would_write: dict[str, int] | None = None  #: for a dry run the bytes of each file but the manifest.
 
 
-def cascade_record(cascade: Cascade) -> CascadeRecord:
+def cascade_record(cascade: Cascade, would_write: dict[str, int] | None = None) -> CascadeRecord:
     """The document of a cascade."""
-    wiring = cascade.wiring
-    return CascadeRecord(
-        cascade=str(cascade.path), manifest=cascade.manifest, sequential=wiring.sequential, residual=wiring.residual
-    )
-
-
-class PreparedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A part that would be written."""
-
-    file: str  #: its file name.
-    bytes: int  #: size of the file.
-    data: dict[str, int]  #: sizes of its data files, by name.
-    nodes: int  #: number of nodes.
-    reads: tuple[str, ...]  #: names of its input tensors.
-    writes: tuple[str, ...]  #: names of its output tensors.
-
-
-class DryRunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.dry-run/1"):
-    """The files that a split would write."""
-
-    folder: str  #: the folder of the files.
-    manifest: str  #: file name of the manifest.
-    parts: tuple[PreparedPartRecord, ...]  #: the parts.
-    bytes: int  #: bytes of all files except the manifest.
-
-
-def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
-    """The document of a split that was only prepared."""
-    parts = (
-        PreparedPartRecord(
-            file=part.name,
-            bytes=part.model.ByteSize(),
-            data={name: layout.file_bytes for name, layout in part.layouts.items()},
-            nodes=len(part.model.graph.node),
-            reads=part.block.reads,
-            writes=part.block.writes,
-        )
-        for part in prepared.parts
-    )
-    folder, total = str(prepared.folder), prepared.bytes_to_write
-    return DryRunRecord(folder=folder, manifest=prepared.manifest_name, parts=tuple(parts), bytes=total)
+    maps = {name: getattr(cascade.wiring, name) for name in ("sequential", "residual")}
+    return CascadeRecord(cascade=str(cascade.path), manifest=cascade.manifest, would_write=would_write, **maps)
 
 
 class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.sharding/1"):

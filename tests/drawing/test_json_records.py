@@ -15,7 +15,6 @@ from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.drawing.verification_records import verification_record
 from graphcut.simulating.simulator import simulate
-from graphcut.surgery.cutting import prepare
 from graphcut.verifying.files import verify_files
 from graphcut.verifying.numerical import TensorComparison
 from graphcut.verifying.two_models import ModelComparison
@@ -35,7 +34,6 @@ def documents(chain: Path, tmp_path: Path) -> dict[str, msgspec.Struct]:
     return {
         "graphcut.analysis/1": json_records.analysis_record(analysis),
         "graphcut.view/1": json_records.cascade_record(cascade),
-        "graphcut.dry-run/1": json_records.dry_run_record(prepare(model, plan, tmp_path / "other")),
         "graphcut.report/1": verification_record(graphcut.verify(model, cascade)),
         "graphcut.files/1": verification_record(verify_files(cascade)),
         "graphcut.changes/1": changes_between(*scenes),
