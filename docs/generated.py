@@ -61,7 +61,7 @@ def schema_of(form: str) -> dict[str, Any]:
         record["description"] = _docstring(record.get("description", ""))[0]
         config = getattr(classes[name], "__struct_config__", None)
         tag = getattr(config, "tag_field", None)
-        meanings = {tag: "the name of the format." if tag == "schema" else "the name of this record."}
+        meanings = {tag: "the name of the format." if tag == "format" else "the name of this record."}
         for field, meaning in (meanings | _meanings(classes[name])).items():
             if field in record.get("properties", {}):
                 record["properties"][field]["description"] = meaning
@@ -90,6 +90,9 @@ def _meanings(record: type) -> dict[str, str]:
             found |= _docstring(base.__doc__ or "")[1]
             comments = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
             found |= {name: " ".join(lines).strip() for (of, name), lines in comments.items() if of == base.__name__}
+            source = vars(getattr(import_module(base.__module__), base.__name__))  # a document may be made of it
+            properties = {name: one for name, one in source.items() if isinstance(one, property)}
+            found |= {name: _docstring(one.__doc__ or "")[0] for name, one in properties.items()}
     return found
 
 

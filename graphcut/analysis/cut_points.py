@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -32,6 +33,11 @@ class CutPoint:
     weights_after: int  #: bytes of the weights that the nodes after it read; a weight that both read counts in both.
     is_key: bool  #: whether `node` is a key node.
     module: str  #: the module of `node`.
+
+    @property
+    def tensors(self) -> int:
+        """The number of tensors alive at the cut."""
+        return len(self.boundary_tensors)
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,14 +90,6 @@ class Analysis(Product):
         return dataflow.immediate_dominators(self.digraph)
 
     @cached_property
-    def immediate_post_dominators(self) -> Mapping[int, int | None]:
-        """For each node the first other node that every path from it to an end passes: where its branches join.
-
-        None for a node from which paths lead to an end without a node in common.
-        """
-        return dataflow.immediate_dominators(self.digraph.reverse(copy=False))
-
-    @cached_property
     def articulation_points(self) -> tuple[int, ...]:
         """The nodes without which the digraph falls into more pieces, the direction of edges left aside; ascending.
 
@@ -138,23 +136,7 @@ class Analysis(Product):
         Of equal neighbours all are listed that have a node of their own to name them. A cut `At` the node sends
         `CutPoint.bytes`, or less: nodes before the cut that the named node doesn't need may go after it.
         """
-        liveness, graph, keys = self._liveness, self.model.graph, set(self.key_nodes)
-        unknown = liveness.unknown_alive()
-        alive_after = liveness.alive_after(index for index, _ in liveness.cut_points)
-        return tuple(
-            CutPoint(
-                node=graph.nodes[node].name,
-                nodes_before=index + 1,
-                boundary_tensors=tensors,
-                bytes=liveness.profile[index],
-                is_exact=unknown[index] == 0,
-                weights_before=liveness.weights_before[index],
-                weights_after=liveness.weights_after[index],
-                is_key=node in keys,
-                module=graph.nodes[node].module,
-            )
-            for (index, node), tensors in zip(liveness.cut_points, alive_after, strict=True)
-        )
+        return cut_points_of(self._liveness, set(self.key_nodes))
 
     @cached_property
     def repeat(self) -> RepeatedBlock | None:
@@ -164,6 +146,26 @@ class Analysis(Product):
     @cached_property
     def _liveness(self) -> Liveness:
         return Liveness(self.model.graph, self.model.graph.flow, self.sized.tensor_bytes)
+
+
+def cut_points_of(liveness: Liveness, keys: AbstractSet[int]) -> tuple[CutPoint, ...]:
+    """The cuts where the profile of any topological order has a local minimum; `keys` are the key nodes."""
+    graph, unknown = liveness.graph, liveness.unknown_alive()
+    alive_after = liveness.alive_after(index for index, _ in liveness.cut_points)
+    return tuple(
+        CutPoint(
+            node=graph.nodes[node].name,
+            nodes_before=index + 1,
+            boundary_tensors=tensors,
+            bytes=liveness.profile[index],
+            is_exact=unknown[index] == 0,
+            weights_before=liveness.weights_before[index],
+            weights_after=liveness.weights_after[index],
+            is_key=node in keys,
+            module=graph.nodes[node].module,
+        )
+        for (index, node), tensors in zip(liveness.cut_points, alive_after, strict=True)
+    )
 
 
 AnalysisLike = ModelLike | Analysis  #: an analysis, a model, or the path of a model.

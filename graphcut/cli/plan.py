@@ -26,7 +26,7 @@ def plan(
     from ..analysis.cut_points import analyze
     from ..drawing.scene_builders import scene_of_plan
     from ..drawing.terminal.scene import draw_scene
-    from ..planning.plan_files import save_plan
+    from ..planning.plan_files import plan_file, save_plan
 
     active = ["--cluster"] * (options.cluster is not None)
     check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--exact": "--cluster"}, active)
@@ -38,9 +38,7 @@ def plan(
     if output is not None:
         save_plan(made, opened, output)
     if as_json:
-        from ..drawing.json_records import plan_record
-
-        print_json(plan_record(made, opened))
+        print_json(plan_file(made, opened, Path()))
         return
     scene = scene_of_plan(made, analysis)
     print_(lambda console: draw_scene(scene, console, explain=explain))

@@ -142,9 +142,9 @@ def _describe(cut: PreparedFiles, *, as_json: bool) -> None:
     from ..surgery.splitting import describe
 
     if as_json:
-        from ..drawing.json_records import dry_run_record
+        from ..drawing.json_records import cascade_record
 
-        print_json(dry_run_record(cut))
+        print_json(cascade_record(cut.cascade, cut.files))
         return
     lines = [*describe(cut), f"{size(cut.bytes_to_write)} would be written; this was a dry run"]
     for line in lines:

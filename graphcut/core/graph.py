@@ -103,6 +103,10 @@ class Graph(Product):
         """The index of each node in `nodes`, by its name."""
         return {node.name: i for i, node in enumerate(self.nodes)}
 
+    def names(self, nodes: Iterable[int]) -> tuple[str, ...]:
+        """The names of nodes, in their order."""
+        return tuple(self.nodes[node].name for node in nodes)
+
     def copy_of(self, node: int) -> Node:
         """A node as parts have it that repeat it."""
         own = self.nodes[node]

@@ -92,6 +92,8 @@ def _record(scene: Scene) -> dict[str, object]:
     }
     if scene.profile is not None:
         best = [option.nodes_before for option in best_options(scene.profile)]
+        for option in record["profile"]["cut_options"]:
+            option["tensors"] = len(option.pop("boundary_tensors"))
         record["profile"] |= {"cuts": scene.cuts, "best": best, "modules": None}
     return record
 

@@ -1,4 +1,4 @@
-"""The documents that `--json` prints: msgspec records, each with a versioned name under `schema`.
+"""The documents that `--json` prints: msgspec records, each with a versioned name under `format`.
 
 `schema_types` lists them, and `msgspec.json.schema` makes the JSON schema of each. A key has the name of the attribute
 that it comes from. Infinite numbers are null, since JSON has no infinity. The keys of dependency maps are indices of
@@ -7,29 +7,17 @@ parts or of segments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..analysis.cut_points import Analysis, CutPoint
-from ..core.graph import Graph
 from ..core.manifest import Cascade, Manifest
 from ..core.tensors import Tensor
 from ..core.wiring import DependencyMap
-from ..costs.device import Device
-from ..costs.device_groups import DeviceGroup, ModeCosts, Rank
-from ..costs.matching import Coverage
-from ..loading.model import Model
-from ..planning.goals import Goal, Limits
-from ..planning.plans import Plan
-from ..planning.predictions import PartMetrics
-from ..planning.results import FrontPlan, Optimality, Reason
 from ..sharding.axes.classes import axis_classes
 from ..simulating.results import SimulationResult
-from ..surgery.splitting import PreparedFiles
 from .changes.record import Changes
-from .verification_records import RECORDS
 
 if TYPE_CHECKING:  # it loads ONNX Runtime
     from ..surgery.sharding import Sharding
@@ -48,10 +36,11 @@ def _in_ascii(line: str) -> str:
 
 
 def schema_types() -> dict[str, type[msgspec.Struct]]:
-    """The type of each document, by the name under its key `schema`."""
+    """The type of each document, by the name under its key `format`."""
     from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
+    from .verification_records import RECORDS
 
-    types: list[type[msgspec.Struct]] = [AnalysisRecord, PlanRecord, CascadeRecord, DryRunRecord, *RECORDS.values()]
+    types: list[type[msgspec.Struct]] = [AnalysisRecord, CascadeRecord, *RECORDS.values()]
     types += [Changes, SimulationRecord, ShardingRecord, BenchmarkRecord, GenerationRecord]
     return {str(record.__struct_config__.tag): record for record in types}
 
@@ -82,7 +71,7 @@ class AxisClassRecord(msgspec.Struct, frozen=True):
     blocked_by: dict[str, str]  #: the nodes that need such an axis whole, each with its operator or the reason.
 
 
-class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.analysis/1"):
+class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.analysis/1"):
     """An analysis of a model."""
 
     model: str  #: path of the model.
@@ -107,13 +96,13 @@ class AnalysisRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schem
 def analysis_record(analysis: Analysis) -> AnalysisRecord:
     """The document of an analysis."""
     model, graph, segments, repeat = analysis.model, analysis.model.graph, analysis.segments, analysis.repeat
-    blocks = () if repeat is None else tuple(_names(graph, block) for block in repeat.blocks)
+    blocks = () if repeat is None else tuple(graph.names(block) for block in repeat.blocks)
     return AnalysisRecord(
         axis_classes=tuple(
             AxisClassRecord(
                 units=one.units,
                 axes={use.tensor: layout.axis for use, layout in one.layouts.items() if use.tensor in one.weights},
-                nodes=_names(graph, one.factors),
+                nodes=graph.names(one.factors),
                 blocked_by={graph.nodes[blocker.node].name: blocker.reason for blocker in one.blockers},
             )
             for one in axis_classes(model)
@@ -126,9 +115,9 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
         inputs=tuple(model.tensors[name] for name in graph.reads),
         outputs=tuple(model.tensors[name] for name in graph.writes),
         notes=tuple(model.notes),
-        key_nodes=_names(graph, analysis.key_nodes),
-        dominators=_names(graph, analysis.dominators),
-        segments=tuple(SegmentRecord(_names(graph, one.nodes), one.reads, one.writes) for one in segments.blocks),
+        key_nodes=graph.names(analysis.key_nodes),
+        dominators=graph.names(analysis.dominators),
+        segments=tuple(SegmentRecord(graph.names(one.nodes), one.reads, one.writes) for one in segments.blocks),
         sequential=segments.wiring.sequential,
         residual=segments.wiring.residual,
         profile_bytes=tuple(analysis.profile),
@@ -137,149 +126,23 @@ def analysis_record(analysis: Analysis) -> AnalysisRecord:
     )
 
 
-def _names(graph: Graph, nodes: Iterable[int]) -> tuple[str, ...]:
-    return tuple(graph.nodes[i].name for i in nodes)
-
-
-class PlannedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A planned part."""
-
-    nodes: tuple[str, ...]  #: names of its nodes.
-    replicas: tuple[str, ...]  #: names of the nodes that it recomputes.
-    reads: tuple[str, ...]  #: names of its input tensors.
-    writes: tuple[str, ...]  #: names of its output tensors.
-    device: Device | None  #: its device; null if it has ranks, or there is no cluster.
-    ranks: tuple[Rank, ...]  #: the devices that divide its layers among them.
-    predicted: PartMetrics | None  #: its predicted metrics; null for named cuts.
-
-
-class RecomputedRecord(msgspec.Struct, frozen=True):
-    """What a part recomputes instead of receiving it."""
-
-    part: int  #: index of the part.
-    nodes: tuple[str, ...]  #: names of the nodes that it recomputes.
-    tensors: tuple[str, ...]  #: names of the tensors that it need not receive.
-    saved_bytes: int  #: bytes that it does not receive.
-    cost_s: float  #: seconds that recomputing takes.
-
-
-class PlanRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.planned/1"):
-    """A plan: its parts and the tensors between them, how good it is, and why."""
-
-    model: str  #: path of the model.
-    goal: Goal  #: the goal.
-    limits: Limits  #: its limits.
-    dims: dict[str, int]  #: the numbers that sizes were evaluated for.
-    outcome: Optimality | None  #: how good the plan is; null for named cuts.
-    gap: float | None  #: how much worse than the best plan at most: 0.02 is 2 %.
-    inside_layers: Optimality | None  #: the outcome with cuts inside layers, if it is known to be better.
-    without_limits: Optimality | None  #: the outcome without pins and nodes to avoid.
-    front: tuple[FrontPlan, ...]  #: seconds between requests and of one, of plans that trade them; cuts and devices.
-    parts: tuple[PlannedPartRecord, ...]  #: the parts.
-    sequential: DependencyMap  #: tensors from a part to the next, by their indices.
-    residual: DependencyMap  #: tensors that skip a part, by the indices of parts.
-    recomputed: tuple[RecomputedRecord, ...]  #: what parts recompute.
-    modes: tuple[ModeCosts, ...]  #: what ranks exchange, joined as planned, and in the other way.
-    reasons: tuple[Reason, ...]  #: why each cut is where it is.
-    uncounted: dict[str, int]  #: how many nodes of each operator have no known FLOPs.
-    coverage: Coverage | None  #: what of a cost model was used.
-
-
-def plan_record(plan: Plan, model: Model) -> PlanRecord:
-    """The document of a plan for `model`."""
-    graph, wiring = plan.graph, plan.partition.wiring
-    ranks = [device.ranks if isinstance(device, DeviceGroup) else () for device in plan.devices]
-    parts = (
-        PlannedPartRecord(
-            nodes=_names(graph, block.nodes),
-            replicas=_names(graph, block.replicas),
-            reads=block.reads,
-            writes=block.writes,
-            device=plan.devices[index] if plan.devices and not ranks[index] else None,
-            ranks=ranks[index] if ranks else (),
-            predicted=plan.metrics[index] if plan.metrics else None,
-        )
-        for index, block in enumerate(plan.partition.blocks)
-    )
-    return PlanRecord(
-        model=str(model.path),
-        goal=plan.goal,
-        limits=plan.limits,
-        dims=dict(plan.dims),
-        outcome=plan.outcome,
-        gap=None if plan.outcome is None else plan.outcome.gap,
-        inside_layers=plan.inside_layers,
-        without_limits=plan.unlimited,
-        front=plan.front,
-        modes=plan.modes,
-        parts=tuple(parts),
-        sequential=wiring.sequential,
-        residual=wiring.residual,
-        recomputed=tuple(
-            RecomputedRecord(one.part, _names(graph, one.nodes), one.tensors, one.saved_bytes, one.cost_s)
-            for one in plan.recomputed
-        ),
-        reasons=plan.reasons,
-        uncounted={} if plan.costs is None else dict(plan.costs.uncounted),
-        coverage=plan.coverage,
-    )
-
-
-class CascadeRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.view/1"):
-    """A cascade: its manifest, and the tensors between its parts."""
+class CascadeRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.view/1"):
+    """A cascade, or one that would be written: its manifest, and the tensors between its parts."""
 
     cascade: str  #: path of the manifest.
-    manifest: Manifest  #: the manifest.
+    manifest: Manifest  #: the manifest; for a dry run without digests of weights.
     sequential: DependencyMap  #: tensors from a part to the next, by their indices.
     residual: DependencyMap  #: tensors that skip a part, by the indices of parts.
+    would_write: dict[str, int] | None = None  #: for a dry run the bytes of each file but the manifest.
 
 
-def cascade_record(cascade: Cascade) -> CascadeRecord:
+def cascade_record(cascade: Cascade, would_write: dict[str, int] | None = None) -> CascadeRecord:
     """The document of a cascade."""
-    wiring = cascade.wiring
-    return CascadeRecord(
-        cascade=str(cascade.path), manifest=cascade.manifest, sequential=wiring.sequential, residual=wiring.residual
-    )
+    maps = {name: getattr(cascade.wiring, name) for name in ("sequential", "residual")}
+    return CascadeRecord(cascade=str(cascade.path), manifest=cascade.manifest, would_write=would_write, **maps)
 
 
-class PreparedPartRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A part that would be written."""
-
-    file: str  #: its file name.
-    bytes: int  #: size of the file.
-    data: dict[str, int]  #: sizes of its data files, by name.
-    nodes: int  #: number of nodes.
-    reads: tuple[str, ...]  #: names of its input tensors.
-    writes: tuple[str, ...]  #: names of its output tensors.
-
-
-class DryRunRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.dry-run/1"):
-    """The files that a split would write."""
-
-    folder: str  #: the folder of the files.
-    manifest: str  #: file name of the manifest.
-    parts: tuple[PreparedPartRecord, ...]  #: the parts.
-    bytes: int  #: bytes of all files except the manifest.
-
-
-def dry_run_record(prepared: PreparedFiles) -> DryRunRecord:
-    """The document of a split that was only prepared."""
-    parts = (
-        PreparedPartRecord(
-            file=part.name,
-            bytes=part.model.ByteSize(),
-            data={name: layout.file_bytes for name, layout in part.layouts.items()},
-            nodes=len(part.model.graph.node),
-            reads=part.block.reads,
-            writes=part.block.writes,
-        )
-        for part in prepared.parts
-    )
-    folder, total = str(prepared.folder), prepared.bytes_to_write
-    return DryRunRecord(folder=folder, manifest=prepared.manifest_name, parts=tuple(parts), bytes=total)
-
-
-class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.sharding/1"):
+class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.sharding/1"):
     """A sharded model."""
 
     path: str  #: the .onnx file.
@@ -314,7 +177,7 @@ def sharding_record(sharding: Sharding) -> ShardingRecord:
     )
 
 
-class SimulationRecord(SimulationResult, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.simulated/1"):
+class SimulationRecord(SimulationResult, frozen=True, kw_only=True, tag_field="format", tag="graphcut.simulated/1"):
     """A simulation of `source`, which is a plan file or a cascade."""
 
     source: str  #: the plan file or cascade.

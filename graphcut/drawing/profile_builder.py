@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from ..analysis.cut_points import CutPoint, cut_points_of
 from ..analysis.liveness import Liveness
 from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
 from ..core.tensors import TensorBytes
-from .scene import CutOption, CutProfile, ModulePath
+from .scene import CutProfile, ModulePath
 
 _SHARES: Final = 8
 
@@ -45,34 +46,17 @@ def build_profile(
         weights=tuple(liveness.weights_before),
         keys=tuple(sorted(liveness.index[node] for node in key_nodes)),
         parts=tuple(part[node] for node in order) if len(rows) > 1 else (),
-        cut_options=tuple(_cut_options(liveness, key_nodes, tensors, unknown)),
+        cut_options=cut_points_of(liveness, key_nodes),
     )
 
 
-def _cut_options(
-    liveness: Liveness, keys: AbstractSet[int], tensors: Sequence[int], unknown: Sequence[int]
-) -> Iterable[CutOption]:
-    for index, node in liveness.cut_points:
-        yield CutOption(
-            node=liveness.graph.nodes[node].name,
-            nodes_before=index + 1,
-            bytes=liveness.profile[index],
-            is_exact=unknown[index] == 0,
-            tensors=tensors[index],
-            weights_before=liveness.weights_before[index],
-            weights_after=liveness.weights_after[index],
-            is_key=node in keys,
-            module=liveness.graph.nodes[node].module,
-        )
-
-
-def best_options(profile: CutProfile) -> list[CutOption]:
+def best_options(profile: CutProfile) -> list[CutPoint]:
     """The cheapest cut point in each eighth of the model; the first of equal ones.
 
     Nodes and weights count alike for an eighth: the share of the weights alone means nothing where nodes compute them.
     """
     nodes, weight_bytes = len(profile.nodes), profile.weights[-1] if profile.weights else 0
-    best: dict[int, CutOption] = {}
+    best: dict[int, CutPoint] = {}
     for option in profile.cut_options:
         share = int(_SHARES * (option.nodes_before / nodes + option.weights_before / (weight_bytes + 1)) / 2)
         if share not in best or option.bytes < best[share].bytes:
@@ -80,7 +64,7 @@ def best_options(profile: CutProfile) -> list[CutOption]:
     return [best[share] for share in sorted(best)]
 
 
-def most_balanced(options: Sequence[CutOption]) -> CutOption | None:
+def most_balanced(options: Sequence[CutPoint]) -> CutPoint | None:
     """The cut point with the most equal weights on both sides; None for no options."""
     return min(options, key=lambda one: (abs(one.weights_before - one.weights_after), one.bytes), default=None)
 

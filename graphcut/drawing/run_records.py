@@ -9,7 +9,7 @@ from ..core.manifest import Cascade
 from ..workers.run_log import RunLog
 
 
-class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="schema", tag="graphcut.benchmark/1"):
+class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="format", tag="graphcut.benchmark/1"):
     """The results of the ways to run a model."""
 
     ways: tuple[WayResult, ...]  #: one result for each way.
@@ -41,7 +41,7 @@ class DeathRecord(msgspec.Struct, frozen=True):
     why: str  #: why it ended.
 
 
-class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.generation/1"):
+class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.generation/1"):
     """Generated sequences; `tokens_per_s` is the rate after the first token, null if there is only one."""
 
     sequences: tuple[SequenceRecord, ...]  #: one for each prompt.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Final, Literal
 
+from ..analysis.cut_points import CutPoint
 from .cut_costs import CutCosts
 from .cut_model import CutModel
 from .schedule import Schedule
@@ -115,21 +116,6 @@ class BoundaryTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class CutOption:
-    """A cheap cut point: a local minimum of the cut profile."""
-
-    node: str  #: the node before the cut; naming it in `--at-nodes` cuts there.
-    nodes_before: int  #: number of nodes before the cut.
-    bytes: int  #: size of the tensors that cross there.
-    is_exact: bool  #: whether all sizes are known; otherwise `bytes` is a lower bound.
-    tensors: int  #: number of tensors that cross there.
-    weights_before: int  #: bytes of weights that the nodes before the cut read.
-    weights_after: int  #: bytes of weights that the nodes after the cut read.
-    is_key: bool  #: whether the node is a key node.
-    module: str  #: the module of the node.
-
-
-@dataclass(frozen=True, slots=True)
 class CutProfile:
     """Bytes alive after each node, in a topological order: part by part if the model is cut, else that of the graph.
 
@@ -149,7 +135,7 @@ class CutProfile:
     weights: tuple[int, ...]  #: bytes of weights that the nodes up to each one read, each weight once.
     keys: tuple[int, ...]  #: indices of the key nodes, ascending.
     parts: tuple[int, ...]  #: index of each node's part, ascending; empty if the model is not cut.
-    cut_options: tuple[CutOption, ...]  #: the cheap cut points, in order.
+    cut_options: tuple[CutPoint, ...]  #: the cheap cut points, in order.
 
     @property
     def cuts(self) -> tuple[int, ...]:

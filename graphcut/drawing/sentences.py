@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from ..analysis.cut_points import CutPoint
 from ..core.states import StatePair, sent_states
 from ..core.text import printable
 from ..core.units import count, duration, operations, size
@@ -14,7 +15,7 @@ from ..loading.model import Model, Sizes
 from ..planning.goals import Across, At, Goal, Heads, Into, Within
 from ..planning.plans import Plan
 from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
-from .scene import Card, CutOption, Scene, totals_of
+from .scene import Card, Scene, totals_of
 
 _MAX_NAMES: Final = 6
 
@@ -108,7 +109,7 @@ def _crossing(scene: Scene) -> str:
     return f"{text}; {count(total.tensors, 'tensor')} ({size_text(total, least='at least ')}) {verb} over {skipped}."
 
 
-def cut_points_answer(best: CutOption | None, number: int) -> str:
+def cut_points_answer(best: CutPoint | None, number: int) -> str:
     """The number of cut points, and what the most balanced of the best ones costs."""
     if best is None:
         return "No cut point: fewer than two nodes depend on an input."
@@ -193,7 +194,7 @@ def percent(share: float) -> str:
 
 def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:
     """What the parts, called `names`, recompute; parts that recompute the same tensors share a sentence."""
-    alike: dict[tuple[tuple[int, ...], tuple[str, ...], int, float], list[str]] = {}
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...], int, float], list[str]] = {}
     for one in plan.recomputed:
         alike.setdefault((one.nodes, one.tensors, one.saved_bytes, one.cost_s), []).append(names[one.part])
     for (nodes, tensors, saved_bytes, cost_s), parts in alike.items():

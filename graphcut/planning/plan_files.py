@@ -14,6 +14,7 @@ from ..core.atomic_files import replacing, write_errors
 from ..core.errors import GraphcutError, RecordError, UsageError
 from ..core.graph import Graph, partition
 from ..core.manifest import read_record
+from ..core.wiring import DependencyMap
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, ModeCosts, Rank
 from ..costs.matching import Coverage
@@ -21,6 +22,7 @@ from ..costs.tables import CostRow, CostTable
 from ..costs.weighing import weigh
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
+from ..solving.instance import Parts
 from ..solving.recompute import Recomputed
 from .goals import Across, At, Goal, Limits
 from .node_names import guess
@@ -31,36 +33,28 @@ from .results import FrontPlan, Optimality, Reason
 
 FORMAT: Final = "graphcut.plan/1"
 
-_PLANNED: Final = ("outcome", "inside_layers", "unlimited", "front", "modes", "reasons", "coverage")
+_PLANNED: Final = ("outcome", "inside_layers", "unlimited", "front", "modes", "reasons", "recomputed", "coverage")
 """What a plan says that no longer holds once its file is edited; fields of `Plan` and of `PlanFile`."""
-
-
-class RecomputedNodes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a part computes instead of receiving it: `Recomputed` with names of nodes."""
-
-    #: the names of the nodes that it runs for that. One that no other part needs is its own, not repeated.
-    nodes: tuple[str, ...]
-    tensors: tuple[str, ...]  #: what it need not receive.
-    saved_bytes: int  #: bytes that it receives less.
-    cost_s: float  #: seconds that it runs longer.
 
 
 class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One part of a plan."""
 
     nodes: tuple[str, ...]  #: the names of its nodes.
-    repeats: tuple[str, ...] = ()  #: the names of nodes of other parts that it runs as well.
+    #: the names of the nodes that other parts may have too: nodes of earlier parts that it runs as well, and constant
+    #: nodes, which a replay adds by itself.
+    replicas: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()  #: names of its input tensors; a replay divides the graph anew.
+    writes: tuple[str, ...] = ()  #: names of its output tensors, likewise.
     device: Device | None = None  #: the device that runs it; None if it has ranks, or the plan is for no devices.
     ranks: tuple[Rank, ...] = ()  #: the devices that divide its layers among them.
     predicted: PartMetrics | None = None  #: its predicted metrics; a replay computes them anew if the file was edited.
-    #: what it saves by nodes that other parts run as well; computed anew likewise.
-    recomputed: RecomputedNodes | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a plan file."""
+    """A plan as a document: the content of a plan file, and what `plan --json` prints."""
 
-    format: Literal["graphcut.plan/1"]  #: `graphcut.plan/1`.
+    format: Literal["graphcut.plan/1"] = FORMAT  #: `graphcut.plan/1`.
     model: str  #: the path of the model, relative to the folder of the plan file.
     graph: str  #: digest of its graph, without weights.
     goal: Goal  #: what the plan is for.
@@ -68,74 +62,76 @@ class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     #: the sizes of symbolic dimensions that it was made for, in the order in which they are reported.
     dims: dict[str, int]
     assumed: tuple[str, ...] = ()  #: those in `dims` that nobody gave.
-    #: digest of all of the above, of the cost model, and of the parts as planned. If it no longer matches, the file was
-    #: edited, and the following fields do not hold.
+    #: digest of all else. If it no longer matches, the file was edited: a replay takes what the plan is (its goal,
+    #: limits, dims, cost model, and the nodes, replicas and devices of its parts), and computes the rest anew.
     planned: str = ""
-    outcome: Optimality | None  #: how good the plan is.
+    outcome: Optimality | None  #: how good the plan is; None for named cuts.
+    gap: float | None = None  #: how much worse than the best plan at most: 0.02 is 2 %.
     inside_layers: Optimality | None = None  #: the same with cuts inside layers, if it is known to be better.
     unlimited: Optimality | None = None  #: the same without pins and nodes to avoid.
     front: tuple[FrontPlan, ...] = ()  #: the Pareto front of seconds between two requests, and of one.
     modes: tuple[ModeCosts, ...] = ()  #: what ranks exchange, joined as planned, and in the other way.
     reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
+    recomputed: tuple[Recomputed, ...] = ()  #: what parts compute instead of receiving it.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
+    uncounted: dict[str, int] = {}  #: how many nodes of each operator have no known FLOPs.
     parts: tuple[PlannedPart, ...]  #: in an order in which they can run. To move a node, move its name.
+    sequential: DependencyMap = {}  #: tensors from a part to the next, by the indices of parts.
+    residual: DependencyMap = {}  #: tensors that skip a part, by the indices of parts.
     cost_model: tuple[CostRow, ...] = ()  #: the rows of the cost model that it was made with, if one was given.
 
     @property
     def digest(self) -> str:
         """What `planned` is if nobody edited the file. The order in which a part names its nodes means nothing."""
-        parts = [(sorted(part.nodes), sorted(part.repeats), part.ranks or part.device) for part in self.parts]
-        content = (self.model, self.graph, self.goal, self.limits, self.dims, self.cost_model, parts)
-        return f"sha256:{hashlib.sha256(msgspec.json.encode(content, order='deterministic')).hexdigest()}"
+        parts = (
+            changed(part, nodes=tuple(sorted(part.nodes)), replicas=tuple(sorted(part.replicas))) for part in self.parts
+        )
+        content = changed(self, planned="", parts=tuple(parts))
+        return f"sha256:{hashlib.sha256(msgspec.json.encode(content)).hexdigest()}"
 
 
 def save_plan(made: Plan, model: Model, path: str | Path) -> None:
-    """Write a plan for `model` to `path`; the same bytes for the same plan. An existing file is replaced.
+    """Write a plan of `model` to a file; the same plan gives the same bytes.
 
     Raises:
         GraphcutError: the file can't be written.
     """
     path = Path(path)
-    record = PlanFile(
-        format=FORMAT,
-        model=model.path_from(path.parent),
-        graph=graph_digest(model.proto),
-        goal=made.goal,
-        limits=made.limits,
-        dims=dict(made.dims),
-        assumed=tuple(name for name in made.dims if name not in model.dims),
-        parts=tuple(_parts(made)),
-        cost_model=made.table.rows if made.table else (),
-        **{name: getattr(made, name) for name in _PLANNED},
-    )
-    record = changed(record, planned=record.digest)
-    text = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"  # dims stay in their order
-    with write_errors(path), replacing(path) as new:
+    text = msgspec.json.format(msgspec.json.encode(plan_file(made, model, path.parent)), indent=1) + b"\n"
+    with write_errors(path), replacing(path) as new:  # dims stay in their order
         new.write_bytes(text)
 
 
-def _parts(made: Plan) -> Iterable[PlannedPart]:
-    def names(nodes: Iterable[int]) -> tuple[str, ...]:
-        return tuple(made.graph.nodes[node].name for node in nodes)
+def plan_file(made: Plan, model: Model, folder: Path) -> PlanFile:
+    """A plan of `model` as a document, for a file in `folder`."""
+    record = PlanFile(
+        model=model.path_from(folder),
+        graph=graph_digest(model.proto),
+        dims=dict(made.dims),
+        assumed=tuple(name for name in made.dims if name not in model.dims),
+        gap=None if made.outcome is None else made.outcome.gap,
+        uncounted={} if made.costs is None else dict(made.costs.uncounted),
+        parts=tuple(_parts(made)),
+        sequential=made.partition.wiring.sequential,
+        residual=made.partition.wiring.residual,
+        cost_model=made.table.rows if made.table else (),
+        **{name: getattr(made, name) for name in ("goal", "limits", *_PLANNED)},
+    )
+    return changed(record, planned=record.digest)
 
-    recomputed = {
-        one.part: RecomputedNodes(
-            nodes=names(one.nodes), tensors=one.tensors, saved_bytes=one.saved_bytes, cost_s=one.cost_s
-        )
-        for one in made.recomputed
-    }
-    seen: set[int] = set()
-    for i, nodes in enumerate(made.parts):
+
+def _parts(made: Plan) -> Iterable[PlannedPart]:
+    for i, block in enumerate(made.partition.blocks):
         device = made.devices[i] if made.devices else None
         yield PlannedPart(
-            nodes=names(node for node in nodes if node not in seen),
-            repeats=names(node for node in nodes if node in seen),
+            nodes=made.graph.names(block.nodes),
+            replicas=made.graph.names(block.replicas),
+            reads=block.reads,
+            writes=block.writes,
             device=None if isinstance(device, DeviceGroup) else device,
             ranks=device.ranks if isinstance(device, DeviceGroup) else (),
             predicted=made.metrics[i] if made.metrics else None,
-            recomputed=recomputed.get(i),
         )
-        seen.update(nodes)
 
 
 def read_plan(path: str | Path) -> PlanFile:
@@ -164,8 +160,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
             f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.path.name}: the graphs differ",
             hint=f"plan this model, such as with `Into({len(record.parts)})`",
         )
-    parts = tuple(tuple(sorted({*_indices(model.graph, (*part.nodes, *part.repeats), path)})) for part in record.parts)
-    _check(model.graph, record.parts, parts, path)
+    parts = _checked_parts(model.graph, record.parts, path)
     made = Plan(
         record.goal,
         model.graph,
@@ -180,7 +175,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     if isinstance(made.goal, At):
         return made
     made = with_metrics(analysis, made, weigh(model, made.dims))
-    return _as_planned(made, record, path) if record.planned == record.digest else made
+    return _as_planned(made, record) if record.planned == record.digest else made
 
 
 def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
@@ -198,43 +193,30 @@ def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
     return devices if any(part.device or part.ranks for part in record.parts) else ()
 
 
-def _as_planned(made: Plan, record: PlanFile, path: str | Path) -> Plan:
+def _as_planned(made: Plan, record: PlanFile) -> Plan:
     metrics = tuple(part.predicted for part in record.parts if part.predicted is not None)
-    recomputed = (
-        Recomputed(i, tuple(_indices(made.graph, one.nodes, path)), one.tensors, one.saved_bytes, one.cost_s)
-        for i, one in enumerate(part.recomputed for part in record.parts)
-        if one is not None
-    )
-    return replace(
-        made,
-        metrics=metrics if len(metrics) == len(record.parts) else made.metrics,
-        recomputed=tuple(recomputed),
-        **{name: getattr(record, name) for name in _PLANNED},
-    )
+    return replace(made, metrics=metrics, **{name: getattr(record, name) for name in _PLANNED})
 
 
-def _indices(graph: Graph, names: Iterable[str], path: str | Path) -> list[int]:
-    found = []
-    for name in names:
-        if name not in graph.node_index:
-            raise UsageError(
-                f"{path} names the node {name!r}, which the model does not have",
-                hint=f"{guess(graph, name)}names are those of the model",
-            )
-        found.append(graph.node_index[name])
-    return found
-
-
-def _check(graph: Graph, planned: Sequence[PlannedPart], parts: Sequence[Sequence[int]], path: str | Path) -> None:
-    """Every flowing node has one home, which is before the parts that repeat it, and the parts can run in order."""
-    homes: dict[str, int] = {}
+def _checked_parts(graph: Graph, planned: Sequence[PlannedPart], path: str | Path) -> Parts:
+    """The flowing nodes of each part. Each has one home, before the parts that repeat it; they can run in order."""
+    index, homes = graph.node_index, dict[str, int]()
     for i, part in enumerate(planned):
+        unknown = next((name for name in (*part.nodes, *part.replicas) if name not in index), None)
+        if unknown is not None:
+            raise UsageError(
+                f"{path} names the node {unknown!r}, which the model does not have",
+                hint=f"{guess(graph, unknown)}names are those of the model",
+            )
         for name in part.nodes:
+            if graph.nodes[index[name]].is_constant:
+                raise UsageError(f"{path}: {name!r} is a constant, which every part has", hint="take its name out")
             if name in homes:
                 where = f"twice in part {i}" if homes[name] == i else f"in parts {homes[name]} and {i}"
                 raise UsageError(f"{path}: node {name!r} is {where}", hint="name it once")
             homes[name] = i
-        unknown = next((name for name in part.repeats if homes.get(name, i) >= i), None)
+        repeated = (name for name in part.replicas if not graph.nodes[index[name]].is_constant)
+        unknown = next((name for name in repeated if homes.get(name, i) >= i), None)
         if unknown is not None:
             raise UsageError(
                 f"{path}: part {i} repeats {unknown!r}, which no part before it holds", hint="move it to 'nodes'"
@@ -244,10 +226,10 @@ def _check(graph: Graph, planned: Sequence[PlannedPart], parts: Sequence[Sequenc
     missing = next((graph.nodes[i].name for i in graph.flow if graph.nodes[i].name not in homes), None)
     if missing is not None:
         raise UsageError(f"{path}: node {missing!r} is in no part", hint="put its name among the nodes of one")
-    constant = next((name for name in homes if graph.nodes[graph.node_index[name]].is_constant), None)
-    if constant is not None:
-        raise UsageError(f"{path}: {constant!r} is a constant, which every part has", hint="take its name out")
+    flowing = set(graph.flow)
+    parts = tuple(tuple(sorted(flowing & {index[n] for n in (*part.nodes, *part.replicas)})) for part in planned)
     try:
         partition(graph, parts)
     except GraphcutError as error:
         raise UsageError(f"{path}: these parts can't run in this order: {error}", hint="move a node back") from None
+    return parts

@@ -17,7 +17,7 @@ byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives 
     >>> parts
     ((0, 1), (0, 2))
     >>> recomputed
-    (Recomputed(part=1, nodes=(0,), tensors=('m',), saved_bytes=6, cost_s=1.0),)
+    (Recomputed(part=1, nodes=('m',), tensors=('m',), saved_bytes=6, cost_s=1.0),)
 """
 
 import heapq
@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf
 from typing import Final
+
+import msgspec
 
 from ..core.graph import Graph, outside_reads, partition
 from .instance import Parts
@@ -37,13 +39,12 @@ MOST_WEIGHT_BYTES: Final = 1 << 20
 """A node that brings more bytes of weights into a part is not repeated there: they would have to be held twice."""
 
 
-@dataclass(frozen=True)
-class Recomputed:
+class Recomputed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a part computes instead of receiving it."""
 
-    part: int  #: the part.
-    #: the nodes it runs for that, in topological order; one that no other part needs is moved, not repeated.
-    nodes: tuple[int, ...]
+    part: int  #: index of the part.
+    #: names of the nodes it runs for that, in topological order; one that no other part needs is moved, not repeated.
+    nodes: tuple[str, ...]
     tensors: tuple[str, ...]  #: what it no longer receives.
     saved_bytes: int  #: bytes that it receives less, after what the repeated nodes read.
     cost_s: float  #: seconds that it runs longer.
@@ -111,7 +112,7 @@ def _recomputed(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...],
     before, after = outside_reads(graph.held(own, ()).values()), outside_reads(graph.held(own, chosen).values())
     saved = sum(prices.tensor_bytes[name] for name in before) - sum(prices.tensor_bytes[name] for name in after)
     gone = tuple(name for name in before if name not in after)
-    return Recomputed(part, chosen, gone, saved, sum(prices.run_s[node] for node in chosen))
+    return Recomputed(part, graph.names(chosen), gone, saved, sum(prices.run_s[node] for node in chosen))
 
 
 def _writer(graph: Graph, name: str) -> int | None:

@@ -46,11 +46,6 @@ class Linking(Product):
     saved_dtypes: tuple[str, ...]  #: the types of the checkpoint's tensors, in the words of safetensors.
 
     @property
-    def linked_bytes(self) -> int:
-        """Size of the weights that stay in the checkpoint."""
-        return sum(weight.bytes for weight in self.weights if weight.saved is not None)
-
-    @property
     def copied(self) -> tuple[LinkedWeight, ...]:
         """The weights that were not found."""
         return tuple(weight for weight in self.weights if weight.saved is None)

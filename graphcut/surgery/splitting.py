@@ -110,11 +110,24 @@ class PreparedFiles(Product):
         return {name: home / name for name in self.text_files} if self.weights == "copy" else {}
 
     @property
+    def files(self) -> dict[str, int]:
+        """The names of all files but the manifest, with their sizes."""
+        found = dict[str, int]()
+        for part in self.parts:
+            found |= {part.name: part.model.ByteSize(), **{name: one.file_bytes for name, one in part.layouts.items()}}
+            found |= {_index_of(part.name): len(part.index)} if part.index else {}
+        found |= {name: path.stat().st_size for name, path in self.copied.items()}
+        return found if self.whole is None else found | {SHARDED_FILE: self.whole.ByteSize()}
+
+    @property
     def bytes_to_write(self) -> int:
         """Size of all files together, without the manifest."""
-        whole = self.whole.ByteSize() if self.whole else 0
-        copied = sum(path.stat().st_size for path in self.copied.values())
-        return sum(part.bytes for part in self.parts) + whole + copied
+        return sum(self.files.values())
+
+    @property
+    def cascade(self) -> Cascade:
+        """The cascade as it will be, without digests of weights."""
+        return Cascade(self.folder / self.manifest_name, _manifest(self, [{} for _ in self.parts]))
 
 
 def prepare_parts(
@@ -388,12 +401,6 @@ def _devices(files: PreparedFiles) -> Sequence[Device]:
 
 def describe(files: PreparedFiles) -> list[str]:
     """The files that `write` would write, one line each."""
-    lines = []
-    for part in files.parts:
-        nodes = count(len(part.model.graph.node), "node")
-        lines.append(f"{files.folder / part.name}  {size(part.model.ByteSize())}, {nodes}")
-        lines += [f"{files.folder / name}  {size(layout.file_bytes)}" for name, layout in part.layouts.items()]
-        lines += [f"{files.folder / _index_of(part.name)}  {size(len(part.index))}"] if part.index else []
-    whole = [] if files.whole is None else [f"{files.folder / SHARDED_FILE}  {size(files.whole.ByteSize())}"]
-    copied = [f"{files.folder / name}  {size(path.stat().st_size)}" for name, path in files.copied.items()]
-    return [*lines, *copied, *whole, f"{files.folder / files.manifest_name}"]
+    nodes = {part.name: f", {count(len(part.model.graph.node), 'node')}" for part in files.parts}
+    lines = [f"{files.folder / name}  {size(number)}{nodes.get(name, '')}" for name, number in files.files.items()]
+    return [*lines, f"{files.folder / files.manifest_name}"]

@@ -82,7 +82,7 @@ def test_two_models_are_compared_and_the_first_tensor_that_differs_is_named(
     assert f"the first tensor that differs: '{node}_output_0', from node '{node}'\n" in result.out
     assert "what it is computed from agrees: '/model/layers.1/post_attention_layernorm/Mul_output_0'\n" in result.out
     as_json = json.loads(run("compare", house.model, path, "--json").out)
-    assert (as_json["schema"], as_json["same"], as_json["node"]) == ("graphcut.comparison/1", False, node)
+    assert (as_json["format"], as_json["same"], as_json["node"]) == ("graphcut.comparison/1", False, node)
     assert run("compare", house.model, path, "-o", tmp_path / "found.json").code == 1
     assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8")) == as_json
     assert run("compare", house.model, path, "--tolerance", 0.5).out.startswith("✓ the models agree\n")

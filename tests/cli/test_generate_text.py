@@ -167,7 +167,7 @@ def test_a_chat_as_json_has_a_line_for_each_token_and_a_record_for_each_answer(
     monkeypatch.setattr("sys.stdin", io.StringIO("Hello 🚀\nThe fox\n"))
     result = run("generate", cascade.root, "--chat", "--json", "--max-tokens", 12)
     lines = [json.loads(line) for line in result.out.splitlines()]
-    records = [line for line in lines if "schema" in line]
+    records = [line for line in lines if "format" in line]
     assert [lines.index(record) for record in records] == [12, 25]
     for number, (text, record) in enumerate(zip(answers(cascade, "Hello 🚀", "The fox"), records, strict=True)):
         (answer,) = record["sequences"]

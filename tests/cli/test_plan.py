@@ -114,6 +114,17 @@ def test_text_and_json_have_the_same_figures(run: Run, house: Path, name: str) -
     assert lines[1].startswith(f"Cut into {number} parts. " if number > 1 else "One part holds the whole model. ")
 
 
+def test_the_json_of_a_plan_is_its_plan_file(
+    run: Run, llm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = as_json(run("plan", llm, "--num-splits", "2", "-o", "said.json", "--json"))
+    assert said == json.loads(Path("said.json").read_text(encoding="utf-8"))
+    assert (said["format"], said["gap"]) == ("graphcut.plan/1", 0.0)
+    assert [*said["sequential"]] == ["0"]
+    assert {*said["sequential"]["0"]["1"]} <= {*said["parts"][0]["writes"]} & {*said["parts"][1]["reads"]}
+
+
 @pytest.mark.parametrize("name", ["into", "within", "throughput", "heads"])
 def test_json_is_deterministic(run: Run, house: Path, name: str) -> None:
     words = ("plan", house / "llm.onnx", *goal(house, name), "--json")
@@ -356,7 +367,7 @@ def test_plan_save_replay_verify(run: Run, house: Path, tmp_path: Path, name: st
         "✓ the cascade matches the model: same structure, runs are bit-identical",
     )
     again = json.loads((tmp_path / "plan.json").read_text())
-    assert recompute == "auto" or not any(part["repeats"] for part in again["parts"])
+    assert recompute == "auto" or not any(part["replicas"] for part in again["parts"])
 
 
 @pytest.mark.parametrize("model", ["unet", "resnet", "multitask", "control-flow"])

@@ -82,7 +82,7 @@ def test_split_with_ranks_shows_them_as_rows_and_verify_finds_the_model(run: Run
 def test_the_document_has_units_weights_and_the_exchanges_of_both_modes(run: Run, llm: Path, tmp_path: Path) -> None:
     result = run("shard", llm, "--shares", "2:1", "-o", tmp_path / "sharded.onnx", "--json")
     record = json.loads(result.out)
-    assert (record["schema"], record["shares"], record["mode"]) == ("graphcut.sharding/1", [2, 1], "exact")
+    assert (record["format"], record["shares"], record["mode"]) == ("graphcut.sharding/1", [2, 1], "exact")
     assert all(len(units) == 2 for units in record["units"])
     assert len(record["weights"]) == len(record["units"])
     assert record["exchanges"]["exact"] > record["exchanges"]["sum"]

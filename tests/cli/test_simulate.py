@@ -73,7 +73,7 @@ def test_a_plan_is_simulated_on_its_cluster(run: Run, house: Path) -> None:
 
 def test_json_and_text_agree(run: Run, house: Path) -> None:
     record = simulated(run, house / "plan.json", "--requests", "50", "--seed", "7")
-    assert record["schema"] == "graphcut.simulated/1"
+    assert record["format"] == "graphcut.simulated/1"
     assert record["source"] == str(house / "plan.json")
     told = (
         "requests",

@@ -101,7 +101,7 @@ def test_files_are_compared_without_the_model(run: Run, own_llm: Path, own_parts
     assert result.out.startswith("✗ the files are not what the manifest says\n")
     assert said in " ".join(result.out.split())
     found = json.loads(run("verify", own_parts, "--files", "--json").out)
-    assert (found["schema"], found["same"], found["objections"]) == ("graphcut.files/1", False, [said])
+    assert (found["format"], found["same"], found["objections"]) == ("graphcut.files/1", False, [said])
 
 
 def test_weights_without_digests_are_said(run: Run, own_llm: Path) -> None:

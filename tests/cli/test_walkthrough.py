@@ -141,7 +141,7 @@ def test_json_is_json_with_a_schema(run: Run, own_llm: Path, own_parts: Path, na
     }
     result = run(name, *words[name], "--json")
     assert (result.code, result.err) == (0, "")
-    assert json.loads(result.out)["schema"] == SCHEMAS[name]
+    assert json.loads(result.out)["format"] == SCHEMAS[name]
 
 
 def test_the_json_of_an_analysis_holds_everything(run: Run, llm: Path) -> None:
@@ -159,7 +159,15 @@ def test_the_json_of_an_analysis_holds_everything(run: Run, llm: Path) -> None:
     }
 
 
-def test_a_dry_run_as_json_is_json(run: Run, own_llm: Path) -> None:
+def test_a_dry_run_as_json_says_what_split_writes(run: Run, own_llm: Path) -> None:
     result = run("split", own_llm, "--at-nodes", MIDDLE, "--dry-run", "--json")
-    assert json.loads(result.out)["schema"]
+    said = json.loads(result.out)
+    assert said["format"] == "graphcut.view/1"
     assert holdings(own_llm.parent) == {"llm.onnx"}
+    made = json.loads(run("split", own_llm, "--at-nodes", MIDDLE, "--json").out)
+    folder = Path(made["cascade"]).parent
+    assert said["would_write"] == {file: (folder / file).stat().st_size for file in holdings(folder) - {"cascade.json"}}
+    for part in made["manifest"]["parts"]:
+        for data in part["data"].values():
+            data["digest"] = None
+    assert said == {**made, "would_write": said["would_write"]}

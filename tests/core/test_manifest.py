@@ -297,6 +297,9 @@ def test_a_wrong_field_is_named_with_its_location(folder: Path, change: Change, 
     ("change", "said"),
     [
         (put("graphcut.cascade/2", "format"), "the format 'graphcut.cascade/2'"),
+        (put("graphcut.cascade/2.1", "format"), "the format 'graphcut.cascade/2.1'"),
+        (put("graphcut.cascade/1.x", "format"), "the format 'graphcut.cascade/1.x'"),
+        (put("graphcut.cascade/1.0", "format"), "the format 'graphcut.cascade/1.0'"),
         (put("other/1", "format"), "the format 'other/1'"),
         (put(1, "format"), "the format 1"),
         (lambda content: content.pop("format"), "no format"),
@@ -308,6 +311,34 @@ def test_another_version_is_refused(folder: Path, change: Change, said: str) -> 
     caught = refusal(folder, RecordError)
     whole = f"{folder / MANIFEST} has {said}, and this version of graphcut reads 'graphcut.cascade/1'"
     assert (str(caught), caught.hint) == (whole, AGAIN)
+
+
+@pytest.mark.parametrize("format_", ["graphcut.cascade/1.1", "graphcut.cascade/1.27"])
+def test_a_later_minor_version_is_read_without_its_new_fields(folder: Path, format_: str) -> None:
+    new = {"any": ["thing"]}
+    places = [("made_by",), ("source", "url"), ("parts", 0, "to"), ("tensors", 1, "scale"), ("states", 0, "step")]
+    places += [("devices", 0, "zone"), ("parts", 0, "data", "part-0.onnx.data", "url"), (*DIGEST, "kind")]
+    for place in places:
+        spoil(folder, put(new, *place))
+    assert "unknown field" in str(refusal(folder, RecordError)), "the same version has no other fields"
+    spoil(folder, put(format_, "format"))
+    assert open_cascade(folder).manifest == THREE
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (put("3", "parts", 0, "nodes"), "parts[0].nodes: Expected `int`, got `str`"),
+        (put("link", "weights"), "weights: Invalid enum value 'link'"),
+        (lambda content: content.pop("optional"), "Object missing required field `optional`"),
+        (put([5], "parts"), "parts[0]: Expected `object`, got `int`"),
+    ],
+)
+def test_a_later_minor_version_keeps_the_fields_of_this_one(folder: Path, change: Change, said: str) -> None:
+    spoil(folder, put("graphcut.cascade/1.1", "format"))
+    spoil(folder, change)
+    caught = refusal(folder, RecordError)
+    assert (str(caught), caught.hint) == (f"{folder / MANIFEST}: {said}", AGAIN)
 
 
 def test_a_higher_version_is_refused_before_its_new_fields_are(folder: Path) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from graphcut.drawing.scene import BoundaryTensor, Card, CutOption, CutProfile, Scene, buses_of
+from graphcut.analysis.cut_points import CutPoint
+from graphcut.drawing.scene import BoundaryTensor, Card, CutProfile, Scene, buses_of
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOSTILE = '</text><script>alert("1")</script>&amp;\n\\N{x} [red] #quot; `a` ]]> \x00\u202e\ud800 %%{init}%% end'
@@ -63,7 +64,17 @@ def profile(nodes: int, parts: int) -> CutProfile:
     alive = tuple(4864 * KIB + abs(i % 22 - 11) ** 3 * 20 * KIB for i in range(nodes))
     keys = tuple(i for i in range(1, nodes - 1) if alive[i - 1] > alive[i] < alive[i + 1])
     cut_options = tuple(
-        CutOption(f"/model/layers.{i}/add", i + 1, alive[i], True, 4, i * MIB, (nodes - i) * MIB, True, f"layers.{i}")
+        CutPoint(
+            f"/model/layers.{i}/add",
+            i + 1,
+            tuple("abcd"),
+            alive[i],
+            True,
+            i * MIB,
+            (nodes - i) * MIB,
+            True,
+            f"layers.{i}",
+        )
         for i in keys
     )
     return CutProfile(

@@ -310,7 +310,7 @@ def test_the_json_has_everything() -> None:
         cut(3, tensors=[by_hand.tensor("a", 0, 1)]), cut(4, tensors=[by_hand.tensor("b", 0, 1, size=KIB)])
     )
     record = json.loads(dumps(found))
-    assert record["schema"] == "graphcut.changes/1"
+    assert record["format"] == "graphcut.changes/1"
     assert record["cuts"] == [
         {"node": name(2), "kind": "went", "bytes": 4 * MIB, "is_exact": True},
         {"node": name(3), "kind": "came", "bytes": KIB, "is_exact": True},

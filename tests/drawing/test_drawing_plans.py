@@ -15,13 +15,14 @@ from rich.console import Console, RenderableType
 
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Plan, Within, demos
-from graphcut.drawing.json_records import dumps, plan_record
+from graphcut.drawing.json_records import dumps
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.drawing.sentences import quantity
 from graphcut.drawing.terminal.cost_table import draw_cost_table
 from graphcut.drawing.terminal.scene import draw_scene
 from graphcut.drawing.terminal.screen import ASCII, UNICODE, Glyphs, glyphs_for
 from graphcut.planning.goals import Goal
+from graphcut.planning.plan_files import plan_file
 from graphcut.planning.results import MetricUnit
 
 from cases import each
@@ -212,7 +213,7 @@ def test_a_name_is_shown_as_it_is(tmp_path: Path, name: str, width: int) -> None
         assert all(tensor in text for tensor in made.partition.wiring.boundary_tensors)
         if isinstance(goal, Across):
             assert made.devices[0].name in text
-        assert json.loads(dumps(plan_record(made, found.model)))["parts"][0]["nodes"][0] == name
+        assert json.loads(dumps(plan_file(made, found.model, Path())))["parts"][0]["nodes"][0] == name
 
 
 def test_a_name_cannot_move_the_cursor(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from graphcut.costs.cluster import Cluster, SimulatedCluster
 from graphcut.costs.device import Device
 from graphcut.drawing.dot import dot_of
 from graphcut.drawing.html import html_of
-from graphcut.drawing.json_records import analysis_record, plan_record
+from graphcut.drawing.json_records import analysis_record
 from graphcut.drawing.mermaid import mermaid_of
 from graphcut.drawing.opening import scene_at
 from graphcut.drawing.scene import Scene
@@ -25,7 +25,7 @@ from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade,
 from graphcut.drawing.sentences import flop
 from graphcut.drawing.svg.document import svg_of
 from graphcut.planning.goals import Goal
-from graphcut.planning.plan_files import save_plan
+from graphcut.planning.plan_files import plan_file, save_plan
 from graphcut.simulating.scenario import scenario_of_cascade, scenario_of_plan
 
 from conftest import floats, model_of
@@ -97,7 +97,7 @@ def in_pictures(scene: Scene) -> Iterator[Said]:
 
 def in_the_document(made: Plan) -> Iterator[Said]:
     assert made.model is not None
-    for i, part in enumerate(plan_record(made, made.model).parts):
+    for i, part in enumerate(plan_file(made, made.model, Path()).parts):
         if (one := part.predicted) is not None:
             least = "" if one.is_exact else "≥ "
             yield f"p{i}", "weights", size(one.weight_bytes)

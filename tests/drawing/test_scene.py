@@ -13,10 +13,11 @@ from onnx import ModelProto, helper
 
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
+from graphcut.analysis.cut_points import CutPoint
 from graphcut.core.errors import CascadeError
 from graphcut.core.text import printable
 from graphcut.drawing.cut_model import CutModel
-from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutOption, CutProfile, Scene, buses_of
+from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutProfile, Scene, buses_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.sentences import answer
 from graphcut.planning.goals import Goal
@@ -72,7 +73,7 @@ CHAIN = CutProfile(
     weights=(0, 0, 0, 0),
     keys=(0,),
     parts=(),
-    cut_options=(CutOption("relu", 1, 32, True, 1, 0, 0, True, ""),),
+    cut_options=(CutPoint("relu", 1, ("a",), 32, True, 0, 0, True, ""),),
 )
 CHAIN_CUT = CutModel(
     order=(0, 1, 2, 3),
@@ -279,20 +280,7 @@ def test_the_profile_of_a_scene_is_that_of_the_analysis(demo: Callable[[str], An
     assert profile is not None
     assert profile.alive == analysis.profile
     assert profile.keys == tuple(analysis.model.graph.flow.index(node) for node in analysis.key_nodes)
-    assert profile.cut_options == tuple(
-        CutOption(
-            node=point.node,
-            nodes_before=point.nodes_before,
-            bytes=point.bytes,
-            is_exact=point.is_exact,
-            tensors=len(point.boundary_tensors),
-            weights_before=point.weights_before,
-            weights_after=point.weights_after,
-            is_key=point.is_key,
-            module=point.module,
-        )
-        for point in analysis.cut_points
-    )
+    assert profile.cut_options == analysis.cut_points
 
 
 @each("goal", GOALS)

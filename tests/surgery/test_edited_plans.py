@@ -72,22 +72,22 @@ def edit(parts: Parts, random: Random) -> None:
         case "on" if i + 1 < len(parts) and part["nodes"]:
             parts[i + 1]["nodes"].insert(0, part["nodes"].pop())
         case "repeat" if earlier:
-            part["repeats"] += random.sample(earlier, random.randint(1, len(earlier)))
+            part["replicas"] += random.sample(earlier, random.randint(1, len(earlier)))
         case "cut":
             at = random.randint(0, len(part["nodes"]))
-            parts.insert(i, {"nodes": part["nodes"][:at], "repeats": []})
+            parts.insert(i, {"nodes": part["nodes"][:at], "replicas": []})
             part["nodes"] = part["nodes"][at:]
         case "join" if i:
             parts[i - 1]["nodes"] += parts.pop(i)["nodes"]
         case _:
-            part[random.choice(["nodes", "repeats"])].append(random.choice([*earlier, *part["nodes"], "none"]))
+            part[random.choice(["nodes", "replicas"])].append(random.choice([*earlier, *part["nodes"], "none"]))
 
 
 @settings(deadline=None, max_examples=150)
 @given(random=st.randoms(use_true_random=False), edits=st.integers(1, 4))
 def test_an_edited_plan_is_split_and_verified_or_refused(folder: Path, random: Random, edits: int) -> None:
     _, plan = planned(folder)
-    parts = [{"nodes": list(part["nodes"]), "repeats": list(part["repeats"])} for part in plan["parts"]]
+    parts = [{"nodes": list(part["nodes"]), "replicas": list(part["replicas"])} for part in plan["parts"]]
     for _ in range(edits):
         edit(parts, random)
     with suppress(GraphcutError):
@@ -97,5 +97,5 @@ def test_an_edited_plan_is_split_and_verified_or_refused(folder: Path, random: R
 def test_a_part_whose_nodes_are_all_repeated_by_others_is_refused_by_its_name(folder: Path) -> None:
     later = ["neg", "mm0", "add", "random", "mm1", "mul", "sub", "abs"]
     with pytest.raises(UsageError, match=r"part-0\.onnx would have nothing to do") as caught:
-        split(folder, [{"nodes": ["relu"], "repeats": []}, {"nodes": later, "repeats": ["relu"]}])
+        split(folder, [{"nodes": ["relu"], "replicas": []}, {"nodes": later, "replicas": ["relu"]}])
     assert caught.value.hint == "take this part out of the plan"

@@ -83,7 +83,7 @@ class SentenceChange(msgspec.Struct, frozen=True):
     after: tuple[str, ...] = ()  #: those of the second.
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="schema", tag="graphcut.changes/1"):
+class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.changes/1"):
     """What changed between two divisions of one model."""
 
     model: str  #: the name of the model.

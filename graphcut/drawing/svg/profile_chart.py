@@ -5,9 +5,10 @@ from itertools import groupby, pairwise
 from math import ceil, log2
 from typing import Final
 
+from ...analysis.cut_points import CutPoint
 from ...core.units import size
 from ..profile_builder import best_options
-from ..scene import CutOption, CutProfile, Scene
+from ..scene import CutProfile, Scene
 from ..sentences import size_text
 from .primitives import BODY, BOLD, CODE, SMALL, Panel, box, label, line, number, width_of
 
@@ -90,7 +91,7 @@ def _cuts_and_parts(scene: Scene, profile: CutProfile, middle: Mapping[int, floa
             taken = x + half + 8
 
 
-def _best_cut_points(best: Sequence[CutOption], y: float, width: float) -> Iterator[str]:
+def _best_cut_points(best: Sequence[CutPoint], y: float, width: float) -> Iterator[str]:
     ends = [width - 8 - 110 * i for i in (3, 2, 1, 0)]
     yield label(0, y, "cut after", SMALL, css="muted")
     for x, title in zip(ends, ("crosses", "tensors", "weights before", "after"), strict=True):
