@@ -32,7 +32,7 @@ _Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 
 _COMMANDS: Final = (
     *("demo", "analyze", "plan", "split", "verify", "show", "diff", "auto", "fetch", "pack", "devices", "run"),
-    *("generate", "bench", "simulate", "shard", "extract", "merge", "link", "export", "cost_model", "cluster"),
+    *("generate", "bench", "simulate", "extract", "merge", "link", "export", "cost_model", "cluster"),
 )
 #: what the help of a command explains after its options.
 _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {

@@ -6,7 +6,8 @@ from typer import Option
 
 from .common_options import AsJson, Dims, ModelPath, load
 from .output import print_, print_json, print_line, say_next
-from .shard import Discover
+
+Discover = Annotated[bool, Option("--discover", help="Run operators without a rule, to find how they divide.")]
 
 
 def analyze(

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from ..core.errors import UsageError
 from ..core.units import count, duration, operations, parse_bytes
 from .application import check_applicable, given_options
-from .common_options import Dims, Force, OneInput, Output, Profile, Tokens, load
+from .common_options import Dims, Force, OneInput, Output, ProfileText, load, parsed_profile
 from .input_files import RANDOM, is_random
 from .output import check_output, print_, print_line, say
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..loading.model import Model
 
 _MEASURING: Final = ("--rounds", "--memory", "--inputs")
-_WITHOUT_MODEL: Final = (*_MEASURING, "--measure", "--profile", "--tokens", "--dim")
+_WITHOUT_MODEL: Final = (*_MEASURING, "--measure", "--profile", "--dim")
 """Options that do nothing with --calibrate and --config."""
 
 
@@ -65,8 +65,7 @@ def cost_model(
     ] = None,
     seconds: Annotated[float, Option(metavar="S", min=0, help="How long --calibrate measures.")] = 10.0,
     threads: Annotated[int, Option(metavar="N", min=0, help="Threads for measuring; 0 leaves it to ONNX Runtime.")] = 0,
-    profile: Profile = "prefill",
-    tokens: Tokens = 512,
+    profile: ProfileText = None,
     dim: Dims = None,
     force: Force = False,
 ) -> None:
@@ -88,10 +87,7 @@ def cost_model(
         from ..analysis.cut_points import analyze
         from ..planning.planner import default_dims
 
-        opened, sizes = (
-            load(model, dim),
-            (profile if "--profile" in given else None, tokens if "--tokens" in given else None),
-        )
+        opened, sizes = load(model, dim), (None, None) if profile is None else parsed_profile(profile)
         dims = default_dims(analyze(opened), None, *sizes)
         _write_costs(opened, dims, measuring.measured(opened, dims, threads), output)
 

@@ -21,7 +21,7 @@ from graphcut import cli, demos
 COMMANDS = (
     *("demo", "analyze", "plan", "split", "verify", "show", "diff", "auto"),
     *("fetch", "pack", "devices", "run", "generate", "bench", "simulate"),
-    *("shard", "extract", "merge", "link", "export", "cost-model", "cluster"),
+    *("extract", "merge", "link", "export", "cost-model", "cluster"),
 )
 RAY_FLAGS = {"--head", "--port", "--resources", "--address", "--node-ip-address"}
 MIDDLE = "/model/layers.1/add_1"
@@ -106,8 +106,9 @@ def parts(llm: Path) -> Path:
 
 
 @pytest.fixture
-def own_llm(llm: Path, tmp_path: Path) -> Path:
-    """A copy to write beside."""
+def own_llm(llm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy to write beside, in the current folder."""
+    monkeypatch.chdir(tmp_path)
     return Path(shutil.copy(llm, tmp_path / "llm.onnx"))
 
 

@@ -93,7 +93,7 @@ COMMANDS = {
     "analyze m.onnx --cuts": 0,
     "analyze m.onnx --json": 0,
     "analyze m.onnx --dim none=1": 2,
-    "plan m.onnx --num-splits 2 --explain": 0,
+    "plan m.onnx --num-splits 2": 0,
     "plan m.onnx --num-splits 2 --json": 0,
     "plan m.onnx --memory 1B": 4,
     "plan m.onnx --at-nodes none": 2,

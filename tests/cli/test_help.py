@@ -56,7 +56,7 @@ def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
         *["DIR"] * 5,
         "PLAN",
     ]
-    arguments += ["MODEL", "MODEL", "DIR|MODELS", "MODEL", "DIR", "[MODEL]", "measure"]
+    arguments += ["MODEL", "DIR|MODELS", "MODEL", "DIR", "[MODEL]", "measure"]
     assert usages == [
         f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
     ]
@@ -73,7 +73,10 @@ def test_the_defaults_of_a_demo_are_those_of_its_recipe(run: Run) -> None:
     text = " ".join(run("demo", "--help").out.split())
     for name, default in options_of("llm").items():
         if default not in {None, False}:
-            assert re.search(rf"--{name.replace('_', '-')} (\[[^\]]*\] )?[^\[]*\[default: {default}\]", text), name
+            assert re.search(
+                rf"--{'attention-' * (name == 'heads')}{name.replace('_', '-')} (\[[^\]]*\] )?[^\[]*\[default: {default}\]",
+                text,
+            ), name
 
 
 def test_help_is_printed_without_arguments(run: Run) -> None:
