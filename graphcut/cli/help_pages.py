@@ -56,7 +56,45 @@ _PANELS: Final[Mapping[str, str]] = {"Inputs": "inputs seed", "Output": "output 
 _OTHERS: Final = "Advanced"
 
 EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
-    "demo": ("graphcut demo llm", "graphcut demo unet -o unet.onnx"),
+    "demo": ("graphcut demo llm", "graphcut demo unet", "graphcut demo llm -o wide.onnx --hidden 128 --layers 4"),
+    "analyze": ("graphcut analyze llm.onnx", "graphcut analyze llm.onnx --cuts 5", "graphcut analyze llm.onnx --axes"),
+    "plan": (
+        "graphcut plan llm.onnx --num-splits 3 -o plan.json",
+        "graphcut plan llm.onnx --memory 900kB --num-splits 2",
+        "graphcut plan unet.onnx --cluster cluster.toml --objective latency",
+    ),
+    "split": (
+        "graphcut split llm.onnx --num-splits 2",
+        "graphcut split llm.onnx --plan plan.json -o planned.parts",
+        "graphcut split unet.onnx --cluster cluster.toml",
+    ),
+    "verify": ("graphcut verify llm.parts", "graphcut verify llm.parts --files"),
+    "show": ("graphcut show plan.json", "graphcut show llm.parts -o report.html"),
+    "diff": ("graphcut diff llm.parts planned.parts",),
+    "auto": (
+        "graphcut auto unet.onnx --num-splits 2 -o auto.parts",
+        "graphcut auto unet.onnx --precision fp16 --memory 400kB -o half.parts",
+    ),
+    "run": (
+        "graphcut run unet.parts --inputs random",
+        "graphcut run llm.parts --inputs random -o y.npz --memory 500MB",
+        "graphcut run unet.parts --inputs random -o mask.npz --via threads",
+    ),
+    "generate": (
+        "graphcut generate llm.parts --prompt-ids 1,15,27 --max-tokens 8",
+        "graphcut generate llm.parts --prompt-ids random --temperature 0.8 --top-k 40",
+    ),
+    "bench": ("graphcut bench unet.parts --way parts --rounds 1", "graphcut bench llm.parts --way threads --rounds 1"),
+    "simulate": (
+        "graphcut simulate unet.parts --cluster cluster.toml --requests 100",
+        "graphcut simulate unet.parts --cluster cluster.toml --rate 20/s --fail board@0.5+1",
+    ),
+    "extract": (
+        "graphcut extract llm.onnx --until /model/layers.1/add_1 -o front.onnx",
+        "graphcut extract llm.onnx --from /model/norm/Mul --until logits -o head.onnx",
+    ),
+    "merge": ("graphcut merge llm.parts -o whole.onnx",),
+    "export": ("graphcut export llm.parts --to js -o web", "graphcut export unet.parts --to triton -o triton"),
 }
 """Commands that work in this order in one folder, which also has a `cluster.toml`."""
 
