@@ -36,6 +36,7 @@ _PARAMETERS: Final[Mapping[str, str]] = {
     "path": "trace",
     "pins": "pin",
     "precisions": "precision",
+    "prompts": "prompt_ids",
     "rate_per_s": "rate",
     "states": "state",
     "structural_only": "structural",
@@ -45,7 +46,6 @@ _PARAMETERS: Final[Mapping[str, str]] = {
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "demo": {"options": "options"},
     "extract": {"inputs": "from_", "outputs": "until"},
-    "generate": {"prompts": "prompt_ids"},
 }
 #: commands for functions that have another name.
 _COMMANDS: Final[Mapping[str, str]] = {

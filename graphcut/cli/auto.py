@@ -111,8 +111,8 @@ def auto(
 ) -> None:
     """Convert a model, cut it and verify the parts, in one go.
 
-    Each step is made by the library that is kept for it, and what it costs in accuracy is measured. Exit code 1, and
-    nothing written, if a limit of --accept is not met. auto.json in the folder says what was done.
+    Each step is made by the library that is kept for it, and what it costs in accuracy is measured. If a limit of
+    accuracy is not met, nothing is written, with exit code 1. auto.json in the folder says what was done.
     """
     from ..drawing.terminal.automation import draw_automation
 

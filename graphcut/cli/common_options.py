@@ -52,6 +52,9 @@ Optimize = Annotated[
     Literal["none", "basic", "all"],
     Option(help="ONNX Runtime's graph optimizations. none: the bits of the whole model without optimizations."),
 ]
+Optimized = Annotated[
+    Literal["none", "all"], Option("--optimize", help="ONNX Runtime's graph optimizations where models are compared.")
+]
 Via = Literal["threads", "processes", "ray"]
 Workers = Annotated[int | None, Option(metavar="N", min=1, help="Number of workers that share the parts.")]
 

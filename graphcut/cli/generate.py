@@ -59,8 +59,8 @@ def generate(
 ) -> None:
     """Generate text or tokens with a decoder.
 
-    Every part keeps its own KV cache. What is generated is printed as it comes. --inputs gives inputs that are the same
-    at every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
+    Every part keeps its own KV cache. What is generated is printed as it comes. Inputs are those that are the same at
+    every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
     from ..decoding import generation
 

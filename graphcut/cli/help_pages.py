@@ -84,6 +84,9 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "graphcut generate llm.parts --prompt-ids 1,15,27 --max-tokens 8",
         "graphcut generate llm.parts --prompt-ids random --temperature 0.8 --top-k 40",
     ),
+    "fetch": ("graphcut fetch unet.parts --part 0 -o first", "graphcut fetch unet.parts --device board -o board"),
+    "pack": ("graphcut pack unet.parts --device laptop -o laptop",),
+    "devices": ("graphcut devices unet.parts",),
     "bench": ("graphcut bench unet.parts --way parts --rounds 1", "graphcut bench llm.parts --way threads --rounds 1"),
     "simulate": (
         "graphcut simulate unet.parts --cluster cluster.toml --requests 100",
@@ -94,9 +97,12 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
         "graphcut extract llm.onnx --from /model/norm/Mul --until logits -o head.onnx",
     ),
     "merge": ("graphcut merge llm.parts -o whole.onnx",),
+    "link": ("graphcut link llm.onnx --checkpoint checkpoint -o linked.onnx",),
+    "cost-model": ("graphcut cost-model unet.onnx -o costs.csv",),
+    "cluster": ("graphcut cluster measure -o measured.toml",),
     "export": ("graphcut export llm.parts --to js -o web", "graphcut export unet.parts --to triton -o triton"),
 }
-"""Commands that work in this order in one folder, which also has a `cluster.toml`."""
+"""Commands that work in this order in a folder with a `cluster.toml` and a `checkpoint`; `cluster` needs Ray."""
 
 
 def panels_of(command: str, options: Sequence[str]) -> dict[str, list[str]]:

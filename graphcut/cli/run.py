@@ -96,7 +96,7 @@ def run(
 ) -> None:
     """Run a cascade on inputs.
 
-    `--inputs random` generates inputs from --seed; --dim sets their sizes, --model the model they are generated for.
+    `--inputs random` generates inputs, from a seed, with sizes of symbolic dimensions, for the model that was cut.
     """
     from ..core.wiring import asked_for
 

@@ -55,9 +55,9 @@ def split(
 ) -> None:
     """Split a model into parts: ONNX files and a manifest.
 
-    The inputs and outputs of the parts are the boundary tensors. With --ranks layers are divided as well, and there is
-    a part for each phase and rank; with --num-splits besides, each split has ranks of its own, and with --cluster the
-    planner says which layers are divided among which devices. With --quiet only the path of the result is printed.
+    The inputs and outputs of the parts are the boundary tensors. With --ranks layers are divided as well: there is a
+    part for each phase and rank; if --num-splits is given, too, each split has ranks of its own. On a cluster the
+    planner says which layers are divided among which devices.
     """
     from ..drawing.json_records import cascade_record
     from ..drawing.terminal.scene import draw_scene

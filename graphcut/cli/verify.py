@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, Inputs, OriginalOptions, load, open_
+from .common_options import AsJson, Inputs, Optimized, OriginalOptions, load, open_
 from .input_files import is_random
 from .output import print_, print_json
 
@@ -42,7 +42,7 @@ def verify(
     original: OriginalOptions,
     other: AgainstOptions,
     inputs: Inputs = None,
-    optimized: Annotated[bool, Option("--optimized", help="Compare with graph optimizations on.")] = False,
+    optimized: Optimized = "none",
     structural: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
     files_only: Annotated[bool, Option("--files", help="Compare files with the manifest, without the model.")] = False,
     as_json: AsJson = False,
@@ -51,21 +51,21 @@ def verify(
 
     Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed. --files needs no
     model: it compares parts and weights with the digests in the manifest. --against compares two models where they have
-    tensors of the same name; with --optimized the second one runs with graph optimizations.
+    tensors of the same name; with --optimize all the second one runs with graph optimizations.
     """
     if other != AgainstOptions():
         if structural or files_only or original.model or other.against is None:
             raise UsageError(
                 "--against FILE compares two models",
-                hint="with --tolerance, --provider, --optimized, --inputs, --dim, --seed and --json",
+                hint="with --tolerance, --provider, --optimize, --inputs, --dim, --seed and --json",
             )
         from ..drawing.terminal.verification import draw_model_comparison
 
-        found = _compared(cascade_path, other, original, inputs, optimized=optimized)
+        found = _compared(cascade_path, other, original, inputs, optimized=optimized == "all")
         _show(found, lambda console: draw_model_comparison(found, console), as_json=as_json)
         return
     if files_only:
-        if inputs or optimized or structural or original != OriginalOptions():
+        if inputs or optimized != "none" or structural or original != OriginalOptions():
             raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
         from ..drawing.terminal.verification import draw_file_verification
         from ..verifying.files import verify_files
@@ -81,7 +81,9 @@ def verify(
     source = original.load_original(cascade)  # without the sizes of the manifest, which are to be verified
     feeds = _read(inputs, source)
     seed = original.seed
-    report = verified(source, cascade, inputs=feeds, seed=seed, optimized=optimized, structural_only=structural)
+    report = verified(
+        source, cascade, inputs=feeds, seed=seed, optimized=optimized == "all", structural_only=structural
+    )
     _show(report, lambda console: draw_verification(report, cascade, console), as_json=as_json)
 
 

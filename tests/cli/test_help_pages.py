@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -28,6 +29,7 @@ flops_per_s = 2e10
 between = ["laptop", "board"]
 bytes_per_s = "100MB"
 """
+WITHOUT = {"cluster"}  #: commands that need other machines.
 MOST_ROWS = 24
 MOST_ROWS_IN_ALL = 220
 
@@ -40,7 +42,9 @@ def rows_of(page: str) -> list[str]:
 
 def test_pages_have_few_options_each_once(run: Run) -> None:
     rows = {name: rows_of(run(name, "--help").out) for name in COMMANDS}
-    assert all(len(set(found)) == len(found) <= MOST_ROWS for found in rows.values())
+    assert {
+        name: len(found) for name, found in rows.items() if len(set(found)) < len(found) or len(found) > MOST_ROWS
+    } == {}
     assert sum(map(len, rows.values())) + len(rows_of(run("--help").out)) <= MOST_ROWS_IN_ALL
 
 
@@ -70,11 +74,14 @@ def test_goals_and_the_output_come_first(run: Run, name: str) -> None:
 def test_every_page_ends_with_examples_that_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one folder, in the order of `EXAMPLES`."""
     (tmp_path / "cluster.toml").write_text(CLUSTER, "utf-8")
+    header = json.dumps({"norm": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     for name in COMMANDS:
         page = run(name, "--help").out.partition("\nExamples:\n")[2].partition("\n\n")[0]
         assert [line.strip() for line in page.splitlines()] == list(EXAMPLES[name])
         assert 1 <= len(EXAMPLES[name]) <= 3
     monkeypatch.chdir(tmp_path)
-    for example in (example for examples in EXAMPLES.values() for example in examples):
+    for example in (example for name, examples in EXAMPLES.items() if name not in WITHOUT for example in examples):
         result = run(*shlex.split(example)[1:])
         assert result.code == 0, (example, result.err)

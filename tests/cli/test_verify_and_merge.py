@@ -69,7 +69,7 @@ def test_a_part_of_a_download_is_a_no(run: Run, own_parts: Path) -> None:
 
 
 def test_verifying_takes_a_seed_and_optimisations(run: Run, parts: Path) -> None:
-    result = run("verify", parts, "--seed", "7", "--optimized", "--json")
+    result = run("verify", parts, "--seed", "7", "--optimize", "all", "--json")
     assert result.code == 0
     found = json.loads(result.out)
     assert found["reason"].startswith("with graph optimizations")
@@ -113,7 +113,13 @@ def test_weights_without_digests_are_said(run: Run, own_llm: Path) -> None:
 
 
 def test_files_alone_takes_no_other_option(run: Run, parts: Path) -> None:
-    for words in (["--structural"], ["--optimized"], ["--inputs", "random"], ["--model", "m.onnx"], ["--seed", "1"]):
+    for words in (
+        ["--structural"],
+        ["--optimize", "all"],
+        ["--inputs", "random"],
+        ["--model", "m.onnx"],
+        ["--seed", "1"],
+    ):
         result = run("verify", parts, "--files", *words)
         assert (result.code, result.error[0]) == (2, "--files compares without the model")
 
@@ -175,7 +181,7 @@ def test_two_models_are_compared_and_the_first_tensor_that_differs_is_named(run:
     as_json = json.loads(run("verify", own_llm, "--against", path, "--json").out)
     assert (as_json["schema"], as_json["same"], as_json["node"]) == ("graphcut.comparison/1", False, node)
     assert run("verify", own_llm, "--against", path, "--tolerance", 0.5).out.startswith("✓ the models agree\n")
-    assert run("verify", own_llm, "--against", own_llm, "--optimized", "--tolerance", "1e-4").code == 0
+    assert run("verify", own_llm, "--against", own_llm, "--optimize", "all", "--tolerance", "1e-4").code == 0
     missing = run("verify", own_llm, "--against", own_llm, "--provider", "NoSuchProvider")
     assert missing.error[0].startswith("the model is to run with NoSuchProvider: this ONNX Runtime does not have it")
     for wrong in (("--against", path, "--structural"), ("--tolerance", "1")):
