@@ -36,7 +36,8 @@ MOST_ROWS_IN_ALL = 220
 
 def rows_of(page: str) -> list[str]:
     """The long names of the options that a page has rows for."""
-    found = re.findall(r"^  (?:-\w, )?--([\w-]+)", page, re.MULTILINE)
+    panels = re.split(r"^\w[\w ]*:$", page, maxsplit=1, flags=re.MULTILINE)[-1]
+    found = re.findall(r"^  (?:-\w, )?--([\w-]+)", panels, re.MULTILINE)
     return [name for name in found if name not in {"install-completion", "show-completion"}]
 
 
