@@ -90,7 +90,7 @@ EXAMPLES: Final[Mapping[str, Sequence[str]]] = {
     "bench": ("graphcut bench unet.parts --way parts --rounds 1", "graphcut bench llm.parts --way threads --rounds 1"),
     "simulate": (
         "graphcut simulate unet.parts --cluster cluster.toml --requests 100",
-        "graphcut simulate unet.parts --cluster cluster.toml --rate 20/s --fail board@0.5+1",
+        "graphcut simulate unet.parts --cluster cluster.toml --fail board@0.5+1",
     ),
     "extract": (
         "graphcut extract llm.onnx --until /model/layers.1/add_1 -o front.onnx",

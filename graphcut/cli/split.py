@@ -68,7 +68,7 @@ def split(
         _shard(options, model, output, weights=weights, dim=dim, force=force, as_json=as_json)
         return
     _check_ranks(options, weights, shard_bytes)
-    preparing = cutter(options, plan, device or ())
+    preparing = cutter(options, plan, device)
     opened = load(model, dim, state)
     folder = output or (Path(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else None)
     cut = preparing(opened, folder, weights=weights, max_shard_bytes=shard_bytes, digest=digest)
