@@ -78,10 +78,10 @@ def test_shared_parts_are_named_by_their_manifest(run: Run, own_llm: Path) -> No
 
 def test_an_existing_cascade_is_replaced_only_with_force(run: Run, own_llm: Path, own_parts: Path) -> None:
     again = run("split", own_llm, "--at-nodes", MIDDLE)
-    assert (again.code, f"note: {own_parts} had these files already" in again.err.splitlines()) == (0, True)
+    assert (again.code, f"note: {own_parts.name} had these files already" in again.err.splitlines()) == (0, True)
     other = "split", own_llm, "--at-nodes", "/model/layers.0/add_1"
     result = run(*other)
-    assert (result.code, result.error[0]) == (2, f"{own_parts} already exists")
+    assert (result.code, result.error[0]) == (2, f"{own_parts.name} already exists")
     assert "or add --force" in result.error[1]
     replaced = run(*other, "-f")
     assert (replaced.code, "had these files already" in replaced.err) == (0, False)
