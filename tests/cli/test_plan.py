@@ -363,8 +363,9 @@ def test_plan_save_replay_verify(run: Run, house: Path, tmp_path: Path, name: st
     assert planned.err.splitlines()[0] == f"wrote {tmp_path / 'plan.json'}"
     following = planned.err.splitlines()[1].removeprefix("next: ")
     assert run(*shlex.split(following)[1:], "-o", tmp_path / "replayed", "-q").code == 0
-    assert run("split", house / "llm.onnx", *words, "-o", tmp_path / "planned", "-q").code == 0
-    for file in holdings(tmp_path / "planned"):
+    if recompute == "auto" and "--count" not in words:  # what split plans by itself
+        assert run("split", house / "llm.onnx", *goal(house, name), "-o", tmp_path / "planned", "-q").code == 0
+    for file in holdings(tmp_path / "planned") if (tmp_path / "planned").exists() else ():
         assert (tmp_path / "planned" / file).read_bytes() == (tmp_path / "replayed" / file).read_bytes(), file
     verified = run("verify", tmp_path / "replayed")
     assert (verified.code, verified.out.splitlines()[0]) == (
