@@ -33,7 +33,7 @@ LARGE = [
     "1024",
     "--layers",
     "12",
-    "--heads",
+    "--attention-heads",
     "16",
     "--kv-heads",
     "16",
@@ -43,7 +43,19 @@ LARGE = [
     "8192",
     "--external",
 ]
-SMALL = ["--hidden", "256", "--layers", "12", "--heads", "4", "--kv-heads", "4", "--vocab", "1024", "--external"]
+SMALL = [
+    "--hidden",
+    "256",
+    "--layers",
+    "12",
+    "--attention-heads",
+    "4",
+    "--kv-heads",
+    "4",
+    "--vocab",
+    "1024",
+    "--external",
+]
 TURNS = 31
 TOKENS = 80
 MIB = 1024**2

@@ -47,7 +47,13 @@ def run_pass(module: str, name: str, config: dict[str, Any], model: object, outp
 
 def write_models(folder: Path) -> None:
     """The exported model, the same as PyTorch has it, and Olive's cost model of that."""
-    sizes = {"--hidden": HIDDEN, "--layers": LAYERS, "--heads": HEADS, "--kv-heads": HEADS, "--vocab": VOCABULARY}
+    sizes = {
+        "--hidden": HIDDEN,
+        "--layers": LAYERS,
+        "--attention-heads": HEADS,
+        "--kv-heads": HEADS,
+        "--vocab": VOCABULARY,
+    }
     words = [word for name, number in sizes.items() for word in (name, str(number))]
     subprocess.run(graphcut("demo", "llm", "-o", f"{folder}/llm.onnx", "--external", *words), check=True)
     from transformers import LlamaConfig, LlamaForCausalLM

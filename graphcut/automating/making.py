@@ -51,7 +51,6 @@ class Automation:
     report: Callable[[str], object]  #: is told what is done.
     precisions: Sequence[str]  #: the precision; several are tried in this order until one fits.
     optimized: bool = False  #: also optimize before a precision is converted.
-    most_parts: int | None = None  #: the most parts that fit.
     limits: Sequence[str] = ()  #: what the figures must meet, such as `snr>30`.
     inputs: Sequence[Feeds] = ()  #: inputs on which outputs are compared; generated ones if there are none.
     seed: int = 0  #: for these.
@@ -195,9 +194,6 @@ class Automation:
                 check_memory(self._names(precision), self.model)
                 found = self._converted(self._names(precision), folder / "models")
                 prepared = self.cut(found.model, folder)
-                if self.most_parts is not None and len(prepared.parts) > self.most_parts:
-                    message = f"it takes {count(len(prepared.parts), 'part')} of at most {size(_largest(prepared))}"
-                    raise PlanError(message, hint="allow more parts with `most_parts`, or more memory")
                 if broken := unmet(self.limits, found.figures):
                     unaccepted, verdict = found, f"{broken} is not met"
             except GraphcutError as error:
@@ -221,7 +217,7 @@ class Automation:
     def _written(self, model: Model, prepared: PreparedFiles, output: Path) -> tuple[str, dict[str, Path]]:
         """What verifying the parts finds, and the files of the result, by their paths in its folder."""
         folder, models = prepared.folder, prepared.folder / "models"
-        cascade = _as_in(output, write(prepared, report=models), model)
+        cascade = _as_in(output, write(prepared, kept=models), model)
         self.report("verifying the parts")
         found = verify(model, cascade, inputs=self.inputs)
         if not found:

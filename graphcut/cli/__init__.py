@@ -32,7 +32,7 @@ _Misuse: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 _SECTIONS: Final = {
-    "Cut": ("analyze", "plan", "split", "shard", "verify", "compare", "show"),
+    "Cut": ("analyze", "plan", "split", "verify", "compare", "show"),
     "Run": ("run", "generate", "bench"),
     "Devices": ("measure", "simulate", "fetch"),
     "Models": ("auto", "extract", "merge", "link", "export"),

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, ClassVar, Final
 
@@ -12,12 +12,16 @@ from typer.core import TyperCommand
 
 from ..core.errors import UsageError
 from ..core.version import __version__
+from .help_pages import EXAMPLES, panels_of
 from .output import settings
 from .root_help import Root
 
 
 class _Command(TyperCommand):
-    """A command whose usage line reads `MODEL [OTHER]` in every version of typer, and whose help may end in a list."""
+    """A command whose help has a section for each panel of options, and ends with lists of words and with examples.
+
+    Its usage line reads `MODEL [OTHER]` in every version of typer.
+    """
 
     #: the titles of such lists, and what they explain: words and their meanings.
     legend: ClassVar[Mapping[str, Mapping[str, str]]] = {}
@@ -27,10 +31,23 @@ class _Command(TyperCommand):
         names = (str(argument.metavar) if argument.required else f"[{argument.metavar}]" for argument in arguments)
         return [self.options_metavar or "", *names]
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
+        shown = [one for one in self.get_params(ctx) if one.name not in _GENERAL_NAMES]
+        records = {max(one.opts, key=len).removeprefix("--"): one.get_help_record(ctx) for one in shown}
+        arguments = [one.name for one in shown if one.param_type_name == "argument"]
+        options = [name for name in records if name not in arguments]
+        for title, names in {"Arguments": arguments, **panels_of(self.name or "", options)}.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([records[name] for name in names])
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 - as above
         for title, meanings in self.legend.items():
             with formatter.section(title):
                 formatter.write_dl(list(meanings.items()))
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {example}\n" for example in EXAMPLES.get(self.name or "", ())))
+        formatter.write("\nGlobal options: graphcut --help\n")
 
 
 app = typer.Typer(
@@ -46,7 +63,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class GeneralOptions:
-    """Options that may stand before the command and after it."""
+    """Options that may stand before the command and after it. The help of graphcut lists them."""
 
     quiet: Annotated[bool, Option("--quiet", "-q", help="Print only results and errors.")] = False
     no_color: Annotated[bool, Option("--no-color", help="Print without colours, like NO_COLOR=1.")] = False
@@ -58,6 +75,7 @@ class GeneralOptions:
         settings.has_no_color |= self.no_color
 
 
+_GENERAL_NAMES: Final = {"help", *(field.name for field in fields(GeneralOptions))}
 _GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=GeneralOptions)
 
 
@@ -77,11 +95,11 @@ def _flat(function: Callable[..., None]) -> Callable[..., None]:
     """`function` as typer reads it: with the fields of its groups instead of the groups."""
     own = [*signature(function, eval_str=True).parameters.values(), _GENERAL]
     groups: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
-    fields = {name: signature(group, eval_str=True).parameters.values() for name, group in groups.items()}
-    flat = [field for parameter in own for field in fields.get(parameter.name, [parameter])]
+    members = {name: signature(group, eval_str=True).parameters.values() for name, group in groups.items()}
+    flat = [member for parameter in own for member in members.get(parameter.name, [parameter])]
 
     def called(**values: Any) -> None:  # noqa: ANN401 - typer has checked them
-        made = {name: group(**{f.name: values.pop(f.name) for f in fields[name]}) for name, group in groups.items()}
+        made = {name: group(**{m.name: values.pop(m.name) for m in members[name]}) for name, group in groups.items()}
         made.pop(_GENERAL.name).apply()
         function(**values, **made)
 

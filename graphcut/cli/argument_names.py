@@ -22,28 +22,30 @@ _PARAMETERS: Final[Mapping[str, str]] = {
     "Heads": "heads",
     "Into": "num_splits",
     "Within": "memory",
+    "by": "count",
+    "counting": "count",
     "deadline_s": "deadline",
     "dims": "dim",
-    "forced": "force_memory",
+    "interleave": "objective",
     "max_shard_bytes": "max_shard_size",
     "memory_bytes": "memory",
-    "most_parts": "parts",
-    "optimized": "optimize",
-    "options": "provider_option",
+    "most_parts": "num_splits",
+    "optimized": "fuse",
+    "options": "provider",
     "parts": "part",
     "path": "trace",
     "pins": "pin",
     "precisions": "precision",
+    "prompts": "prompt_ids",
     "rate_per_s": "rate",
     "states": "state",
     "structural_only": "structural",
-    "window": "closed",
+    "window": "in_flight",
 }
 #: the same for one command, in which a parameter of the argument's name means something else.
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
     "demo": {"options": "options"},
-    "extract": {"inputs": "from_", "outputs": "to"},
-    "generate": {"prompts": "prompt_ids"},
+    "extract": {"inputs": "from_", "outputs": "until"},
 }
 #: commands for functions that have another name.
 _COMMANDS: Final[Mapping[str, str]] = {
@@ -96,6 +98,7 @@ def _positional(tree: ast.expr, command: str) -> str:
 
 def _keyword(keyword: ast.keyword, command: str) -> str:
     option, value = _option(keyword.arg or "", command), _word(keyword.value)
+    value = "always" if option == "--inside-layers" and value == "True" else value
     return option if value == "True" else option and f"{option} {value}"
 
 

@@ -17,8 +17,8 @@ from .common_options import AsJson, Dims, Force, Inputs, Output, Seed, States, T
 from .export import Format, exported
 from .input_files import files_of, is_random
 from .output import print_, print_json, say
-from .plan_options import PlanOptions
-from .split import cutter
+from .plan_options import GoalOptions
+from .split import PlanPath, cutter
 
 if TYPE_CHECKING:
     from ..automating.making import Automation
@@ -37,13 +37,13 @@ class ConversionOptions:
     """Options that say how a model is converted, and how the loss of accuracy is measured and limited."""
 
     precision: Annotated[
-        Precision | None, Option(help="Convert the model first. mixed: the first and last layers are kept.")
+        Precision | None,
+        Option(
+            help="Convert the model first; by default the first that fits is searched if --num-splits and --memory are "
+            "given. mixed: the first and last layers are kept."
+        ),
     ] = None
-    parts: Annotated[
-        int | None,
-        Option(metavar="N", min=1, help="At most N parts; without --precision the first that fits is searched."),
-    ] = None
-    optimize: Annotated[bool, Option("--optimize", help="Optimize the model first, by ONNX Runtime's tools.")] = False
+    fuse: Annotated[bool, Option("--fuse", help="Fuse nodes of the model first, by ONNX Runtime's tools.")] = False
     calibration: Annotated[
         Path | None, Option(metavar="DIR", help="Inputs for int8-static: a folder of .npz files.")
     ] = None
@@ -65,8 +65,8 @@ class ConversionOptions:
             raise UsageError(message, hint="leave --calibration out, or use int8-static")
         unmet(self.accept or (), None)
 
-    def automation(self, model: Model, sources: Sequence[Path | None], **rest: Any) -> Automation:  # noqa: ANN401
-        """What they ask to make of a model; `rest` are other fields."""
+    def automation(self, model: Model, sources: Sequence[Path | None], *, searches: bool, **rest: Any) -> Automation:  # noqa: ANN401
+        """What they ask to make of a model, or of the first precision that fits if it `searches`; and other fields."""
         from ..automating.conversions import PRECISIONS
         from ..automating.making import Automation
         from ..inputs.input_files import read_inputs
@@ -75,13 +75,11 @@ class ConversionOptions:
         calibrating = files_of([self.calibration] if self.calibration else [])
         feeds = {f: read_inputs(f, model.graph.reads, tensors=model.tensors) for f in (*given, *calibrating)}
         usable = [name for name in PRECISIONS if name != "int8-static" or self.calibration]
-        is_searching = self.parts is not None and self.precision is None
         config = model.path.parent / "config.json"  # says how to fuse
         return Automation(
             model=model,
-            precisions=usable if is_searching else [self.precision or "fp32"],
-            optimized=self.optimize,
-            most_parts=self.parts,
+            precisions=usable if searches and self.precision is None else [self.precision or "fp32"],
+            optimized=self.fuse,
             limits=self.accept or (),
             inputs=[feeds[file] for file in given],
             seed=self.seed,
@@ -89,20 +87,21 @@ class ConversionOptions:
             text=self.text,
             sources=[
                 *(path for path in (*feeds, self.text, *sources) if path is not None),
-                *[config] * (self.optimize and config.is_file()),
+                *[config] * (self.fuse and config.is_file()),
             ],
             **rest,
         )
 
 
 def auto(
-    options: PlanOptions,
+    options: GoalOptions,
     conversion: ConversionOptions,
     output: Annotated[Path, Output(metavar="DIR", help="The folder of the parts.")],
     model: Annotated[
         Path | None, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")
     ] = None,
-    for_: Annotated[Format | None, Option("--for", help="Write the parts as another engine reads them.")] = None,
+    plan: PlanPath = None,
+    to: Annotated[Format | None, Option(help="Write the parts as another engine reads them.")] = None,
     keep: Annotated[bool, Option("--keep", help="Keep the models of the steps, in DIR/models.")] = False,
     replay: Annotated[Path | None, Option(metavar="FILE", help="Do again what an auto.json says: same bytes.")] = None,
     dim: Dims = None,
@@ -112,8 +111,8 @@ def auto(
 ) -> None:
     """Convert a model, cut it and verify the parts, in one go.
 
-    Each step is made by the library that is kept for it, and what it costs in accuracy is measured. Exit code 1, and
-    nothing written, if a limit of --accept is not met. auto.json in the folder says what was done.
+    Each step is made by the library that is kept for it, and what it costs in accuracy is measured. If a limit of
+    accuracy is not met, nothing is written, with exit code 1. auto.json in the folder says what was done.
     """
     from ..drawing.terminal.automation import draw_automation
 
@@ -123,21 +122,22 @@ def auto(
         return
     if model is None:
         raise UsageError("no model is named", hint="name an .onnx file, or --replay an auto.json")
-    if keep and for_ == "triton":
+    if keep and to == "triton":
         message = "--keep would put a folder into the model repository that Triton takes for a model"
-        raise UsageError(message, hint="leave --keep out, or --for: `graphcut export --to triton` comes after it")
+        raise UsageError(message, hint="leave --keep out, or --to: `graphcut export --to triton` comes after it")
     conversion.check()
-    cut = cutter(options)
+    cut = cutter(options, plan)
 
     def export(cascade: Cascade, source: Path, folder: Path) -> list[Path]:
-        return exported(cascade, cast("Format", for_), folder, model=source, dims=parsed_dims(dim), force=False)
+        return exported(cascade, cast("Format", to), folder, model=source, dims=parsed_dims(dim), force=False)
 
     record = conversion.automation(
         load(model, dim, state),
-        [options.cluster, options.plan],
+        [options.cluster, plan],
+        searches=options.num_splits is not None and options.memory is not None,
         cut=cut,
         report=say,
-        export=None if for_ is None else export,
+        export=None if to is None else export,
         keep=keep,
         options=lambda found: [*(_moved(word, Path(), output) for word in _words(options.ctx)), f"--precision={found}"],
         replayed=options.ctx.obj,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 from typer import Argument, Option
 
@@ -16,6 +16,7 @@ from ..core.text import shell_word
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
+    from ..costs.caches import DecoderProfile
     from ..loading.model import Model
     from ..running.stage import SessionConfig
 
@@ -33,8 +34,15 @@ Inputs = Annotated[
 ]
 OneInput = Annotated[Path, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`.")]
 Seed = Annotated[int, Option(metavar="N", min=0, help="Random seed.")]
-Profile = Annotated[Literal["prefill", "decode"], Option(help="For a decoder: costs of a prompt, or of a token.")]
-Tokens = Annotated[int, Option(metavar="N", min=1, help="Prompt length for prefill, KV-cache length for decode.")]
+ProfileText = Annotated[
+    str | None,
+    Option(
+        "--profile",
+        metavar="KIND[:N]",
+        help="For a decoder: costs of a prompt of N tokens (prefill:512), or of a token after N others (decode:512).",
+        autocompletion=lambda: ["prefill", "decode"],
+    ),
+]
 Outputs = Annotated[
     str | None, Option("--outputs", metavar="NAMES", help="The outputs asked for, comma-separated; all if left out.")
 ]
@@ -43,6 +51,9 @@ AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
 Optimize = Annotated[
     Literal["none", "basic", "all"],
     Option(help="ONNX Runtime's graph optimizations. none: the bits of the whole model without optimizations."),
+]
+Optimized = Annotated[
+    Literal["none", "all"], Option("--optimize", help="ONNX Runtime's graph optimizations of what is compared.")
 ]
 Workers = Annotated[int | None, Option(metavar="N", min=1, help="Number of workers that share the parts.")]
 
@@ -57,10 +68,14 @@ def _providers() -> list[str]:
 class SessionOptions:
     """How ONNX Runtime runs the parts."""
 
-    provider: Annotated[Text, Option(metavar="NAME", help="Execution provider.", autocompletion=_providers)] = None
-    provider_option: Annotated[Texts, Option(metavar="KEY=VALUE", help="Its option, e.g. device_id=0. Repeatable.")] = (
-        None
-    )
+    provider: Annotated[
+        Text,
+        Option(
+            metavar="NAME,KEY=VALUE...",
+            help="Execution provider, and its options, e.g. CUDAExecutionProvider,device_id=0.",
+            autocompletion=_providers,
+        ),
+    ] = None
     allow_fallback: Annotated[
         bool, Option("--allow-fallback", help="Run a part on the CPU where its provider is missing or can't start.")
     ] = False
@@ -70,18 +85,16 @@ class SessionOptions:
     def session_config(self) -> SessionConfig:
         from ..running.stage import SessionConfig
 
-        options = {}
-        for text in self.provider_option or ():
-            key, _, value = text.partition("=")
-            if not (key and "=" in text):
-                raise UsageError(
-                    f"--provider-option {text}: expected KEY=VALUE", hint="for example --provider-option device_id=0"
-                )
-            options[key] = value
+        words = names_in([self.provider or ""])
+        names, options = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+        if len(names) > 1 or any(option.startswith("=") for option in options):
+            raise UsageError(
+                f"--provider {self.provider}: expected NAME,KEY=VALUE,...", hint="for example --provider device_id=0"
+            )
         return SessionConfig(
             optimize=self.optimize,
-            provider=self.provider,
-            options=options,
+            provider=next(iter(names), None),
+            options=dict(option.split("=", 1) for option in options),
             allow_fallback=self.allow_fallback,
             insecure=self.insecure,
         )
@@ -161,6 +174,15 @@ def listed_names(texts: Sequence[str]) -> tuple[str, ...]:
 def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
     """Sizes by name, from texts like `seq=128`."""
     return dict(numbered("--dim", text, "NAME=N with N >= 0", "seq=128") for text in dim or ())
+
+
+def parsed_profile(text: str) -> tuple[DecoderProfile, int | None]:
+    """The kind of work in the value of --profile, and the number of tokens that it names, if any."""
+    kind, colon, number = text.partition(":")
+    if kind not in {"prefill", "decode"} or (colon and not (number.isdecimal() and int(number))):
+        message = f"--profile {text}: expected prefill or decode, and a number of tokens >= 1"
+        raise UsageError(message, hint="for example --profile decode:512")
+    return cast("DecoderProfile", kind), int(number) if colon else None
 
 
 def numbered(option: str, text: str, expected: str, example: str) -> tuple[str, int]:

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import check_apply, given_options
-from .common_options import AsJson, Dims, Force, Inputs, OriginalModel, Output, Seed, load, parsed_dims
+from .common_options import AsJson, Dims, Force, Inputs, Optimized, OriginalModel, Output, Seed, load, parsed_dims
 from .input_files import read_given
 from .output import check_output, put_drawing, put_text
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import msgspec
     from rich.console import Console, RenderableType
 
-_OF_MODELS: Final = ("--inputs", "--seed", "--tolerance", "--optimized", "--provider")
+_OF_MODELS: Final = ("--inputs", "--seed", "--tolerance", "--optimize", "--provider")
 
 
 def compare(
@@ -36,7 +36,7 @@ def compare(
     tolerance: Annotated[
         float, Option(metavar="F", min=0, help="Allowed difference, as a fraction of a tensor's largest value.")
     ] = 0.0,
-    optimized: Annotated[bool, Option("--optimized", help="Run model B with graph optimizations.")] = False,
+    optimize: Optimized = "none",
     provider: Annotated[str | None, Option(metavar="NAME", help="Execution provider of model B.")] = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -64,7 +64,7 @@ def compare(
         from ..verifying.numerical import EXACT
         from ..verifying.two_models import compare_models
 
-        first, config = load(before, dim), replace(EXACT, optimize="all" if optimized else "none", provider=provider)
+        first, config = load(before, dim), replace(EXACT, optimize=optimize, provider=provider)
         feeds = read_given(inputs, first)
         found = compare_models(first, after, inputs=feeds, seed=seed, tolerance=tolerance, config=config)
         record = verification_record(found)

@@ -21,7 +21,7 @@ def demo(
     output: Annotated[Path | None, Output(help="The .onnx file.", show_default="NAME.onnx")] = None,
     hidden: Annotated[int, Option(metavar="N", help="llm: hidden size.")] = 64,
     layers: Annotated[int, Option(metavar="N", help="llm: number of layers.")] = 6,
-    heads: Annotated[int, Option(metavar="N", help="llm: attention heads.")] = 4,
+    heads: Annotated[int, Option("--attention-heads", metavar="N", help="llm: attention heads.")] = 4,
     kv_heads: Annotated[int, Option(metavar="N", help="llm: key/value heads.")] = 2,
     intermediate: Annotated[
         int | None, Option(metavar="N", help="llm: width of the MLP.", show_default="8/3 of --hidden")
@@ -42,7 +42,7 @@ def demo(
         "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
         "intermediate": intermediate, "vocab": vocab, "dtype": dtype, "tied": tied,
     }  # fmt: skip
-    given = {option.removeprefix("--").replace("-", "_") for option in given_options(ctx)}
+    given = {option.removeprefix("--").removeprefix("attention-").replace("-", "_") for option in given_options(ctx)}
     write(name, path, external=external, **{option: value for option, value in values.items() if option in given})
     say(f"wrote {path}")
     say_next(f"graphcut analyze {shell_word(str(path))}")

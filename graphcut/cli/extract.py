@@ -16,11 +16,11 @@ def extract(
     from_: Annotated[
         Texts, Option("--from", metavar="NAMES", help="Its inputs: tensors, nodes or globs. Comma-separated.")
     ] = None,
-    to: Annotated[Texts, Option(metavar="NAMES", help="Its outputs, likewise.")] = None,
+    until: Annotated[Texts, Option(metavar="NAMES", help="Its outputs, likewise.")] = None,
     expose: Annotated[Texts, Option(metavar="NAMES", help="More outputs, likewise, besides those it has.")] = None,
     dead_inputs: Annotated[
         Literal["keep", "drop"] | None,
-        Option(help="Inputs that no output depends on.", show_default="drop with --to, else keep"),
+        Option(help="Inputs that no output depends on.", show_default="drop with --until, else keep"),
     ] = None,
     weights: Annotated[
         Literal["copy", "share"], Option(help="copy: it has its weights. share: it refers to those of MODEL.")
@@ -29,16 +29,16 @@ def extract(
 ) -> None:
     """Write the sub-model between tensors as one model.
 
-    A node stands for the tensors that it writes. Without --from its inputs are those of the model, without --to its
+    A node stands for the tensors that it writes. Without --from its inputs are those of the model, without --until its
     outputs.
     """
     from ..core.units import count, size
     from ..loading.model import load
     from ..surgery.extracting import extract as extracted
 
-    reads, writes, more = (names_in(texts or ()) for texts in (from_, to, expose))
+    reads, writes, more = (names_in(texts or ()) for texts in (from_, until, expose))
     if not (reads or writes or more):
-        raise UsageError("no tensor is named", hint="give --to NAMES, --from NAMES or --expose NAMES")
+        raise UsageError("no tensor is named", hint="give --until NAMES, --from NAMES or --expose NAMES")
     whole = load(model)
     made = extracted(
         whole, output, inputs=reads, outputs=writes, expose=more, dead_inputs=dead_inputs, weights=weights, force=force

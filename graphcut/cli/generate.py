@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,13 @@ from .application import check_applicable, given_options
 from .common_options import (
     AsJson,
     CascadePath,
+    Dims,
     Inputs,
     OriginalOptions,
+    Seed,
     SessionOptions,
-    States,
     Workers,
     open_,
-    parsed_states,
 )
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
@@ -48,13 +48,10 @@ def generate(
     text: TextOptions,
     length: LengthOptions,
     drawing: SamplingOptions,
-    original: OriginalOptions,
     memory: MemoryOptions,
-    prompt_ids: Annotated[
-        list[str] | None, Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")
-    ] = None,
     inputs: Inputs = None,
-    state: States = None,
+    dim: Dims = None,
+    seed: Seed = 0,
     batch: Annotated[int, Option(metavar="N", min=1, help="Sequences that are decoded together at most.")] = 8,
     via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
     workers: Workers = None,
@@ -62,8 +59,8 @@ def generate(
 ) -> None:
     """Generate text or tokens with a decoder.
 
-    Every part keeps its own KV cache. What is generated is printed as it comes. --inputs gives inputs that are the same
-    at every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
+    Every part keeps its own KV cache. What is generated is printed as it comes. Inputs are those that are the same at
+    every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
     from ..decoding import generation
 
@@ -71,15 +68,16 @@ def generate(
     check_applicable(given, NEEDS_MEMORY, given)
     if "--memory" in given and {"--via", "--workers"}.intersection(given):
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
-    states = parsed_states(state)
+    original = OriginalOptions(dim=dim, seed=seed)
     cascade = open_(cascade_path, parts="anywhere" if is_elsewhere(via) else "all")
-    given_prompts, fed = _prompts_and_inputs(cascade, prompt_ids or (), inputs or (), states, original)
+    given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
-    settings = generation.DecodingSettings(inputs=fed, states=states, dims=original.dims, via=via, workers=workers)
-    settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact, "forced": memory.force_memory}
+    settings = generation.DecodingSettings(inputs=fed, dims=original.dims, via=via, workers=workers)
+    settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
     settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
-    settings["config"], sampling = session.session_config(), drawing.sampling(original.seed)
-    output_of = partial(Output, stop_ids=length.stop(), tokenizer=tokenizer, stop=text.stop or ())
+    settings["config"], sampling = session.session_config(), drawing.sampling(seed)
+    stop_ids, stop = text.stop_of(tokenizer)
+    output_of = partial(Output, stop_ids=stop_ids, tokenizer=tokenizer, stop=stop)
     most = length.max_tokens
     if text.chat and tokenizer is not None:
         converse(cascade, settings, tokenizer, output_of, max_tokens=most, sampling=sampling, as_json=as_json)
@@ -124,13 +122,13 @@ def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: boo
 
 
 def _prompts_and_inputs(
-    cascade: Cascade, texts: Sequence[str], files: Sequence[Path], states: Mapping[str, str], original: OriginalOptions
+    cascade: Cascade, texts: Sequence[str], files: Sequence[Path], original: OriginalOptions
 ) -> tuple[list[list[int]], dict[str, object]]:
     """The prompts and the constant inputs that a command line names; what is generated of them is reported."""
     from ..inputs.input_files import read_inputs
 
     asks_for_prompt, asks_for_inputs = "random" in texts, any(map(is_random, files))
-    prompt, constants = _generated(cascade, states, original) if asks_for_prompt or asks_for_inputs else ([], {})
+    prompt, constants = _generated(cascade, original) if asks_for_prompt or asks_for_inputs else ([], {})
     if asks_for_prompt:
         say(f"prompt generated with --seed {original.seed}: {','.join(map(str, prompt))}")
     if asks_for_inputs:
@@ -142,9 +140,7 @@ def _prompts_and_inputs(
     return [prompt if text == "random" else token_ids("--prompt-ids", text) for text in texts], fed
 
 
-def _generated(
-    cascade: Cascade, states: Mapping[str, str], original: OriginalOptions
-) -> tuple[list[int], dict[str, object]]:
+def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], dict[str, object]]:
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
     from ..core.states import states_of
     from ..decoding.token_inputs import role_of
@@ -158,6 +154,6 @@ def _generated(
     sizes = zip(tensors[ids].shape or (), (1, _RANDOM_LENGTH), strict=False)
     dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]
     feeds = generate_inputs(replace(original, dim=dims).load(cascade), seed=original.seed)
-    past = {state.past for state in states_of(cascade, states)}
+    past = {state.past for state in states_of(cascade, {})}
     constants = {name: value for name, value in feeds.items() if roles[name] is None and name not in past}
     return [int(token) for token in feeds[ids].ravel()], constants

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..loading.model import Model
 
 RANDOM: Final = Path("random")
+_SHOWN: Final = 4  #: the values of an output that are printed.
 OnError = Literal["raise", "skip"]
 
 
@@ -28,7 +29,7 @@ class FeedReader:
 
     cascade: Cascade  #: the cascade that they are for.
     inputs: Sequence[Path]  #: .npz files, folders of ONNX test data, or the word `random`.
-    outputs: Sequence[Path]  #: the file for the outputs of each.
+    outputs: Sequence[Path]  #: the file for the outputs of each; empty if they are printed.
     folder: Path | None  #: the folder of the outputs; None for a single input, whose output file has a name of its own.
     on_error: OnError  #: stop at an input that fails or can't be read, or go on.
     generated: Mapping[str, object] = field(default_factory=dict)  #: the feed that `random` stands for.
@@ -92,8 +93,24 @@ def type_of(value: object) -> str:
     return type(value).__name__ if shape is None else f"{getattr(value, 'dtype', '')}{list(shape)}"
 
 
-def feed_reader(cascade: Cascade, given: Sequence[Path], output: Path, on_error: OnError, *, force: bool) -> FeedReader:
+def value_text(value: object) -> str:
+    """The first values of an array, and the least and the largest; nothing for what has none."""
+    import numpy as np
+
+    if not isinstance(value, np.ndarray) or not value.size:
+        return ""
+    first = [f"{one:.6g}" if isinstance(one, float) else str(one) for one in value.ravel()[:_SHOWN].tolist()]
+    more = ", ..." if value.size > _SHOWN else ""
+    is_plain = value.dtype.kind in "biuf"
+    return f"{', '.join(first)}{more}" + (f"; min {value.min():.6g}, max {value.max():.6g}" if is_plain else "")
+
+
+def feed_reader(
+    cascade: Cascade, given: Sequence[Path], output: Path | None, on_error: OnError, *, force: bool
+) -> FeedReader:
     """The inputs that a command line names, those of a folder by name, and where their outputs go."""
+    if output is None:
+        return FeedReader(cascade, files_of(given), [], None, on_error)
     if len(given) == 1 and not _is_folder_of_many(given[0]):
         if output.is_dir():
             raise UsageError(f"{output} is a folder, and one input makes one file", hint=f"write -o {output}/NAME.npz")

@@ -13,7 +13,9 @@ from .output import print_line, say, say_next, settings, writing
 
 def link(
     model: ModelPath,
-    weights: Annotated[Path, Option(metavar="DIR", help="The folder of a Hugging Face model, or a .safetensors file.")],
+    checkpoint: Annotated[
+        Path, Option(metavar="DIR", help="The folder of a Hugging Face model, or a .safetensors file.")
+    ],
     output: Annotated[Path, Output(help="The .onnx file, in a folder that holds DIR, or in DIR.")],
     transposed: Annotated[
         bool, Option("--transposed", help="Also find matrices stored transposed: MatMul becomes FusedMatMul.")
@@ -28,12 +30,12 @@ def link(
 
     opened = load(model, None)
     with writing(verb="looking up") as progress:
-        made = linked(opened, weights, output, transposed=transposed, force=force, progress=progress)
+        made = linked(opened, checkpoint, output, transposed=transposed, force=force, progress=progress)
     if settings.is_quiet:
         print_line(str(output))
         return
     kinds = {
-        f"stay in {weights}": [weight for weight in made.weights if weight.saved and not weight.is_transposed],
+        f"stay in {checkpoint}": [weight for weight in made.weights if weight.saved and not weight.is_transposed],
         "stay there transposed": [weight for weight in made.weights if weight.is_transposed],
         f"were not found, and are in {output.name}.data": made.copied,
     }

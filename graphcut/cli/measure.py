@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from ..core.units import count, duration, operations, parse_bytes
 from .application import check_apply, given_options
-from .common_options import Dims, Force, OneInput, Output, Profile, Tokens, load
+from .common_options import Dims, Force, OneInput, Output, ProfileText, load, parsed_profile
 from .input_files import RANDOM, is_random
 from .output import check_output, print_, print_line, say
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..benchmarking.cost_measurement import MeasuredCosts
     from ..loading.model import Model
 
-_SIZES: Final = ("--profile", "--tokens", "--dim")
+_SIZES: Final = ("--profile", "--dim")
 _APPLYING: Final[Mapping[str, tuple[str, ...]]] = {  #: the options that apply to each kind of thing.
     "a model": (*_SIZES, "--rounds", "--memory", "--inputs", "--threads"),
     "a model that is not run": (*_SIZES, "--computed"),
@@ -41,8 +41,7 @@ def measure(
     rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of a model.")] = 12,
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of these runs, e.g. 2GB.")] = None,
     inputs: OneInput = RANDOM,
-    profile: Profile = "prefill",
-    tokens: Tokens = 512,
+    profile: ProfileText = None,
     dim: Dims = None,
     seconds: Annotated[float, Option(metavar="S", min=0, help="How long a machine or cluster is measured.")] = 10.0,
     threads: Annotated[int, Option(metavar="N", min=0, help="Threads of an operator; 0: as ONNX Runtime does.")] = 0,
@@ -58,7 +57,7 @@ def measure(
     """
     kind = _kind_of(what, computed=computed)
     others = {option for options in _APPLYING.values() for option in options}.difference(_APPLYING[kind])
-    check_apply(given := given_options(ctx), others, kind)
+    check_apply(given_options(ctx), others, kind)
     check_output(output, force=force)
     match kind:
         case "this machine":
@@ -72,7 +71,7 @@ def measure(
             from ..planning.planner import default_dims
 
             model = load(Path(what), dim)
-            decoding = (profile if "--profile" in given else None, tokens if "--tokens" in given else None)
+            decoding = (None, None) if profile is None else parsed_profile(profile)
             dims = default_dims(analyze(model), None, *decoding)
             limit = None if memory is None else parse_bytes(memory)
             found = None if computed else _measured(model, dims, inputs, rounds, limit, threads)

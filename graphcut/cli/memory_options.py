@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..running.in_process.runner import Runner
     from ..workers.executors.limited_worker import LimitedWorker
 
-NEEDS_MEMORY: Final = dict.fromkeys(("--exact", "--force-memory"), "--memory")  #: the options that apply with it.
+NEEDS_MEMORY: Final = {"--exact": "--memory"}  #: the options that apply with it.
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,6 @@ class MemoryOptions:
 
     memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")] = None
     exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False
-    force_memory: Annotated[
-        bool, Option("--force-memory", help="With --memory: run even if more is predicted to be needed.")
-    ] = False
 
     @property
     def memory_bytes(self) -> int | None:
@@ -40,7 +37,8 @@ def say_before(run: Runner | LimitedWorker | None, *, exact: bool) -> None:
     if forecast is None or forecast.memory_bytes is None:
         return
     about = "about " if forecast.is_estimated else ""
-    say(f"predicted peak {about}{size(forecast.peak_bytes)} of {size(forecast.memory_bytes)}: {forecast.residency}")
+    peak, limit = (size(number, like=forecast.memory_bytes) for number in (forecast.peak_bytes, forecast.memory_bytes))
+    say(f"predicted peak {about}{peak} of {limit}: {forecast.residency}")
     if forecast.is_mapped and not exact:
         say("weights are mapped, not prepacked: results may differ from those without --memory; --exact avoids this")
     if forecast.spills:
@@ -59,8 +57,9 @@ def say_after(run: Runner | LimitedWorker | None, parts: Sequence[Part]) -> None
     if peak is None or forecast is None or forecast.memory_bytes is None:
         return
     since = ", since the process started" if peak.is_since_start else ""
-    say(f"measured peak {size(peak.bytes)} (resident pages{since})")
+    measured, limit = (size(number, like=forecast.memory_bytes) for number in (peak.bytes, forecast.memory_bytes))
+    say(f"measured peak {measured} (resident pages{since})")
     if forecast.peak_bytes > forecast.memory_bytes:
-        say(f"that is more than {size(forecast.memory_bytes)}, as predicted")
+        say(f"that is more than {limit}, as predicted")
     elif peak.bytes > forecast.memory_bytes:
-        say(f"that is more than {size(forecast.memory_bytes)}: sizes are estimates; split with --dim for exact ones")
+        say(f"that is more than {limit}: sizes are estimates; split with --dim for exact ones")

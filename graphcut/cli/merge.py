@@ -29,8 +29,8 @@ def merge(
 ) -> None:
     """Merge the parts of a cascade, or models, into one model.
 
-    Inputs of models read outputs of the same name in other ones, unless --connect says what they read. Other names that
-    models share are changed.
+    Inputs of models read outputs of the same name in other ones, unless connections are given. Other names that models
+    share are changed.
     """
     if len(paths) > 1:
         from ..loading.model import load

@@ -3,34 +3,35 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
-
 from ..core.text import shell_word
 from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
 from .output import check_output, print_, print_json, say, say_next
-from .plan_options import PlanOptions
+from .plan_options import GoalOptions, TuningOptions
 
 
 def plan(
-    options: PlanOptions,
+    options: GoalOptions,
+    tuning: TuningOptions,
     model: ModelPath,
-    output: Annotated[Path | None, Output(help="Save the plan, to edit or replay it.")] = None,
-    explain: Annotated[bool, Option("--explain", help="Explain each cut.")] = False,
+    output: Annotated[Path | None, Output(help="Save the plan, to edit it or to split by it.")] = None,
     dim: Dims = None,
     state: States = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the best cut for a goal; write no parts."""
+    """Find the best cut for a goal; write no parts.
+
+    `graphcut show` explains each cut of a plan that is saved.
+    """
     from ..analysis.cut_points import analyze
     from ..drawing.scene_builders import scene_of_plan
     from ..drawing.terminal.scene import draw_scene
     from ..planning.plan_files import plan_file, save_plan
 
     active = ["--cluster"] * (options.cluster is not None)
-    check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--exact": "--cluster"}, active)
-    planner = options.planner()
+    check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"}, active)
+    planner = options.planner(tuning)
     check_output(output, force=force)
     opened = load(model, dim, state)
     analysis = analyze(opened)
@@ -41,11 +42,7 @@ def plan(
         print_json(plan_file(made, opened, Path()))
         return
     scene = scene_of_plan(made, analysis)
-    print_(lambda console: draw_scene(scene, console, explain=explain))
-    if explain and not made.reasons and len(made.parts) > 1:
-        say(
-            "these cuts have no reasons: they were given, or a device has several parts, so that a cut changes them all"
-        )
+    print_(lambda console: draw_scene(scene, console))
     if output is not None:
         say(f"wrote {output}")
         say_next(f"graphcut split {shell_word(str(model))} --plan {shell_word(str(output))}")

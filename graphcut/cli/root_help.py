@@ -11,9 +11,10 @@ from ..core.errors import UsageError
 
 _MOVED: Final = {
     "pack": "`graphcut fetch DIR --device NAME -o FOLDER` gets the parts of a device",
-    "devices": "`graphcut show DIR --devices` lists the parts of each device, and the commands for it",
+    "devices": "`graphcut show DIR --to devices` lists the parts of each device, and the commands for it",
     "cost-model": "`graphcut measure MODEL -o costs.csv` measures what each module costs, or computes it (--computed)",
     "cluster": "`graphcut measure cluster -o cluster.toml` measures a Ray cluster",
+    "shard": "`graphcut split MODEL --ranks N --one-file` writes one model whose layers are divided",
     "diff": "`graphcut compare A B` compares two plans, cascades or models",
     "verify --against": "`graphcut compare MODEL OTHER` compares two models",
     "verify --tolerance": "`graphcut compare MODEL OTHER` compares two models, and has this option",

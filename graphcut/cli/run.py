@@ -25,9 +25,9 @@ from .common_options import (
     open_,
     output_names,
 )
-from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of
+from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
-from .output import check_output, complain, counting, print_, put_trace, say, workers_notes
+from .output import check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
 
 if TYPE_CHECKING:
     from ..running.stage import SessionConfig
@@ -79,18 +79,21 @@ def run(
         list[Path],
         Option(metavar="FILE", help="A .npz file, ONNX test-data folder, a folder of these, or `random`. Repeatable."),
     ],
-    output: Annotated[Path, Output(help="The .npz file of the outputs; for many inputs, a folder.")],
     pipeline: PipelineOptions,
     session: SessionOptions,
     original: OriginalOptions,
     memory: MemoryOptions,
+    output: Annotated[
+        Path | None,
+        Output(help="The .npz file of the outputs, for many inputs a folder; else they are printed in short."),
+    ] = None,
     outputs: Outputs = None,
     on_error: Annotated[OnError, Option(help="Stop at an input that fails, or skip it.")] = "raise",
     force: Force = False,
 ) -> None:
     """Run a cascade on inputs.
 
-    `--inputs random` generates inputs from --seed; --dim sets their sizes, --model the model they are generated for.
+    `--inputs random` generates inputs, from a seed, with sizes of symbolic dimensions, for the model that was cut.
     """
     from ..core.wiring import asked_for
 
@@ -115,7 +118,7 @@ def run(
     run_all = (
         _on_workers(feeds, pipeline, config, names)
         if pipeline.via is not None
-        else _in_this_process(feeds, memory_bytes=limit, config=config, exact=memory.exact, forced=memory.force_memory)
+        else _in_this_process(feeds, memory_bytes=limit, config=config, exact=memory.exact)
     )
     with run_all as answers:
         failed = _save_all(feeds, answers, names)
@@ -165,7 +168,7 @@ def _in_this_process(feeds: FeedReader, **options: Any) -> Iterator[_Answers]:  
 
 
 def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int:
-    """Write the outputs with these names as they come; returns how many inputs failed."""
+    """Write or print the outputs with these names as they come; returns how many inputs failed."""
     failed = 0
     try:
         with counting("inputs", len(feeds)) as advance:
@@ -186,7 +189,7 @@ def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int
     for unread in feeds.unread:
         complain(str(unread))
     failed += len(feeds.unread)
-    if failed < len(feeds):
+    if failed < len(feeds) and feeds.outputs:
         say(f"wrote {feeds.outputs[0] if feeds.folder is None else feeds.folder}")
     return failed
 
@@ -194,6 +197,11 @@ def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int
 def _save(feeds: FeedReader, index: int, outputs: dict[str, Any]) -> None:
     from ..running.npz_files import save_outputs
 
+    if not feeds.outputs:
+        before = [f"{feeds.inputs[index]}:"] * (len(feeds) > 1)
+        for line in (*before, *(f"{name}  {type_of(value)}  {value_text(value)}" for name, value in outputs.items())):
+            print_line(line.rstrip())
+        return
     if feeds.folder is not None:
         feeds.folder.mkdir(exist_ok=True)
     save_outputs(outputs, feeds.outputs[index])

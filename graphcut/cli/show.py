@@ -14,7 +14,7 @@ from typer import Argument, Option
 from ..core.errors import GraphcutError, UsageError
 from ..core.text import shell_word
 from .application import check_apply, given_options
-from .common_options import AsJson, Dims, Force, OriginalModel, Output, open_, parsed_dims
+from .common_options import Dims, Force, OriginalModel, Output, open_, parsed_dims
 from .output import check_output, print_, print_line, put_drawing, put_text, say, say_next
 
 if TYPE_CHECKING:
@@ -27,36 +27,49 @@ _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names 
     "json": (".json",), "terminal": (".txt",),
 }  # fmt: skip
 
-_OF_DRAWINGS: Final = ("--to", "--output", "--part", "--model", "--dim", "--force", "--json", "--open")
+_OF_DRAWINGS: Final = ("--output", "--part", "--model", "--dim", "--force", "--open")
 
 
 def show(
     ctx: typer.Context,
     thing: Annotated[Path, Argument(metavar="THING", help="A model, a plan, or the folder or manifest of a cascade.")],
-    to: Annotated[Format, Option(help="The format; if not given, it follows from the name of --output.")] = "terminal",
+    to: Annotated[
+        Literal["terminal", "html", "svg", "dot", "mermaid", "json", "devices"],
+        Option(help="The format; if not given, it follows from the name of --output."),
+    ] = "terminal",
     output: Annotated[Path | None, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
     part: Annotated[int | None, Option(metavar="K", min=0, help="Draw the nodes of part K; with --to dot.")] = None,
     model: OriginalModel = None,
     dim: Dims = None,
     force: Force = False,
-    as_json: AsJson = False,
-    devices: Annotated[
-        bool, Option("--devices", help="List the parts of each device, and the commands for it.")
-    ] = False,
     opens: Annotated[bool, Option("--open", help="Open the page in a browser; without -o it is a temporary file.")] = (
         False
     ),
 ) -> None:
     """Draw a model, a plan or a cascade.
 
-    With --devices the parts of each device of a cascade, and two commands. The first makes its folder, to be copied
+    With --to devices the parts of each device of a cascade, and two commands. The first makes its folder, to be copied
     there to the same path; the second, given there, makes it a device of a Ray cluster.
     """
-    if devices:
-        check_apply(given_options(ctx), _OF_DRAWINGS, "--devices")
+    if to == "devices":
+        check_apply(given_options(ctx), _OF_DRAWINGS, "--to devices")
         _show_devices(open_(thing, check_files=False))
-        return
-    to = _format("json" if as_json else to, output, is_given=as_json or "--to" in given_options(ctx))
+    else:
+        drawn = _format(to, output, is_given="--to" in given_options(ctx))
+        _draw(thing, drawn, output, part=part, model=model, dim=dim, force=force, opens=opens)
+
+
+def _draw(
+    thing: Path,
+    to: Format,
+    output: Path | None,
+    *,
+    part: int | None,
+    model: Path | None,
+    dim: Sequence[str] | None,
+    force: bool,
+    opens: bool,
+) -> None:
     if opens and output is None and to == "terminal":
         to = "html"
     if opens and to != "html":

@@ -40,7 +40,7 @@ def simulate(
     ] = None,
     requests: Annotated[int, Option(metavar="N", help="Number of requests.")] = 1000,
     rate: Annotated[str | None, Option(metavar="R/s", help="Open loop: Poisson arrivals, requests per second.")] = None,
-    closed: Annotated[
+    in_flight: Annotated[
         int | None, Option(metavar="W", help="Closed loop: requests in flight.", show_default="2 x active devices")
     ] = None,
     copies: Annotated[int, Option(metavar="N", help="Number of identical clusters side by side.")] = 1,
@@ -77,7 +77,9 @@ def simulate(
     scenario = scenario.copied(copies).with_failures(failures)
     devices = [device.name for device in scenario.cluster.devices]
     log = RunLog(len(scenario.parts), len(devices), is_tracing=trace is not None)
-    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=closed, seed=original.seed, log=log)
+    result = simulated(
+        scenario, requests=requests, rate_per_s=rate_per_s, window=in_flight, seed=original.seed, log=log
+    )
     if as_json:
         print_json(simulation_record(result, str(plan)))
     else:

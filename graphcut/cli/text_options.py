@@ -23,10 +23,17 @@ _KEPT_OF_A_CHAT: Final = "1GiB"
 class TextOptions:
     """Prompts that are texts, and texts that end a sequence."""
 
-    prompt: Annotated[list[str] | None, Option(metavar="TEXT", help="Text of a prompt. Repeatable.")] = None
-    prompts: Annotated[Path | None, Option(metavar="FILE", help="A text file with a prompt in each line.")] = None
+    prompt: Annotated[
+        list[str] | None, Option(metavar="TEXT|@FILE", help="A prompt, or a file with one in each line. Repeatable.")
+    ] = None
+    prompt_ids: Annotated[
+        list[str] | None, Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")
+    ] = None
     chat: Annotated[bool, Option("--chat", help="Answer each line of the standard input, as a conversation.")] = False
-    stop: Annotated[list[str] | None, Option(metavar="TEXT", help="Text that ends a sequence. Repeatable.")] = None
+    stop: Annotated[
+        list[str] | None,
+        Option(metavar="TEXT|N,N...", help="Text that ends a sequence; token ids with --prompt-ids alone. Repeatable."),
+    ] = None
 
     def prompts_of(self, cascade: Cascade, prompts: list[list[int]]) -> tuple[list[list[int]], Tokenizer | None]:
         """The given prompts and those that are texts; and the tokenizer, if there are texts.
@@ -34,28 +41,36 @@ class TextOptions:
         Raises:
             UsageError: there are no prompts, or the cascade has no tokenizer.
         """
-        texts = self._texts()
+        texts = [text for one in self.prompt or () for text in _texts(one)]
         if self.chat == bool(texts or prompts):
             raise UsageError(
                 "--chat reads messages from the standard input" if self.chat else "there is no prompt",
-                hint="give either --prompt TEXT, --prompts FILE, --prompt-ids N,N,... or --chat",
+                hint="give either --prompt TEXT, --prompt-ids N,N,... or --chat",
             )
-        if not (texts or self.stop or self.chat):
+        if not (texts or self.chat):
             return prompts, None
         from ..decoding.tokenizer import Tokenizer
 
         tokenizer = Tokenizer(cascade)
         return [*prompts, *map(tokenizer.encode, texts)], tokenizer
 
-    def _texts(self) -> list[str]:
-        if self.prompts is None:
-            return list(self.prompt or ())
-        try:
-            lines = self.prompts.read_text("utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise GraphcutError(f"{self.prompts} can't be read: {why}", hint="name a text file in UTF-8") from None
-        return [*(self.prompt or ()), *(line for line in lines if line.strip())]
+    def stop_of(self, tokenizer: Tokenizer | None) -> tuple[list[int], list[str]]:
+        """The token ids and the texts that end a sequence: a text that is one token, maybe a special one, has an id."""
+        if tokenizer is None:
+            return [number for word in self.stop or () for number in token_ids("--stop", word)], []
+        encoded = (tokenizer.encode(text, is_whole=False) for text in self.stop or ())
+        return [ids[0] for ids in encoded if len(ids) == 1], list(self.stop or ())
+
+
+def _texts(prompt: str) -> list[str]:
+    """A prompt, or the lines of the file that it names."""
+    if not prompt.startswith("@"):
+        return [prompt]
+    try:
+        return [line for line in Path(prompt[1:]).read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise GraphcutError(f"{prompt[1:]} can't be read: {why}", hint="name a text file in UTF-8 after @") from None
 
 
 @dataclass(frozen=True)
@@ -82,14 +97,10 @@ class LengthOptions:
     """What ends a sequence, and what is kept of it."""
 
     max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate at most.")] = 64
-    stop_ids: Annotated[list[str] | None, Option(metavar="N,N,...", help="Token ids that end a sequence.")] = None
     max_context: Annotated[int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most.")] = None
     cache_prefix: Annotated[
         str | None, Option(metavar="SIZE", help="Keep states for prompts that begin alike, e.g. 1GiB.")
     ] = None
-
-    def stop(self) -> list[int]:
-        return [number for word in self.stop_ids or () for number in token_ids("--stop-ids", word)]
 
     def cache_bytes(self, *, chat: bool) -> int:
         """How much is kept; by default the past of a `chat`."""

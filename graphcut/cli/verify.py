@@ -10,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, Inputs, OriginalOptions, load, open_
+from .common_options import AsJson, Inputs, Optimized, OriginalOptions, load, open_
 from .input_files import read_given
 from .output import print_, print_json
 
@@ -25,7 +25,7 @@ def verify(
     cascade_path: Annotated[Path, Argument(metavar="DIR", help="A cascade, or a sharded model.")],
     original: OriginalOptions,
     inputs: Inputs = None,
-    optimized: Annotated[bool, Option("--optimized", help="Compare with graph optimizations on.")] = False,
+    optimized: Optimized = "none",
     structural: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
     files_only: Annotated[bool, Option("--files", help="Compare files with the manifest, without the model.")] = False,
     as_json: AsJson = False,
@@ -36,7 +36,7 @@ def verify(
     model: it compares parts and weights with the digests in the manifest.
     """
     if files_only:
-        if inputs or optimized or structural or original != OriginalOptions():
+        if inputs or optimized != "none" or structural or original != OriginalOptions():
             raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
         from ..drawing.terminal.verification import draw_file_verification
         from ..verifying.files import verify_files
@@ -52,7 +52,9 @@ def verify(
     source = original.load_original(cascade)  # without the sizes of the manifest, which are to be verified
     feeds = read_given(inputs, source)
     seed = original.seed
-    report = verified(source, cascade, inputs=feeds, seed=seed, optimized=optimized, structural_only=structural)
+    report = verified(
+        source, cascade, inputs=feeds, seed=seed, optimized=optimized == "all", structural_only=structural
+    )
     _show(report, lambda console: draw_verification(report, cascade, console), as_json=as_json)
 
 

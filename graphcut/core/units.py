@@ -7,9 +7,9 @@ from typing import Final
 
 from .errors import UsageError
 
-_DECIMAL: Final = {unit: 10 ** (3 * i) for i, unit in enumerate(("b", "kb", "mb", "gb", "tb"))}
+_DECIMAL: Final = {unit: 10 ** (3 * i) for i, unit in enumerate(("B", "kB", "MB", "GB", "TB"))}
 _BINARY: Final = {unit: 2 ** (10 * i) for i, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
-_BYTES: Final = {"": 1, **_DECIMAL, **{unit.lower(): factor for unit, factor in _BINARY.items()}}
+_BYTES: Final = {"": 1, **{unit.lower(): factor for unit, factor in (_DECIMAL | _BINARY).items()}}
 
 
 def parse_bytes(text: str) -> int:
@@ -23,9 +23,13 @@ def parse_bytes(text: str) -> int:
     return int(Fraction(match[1]) * _BYTES[match[2].lower()])
 
 
-def size(count_bytes: int) -> str:
-    """A number of bytes in binary units: `17 B`, `4.75 MiB`, `3.1 GiB`."""
-    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, _BINARY)
+def size(count_bytes: int, *, like: int | None = None) -> str:
+    """A number of bytes in binary units: `17 B`, `4.75 MiB`, `3.1 GiB`.
+
+    In decimal units (`4.98 MB`) where the number that it answers, `like`, is whole in these, as that of 20MB is.
+    """
+    is_decimal = like is not None and like % 1000 == 0 and float(f"{like:.4g}") == like
+    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, _DECIMAL if is_decimal else _BINARY)
 
 
 def duration(seconds: float) -> str:

@@ -227,7 +227,7 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
         if name not in roles and name not in cascade.manifest.optional:
             raise RunError(
                 f"the model reads {cascade.tensors[name]} {name!r}, and it is not known what to feed there",
-                hint="feed it with `inputs`; or, if an output becomes it, say so with `states`",
+                hint="feed it with `inputs`; or, if an output becomes it, say so when you split, with `states`",
             )
     return roles
 

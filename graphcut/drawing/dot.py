@@ -55,7 +55,7 @@ def _clusters(cards: Sequence[Card]) -> Iterator[str]:
 
 
 def _card(card: Card) -> str:
-    budget = "" if card.budget_bytes is None else f" of {size(card.budget_bytes)}"
+    budget = "" if card.budget_bytes is None else f" of {size(card.budget_bytes, like=card.budget_bytes)}"
     lines = (card.name, card.content, f"{card.measure} {need_text(card)}{budget}", count(card.nodes, "node"))
     over = f' color="{LIGHT["over"]}"' if card.is_over else ""
     return f"label={_quoted(*(line for line in lines if line))}{over}"

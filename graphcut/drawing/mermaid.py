@@ -83,7 +83,7 @@ def _label(box: Sequence[Card]) -> str:
     most = f"{largest.measure} {'' if len(box) == 1 else 'at most ' if largest.need_exact else ''}{need_text(largest)}"
     budgets = {card.budget_bytes for card in box}
     budget = budgets.pop() if len(budgets) == 1 else None
-    of = f" of {size(budget)}" if budget is not None else ""
+    of = f" of {size(budget, like=budget)}" if budget is not None else ""
     over = ", over" if any(card.is_over for card in box) else ""
     return "<br/>".join((name, *content, _text(f"{most}{of}{over}")))
 

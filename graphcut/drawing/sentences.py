@@ -68,7 +68,7 @@ def _parts(cards: Sequence[Card]) -> str:
 
 def need_text(card: Card, least: str = "≥ ") -> str:
     """Its `need_bytes`."""
-    return f"{'' if card.need_exact else least}{size(card.need_bytes)}"
+    return f"{'' if card.need_exact else least}{size(card.need_bytes, like=card.budget_bytes)}"
 
 
 def _needs(card: Card) -> str:
@@ -77,7 +77,7 @@ def _needs(card: Card) -> str:
     if card.budget_bytes is None:
         return text
     of = ", over" if card.is_over else " of" if is_all else ", of"
-    return f"{text}{of} its {size(card.budget_bytes)} budget"
+    return f"{text}{of} its {size(card.budget_bytes, like=card.budget_bytes)} budget"
 
 
 def _crossing(scene: Scene) -> str:
@@ -133,7 +133,8 @@ def goal_text(goal: Goal) -> str:
             return f"into {goal.parts}, by {goal.by}"
         case Within():
             more = f", counting {', '.join(goal.counting)}" if goal.counting else ""
-            return f"at most {size(goal.memory_bytes)} per part{more}"
+            number = "" if goal.most_parts is None else f"in at most {count(goal.most_parts, 'part')}, "
+            return f"{number}at most {size(goal.memory_bytes, like=goal.memory_bytes)} per part{more}"
         case Across():
             several = ", several parts on each if that is faster" if goal.interleave else ""
             return f"across {count(len(goal.cluster.devices), 'device')}, for {goal.objective}{several}"

@@ -71,10 +71,13 @@ class Within(_Checked, frozen=True, tag=True):
     memory_bytes: int  #: the most bytes of a part; also as text (`Within("2GB")`).
     #: what counts besides the files of a part (its model, and the weights that it reads).
     counting: tuple[Counted, ...] = ()
+    most_parts: int | None = None  #: the most parts; None for any number.
 
     if TYPE_CHECKING:
 
-        def __init__(self, memory_bytes: int | str, counting: Sequence[Counted] = ()) -> None: ...
+        def __init__(
+            self, memory_bytes: int | str, counting: Sequence[Counted] = (), most_parts: int | None = None
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         if isinstance(self.memory_bytes, str):

@@ -34,7 +34,7 @@ from .by_goal.part_count import plan_into
 from .finishing import Finisher
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .node_names import find_nodes
-from .plans import ANY_DEVICE, Plan, check_limits, same_parts
+from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, same_parts
 from .predictions import travelling
 from .problem import PlanningProblem, problem_of
 from .replicable import replicable_nodes, rewritable_nodes
@@ -161,7 +161,9 @@ class _Planner(Finisher):
             first = first or made.outcome
             if max(made.budget_shares) <= 1 and made.outcome is not None and first is not None:
                 is_optimal = first.is_optimal and made.outcome.value == first.value
-                return same_parts(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
+                made = same_parts(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
+                check_part_count(made)
+                return made
             excess = max(made.budget_shares)
             share, least = share * max(1 / excess, _STEP), min(least, excess)
         what = "a part" if isinstance(goal, Within) else "a device"

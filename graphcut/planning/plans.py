@@ -171,8 +171,23 @@ def check_budgets(made: Plan, file_bytes: Sequence[int]) -> None:
             )
 
 
+def check_part_count(made: Plan) -> None:
+    """Raise a PlanError if a plan has more parts than its goal allows."""
+    goal, number = made.goal, len(made.parts)
+    if not isinstance(goal, Within) or goal.most_parts is None or number <= goal.most_parts:
+        return
+    budget, outcome = size(goal.memory_bytes, like=goal.memory_bytes), made.outcome
+    what = "needs" if outcome is not None and outcome.is_optimal else "has"
+    least = f" ({outcome.bound:.0f} or more are needed)" if outcome is not None and not outcome.is_optimal else ""
+    raise PlanError(
+        f"this {what} {count(number, 'part')} of at most {budget}{least}, and at most {goal.most_parts} may be made",
+        hint="allow more parts, or more memory for each",
+    )
+
+
 def check_limits(made: Plan) -> None:
     """Raise a PlanError where a plan that was not searched for (`At`, or edited) does not keep its limits."""
+    check_part_count(made)
     graph, limits = made.graph, made.limits
     home = {node: part for part, nodes in enumerate(made.parts) for node in nodes}
     for pattern, part in limits.pins:

@@ -213,25 +213,25 @@ def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -
 
 
 def write(
-    files: PreparedFiles, *, force: bool = False, progress: Progress | None = None, report: Path | None = None
+    files: PreparedFiles, *, force: bool = False, progress: Progress | None = None, kept: Path | None = None
 ) -> Cascade:
     """Write the files of a split, unless they are there; see `split`.
 
-    The file `report` may be in the output folder, and stays.
+    The file `kept` may be in the output folder, and stays.
     """
     target = files.folder.resolve()
     # Shared parts are among files of others, and several models may be in one folder.
     place = (target.parent, target.name) if files.weights == "copy" else (target, files.manifest_name)
     try:
         mend(*place)
-        _files_to_replace(files, target, report, force=force or _is_alike(files, target / files.manifest_name))
+        _files_to_replace(files, target, kept, force=force or _is_alike(files, target / files.manifest_name))
         _check_space(files, target)
         with scratch_folder(*place) as scratch:
             new = scratch / "new"
             new.mkdir()
             _write_files(files, new, progress)
             if force or not _is_held(new, target):
-                old = _files_to_replace(files, target, report, force=force)  # others may have written there meanwhile
+                old = _files_to_replace(files, target, kept, force=force)  # others may have written there meanwhile
                 if target.exists():
                     replace_files(scratch, target, last=files.manifest_name, old=old)
                 else:
@@ -244,7 +244,7 @@ def write(
     return open_cascade(files.folder / files.manifest_name)
 
 
-def _files_to_replace(files: PreparedFiles, target: Path, report: Path | None, *, force: bool) -> list[Path]:
+def _files_to_replace(files: PreparedFiles, target: Path, kept: Path | None, *, force: bool) -> list[Path]:
     """The files of an existing cascade in the output folder, which has no others that are in the way."""
     old = _existing_files(files, target / files.manifest_name, force=force)
     if target.exists() and not target.is_dir():
@@ -254,7 +254,7 @@ def _files_to_replace(files: PreparedFiles, target: Path, report: Path | None, *
     existing = set(target.iterdir()) if target.exists() else set()
     if files.weights == "share":
         existing &= {target / name for name in (files.manifest_name, *(part.name for part in files.parts))}
-    if foreign := existing.difference(old, [] if report is None else [report.parent.resolve() / report.name]):
+    if foreign := existing.difference(old, [] if kept is None else [kept.parent.resolve() / kept.name]):
         action = "move it away" if files.weights == "share" else "choose another folder with `output`"
         raise UsageError(
             f"{files.folder} contains {min(foreign).name!r}, which belongs to no cascade there",

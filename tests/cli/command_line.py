@@ -19,7 +19,7 @@ import graphcut
 from graphcut import cli, demos
 
 COMMANDS = (
-    *("analyze", "plan", "split", "shard", "verify", "compare", "show", "run", "generate", "bench"),
+    *("analyze", "plan", "split", "verify", "compare", "show", "run", "generate", "bench"),
     *("measure", "simulate", "fetch", "auto", "extract", "merge", "link", "export", "demo"),
 )
 RAY_FLAGS = {"--head", "--port", "--resources", "--address", "--node-ip-address"}
@@ -69,8 +69,9 @@ def command(*words: object, cwd: Path | None = None, env: Mapping[str, str] = Ma
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """The same `main` in this process, which is faster."""
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """The same `main` in this process, which is faster; in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -106,7 +107,7 @@ def parts(llm: Path) -> Path:
 
 @pytest.fixture
 def own_llm(llm: Path, tmp_path: Path) -> Path:
-    """A copy to write beside."""
+    """A copy to write beside, in the current folder of `run`."""
     return Path(shutil.copy(llm, tmp_path / "llm.onnx"))
 
 

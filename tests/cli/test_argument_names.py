@@ -78,7 +78,7 @@ def test_every_argument_that_a_hint_names_is_one_of_the_library() -> None:
         ("choose another `output`, or add `force=True`", "split", "choose another -o, or add --force"),
         ("name it with `model`", "verify", "name it with --model"),
         ("allow `Within(11096)`, or `Into(3)`", "plan", "allow --memory 11096, or --num-splits 3"),
-        ("with `Limits(inside_layers=True)`", "plan", "with --inside-layers"),
+        ("with `Limits(inside_layers=True)`", "plan", "with --inside-layers always"),
         ("use `objective='throughput'`", "plan", "use --objective throughput"),
         ("add it to `inputs`", "run", "add it to --inputs"),
         ("add it to `inputs`", "extract", "add it to --from"),

@@ -79,18 +79,18 @@ def largest_part(folder: Path) -> int:
         ("llm", ["--precision", "int8"], ["clean", "int8"], 0.5),
         ("llm", [], [], 1.0),
         ("tiny-llama-fp32", ["--precision", "int4"], ["clean", "int4"], 0.5),
-        ("tiny-llama-fp32", ["--precision", "int8", "--optimize"], ["clean", "optimize", "int8"], 0.4),
+        ("tiny-llama-fp32", ["--precision", "int8", "--fuse"], ["clean", "optimize", "int8"], 0.4),
         ("tiny-qwen2-fp32", ["--precision", "int4"], ["clean", "int4"], 0.25),
         ("qwen", ["--precision", "int8"], ["clean", "int8"], 0.3),
         ("lstm", ["--precision", "fp16"], ["clean", "fp16"], 1.0),
         ("resnet", ["--precision", "fp16"], ["clean", "fp16"], 0.25),
-        ("minilm", ["--optimize"], ["clean", "fuse", "optimize"], 0.5),
-        ("speech", ["--precision", "int8", "--optimize"], ["clean", "fuse", "optimize", "int8"], 0.25),
+        ("minilm", ["--fuse"], ["clean", "fuse", "optimize"], 0.5),
+        ("speech", ["--precision", "int8", "--fuse"], ["clean", "fuse", "optimize", "int8"], 0.25),
         ("speech-decoder", ["--precision", "int8"], ["clean", "int8"], 0.25),
-        ("speech-decoder", ["--precision", "int4", "--optimize"], ["clean", "optimize", "int4"], 0.25),
+        ("speech-decoder", ["--precision", "int4", "--fuse"], ["clean", "optimize", "int4"], 0.25),
         ("attention", ["--precision", "int8"], ["clean", "int8"], 1.0),
         ("detector", ["--precision", "int8"], ["clean", "int8"], 0.25),
-        ("detector", ["--precision", "fp16", "--optimize"], ["clean", "optimize", "fp16"], 1.0),
+        ("detector", ["--precision", "fp16", "--fuse"], ["clean", "optimize", "fp16"], 1.0),
     ],
 )
 def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
@@ -140,7 +140,7 @@ def test_budgets_from_a_quarter_to_the_whole_are_kept_or_the_weight_is_named(
 def test_attention_is_fused_as_the_configuration_beside_the_model_says(run: Run, models: Path, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes((models / "minilm.onnx").read_bytes())
     (tmp_path / "config.json").write_text('{"model_type": "roberta", "num_attention_heads": 4, "hidden_size": 64}')
-    assert run("auto", tmp_path / "model.onnx", "--optimize", "--num-splits", 1, "-o", tmp_path / "parts").code == 0
+    assert run("auto", tmp_path / "model.onnx", "--fuse", "--num-splits", 1, "-o", tmp_path / "parts").code == 0
     record = record_in(tmp_path / "parts")
     known = {"model_type": "bert", "num_heads": 4, "hidden_size": 64}
     assert record["steps"][1]["options"].items() >= known.items()
@@ -195,7 +195,7 @@ def test_the_least_loss_that_fits_into_two_parts_is_found(
 ) -> None:
     """The order is that of usual loss; a precision whose parts are too many or too large is passed over."""
     model = models / "minilm.onnx"
-    result = run("auto", model, "--memory", budget, "--parts", 2, "-o", tmp_path / "parts")
+    result = run("auto", model, "--memory", budget, "--num-splits", 2, "-o", tmp_path / "parts")
     assert result.code == 0, result.err
     record = record_in(tmp_path / "parts")
     tried = {one["precision"]: one["verdict"] for one in record["tried"]}
@@ -205,7 +205,9 @@ def test_the_least_loss_that_fits_into_two_parts_is_found(
     assert (record["tried"][-1]["parts"], record["options"][-1]) == (2, f"--precision={expected}")
     assert largest_part(tmp_path / "parts") <= budget
     for passed in order[: order.index(expected)]:  # alone they fit into no two parts either
-        refused = run("auto", model, "--memory", budget, "--parts", 2, "--precision", passed, "-o", tmp_path / "no")
+        refused = run(
+            "auto", model, "--memory", budget, "--num-splits", 2, "--precision", passed, "-o", tmp_path / "no"
+        )
         assert (refused.code in {2, 4}, (tmp_path / "no").exists()) == (True, False), "2: mixed keeps both layers"
 
 
@@ -221,14 +223,14 @@ def test_a_limit_that_is_not_met_is_exit_1_and_nothing_is_written(run: Run, mode
         == "--accept top1>0.5: top1 needs an output called logits"
     )
     assert run(*words, "--force", "--accept", "psnr>3").code == 2
-    searched = run(*words, "--force", "--parts", 2, "--accept", "snr>50", "--memory", "270KB")
+    searched = run(*words, "--force", "--num-splits", 2, "--accept", "snr>50", "--memory", "270KB")
     assert searched.code == 2, "two goals"
 
 
 def test_a_search_takes_the_first_precision_that_fits_and_is_accurate_enough(
     run: Run, models: Path, tmp_path: Path
 ) -> None:
-    words = ["auto", models / "minilm.onnx", "--memory", "130KB", "--parts", 2, "-o", tmp_path / "parts"]
+    words = ["auto", models / "minilm.onnx", "--memory", "130KB", "--num-splits", 2, "-o", tmp_path / "parts"]
     assert run(*words, "--accept", "snr>1000").code == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -294,7 +296,7 @@ def perplexity(path: Path, ids: Sequence[int]) -> float:
 def test_a_replay_gives_the_same_bytes_and_notices_another_model(run: Run, models: Path, tmp_path: Path) -> None:
     model = tmp_path / "detector.onnx"
     model.write_bytes((models / "detector.onnx").read_bytes())
-    assert run("auto", model, "--memory", "40KB", "--parts", 1, "-o", tmp_path / "first").code == 0
+    assert run("auto", model, "--memory", "40KB", "--num-splits", 1, "-o", tmp_path / "first").code == 0
     assert run("auto", "--replay", tmp_path / "first" / "auto.json", "-o", tmp_path / "again").code == 0
     first, again = file_bytes(tmp_path / "first"), file_bytes(tmp_path / "again")
     assert first.keys() == again.keys()
@@ -315,17 +317,17 @@ def test_a_replay_gives_the_same_bytes_and_notices_another_model(run: Run, model
 
 
 def test_parts_are_exported_for_another_engine(run: Run, models: Path, tmp_path: Path) -> None:
-    words = ["auto", FIXTURES / "tiny-llama-fp32" / "model.onnx", "--optimize", "--num-splits", 3]
-    assert run(*words, "--for", "genai", "-o", tmp_path / "out").code == 0
+    words = ["auto", FIXTURES / "tiny-llama-fp32" / "model.onnx", "--fuse", "--num-splits", 3]
+    assert run(*words, "--to", "genai", "-o", tmp_path / "out").code == 0
     config = json.loads((tmp_path / "out" / "genai_config.json").read_text("utf-8"))
     assert config["model"]["type"] == "decoder-pipeline"
     assert {"part-0.onnx", "part-1.onnx", "part-2.onnx", "auto.json"} < set(file_bytes(tmp_path / "out"))
     unknown = ["auto", models / "detector.onnx", "--precision", "int8", "--num-splits", 2, "-o", tmp_path / "maps"]
-    assert run(*unknown, "--for", "triton", "--keep").error[0].startswith("--keep would put a folder into")
-    assert run(*unknown, "--for", "lingualinked", "--keep").code == 0
+    assert run(*unknown, "--to", "triton", "--keep").error[0].startswith("--keep would put a folder into")
+    assert run(*unknown, "--to", "lingualinked", "--keep").code == 0
     files = file_bytes(tmp_path / "maps")
     assert {"models/detector-clean-int8.onnx", "sender_seq_dep_map.json"} < set(files), "its own"
-    no_config = run("auto", models / "llm.onnx", "--num-splits", 2, "--for", "genai", "-o", tmp_path / "no")
+    no_config = run("auto", models / "llm.onnx", "--num-splits", 2, "--to", "genai", "-o", tmp_path / "no")
     assert (no_config.code, (tmp_path / "no").exists()) == (2, False)
 
 
@@ -419,7 +421,7 @@ def test_a_disk_that_fills_up_is_named_with_what_is_needed(models: Path, tmp_pat
     world = ["unshare", "--mount", "--map-root-user", "sh", "-c", f'{small} && "$@"; find {disk} -type f', "sh"]
     if subprocess.run([*world, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this system does not let one mount a disk of one's own")
-    auto = [str(SCRIPT), "auto", str(models / "minilm.onnx"), "--optimize", *words]
+    auto = [str(SCRIPT), "auto", str(models / "minilm.onnx"), "--fuse", *words]
     done = subprocess.run([*world, *auto], capture_output=True, check=False, text=True)
     assert f"error: the disk of {disk} is full: " in done.stderr
     hint = "3 models of steps and the parts take up to about 1.63 MiB there; nothing was changed"

@@ -61,7 +61,13 @@ def test_a_model_is_compared_with_models_alone(run: Run, house: House) -> None:
 
 
 def test_options_that_would_do_nothing_are_refused(run: Run, house: House) -> None:
-    for words in (("--inputs", "random"), ("--seed", 1), ("--tolerance", 1), ("--optimized",), ("--provider", "X")):
+    for words in (
+        ("--inputs", "random"),
+        ("--seed", 1),
+        ("--tolerance", 1),
+        ("--optimize", "all"),
+        ("--provider", "X"),
+    ):
         result = run("compare", house.plan, house.cascade, *words)
         assert (result.code, result.error[0]) == (2, f"{words[0]} does not apply to plans and cascades")
     result = run("compare", house.model, house.model, "--model", house.model)
@@ -86,7 +92,7 @@ def test_two_models_are_compared_and_the_first_tensor_that_differs_is_named(
     assert run("compare", house.model, path, "-o", tmp_path / "found.json").code == 1
     assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8")) == as_json
     assert run("compare", house.model, path, "--tolerance", 0.5).out.startswith("✓ the models agree\n")
-    assert run("compare", house.model, house.model, "--optimized", "--tolerance", "1e-4").code == 0
+    assert run("compare", house.model, house.model, "--optimize", "all", "--tolerance", "1e-4").code == 0
     missing = run("compare", house.model, house.model, "--provider", "NoSuchProvider")
     assert missing.error[0].startswith("the model is to run with NoSuchProvider: this ONNX Runtime does not have it")
 

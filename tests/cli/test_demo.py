@@ -16,12 +16,10 @@ __all__ = ["run"]
 
 def test_every_option_of_a_demo_reaches_it(run: Run, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours" / "small.onnx", tmp_path / "theirs" / "small.onnx"
-    words = (
-        "--hidden 16 --layers 1 --heads 2 --kv-heads 1 --intermediate 24 --vocab 8 --dtype float16 --tied --external"
-    )
+    words = "--hidden 16 --layers 1 --attention-heads 2 --kv-heads 1 --intermediate 24 --vocab 8 --dtype float16"
     for path in (ours, theirs):
         path.parent.mkdir()
-    assert run("demo", "llm", "-o", ours, *words.split()).code == 0
+    assert run("demo", "llm", "-o", ours, *words.split(), "--tied", "--external").code == 0
     options: dict[str, Any] = {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 24, "vocab": 8}
     demos.write("llm", theirs, external=True, dtype="float16", tied=True, **options)
     assert ours.read_bytes() == theirs.read_bytes()

@@ -1,4 +1,4 @@
-"""`fetch --device` and `show --devices`: a folder for each device of a plan, and running what is in it."""
+"""`fetch --device` and `show --to devices`: a folder for each device of a plan, and running what is in it."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_part_that_is_missing_is_named_with_its_device(run: Run, parts: Path, 
 
 def test_devices_are_listed_with_their_commands(run: Run, parts: Path) -> None:
     shutil.move(parts / "part-2.onnx", parts / "elsewhere")
-    done = run("show", parts, "--devices")
+    done = run("show", parts, "--to", "devices")
     lines = done.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["device", "laptop", "board"]
     assert "1 of 2" in lines[1]
@@ -115,11 +115,11 @@ def test_devices_are_listed_with_their_commands(run: Run, parts: Path) -> None:
 def test_a_cascade_without_devices_has_none_to_list(run: Run, tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "llm.onnx", **SMALL)
     graphcut.split(tmp_path / "llm.onnx", Into(2), tmp_path / "two")
-    refused = run("show", tmp_path / "two", "--devices")
+    refused = run("show", tmp_path / "two", "--to", "devices")
     assert (refused.code, refused.error[0]) == (2, f"{tmp_path}/two/cascade.json was not planned for devices")
 
 
-@pytest.mark.parametrize("words", [("--to", "svg"), ("-o", "x.html"), ("--json",), ("--open",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("--part", "0"), ("-o", "x.html"), ("--force",), ("--open",)], ids=" ".join)
 def test_the_list_of_devices_is_no_drawing(run: Run, parts: Path, words: tuple[str, ...]) -> None:
-    refused = run("show", parts, "--devices", *words)
-    assert (refused.code, refused.error[0].endswith(" does not apply to --devices")) == (2, True)
+    refused = run("show", parts, "--to", "devices", *words)
+    assert (refused.code, refused.error[0].endswith(" does not apply to --to devices")) == (2, True)

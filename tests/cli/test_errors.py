@@ -98,7 +98,7 @@ def test_random_bytes_are_not_a_model(run: Run, tmp_path: Path) -> None:
         ("run", "none", "--inputs", "random", "-o", "y.npz"),
         ("run", "PARTS", "--inputs", "none.npz", "-o", "y.npz"),
         ("verify", "PARTS", "--model", "none"),
-        ("generate", "PARTS", "--prompts", "none"),
+        ("generate", "PARTS", "--prompt", "@none"),
         ("plan", "MODEL", "--plan", "none.json"),
         ("plan", "MODEL", "--cluster", "none.toml"),
         ("plan", "MODEL", "--num-splits", 2, "--cost-model", "none.csv"),

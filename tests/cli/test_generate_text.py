@@ -44,13 +44,13 @@ def test_a_prompt_is_continued(run: Run, cascade: graphcut.Cascade) -> None:
 
 def test_a_file_has_a_prompt_in_each_line(run: Run, cascade: graphcut.Cascade, tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("The fox\n\nनम 🚀\n", encoding="utf-8")
-    words = ("--prompts", tmp_path / "prompts.txt", "--max-tokens", 12, "--batch", 1)
+    words = ("--prompt", f"@{tmp_path / 'prompts.txt'}", "--max-tokens", 12, "--batch", 1)
     tokens, texts = map(list, zip(*(continued(cascade, text) for text in ("The fox", "नम 🚀")), strict=True))
     assert run("generate", cascade.root, *words, "-q").out == "".join(f"{text}\n" for text in texts)
     told = json.loads(run("generate", cascade.root, *words, "--json").out.splitlines()[-1])
     assert [row["text"] for row in told["sequences"]] == texts
     assert [row["tokens"] for row in told["sequences"]] == tokens
-    missing = run("generate", cascade.root, "--prompts", tmp_path / "none.txt")
+    missing = run("generate", cascade.root, "--prompt", f"@{tmp_path / 'none.txt'}")
     assert (missing.code, missing.error[0]) == (3, f"{tmp_path / 'none.txt'} can't be read: No such file or directory")
 
 
@@ -59,8 +59,8 @@ def test_prompts_that_begin_alike_are_computed_once(run: Run, cascade: graphcut.
     words = (
         "generate",
         cascade.root,
-        "--prompts",
-        tmp_path / "prompts.txt",
+        "--prompt",
+        f"@{tmp_path / 'prompts.txt'}",
         "--max-tokens",
         5,
         "--json",

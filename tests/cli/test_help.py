@@ -37,7 +37,7 @@ def test_help_names_every_command(run: Run) -> None:
     ("words", "message", "command"),
     [
         ("pack x", "there is no command 'pack'", "graphcut fetch DIR --device NAME -o FOLDER"),
-        ("devices x", "there is no command 'devices'", "graphcut show DIR --devices"),
+        ("devices x", "there is no command 'devices'", "graphcut show DIR --to devices"),
         ("cost-model x", "there is no command 'cost-model'", "graphcut measure MODEL -o costs.csv"),
         ("cluster measure", "there is no command 'cluster'", "graphcut measure cluster -o cluster.toml"),
         ("diff a b", "there is no command 'diff'", "graphcut compare A B"),
@@ -61,7 +61,7 @@ def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: p
 
 def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
     usages = [run(name, "--help").out.splitlines()[0] for name in COMMANDS]
-    arguments = ["MODEL", "MODEL", "MODEL", "MODEL", "DIR", "A B", "THING", *["DIR"] * 3, "WHAT", "PLAN", "SOURCE"]
+    arguments = ["MODEL", "MODEL", "MODEL", "DIR", "A B", "THING", *["DIR"] * 3, "WHAT", "PLAN", "SOURCE"]
     arguments += ["[MODEL]", "MODEL", "DIR|MODELS", "MODEL", "DIR", "NAME"]
     assert usages == [
         f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
@@ -79,7 +79,10 @@ def test_the_defaults_of_a_demo_are_those_of_its_recipe(run: Run) -> None:
     text = " ".join(run("demo", "--help").out.split())
     for name, default in options_of("llm").items():
         if default not in {None, False}:
-            assert re.search(rf"--{name.replace('_', '-')} (\[[^\]]*\] )?[^\[]*\[default: {default}\]", text), name
+            assert re.search(
+                rf"--(attention-)?{name.replace('_', '-')} (\[[^\]]*\] )?[^\[]*\[default: {default}\]",
+                text,
+            ), name
 
 
 def test_help_is_printed_without_arguments(run: Run) -> None:

@@ -55,7 +55,7 @@ def home(tmp_path: Path, llm: Path, parts: Path, monkeypatch: pytest.MonkeyPatch
         ("analyze huge.onnx", 3, "the tensors of huge.onnx take more than 64 PiB, 'x' alone"),
         ("split long.onnx --at-nodes a", 0, ""),
         ("verify long.parts", 2, f"no values can be generated for input 'x': it has the shape [{2**52}]"),
-        (f"plan llm.onnx --num-splits 2 --tokens {NINES}", 2, f"the length of a profile can't be {NINES}"),
+        (f"plan llm.onnx --num-splits 2 --profile prefill:{NINES}", 2, f"the length of a profile can't be {NINES}"),
         (f"plan llm.onnx --num-splits {NINES}", 4, "the model can be cut into"),
         (f"plan llm.onnx --memory {MANY}", 2, "'999"),
         (f"generate parts --prompt-ids {MANY}", 2, "--prompt-ids '999"),

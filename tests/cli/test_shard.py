@@ -1,4 +1,4 @@
-"""`graphcut shard`: the summary, and what is refused."""
+"""`graphcut split --ranks`, in one file and in parts: the summary, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["llm", "run"]
 
 def test_the_summary_has_axes_weights_and_the_exchanges_of_both_modes(run: Run, llm: Path, tmp_path: Path) -> None:
     dims = "--dim batch=1 --dim seq=1 --dim past=3 --dim total=4"
-    result = run("shard", llm, "--ranks", 2, "-o", tmp_path / "sharded.onnx", *dims.split())
+    result = run("split", llm, "--ranks", 2, "--one-file", "-o", tmp_path / "sharded.onnx", *dims.split())
     assert (result.code, result.err.splitlines()[0]) == (0, f"wrote {tmp_path / 'sharded.onnx'}")
     lines = [line.split() for line in result.out.splitlines()]
     assert lines[0] == ["divided", "units", "nodes", "weights"]
@@ -33,25 +33,25 @@ def test_the_summary_has_axes_weights_and_the_exchanges_of_both_modes(run: Run, 
 
 def test_quiet_prints_the_path_and_the_sharded_model_is_like_any_other(run: Run, llm: Path, tmp_path: Path) -> None:
     output = tmp_path / "sharded.onnx"
-    result = run("shard", llm, "--shares", "2:1:1", "--sum", "-o", output, "-q")
+    result = run("split", llm, "--ranks", "2:1:1", "--one-file", "--sum", "-o", output, "-q")
     assert (result.code, result.out, result.err) == (0, f"{output}\n", "")
     assert graphcut.analyze(output).key_nodes
 
 
 def test_a_sharded_model_is_verified_whatever_its_file_is_called(run: Run, llm: Path, tmp_path: Path) -> None:
-    assert run("shard", llm, "--ranks", 2, "-o", tmp_path / "sharded", "-q").code == 0
+    assert run("split", llm, "--ranks", 2, "--one-file", "-o", tmp_path / "sharded", "-q").code == 0
     assert "✓ structure" in run("verify", tmp_path / "sharded", "--structural").out
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("shard", "neither --ranks nor --shares is given"),
-        ("shard --shares 3-1", "--shares 3-1: expected numbers such as 3:1:1:1"),
-        ("shard --shares 3:0", "the shares 3:0 don't divide anything"),
-        ("shard --ranks 3 --shares 1:1", "there are 2 shares for 3 ranks"),
+        ("split --one-file", "--one-file applies to --ranks"),
+        ("split --ranks 2 --one-file --num-splits 2", "--one-file makes no parts, so --num-splits does nothing"),
+        ("split --ranks 3-1", "--ranks 3-1: expected numbers >= 1"),
+        ("split --ranks 3:0", "--ranks 3:0: expected numbers >= 1"),
         ("split --ranks 2 --weights share", "ranks have slices of weights, which can't be shared"),
-        ("split --num-splits 2 --sum", "--exact applies to --ranks"),
+        ("split --num-splits 2 --sum", "--sum applies to --ranks"),
         ("split --ranks 2 --memory 1MB", "a plan for a cluster or a budget counts no ranks"),
     ],
 )
@@ -80,7 +80,7 @@ def test_split_with_ranks_shows_them_as_rows_and_verify_finds_the_model(run: Run
 
 
 def test_the_document_has_units_weights_and_the_exchanges_of_both_modes(run: Run, llm: Path, tmp_path: Path) -> None:
-    result = run("shard", llm, "--shares", "2:1", "-o", tmp_path / "sharded.onnx", "--json")
+    result = run("split", llm, "--ranks", "2:1", "--one-file", "-o", tmp_path / "sharded.onnx", "--json")
     record = json.loads(result.out)
     assert (record["format"], record["shares"], record["mode"]) == ("graphcut.sharding/1", [2, 1], "exact")
     assert all(len(units) == 2 for units in record["units"])

@@ -216,7 +216,7 @@ def test_a_narrow_terminal_is_enough(run: Run, house: Path, monkeypatch: pytest.
         (("--fail", "mac@1"), "there is no device 'mac' to fail"),
         (("--rate", "fast"), "--rate fast: expected requests per second"),
         (("--rate", "2/h"), "--rate 2/h: expected requests per second"),
-        (("--rate", "2", "--closed", "3"), "a rate excludes a number of requests in flight"),
+        (("--rate", "2", "--in-flight", "3"), "a rate excludes a number of requests in flight"),
         (("--requests", "0"), "0 requests can't be simulated"),
         (("--copies", "0"), "0 copies can't run anything"),
     ],

@@ -123,7 +123,9 @@ def test_a_terminal_without_utf_8_gets_plain_letters(own_llm: Path, words: Seque
     assert result.out.isascii()
 
 
-@pytest.mark.parametrize("words", [("verify", "PARTS"), ("show", "PARTS"), ("show", "PARTS", "--json")], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [("verify", "PARTS"), ("show", "PARTS"), ("show", "PARTS", "--to", "json")], ids=" ".join
+)
 def test_a_cascade_is_shown_without_utf_8(parts: Path, words: Sequence[str]) -> None:
     result = command(*(word.replace("PARTS", str(parts)) for word in words), env=LATIN)
     assert result.code == 0, result.err

@@ -69,7 +69,7 @@ def test_a_part_of_a_download_is_a_no(run: Run, own_parts: Path) -> None:
 
 
 def test_verifying_takes_a_seed_and_optimisations(run: Run, parts: Path) -> None:
-    result = run("verify", parts, "--seed", "7", "--optimized", "--json")
+    result = run("verify", parts, "--seed", "7", "--optimize", "all", "--json")
     assert result.code == 0
     found = json.loads(result.out)
     assert found["reason"].startswith("with graph optimizations")
@@ -113,7 +113,13 @@ def test_weights_without_digests_are_said(run: Run, own_llm: Path) -> None:
 
 
 def test_files_alone_takes_no_other_option(run: Run, parts: Path) -> None:
-    for words in (["--structural"], ["--optimized"], ["--inputs", "random"], ["--model", "m.onnx"], ["--seed", "1"]):
+    for words in (
+        ["--structural"],
+        ["--optimize", "all"],
+        ["--inputs", "random"],
+        ["--model", "m.onnx"],
+        ["--seed", "1"],
+    ):
         result = run("verify", parts, "--files", *words)
         assert (result.code, result.error[0]) == (2, "--files compares without the model")
 

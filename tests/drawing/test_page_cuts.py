@@ -202,7 +202,7 @@ def test_plans_of_the_front_are_one_click_away_and_devices_can_be_exchanged(show
     chosen = page.evaluate(CHOSEN)
     page.wait_for(f"decodeURIComponent(location.hash).endsWith({'&on=' + ','.join(chosen)!r})")
     command = page.evaluate("document.querySelector('#yours code').textContent")
-    assert command.endswith(f" --at-nodes={','.join(found.after)} --devices={','.join(chosen)}")
+    assert command.endswith(f" --at-nodes={','.join(found.after)} --device={','.join(chosen)}")
     assert chosen == [made.devices[1].name, *found.devices[1:]] != [*found.devices]
     page.evaluate("document.querySelector('#back').click()")
     assert page.evaluate("document.querySelector('#yours').hidden && !document.querySelector('#map').hidden")

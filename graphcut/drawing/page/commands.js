@@ -17,6 +17,6 @@ const inList = (name) => (/[,"]/.test(name) ? `"${name.replaceAll('"', '""')}"` 
 /** The command that cuts `model` after `nodes`, with the sizes `dims`; its parts are for `devices`, if there are any. */
 export function command(model, dims, nodes, devices = []) {
   const sizes = Object.entries(dims).map(([name, number]) => ` --dim ${quoted(`${name}=${number}`)}`);
-  const on = devices.length ? ` --devices=${quoted(devices.map(inList).join(","))}` : "";
+  const on = devices.length ? ` --device=${quoted(devices.map(inList).join(","))}` : "";
   return `graphcut split ${quoted(model)} --at-nodes=${quoted(nodes.map(inList).join(","))}${on}${sizes.join("")}`;
 }

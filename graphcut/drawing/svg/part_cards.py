@@ -40,7 +40,7 @@ def scales_of(cards: Sequence[Card]) -> Scales:
 def card_group(index: int, card: Card, marks: Sequence[str]) -> str:
     """All marks of a part as one group."""
     name = f"{card.name}, {card.content}" if card.content else card.name
-    budget = "" if card.budget_bytes is None else f" of {size(card.budget_bytes)}"
+    budget = "" if card.budget_bytes is None else f" of {size(card.budget_bytes, like=card.budget_bytes)}"
     over = ", over budget" if card.is_over else ""
     description = f"{name}: {count(card.nodes, 'node')}, {card.measure} {need_text(card)}{budget}{over}"
     return thing("card", index, description, marks)

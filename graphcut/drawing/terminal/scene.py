@@ -74,7 +74,9 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
         yield Column(cards[0].measure, [need_text(card) for card in cards])
     if any(card.budget_bytes for card in cards):
         budgets = {card.budget_bytes for card in cards}
-        title = f"of {size(budget)}" if len(budgets) == 1 and (budget := budgets.pop()) else "of its budget"
+        title = (
+            f"of {size(budget, like=budget)}" if len(budgets) == 1 and (budget := budgets.pop()) else "of its budget"
+        )
         yield Column(title, _budget_bars(cards, screen))
     if is_planned:
         yield from _predicted_columns(scene, screen)

@@ -1,6 +1,7 @@
 """`Within`: no part over a memory budget, in the fewest parts; of these the fewest bytes, of these the most even."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -27,6 +28,8 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
     """
     if goal.memory_bytes < 1:
         raise UsageError(f"a part can't have {goal.memory_bytes} bytes", hint="allow more, such as `Within('512MiB')`")
+    if goal.most_parts is not None and goal.most_parts < 1:
+        raise UsageError(f"a model can't have {goal.most_parts} parts", hint="allow 1 or more")
     load = _workload(problem, goal)
     evaluator = _BudgetEvaluator(problem, goal)
     found = search(load, evaluator, marked=problem.pins, lower_bound=_lower_bound(load, goal))
@@ -90,20 +93,21 @@ def _lower_bound(load: Workload, goal: Within) -> float:
 
 
 def _impossible(problem: PlanningProblem, goal: Within, load: Workload, smallest: float) -> PlanError:
-    budget = size(goal.memory_bytes)
+    size_text = partial(size, like=goal.memory_bytes)
+    budget = size_text(goal.memory_bytes)
     if smallest <= goal.memory_bytes:
         return PlanError(f"parts of {budget} are possible, but not with these pins", hint="leave a pin out")
-    hint = f"the smallest budget that works is `Within({int(smallest)})` ({size(int(smallest))})"
+    hint = f"the smallest budget that works is `Within({int(smallest)})` ({size_text(int(smallest))})"
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     if needed <= goal.memory_bytes:
         return PlanError(f"no part fits into {budget} together with its inputs and outputs", hint=hint)
     weights = [problem.graph.weights[name] for i in problem.groups[group] for name in problem.graph.nodes[i].weights]
     if largest := max(weights, key=lambda weight: weight.bytes, default=None):
-        hint += f"; its largest weight is {largest.name!r} ({size(largest.bytes)})"
+        hint += f"; its largest weight is {largest.name!r} ({size_text(largest.bytes)})"
     if len(problem.groups[group]) == 1:
         pieces = -(-needed // goal.memory_bytes)
         hint += f"; to keep yours, divide its weights into {pieces} nodes in the model itself"
     return PlanError(
-        f"{problem.describe(group)} alone takes {size(needed)}, more than the budget of {budget}", hint=hint
+        f"{problem.describe(group)} alone takes {size_text(needed)}, more than the budget of {budget}", hint=hint
     )

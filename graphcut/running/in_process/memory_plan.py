@@ -304,5 +304,5 @@ def limit_error(memory_bytes: int, smallest_bytes: int) -> MemoryCapError:
     return MemoryCapError(
         f"this run is predicted to need {smallest_bytes:,} bytes, and the memory limit is {memory_bytes:,}",
         smallest_bytes=allowed,
-        hint=f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts; `forced=True` tries",
+        hint=f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts",
     )

@@ -48,6 +48,6 @@ test("a shell reads a quoted word as it is", () => {
 
 test("the command names the model, the nodes, the devices and the sizes", () => {
   assert.equal(command("my model.onnx", { n: 4, "a b": 1 }, ["x", "y,z", 'say "hi"'], ["one", "two"]),
-    `graphcut split 'my model.onnx' --at-nodes='x,"y,z","say ""hi"""' --devices=one,two --dim n=4 --dim 'a b=1'`);
+    `graphcut split 'my model.onnx' --at-nodes='x,"y,z","say ""hi"""' --device=one,two --dim n=4 --dim 'a b=1'`);
   assert.equal(command("m.onnx", {}, ["x"]), "graphcut split m.onnx --at-nodes=x");
 });

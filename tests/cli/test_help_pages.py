@@ -1,0 +1,88 @@
+"""The pages of help: panels of options, and examples that work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from graphcut.cli import help_pages
+from graphcut.cli.help_pages import EXAMPLES
+
+from command_line import COMMANDS, Run, run
+
+__all__ = ["run"]
+
+CLUSTER = """
+[[devices]]
+name = "laptop"
+flops_per_s = 1e11
+
+[[devices]]
+name = "board"
+flops_per_s = 2e10
+
+[[links]]
+between = ["laptop", "board"]
+bytes_per_s = "100MB"
+"""
+WITHOUT = {"cluster"}  #: commands that need other machines.
+MOST_ROWS = 24
+MOST_ROWS_IN_ALL = 220
+
+
+def rows_of(page: str) -> list[str]:
+    """The long names of the options that a page has rows for."""
+    panels = re.split(r"^\w[\w ]*:$", page, maxsplit=1, flags=re.MULTILINE)[-1]
+    found = re.findall(r"^  (?:-\w, )?--([\w-]+)", panels, re.MULTILINE)
+    return [name for name in found if name not in {"install-completion", "show-completion"}]
+
+
+def test_pages_have_few_options_each_once(run: Run) -> None:
+    rows = {name: rows_of(run(name, "--help").out) for name in COMMANDS}
+    assert {
+        name: len(found) for name, found in rows.items() if len(set(found)) < len(found) or len(found) > MOST_ROWS
+    } == {}
+    assert sum(map(len, rows.values())) + len(rows_of(run("--help").out)) <= MOST_ROWS_IN_ALL
+
+
+def test_the_global_options_stand_in_the_root_alone(run: Run) -> None:
+    assert {"quiet", "no-color", "debug", "help"} <= set(rows_of(run("--help").out))
+    for name in COMMANDS:
+        page = run(name, "--help").out
+        assert not {"quiet", "no-color", "debug", "help"}.intersection(rows_of(page))
+        assert page.endswith("\n\nGlobal options: graphcut --help\n")
+
+
+def test_panels_name_options_that_exist(run: Run) -> None:
+    """Those of a command are options of it, and those of all commands of some."""
+    rows = {name: set(rows_of(run(name, "--help").out)) for name in COMMANDS}
+    for name, panels in help_pages._PANELS_OF.items():
+        assert {option for options in panels.values() for option in options.split()} <= rows[name], name
+    shared = {option for options in help_pages._PANELS.values() for option in options.split()}
+    assert shared <= set().union(*rows.values())
+
+
+@pytest.mark.parametrize("name", ["plan", "split", "auto"])
+def test_goals_and_the_output_come_first(run: Run, name: str) -> None:
+    first = run(name, "--help").out.partition("\nGoal and output:\n")[2].partition("\n\n")[0]
+    assert {"num-splits", "memory", "cluster", "output"} <= set(rows_of(first))
+
+
+def test_every_page_ends_with_examples_that_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one folder, in the order of `EXAMPLES`."""
+    (tmp_path / "cluster.toml").write_text(CLUSTER, "utf-8")
+    header = json.dumps({"norm": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    for name in COMMANDS:
+        page = run(name, "--help").out.partition("\nExamples:\n")[2].partition("\n\n")[0]
+        assert [line.strip() for line in page.splitlines()] == list(EXAMPLES[name])
+        assert 1 <= len(EXAMPLES[name]) <= 3
+    monkeypatch.chdir(tmp_path)
+    for example in (example for name, examples in EXAMPLES.items() if name not in WITHOUT for example in examples):
+        result = run(*shlex.split(example)[1:])
+        assert result.code == 0, (example, result.err)
