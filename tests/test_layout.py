@@ -22,16 +22,15 @@ from cases import each
 PACKAGE = Path(graphcut.__file__).parent
 LAYERS = (
     {"core"},
-    {"loading", "running"},
-    {"costs", "demos", "inputs", "transferring"},
-    {"sharding", "solving", "workers"},
-    {"analysis", "decoding"},
+    {"loading", "running", "transferring"},
+    {"costs", "demos", "inputs", "workers"},
+    {"analysis", "decoding", "sharding", "solving"},
     {"planning", "verifying"},
     {"surgery"},
-    {"benchmarking", "exporting", "model_splitter", "simulating"},
-    {"automating"},
+    {"automating", "benchmarking", "exporting", "model_splitter", "simulating"},
     {"drawing"},
-    {"__init__", "cli"},
+    {"__init__"},
+    {"cli"},
     {"__main__"},
 )
 """From the bottom up: a module imports from lower layers only."""

@@ -16,12 +16,10 @@ def analyze(
     as_json: AsJson = False,
 ) -> None:
     """Show where a model can be cut, and what crosses each cut."""
-    from ..analysis.cut_points import analyze as analyzed
+    from .. import analyze as analyzed
     from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
     from ..drawing.scene_builders import scene_of_analysis
     from ..drawing.terminal.scene import draw_scene
-    from ..sharding.axes.classes import axis_classes
-    from ..sharding.axes.table import ClassRow, aligned, class_rows
 
     analysis = analyzed(load(model, dim))
     if as_json:
@@ -29,8 +27,9 @@ def analyze(
 
         print_json(analysis_record(analysis))
     elif axes:
-        titles = ClassRow("divided alike", "units", "nodes", "weights", "blocked by", "axes of weights")
-        for line in aligned([titles, *class_rows(analysis.model, axis_classes(analysis.model))]):
+        from ..drawing.axis_table import axis_table
+
+        for line in axis_table(analysis.model):
             print_line(line)
     elif cuts is not None:
         points = analysis.cut_points

@@ -21,9 +21,8 @@ from .plan_options import GoalOptions
 from .split import PlanPath, cutter
 
 if TYPE_CHECKING:
-    from ..automating.making import Automation
+    from .. import Automation, Model
     from ..core.manifest import Cascade
-    from ..loading.model import Model
 
 Precision = Literal["fp32", "fp16", "int8-static", "int8-mixed", "int8", "int4-mixed", "int4"]
 
@@ -67,9 +66,8 @@ class ConversionOptions:
 
     def automation(self, model: Model, sources: Sequence[Path | None], *, searches: bool, **rest: Any) -> Automation:  # noqa: ANN401
         """What they ask to make of a model, or of the first precision that fits if it `searches`; and other fields."""
+        from .. import Automation, read_inputs
         from ..automating.conversions import PRECISIONS
-        from ..automating.making import Automation
-        from ..inputs.input_files import read_inputs
 
         given = files_of([file for file in self.inputs or () if not is_random(file)])
         calibrating = files_of([self.calibration] if self.calibration else [])
@@ -170,7 +168,7 @@ def _moved(word: str, old: Path, new: Path) -> str:
 
 def _do_again(replay: Path, model: Path | None, own: Sequence[str], given: Sequence[str]) -> None:
     """Run the command of a record; the model may be named anew, if it has moved."""
-    from ..automating.record import read_auto
+    from .. import read_auto
 
     if unused := [option for option in given if option not in {*_OWN, "model"}]:
         raise UsageError(f"--replay does what the record says, and {unused[0]} is given", hint="leave it out")

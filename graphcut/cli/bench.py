@@ -33,7 +33,7 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Compare the model and its parts: time, memory, outputs."""
-    from ..benchmarking.comparison import bench
+    from .. import bench
     from ..drawing.terminal.runs import draw_benchmark
 
     cascade = open_(cascade_path)

@@ -15,10 +15,8 @@ from ..core.errors import CascadeError, UsageError
 from ..core.text import shell_word
 
 if TYPE_CHECKING:
+    from .. import DecoderProfile, Model, SessionConfig
     from ..core.manifest import Cascade
-    from ..costs.caches import DecoderProfile
-    from ..loading.model import Model
-    from ..running.stage import SessionConfig
 
 Output: Final = partial(Option, "--output", "-o", metavar="FILE")
 
@@ -83,7 +81,7 @@ class SessionOptions:
     insecure: Annotated[bool, Option("--insecure", help="With --via ray: accept a cluster without a token.")] = False
 
     def session_config(self) -> SessionConfig:
-        from ..running.stage import SessionConfig
+        from .. import SessionConfig
 
         words = names_in([self.provider or ""])
         names, options = [word for word in words if "=" not in word], [word for word in words if "=" in word]
@@ -114,16 +112,14 @@ class OriginalOptions:
 
     def load_original(self, cascade: Cascade | Model) -> Model:
         """The model that a cascade was cut from, or that was sharded, with none but the sizes of the options."""
-        from ..loading.model import load
-        from ..verifying.verification import original_of
+        from .. import load, original_of
 
         return load(self.model or original_of(cascade), dims=self.dims or None)
 
     def load(self, cascade: Cascade) -> Model:
         """The model that `cascade` was cut from, with the sizes of the manifest."""
+        from .. import find_source, load
         from ..loading.fingerprint import graph_digest
-        from ..loading.model import load
-        from ..verifying.verification import find_source
 
         model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.dims})
         if graph_digest(model.proto) != cascade.manifest.source.graph:
@@ -135,7 +131,7 @@ class OriginalOptions:
 
 
 def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
-    from ..loading.model import load
+    from .. import load
 
     return load(path, dims=parsed_dims(dim), states=parsed_states(state))
 

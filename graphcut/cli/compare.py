@@ -59,10 +59,10 @@ def compare(
     check_output(output, force=force)
     is_json = as_json or (output is not None and output.suffix.lower() == ".json")
     if "model" in kinds:
+        from .. import compare_models
         from ..drawing.terminal.verification import draw_model_comparison
         from ..drawing.verification_records import verification_record
         from ..verifying.numerical import EXACT
-        from ..verifying.two_models import compare_models
 
         first, config = load(before, dim), replace(EXACT, optimize=optimize, provider=provider)
         feeds = read_given(inputs, first)

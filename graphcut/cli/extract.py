@@ -32,9 +32,9 @@ def extract(
     A node stands for the tensors that it writes. Without --from its inputs are those of the model, without --until its
     outputs.
     """
+    from .. import extract as extracted
+    from .. import load
     from ..core.units import count, size
-    from ..loading.model import load
-    from ..surgery.extracting import extract as extracted
 
     reads, writes, more = (names_in(texts or ()) for texts in (from_, until, expose))
     if not (reads or writes or more):

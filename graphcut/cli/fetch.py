@@ -25,7 +25,7 @@ def fetch(
     All parts without --part and --device. The same command goes on after an interruption, and adds parts. From a path,
     --device makes a folder to be copied to that device.
     """
-    from ..transferring.fetching import fetch as fetched
+    from .. import fetch as fetched
 
     if part and device is not None:
         raise UsageError("--part and --device both say which parts", hint="leave out one of them")

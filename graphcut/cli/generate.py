@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from typer import Option
 
+from .. import Via
 from ..core.errors import UsageError
 from ..core.units import count
-from ..workers.executors.via import Via, is_elsewhere
+from ..workers.executors.via import is_elsewhere
 from .application import check_applicable, given_options
 from .common_options import (
     AsJson,
@@ -34,8 +35,8 @@ from .output import INTERRUPTED, complain, print_, say, workers_notes
 from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
 
 if TYPE_CHECKING:
+    from .. import Generation
     from ..core.manifest import Cascade
-    from ..decoding.generation import Generation
 
 _SOME_FAILED: Final = 3
 _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
@@ -62,7 +63,8 @@ def generate(
     Every part keeps its own KV cache. What is generated is printed as it comes. Inputs are those that are the same at
     every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
     """
-    from ..decoding import generation
+    from .. import DecodingSettings
+    from .. import generate as decoded
 
     given = given_options(ctx)
     check_applicable(given, NEEDS_MEMORY, given)
@@ -72,7 +74,7 @@ def generate(
     cascade = open_(cascade_path, parts="anywhere" if is_elsewhere(via) else "all")
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
-    settings = generation.DecodingSettings(inputs=fed, dims=original.dims, via=via, workers=workers)
+    settings = DecodingSettings(inputs=fed, dims=original.dims, via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
     settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
@@ -83,7 +85,7 @@ def generate(
         converse(cascade, settings, tokenizer, output_of, max_tokens=most, sampling=sampling, as_json=as_json)
         return
     output = output_of(prompts)
-    tokens = generation.generate(
+    tokens = decoded(
         cascade,
         prompts,
         max_tokens=most,
@@ -125,7 +127,7 @@ def _prompts_and_inputs(
     cascade: Cascade, texts: Sequence[str], files: Sequence[Path], original: OriginalOptions
 ) -> tuple[list[list[int]], dict[str, object]]:
     """The prompts and the constant inputs that a command line names; what is generated of them is reported."""
-    from ..inputs.input_files import read_inputs
+    from .. import read_inputs
 
     asks_for_prompt, asks_for_inputs = "random" in texts, any(map(is_random, files))
     prompt, constants = _generated(cascade, original) if asks_for_prompt or asks_for_inputs else ([], {})
@@ -142,9 +144,9 @@ def _prompts_and_inputs(
 
 def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], dict[str, object]]:
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
+    from .. import generate_inputs
     from ..core.states import states_of
     from ..decoding.token_inputs import role_of
-    from ..inputs.generating import generate_inputs
 
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
     roles = {name: role_of(tensor) for name, tensor in tensors.items()}

@@ -17,11 +17,8 @@ from .memory_options import say_after, say_before
 from .output import say, settings, workers_notes
 
 if TYPE_CHECKING:
+    from .. import DecodingSettings, FinishReason, Generation, RunLog, Sampling, Tokenizer
     from ..core.manifest import Cascade
-    from ..decoding.generation import DecodingSettings, FinishReason, Generation
-    from ..decoding.tokenizer import Tokenizer
-    from ..running.sampling import Sampling
-    from ..workers.run_log import RunLog
 
 _CONTROLS: Final = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -124,7 +121,7 @@ def converse(
     as_json: bool,
 ) -> None:
     """Answer each line of the standard input, as it comes. Ctrl-C ends an answer."""
-    from ..decoding.decoding_service import DecodingService
+    from .. import DecodingService
 
     messages: list[dict[str, str]] = []
     with DecodingService(cascade, most=1, **settings) as service:

@@ -12,8 +12,8 @@ from ..core.errors import GraphcutError, UsageError
 from .output import check_output, say
 
 if TYPE_CHECKING:
+    from .. import Model
     from ..core.manifest import Cascade
-    from ..loading.model import Model
 
 RANDOM: Final = Path("random")
 _SHOWN: Final = 4  #: the values of an output that are printed.
@@ -40,7 +40,7 @@ class FeedReader:
         return len(self.inputs)
 
     def __iter__(self) -> Iterator[Mapping[str, object]]:
-        from ..inputs.input_files import load_readers, read_inputs
+        from .. import load_readers, read_inputs
 
         load_readers(self.inputs)  # now: what the process has is measured when the first input has been read
         reads, tensors = self.cascade.manifest.reads, self.cascade.tensors
@@ -63,7 +63,7 @@ def is_random(inputs: Path) -> bool:
 
 def read_given(inputs: Sequence[Path] | None, model: Model) -> list[dict[str, object]]:
     """The inputs in files; none for `random`, since inputs are then generated."""
-    from ..inputs.input_files import read_inputs
+    from .. import read_inputs
 
     files = [file for file in inputs or () if not is_random(file)]
     return [read_inputs(file, model.graph.reads, tensors=model.tensors) for file in files]
@@ -71,8 +71,7 @@ def read_given(inputs: Sequence[Path] | None, model: Model) -> list[dict[str, ob
 
 def read_or_generate(inputs: Path, model: Model, seed: int) -> dict[str, Any]:
     """The inputs for `model` in a file, or random ones, which is reported."""
-    from ..inputs.generating import generate_inputs
-    from ..inputs.input_files import read_inputs
+    from .. import generate_inputs, read_inputs
 
     if not is_random(inputs):
         return read_inputs(inputs, model.graph.reads, tensors=model.tensors)

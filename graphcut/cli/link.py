@@ -26,7 +26,7 @@ def link(
 
     Weights are found by their bytes, whatever their names. Those that are not found are copied to OUTPUT.data.
     """
-    from ..surgery.linking import link as linked
+    from .. import link as linked
 
     opened = load(model, None)
     with writing(verb="looking up") as progress:

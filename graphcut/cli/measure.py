@@ -16,8 +16,7 @@ from .input_files import RANDOM, is_random
 from .output import check_output, print_, print_line, say
 
 if TYPE_CHECKING:
-    from ..benchmarking.cost_measurement import MeasuredCosts
-    from ..loading.model import Model
+    from .. import MeasuredCosts, Model
 
 _SIZES: Final = ("--profile", "--dim")
 _APPLYING: Final[Mapping[str, tuple[str, ...]]] = {  #: the options that apply to each kind of thing.
@@ -67,8 +66,7 @@ def measure(
         case "a config.json":
             _write_table_of(Path(what), output)
         case _:
-            from ..analysis.cut_points import analyze
-            from ..planning.planner import default_dims
+            from .. import analyze, default_dims
 
             model = load(Path(what), dim)
             decoding = (None, None) if profile is None else parsed_profile(profile)
@@ -91,9 +89,8 @@ def _kind_of(what: str, *, computed: bool) -> str:
 def _measured(
     model: Model, dims: Mapping[str, int], inputs: Path, rounds: int, memory_bytes: int | None, threads: int
 ) -> MeasuredCosts:
-    from ..benchmarking.cost_measurement import measure
-    from ..inputs.input_files import read_inputs
-    from ..loading.model import load as open_model
+    from .. import load as open_model
+    from .. import measure, read_inputs
 
     sized = open_model(model.path, dims={name: n for name, n in dims.items() if name in model.symbols})
     read = None if is_random(inputs) else read_inputs(inputs, sized.graph.reads, tensors=sized.tensors)
@@ -101,8 +98,7 @@ def _measured(
 
 
 def _write_costs(model: Model, dims: Mapping[str, int], found: MeasuredCosts | None, output: Path) -> None:
-    from ..costs.tables import save_table, table_of
-    from ..costs.weighing import weigh
+    from .. import save_table, table_of, weigh
     from ..drawing.terminal.cost_table import draw_cost_table
 
     costs = weigh(model, dims)
@@ -115,8 +111,7 @@ def _write_costs(model: Model, dims: Mapping[str, int], found: MeasuredCosts | N
 
 
 def _write_table_of(config: Path, output: Path) -> None:
-    from ..costs.decoder_configs import table_of_config
-    from ..costs.tables import save_table
+    from .. import save_table, table_of_config
 
     table = table_of_config(config)
     save_table(table, output)
@@ -125,8 +120,8 @@ def _write_table_of(config: Path, output: Path) -> None:
 
 
 def _write_device(output: Path, seconds: float, threads: int) -> None:
-    from ..benchmarking.calibration import calibrate as measured
-    from ..benchmarking.calibration import save_device
+    from .. import calibrate as measured
+    from .. import save_device
     from ..drawing.sentences import flop
 
     found = measured(seconds=seconds, threads=threads)
@@ -141,7 +136,7 @@ def _write_device(output: Path, seconds: float, threads: int) -> None:
 
 
 def _write_cluster(output: Path, seconds: float, *, insecure: bool) -> None:
-    from ..benchmarking.calibration import calibrate_cluster, save_cluster
+    from .. import calibrate_cluster, save_cluster
 
     save_cluster(*calibrate_cluster(seconds, insecure=insecure), output)
     for line in output.read_text(encoding="utf-8").splitlines():

@@ -12,8 +12,8 @@ from ..core.units import parse_bytes, size
 from .output import complain, say
 
 if TYPE_CHECKING:
+    from .. import Runner
     from ..core.manifest import Part
-    from ..running.in_process.runner import Runner
     from ..workers.executors.limited_worker import LimitedWorker
 
 NEEDS_MEMORY: Final = {"--exact": "--memory"}  #: the options that apply with it.

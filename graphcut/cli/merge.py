@@ -14,7 +14,7 @@ from .common_options import Force, Output, Texts, open_
 from .output import say
 
 if TYPE_CHECKING:
-    from ..loading.model import Model
+    from .. import Model
 
 _EXAMPLE = "for example --connect a.hidden=b.x, with the names of the files, or --connect 1.hidden=2.x"
 
@@ -33,8 +33,7 @@ def merge(
     share are changed.
     """
     if len(paths) > 1:
-        from ..loading.model import load
-        from ..surgery.joining import merge_models
+        from .. import load, merge_models
 
         models = [load(path) for path in paths]
         model = merge_models(models, output, connect=_connections(models, connect), force=force)
@@ -43,8 +42,8 @@ def merge(
         return
     if connect:
         raise UsageError("--connect joins two models or more", hint="name them: graphcut merge a.onnx b.onnx")
+    from .. import merge as merged
     from ..loading.fingerprint import graph_digest
-    from ..surgery.merging import merge as merged
 
     cascade = open_(paths[0])
     model = merged(cascade, output, force=force)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
 
-    from ..workers.run_log import RunLog
+    from .. import RunLog
     from ..workers.scheduling.requests import ScheduledPart
 
 INTERRUPTED: Final = 130  #: the exit code after Ctrl-C.
@@ -201,11 +201,11 @@ def writing(*, is_silent: bool = False, verb: str = "writing") -> Iterator[Calla
 
 def put_trace(log: RunLog, parts: Sequence[ScheduledPart], workers: Sequence[str], path: Path) -> None:
     """Write the timeline of a run: its first requests as a picture (.svg, .txt, - for stdout), or all of it."""
+    from .. import save_trace
     from ..drawing.schedule import schedule_of
     from ..drawing.svg.schedule_chart import schedule_svg
     from ..drawing.terminal.schedule import draw_schedule
     from ..drawing.terminal.screen import screen_on
-    from ..workers.run_log import save_trace
 
     schedule = schedule_of(log, workers, parts, f"the first of {count(log.answered, 'request')}")
     if path.suffix.lower() == ".svg":

@@ -24,10 +24,9 @@ def plan(
 
     `graphcut show` explains each cut of a plan that is saved.
     """
-    from ..analysis.cut_points import analyze
+    from .. import analyze, plan_file, save_plan
     from ..drawing.scene_builders import scene_of_plan
     from ..drawing.terminal.scene import draw_scene
-    from ..planning.plan_files import plan_file, save_plan
 
     active = ["--cluster"] * (options.cluster is not None)
     check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"}, active)

@@ -11,19 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 import typer
 from typer import Option
 
+from .. import Across, At, Counted, Device, Goal, Heads, Into, Limits, Measure, Recomputing, Within
 from ..core.errors import UsageError
 from ..core.units import count as count_of
 from ..core.units import parse_bytes
-from ..costs.device import Counted, Device
-from ..planning.goals import Across, At, Goal, Heads, Into, Limits, Measure, Recomputing, Within
 from .application import given_options
 from .common_options import Outputs, ProfileText, Texts, listed_names, names_in, numbered, output_names, parsed_profile
 
 if TYPE_CHECKING:
-    from ..analysis.cut_points import AnalysisLike
-    from ..costs.caches import DecoderProfile
-    from ..costs.device_groups import RankMode
-    from ..planning.plans import Plan
+    from .. import AnalysisLike, DecoderProfile, Plan, RankMode
 
     PlanMaker = Callable[[AnalysisLike], Plan]
 
@@ -42,7 +38,7 @@ _INSIDE_LAYERS: Final = {"auto": None, "always": True, "never": False}
 
 
 def _cost_models() -> list[str]:
-    from ..costs.tables import shipped_tables
+    from .. import shipped_tables
 
     return list(shipped_tables())
 
@@ -93,10 +89,7 @@ class GoalOptions:
         limits = tuning.limits()
 
         def plan_of(source: AnalysisLike) -> Plan:
-            from ..analysis.cut_points import analyze
-            from ..costs.tables import read_table, shipped_tables
-            from ..costs.weighing import weigh
-            from ..planning.planner import default_dims, plan
+            from .. import analyze, default_dims, plan, read_table, shipped_tables, weigh
 
             analysis = analyze(source)
             if isinstance(goal, At):
@@ -121,7 +114,7 @@ class GoalOptions:
         return (None, numbers) if len(numbers) > 1 else (next(iter(numbers), None), None)
 
     def _goal(self, tuning: TuningOptions) -> Goal:
-        from ..costs.cluster import read_cluster
+        from .. import read_cluster
 
         counted = names_in(tuning.count or ())
         if self.at_nodes is not None:
@@ -211,9 +204,7 @@ def with_devices(made: Plan, texts: Sequence[str]) -> Plan:
 
 
 def _replayed(path: Path, source: AnalysisLike) -> Plan:
-    from ..analysis.cut_points import analyze
-    from ..planning.plan_files import replay
-    from ..planning.plans import check_budgets
+    from .. import analyze, check_budgets, replay
 
     made = replay(analyze(source), path)
     if made.metrics:

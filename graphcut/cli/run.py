@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 from typer import Option
 
+from .. import Via
 from ..core.errors import RunError, UsageError
-from ..workers.executors.via import Via, is_elsewhere
+from ..workers.executors.via import is_elsewhere
 from .application import check_applicable, given_options
 from .common_options import (
     CascadePath,
@@ -30,7 +31,7 @@ from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
 from .output import check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
 
 if TYPE_CHECKING:
-    from ..running.stage import SessionConfig
+    from .. import SessionConfig
 
 _SOME_FAILED: Final = 3
 _APPLIES_TO: Final = {
@@ -132,8 +133,8 @@ def _on_workers(
     feeds: FeedReader, options: PipelineOptions, config: SessionConfig, outputs: Sequence[str]
 ) -> Iterator[_Answers]:
     """The outputs of each input, in order, from a pipeline of workers; afterwards a summary is printed."""
+    from .. import Pipeline
     from ..drawing.terminal.runs import draw_run_log
-    from ..workers.pipelined import Pipeline
     from ..workers.scheduling.assignment import scheduled_parts
 
     parts = [part.file for part in feeds.cascade.parts]
@@ -158,7 +159,7 @@ def _on_workers(
 @contextmanager
 def _in_this_process(feeds: FeedReader, **options: Any) -> Iterator[_Answers]:  # noqa: ANN401 - those of Runner
     """The outputs of each input, in order; predicted and measured memory are printed before and after."""
-    from ..running.in_process.runner import Runner
+    from .. import Runner
 
     with Runner(feeds.cascade, **options) as runner:
         with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
@@ -195,7 +196,7 @@ def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int
 
 
 def _save(feeds: FeedReader, index: int, outputs: dict[str, Any]) -> None:
-    from ..running.npz_files import save_outputs
+    from .. import save_outputs
 
     if not feeds.outputs:
         before = [f"{feeds.inputs[index]}:"] * (len(feeds) > 1)

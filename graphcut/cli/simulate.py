@@ -14,15 +14,14 @@ from .common_options import AsJson, Force, OriginalOptions, Outputs, output_name
 from .output import check_output, print_, print_json, put_trace
 
 if TYPE_CHECKING:
-    from ..costs.cluster import ScheduledFailure
+    from .. import ScheduledFailure
 
 _FAILURE_HINT: Final = "for example --fail pi@10, or --fail pi@10+5 for 5 s"
 
 
 def _devices(ctx: typer.Context, incomplete: str) -> list[str]:
     """The devices of the cluster file, or else of the plan, that stands on the command line."""
-    from ..costs.cluster import read_cluster
-    from ..planning.plan_files import read_plan
+    from .. import read_cluster, read_plan
 
     if cluster := ctx.params["cluster"]:
         names = [device.name for device in read_cluster(cluster).devices]
@@ -63,12 +62,11 @@ def simulate(
 
     Exit code 1 if a failure stops the run.
     """
-    from ..costs.cluster import read_simulated_cluster
+    from .. import RunLog, read_simulated_cluster
+    from .. import simulate as simulated
     from ..drawing.json_records import simulation_record
     from ..drawing.opening import scenario_at
     from ..drawing.terminal.simulation import draw_simulation
-    from ..simulating.simulator import simulate as simulated
-    from ..workers.run_log import RunLog
 
     check_output(trace, force=force, option="--trace")
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
@@ -100,7 +98,7 @@ def _rate(text: str) -> float:
 
 def _failure(text: str) -> ScheduledFailure:
     """A failure from `pi@10` (at 10 s, for good) or `pi@10+5` (for 5 s)."""
-    from ..costs.cluster import ScheduledFailure
+    from .. import ScheduledFailure
 
     name, _, times = text.rpartition("@")
     numbers = _numbers(times.split("+"))

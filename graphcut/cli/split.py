@@ -18,9 +18,9 @@ from .output import print_, print_json, print_line, say, say_next, settings, wri
 from .plan_options import GOALS, GoalOptions, with_devices
 
 if TYPE_CHECKING:
+    from .. import Model
     from ..core.manifest import Cascade
     from ..drawing.scene import Scene
-    from ..loading.model import Model
     from ..surgery.splitting import PreparedFiles
 
 WeightMode = Literal["copy", "share"]
@@ -135,9 +135,9 @@ def _shard(
     as_json: bool,
 ) -> None:
     """Write one ordinary model, in which every layer that can be divided stands once for each rank."""
+    from .. import shard as sharded
     from ..drawing.json_records import sharding_record
     from ..surgery.sharding import describe
-    from ..surgery.sharding import shard as sharded
 
     allowed = {"model", "--one-file", "--ranks", "--sum", "--output", "--weights", "--dim", "--force", "--json"}
     allowed |= {"--quiet", "--no-color", "--debug"}
@@ -174,7 +174,7 @@ def _describe(cut: PreparedFiles, *, as_json: bool) -> None:
 
 
 def _scene(cut: PreparedFiles, cascade: Cascade) -> Scene:
-    from ..analysis.cut_points import analyze
+    from .. import analyze
     from ..drawing.scene_builders import scene_of_ranks, scene_of_split
 
     if cut.whole is not None:

@@ -12,9 +12,8 @@ from ..core.errors import GraphcutError, UsageError
 from ..core.units import parse_bytes
 
 if TYPE_CHECKING:
+    from .. import Sampling, Tokenizer
     from ..core.manifest import Cascade
-    from ..decoding.tokenizer import Tokenizer
-    from ..running.sampling import Sampling
 
 _KEPT_OF_A_CHAT: Final = "1GiB"
 
@@ -49,7 +48,7 @@ class TextOptions:
             )
         if not (texts or self.chat):
             return prompts, None
-        from ..decoding.tokenizer import Tokenizer
+        from .. import Tokenizer
 
         tokenizer = Tokenizer(cascade)
         return [*prompts, *map(tokenizer.encode, texts)], tokenizer
@@ -87,7 +86,7 @@ class SamplingOptions:
     ] = 1
 
     def sampling(self, seed: int) -> Sampling:
-        from ..running.sampling import Sampling
+        from .. import Sampling
 
         return Sampling(**asdict(self), seed=seed)
 

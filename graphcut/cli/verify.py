@@ -17,8 +17,7 @@ from .output import print_, print_json
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from ..verifying.files import FileVerification
-    from ..verifying.verification import Verification
+    from .. import FileVerification, Verification
 
 
 def verify(
@@ -38,15 +37,15 @@ def verify(
     if files_only:
         if inputs or optimized != "none" or structural or original != OriginalOptions():
             raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
+        from .. import verify_files
         from ..drawing.terminal.verification import draw_file_verification
-        from ..verifying.files import verify_files
 
         files = verify_files(open_(cascade_path, check_files=False))
         _show(files, lambda console: draw_file_verification(files, console), as_json=as_json)
         return
+    from .. import verify as verified
     from ..drawing.path_kinds import kind_of
     from ..drawing.terminal.verification import draw_verification
-    from ..verifying.verification import verify as verified
 
     cascade = load(cascade_path, None) if kind_of(cascade_path) == "model" else open_(cascade_path)
     source = original.load_original(cascade)  # without the sizes of the manifest, which are to be verified
