@@ -4,6 +4,7 @@ from .analysis.cut_points import CutPoint as CutPoint
 from .analysis.cut_points import analyze as analyze
 from .analysis.dataflow import to_networkx as to_networkx
 from .automating.making import Automation as Automation
+from .automating.model_splitter import ModelSplitter as ModelSplitter
 from .automating.record import AutoRecord as AutoRecord
 from .automating.record import read_auto as read_auto
 from .benchmarking.calibration import calibrate as calibrate
@@ -67,7 +68,6 @@ from .inputs.input_files import load_readers as load_readers
 from .inputs.input_files import read_inputs as read_inputs
 from .loading.model import Model as Model
 from .loading.model import load as load
-from .model_splitter import ModelSplitter as ModelSplitter
 from .planning.goals import Across as Across
 from .planning.goals import At as At
 from .planning.goals import Goal as Goal

@@ -27,7 +27,7 @@ LAYERS = (
     {"analysis", "decoding", "sharding", "solving"},
     {"planning", "verifying"},
     {"surgery"},
-    {"automating", "benchmarking", "exporting", "model_splitter", "simulating"},
+    {"automating", "benchmarking", "exporting", "simulating"},
     {"drawing"},
     {"__init__"},
     {"cli"},

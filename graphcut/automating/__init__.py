@@ -1,1 +1,1 @@
-"""From an exported model to verified parts: converted by other libraries, measured, planned, cut, and recorded."""
+"""Whole ways in one call: from a model to verified parts (`Automation`), or to parts that run (`ModelSplitter`)."""

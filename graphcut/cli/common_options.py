@@ -119,10 +119,9 @@ class OriginalOptions:
     def load(self, cascade: Cascade) -> Model:
         """The model that `cascade` was cut from, with the sizes of the manifest."""
         from .. import find_source, load
-        from ..loading.fingerprint import graph_digest
 
         model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.dims})
-        if graph_digest(model.proto) != cascade.manifest.source.graph:
+        if model.digest != cascade.manifest.source.graph:
             raise CascadeError(
                 f"{cascade.path} was not cut from {model.path}: the graphs differ",
                 hint="name the model that was cut with --model FILE, or split again",

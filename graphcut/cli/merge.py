@@ -43,11 +43,10 @@ def merge(
     if connect:
         raise UsageError("--connect joins two models or more", hint="name them: graphcut merge a.onnx b.onnx")
     from .. import merge as merged
-    from ..loading.fingerprint import graph_digest
 
     cascade = open_(paths[0])
     model = merged(cascade, output, force=force)
-    is_original = graph_digest(model.proto) == cascade.manifest.source.graph
+    is_original = model.digest == cascade.manifest.source.graph
     say(f"wrote {output}: its graph equals that of the original model" if is_original else f"wrote {output}")
 
 

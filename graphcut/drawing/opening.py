@@ -13,7 +13,6 @@ import msgspec
 from ..analysis.cut_points import Analysis, analyze
 from ..core.errors import CascadeError, GraphcutError, UsageError
 from ..core.manifest import Cascade, open_cascade
-from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, load
 from ..planning.plan_files import read_plan, replay
 from .dot import dot_of
@@ -134,7 +133,7 @@ def source_of(cascade: Cascade, named: Path | None) -> Model | None:
     """The model that the cascade was cut from; None if it is missing or has changed, and none is named."""
     try:
         model = load(named or cascade.source)
-        if graph_digest(model.proto) == cascade.manifest.source.graph:
+        if model.digest == cascade.manifest.source.graph:
             return model.with_dims(cascade.manifest.dims)
     except GraphcutError:
         if named is not None:
@@ -168,7 +167,7 @@ def _model_of_plan(path: Path, named: Path | None) -> Model:
     found = [place for place in (recorded, path.parent / recorded.name, Path(recorded.name)) if place.is_file()]
     for candidate in found:
         model = load(candidate)
-        if graph_digest(model.proto) == record.graph:
+        if model.digest == record.graph:
             return model
     problem = f"the model of {path} is not at {recorded}"
     if found:

@@ -22,6 +22,7 @@ from ..core.tensors import UNDEFINED, Tensor, TensorBytes, by_kind
 from ..core.units import count
 from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, resolve_location
+from .fingerprint import graph_digest
 from .foreign_formats import refuse_foreign
 from .graph_reader import check_inner_text, check_text, read_graph
 from .in_memory import TemporaryFolder, is_graph, write_model
@@ -73,6 +74,11 @@ class Model(Product):
     states: Mapping[str, str]  #: outputs by the inputs that they become at the next step, as the user named them.
     #: the folder of a temporary file, deleted with the last model that refers to it; else None.
     temporary_folder: TemporaryFolder | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of its graph, without the values of large weights (see `fingerprint.graph_digest`)."""
+        return graph_digest(self.proto)
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:

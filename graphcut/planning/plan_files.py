@@ -20,7 +20,6 @@ from ..costs.device_groups import DeviceGroup, ModeCosts, Rank
 from ..costs.matching import Coverage
 from ..costs.tables import CostRow, CostTable
 from ..costs.weighing import weigh
-from ..loading.fingerprint import graph_digest
 from ..loading.model import Model
 from ..solving.instance import Parts
 from ..solving.recompute import Recomputed
@@ -106,7 +105,7 @@ def plan_file(made: Plan, model: Model, folder: Path) -> PlanFile:
     """A plan of `model` as a document, for a file in `folder`."""
     record = PlanFile(
         model=model.path_from(folder),
-        graph=graph_digest(model.proto),
+        graph=model.digest,
         dims=dict(made.dims),
         assumed=tuple(name for name in made.dims if name not in model.dims),
         gap=None if made.outcome is None else made.outcome.gap,
@@ -155,7 +154,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         RecordError: it does not have the format of a plan file.
     """
     record, model = read_plan(path), analysis.model
-    if record.graph != graph_digest(model.proto):
+    if record.graph != model.digest:
         raise UsageError(
             f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.path.name}: the graphs differ",
             hint=f"plan this model, such as with `Into({len(record.parts)})`",

@@ -18,7 +18,6 @@ from ..core.units import count, size
 from ..costs.caches import find_caches
 from ..costs.device_groups import RankMode
 from ..loading.external_data import ByteRange, Columns, read_values, refer_to_file
-from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import SHARDED, ShardingNote, bytes_of_slice, inline_slice
 from ..loading.subgraphs import is_external, tensors_in
@@ -120,7 +119,7 @@ def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, m
 def write_note_of(division: Division, proto: ModelProto, folder: Path) -> None:
     """Say in the metadata of a sharded model, which is to be in `folder`, what it is a sharded form of."""
     model = division.model
-    note = ShardingNote(model.path_from(folder), graph_digest(model.proto), division.shares, division.mode)
+    note = ShardingNote(model.path_from(folder), model.digest, division.shares, division.mode)
     proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())
 
 

@@ -384,7 +384,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
 
 def _source(files: PreparedFiles) -> Source:
     """What the parts were cut from: the model, or the sharded model in their folder."""
-    model, digest = files.source, graph_digest(files.source.proto)
+    model, digest = files.source, files.source.digest
     if files.whole is None:
         data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
         return Source(file=model.path_from(files.folder), graph=digest, data=data)

@@ -8,7 +8,6 @@ from ..core.manifest import Cascade, CascadeLike, Part, open_cascade, wrong_size
 from ..core.product import Product
 from ..core.units import count, size
 from ..costs.facts import weight_facts
-from ..loading.fingerprint import graph_digest
 from ..loading.model import load
 from .manifest_check import wrong_bytes, wrong_in_part
 
@@ -84,7 +83,7 @@ def _objections(cascade: Cascade, part: Part) -> Iterator[str]:
             "writes": loaded.graph.writes,
             "nodes": len(loaded.graph.nodes),
             **weight_facts(loaded.proto, {name: w.bytes for name, w in loaded.graph.weights.items()}),
-            "graph": graph_digest(loaded.proto),
+            "graph": loaded.digest,
         }
         yield from wrong_in_part(cascade, part, loaded, facts)
     except OSError as error:

@@ -13,7 +13,6 @@ from ..core.errors import CascadeError, ModelError, RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.product import Product
 from ..core.units import count, size
-from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
 from .numerical import EXACT, ROUNDINGS, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
@@ -118,12 +117,12 @@ def verify(
     model = load(original_of(cascade) if is_alone else cast("ModelLike", model))
     if isinstance(cascade, Model):
         return _verify_sharded(model, cascade, inputs, seed, optimized=optimized, structural_only=structural_only)
-    if cascade.parts[0].rank is not None and graph_digest(model.proto) != cascade.manifest.source.graph:
+    if cascade.parts[0].rank is not None and model.digest != cascade.manifest.source.graph:
         sharded = load(cascade.source)
         whole = _verify_sharded(model, sharded, inputs, seed, optimized=optimized, structural_only=structural_only)
         parts = verify(sharded, cascade, seed=seed, optimized=optimized, structural_only=structural_only)
         return _together(whole, parts)
-    if graph_digest(model.proto) != cascade.manifest.source.graph:
+    if model.digest != cascade.manifest.source.graph:
         raise CascadeError(
             f"{cascade.path.parent} was not cut from {model.path}: the graphs differ",
             hint="name the model it was cut from with `model`, or split again",

@@ -7,13 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from .core.errors import UsageError
-from .loading.model import load
-from .planning.goals import Into
-from .running.stage import SessionConfig
-from .surgery.cutting import split
-from .workers.executors.via import Via
-from .workers.pipelined import Pipeline
+from ..core.errors import UsageError
+from ..loading.model import load
+from ..planning.goals import Into
+from ..running.stage import SessionConfig
+from ..surgery.cutting import split
+from ..workers.executors.via import Via
+from ..workers.pipelined import Pipeline
 
 
 class ModelSplitter:
