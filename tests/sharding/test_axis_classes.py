@@ -11,8 +11,9 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from graphcut import Model, UsageError
 from graphcut.costs.device_groups import RankMode
-from graphcut.sharding.axes.classes import Blocker
+from graphcut.sharding.axes.classes import Blocker, _units
 from graphcut.sharding.axes.division import apportion, divide
+from graphcut.sharding.axes.factors import Place
 from graphcut.sharding.axes.layouts import Layout
 
 from conftest import floats, model_of, weight
@@ -109,6 +110,18 @@ def test_queries_keys_and_values_in_one_weight_are_divided_each_by_itself(opened
     assert layouts["w"] == Layout(1, (16, 8))
     assert [found.runs(layouts["w"], rank) for rank in (0, 1)] == [((0, 8), (16, 20)), ((8, 16), (20, 24))]
     assert layouts["kh"] == Layout(1, (2,))
+
+
+@pytest.mark.parametrize(
+    ("segments", "units", "runs"),
+    [
+        ((4, 8), 6, 2),  # 2 and 4 items of 2 elements
+        ((5, 5), 5, 1),  # each ends within an item of 2
+        ((6,), 4, 1),  # are no four equal items
+    ],
+)
+def test_a_run_of_a_segment_holds_whole_items(segments: tuple[int, ...], units: int, runs: int) -> None:
+    assert _units(segments, Place(slot=0, axis=0), units) == runs
 
 
 def test_units_are_whole_and_ranks_that_got_less_come_first_next_time() -> None:
