@@ -135,3 +135,12 @@ def test_a_part_that_computes_a_value_waits_less_for_what_it_receives_and_sends(
     sent = request_times([*crossing, SentTensor(1000, 0, (1,))], [2 + 3, 2], [a, b], cluster)
     assert 16 < computed.period_s == 17.5 < sent.period_s
     assert bounds_of(problem_for(load), load, Across(cluster)) == pytest.approx((16, 16.05))
+
+
+def test_a_device_may_compute_a_value_alone(problem_for: Problems) -> None:
+    """Of groups of 6 s the one that comes first computes the value of 3 s, too, unless a third device does that."""
+    devices = tuple(Device(name=name, memory_bytes=15 * 10**9, link_bytes_per_s=1e6, latency_s=0) for name in "abc")
+    cluster = Cluster(devices=devices, origin=Host(link_bytes_per_s=1e9, latency_s=0))
+    load = with_value(Workload.of([[6, 6]], [], [10**10] * 2), (0, 1), work=3, sent=2_000_000)
+    solution = plan_across(problem_for(load), Across(cluster), lambda _: seconds_of(load))
+    assert solution.bounds == LowerBounds(simple=6, of_own_nodes=9, of_all=6)
