@@ -145,3 +145,19 @@ def test_what_is_not_divided_is_named_with_what_blocks_it(opened: Open) -> None:
     weights = [weight("w", 1, 16, 6), weight("r", 1, 16, 4)]
     model = opened(model_of(nodes, [floats("x", 5, 1, 6)], [floats("y", 1, 1, 4)], weights))
     assert divide(model, (1, 1)).alone == {0: Blocker(0, "no rule for its weights, or too few columns")}
+
+
+def test_a_tensor_that_one_node_reads_divided_and_whole_is_joined(opened: Open) -> None:
+    nodes = [
+        helper.make_node(op, reads, writes, name=writes[0])
+        for op, reads, writes in (("MatMul", ["x", "w"], ["h"]), ("MatMul", ["h", "h"], ["y"]))
+    ]
+    found = divide(opened(model_of(nodes, [floats("x", 8, 6)], [floats("y", 8, 8)], [weight("w", 6, 8)])), (1, 1))
+    assert [sorted(one.factors) for one in found.classes] == [[0, 1]]
+    assert [join.tensor for join in found.joins] == ["h", "y"]
+
+
+def test_a_bias_alone_makes_no_class(opened: Open) -> None:
+    node = helper.make_node("Gemm", ["a", "b", "bias"], ["y"])
+    model = model_of([node], [floats("a", 8, 8), floats("b", 8, 8)], [floats("y", 8, 8)], [weight("bias", 8)])
+    assert divided(opened(model), "exact") == []

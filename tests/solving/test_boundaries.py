@@ -17,6 +17,7 @@ from graphcut.planning.goals import Across, Objective, Within
 from graphcut.planning.problem import PlanningProblem
 from graphcut.planning.results import LowerBounds
 from graphcut.solving.boundaries import Relaxation
+from graphcut.solving.cost_tables import DeviceClass, time_quantum
 from graphcut.solving.instance import Hyperedges, Replicas, Workload
 from graphcut.solving.order_ideals import ideal_tables
 from graphcut.solving.transfers import DRIVER, SentTensor, request_times
@@ -144,3 +145,27 @@ def test_a_device_may_compute_a_value_alone(problem_for: Problems) -> None:
     load = with_value(Workload.of([[6, 6]], [], [10**10] * 2), (0, 1), work=3, sent=2_000_000)
     solution = plan_across(problem_for(load), Across(cluster), lambda _: seconds_of(load))
     assert solution.bounds == LowerBounds(simple=6, of_own_nodes=9, of_all=6)
+
+
+@pytest.mark.parametrize(
+    ("work", "share_s"),
+    [
+        ([[1, 1, 1, 1], [1, 1, 1, 1]], 2),
+        ([[1, 1, 1, 1], [2, 2, 2, 2]], 4 / (1 + 1 / 2)),
+        ([[1, 1, 1, 1], [np.inf, 1, 1, 1]], 1),  # only the largest group is known to be a lower bound
+    ],
+)
+def test_no_device_has_less_than_its_share_if_groups_could_be_divided(
+    work: list[list[float]], share_s: float, problem_for: Problems
+) -> None:
+    load = Workload.of(work, [])
+    cluster = Cluster(devices=(Device(name="a"), Device(name="b", flops_per_s=1.0)))
+    solution = plan_across(problem_for(load), Across(cluster), lambda device: seconds_of(load, "ab".index(device.name)))
+    assert solution.bounds.simple == pytest.approx(share_s, rel=1e-3)
+
+
+def test_times_up_to_the_longest_possible_one_add_up_exactly() -> None:
+    load = Workload.of([[1, 1, 1]], [(0, (1,), 8), (1, (2,), 8)])
+    late_s = 2.0**20
+    classes = [DeviceClass((Device(name=str(s)),), np.inf, 0.0, s) for s in (0.0, late_s)]
+    assert time_quantum(load, classes) * 2**50 >= load.groups * late_s
