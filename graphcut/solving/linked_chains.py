@@ -77,13 +77,14 @@ class LinkedChains:
         steps, devices = list(pairwise(boundaries)), assigned_devices(self.classes, classes)
         transfers = self.tables.transfers([self.tables.groups_between(i, j) for i, j in steps])
 
-        def of(work: Sequence[Floats]) -> RequestTimes:
-            run_s = [float(work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
-            return request_times(transfers, run_s, devices, self.cluster)
+        def seconds(work: Sequence[Floats]) -> list[float]:
+            return [float(work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
 
-        slowest = of(self._work_or_wait)
-        is_bound = self.tables.relaxation is not None and self.cluster.overlap != "none"
-        return replace(of(self._work), latency_s=slowest.latency_s) if is_bound else slowest
+        slowest = request_times(transfers, seconds(self._work_or_wait), devices, self.cluster)
+        if self.tables.relaxation is None or self.cluster.overlap == "none":
+            return slowest
+        least = request_times(transfers, seconds(self._work), devices, self.cluster, seconds(self._most_work))
+        return replace(least, latency_s=slowest.latency_s)
 
     # Dynamic programming
 
@@ -152,6 +153,13 @@ class LinkedChains:
         return [self.tables.work(c, float(s_per_byte)) for c, s_per_byte in enumerate(least_s_per_byte)]
 
     @cached_property
+    def _most_work(self) -> list[Floats]:
+        """For each class what parts compute if they receive nothing that they may compute."""
+        relaxation = self.tables.relaxation
+        given = self.tables if relaxation is None else relaxation.given
+        return [given.work(c) for c in range(len(self.classes))]
+
+    @cached_property
     def _costs(self) -> Mapping[tuple[int, int], tuple[Floats, Floats]]:
         near, far = self._near, self.tables.received - self._near
         found = {}
@@ -191,11 +199,11 @@ class LinkedChains:
         if in_turn:
             busy_s = latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()
         else:
-            run_s, near_s = self._work[c][:, begin], self._near[:, begin] * pairs.received_s[sender, c]
+            run_s, most_run_s = self._work[c][:, begin], self._most_work[c][:, begin]
             small_s = self._small_answers[:, begin] * pairs.received_s[c, driver]
-            both_s = step_s + small_s
-            if tables.relaxation is None:  # else a part may compute for longer
-                both_s += np.maximum(received_s + inputs_s - run_s, 0.0) + np.maximum(small_s + sent_s - run_s, 0.0)
+            both_s = step_s + small_s + np.maximum(received_s + inputs_s - most_run_s, 0.0)
+            both_s += np.maximum(small_s + sent_s - most_run_s, 0.0)
+            near_s = self._near[:, begin] * pairs.received_s[sender, c]
             busy_s = np.maximum.reduce([run_s, both_s / STEPS_AT_ONCE, near_s, inputs_s, answers_s])
         is_possible = self.fits[c][:, begin] & tables.nested[:, begin]
         busy_s, latency_s = (np.where(is_possible, exact(s, self.quantum), np.inf) for s in (busy_s, latency_s))

@@ -45,9 +45,13 @@ class RequestTimes:
 
 
 def request_times(
-    transfers: Iterable[SentTensor], run_s: Sequence[float], devices: Sequence[Device], cluster: Cluster
+    transfers: Iterable[SentTensor],
+    run_s: Sequence[float],
+    devices: Sequence[Device],
+    cluster: Cluster,
+    most_run_s: Sequence[float] | None = None,
 ) -> RequestTimes:
-    """The times of parts that run for `run_s` on their devices.
+    """The times of parts that run for `run_s` on their devices; lower bounds if they may run for up to `most_run_s`.
 
     A device receives a tensor once, however many of its parts read it, at the bandwidth of the slower link, one tensor
     after the other; the greatest latency counts once if a part receives anything, and for each tensor that is not small
@@ -99,7 +103,8 @@ def request_times(
         step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]
         return RequestTimes(tuple(step_s[:-1]), max(totals(names, step_s).values()), sum(step_s))
     # Both steps of a device receive, or report, at the same time where that takes longer than computing.
-    both_s = [max(a - c, 0.0) + max(b - c, 0.0) for a, b, c in zip(received_s, reported_s, run_s, strict=False)]
+    waited_s = zip(received_s, reported_s, most_run_s or run_s, strict=False)
+    both_s = [max(a - c, 0.0) + max(b - c, 0.0) for a, b, c in waited_s]
     halves_s = [(step_s[part] + _slowed_s(part, carried) + both_s[part]) / STEPS_AT_ONCE for part in range(len(run_s))]
     busy_s = tuple(map(max, run_s, halves_s, received_s, sent_s))
     longest_s = max(*totals(names[:-1], run_s).values(), *totals(names[:-1], halves_s).values())

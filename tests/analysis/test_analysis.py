@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import Analysis, At, CutPoint, Model, analyze
+from graphcut.analysis.liveness import Liveness
 from graphcut.analysis.repeated_blocks import find_repeat
 from graphcut.core.graph import Graph
 from graphcut.demos import write
@@ -290,8 +291,10 @@ def test_a_weight_that_both_sides_read_counts_in_both(opened: Draw) -> None:
         helper.make_node("MatMul", ["b", "shared"], ["y"], name="three"),
     ]
     proto = model_of(nodes, [floats("x", 4, 4)], [floats("y", 4, 4)], [weight("shared", 4, 4), weight("own", 4)])
-    points = analyze(opened(proto)).cut_points
+    model = opened(proto)
+    points = analyze(model).cut_points
     assert [(p.node, p.weights_before, p.weights_after) for p in points] == [("one", 64, 80), ("two", 80, 64)]
+    assert [*Liveness(model.graph, model.graph.flow, model.tensor_bytes).weights_after] == [80, 64, 0]
 
 
 def test_a_weight_behind_a_constant_expression_counts_where_it_is_read(opened: Draw) -> None:

@@ -24,6 +24,7 @@ from graphcut.loading.subgraphs import (
     function_key,
     functions_called,
     is_stateful,
+    names_in,
     tensors_in,
 )
 from graphcut.loading.tensor_values import values_bytes
@@ -331,6 +332,13 @@ def test_sibling_subgraphs_have_names_of_their_own() -> None:
     several = top.attribute.add(name="bodies", type=onnx.AttributeProto.GRAPHS)
     several.graphs.extend([body("Neg: a > b", writes="b"), body("Neg: b > a", writes="a")])
     assert captures(top) == ["a", "b"]
+
+
+def test_names_in_a_graph_are_those_that_nobody_reads_too() -> None:
+    inner = body("Neg: a > b", reads="in1", writes="b", weights=[weight("unread", 1)])
+    inner.sparse_initializer.add().values.name = "sparse"
+    branches = helper.make_node("If", ["c"], ["y"], then_branch=inner)
+    assert names_in(helper.make_graph([branches], "g", [], [])) == {"a", "b", "c", "in1", "sparse", "unread", "y"}
 
 
 def test_a_captured_tensor_is_one_of_the_reads(opened: Draw) -> None:

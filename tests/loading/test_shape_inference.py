@@ -717,6 +717,14 @@ def test_what_a_loop_collects_until_a_value_stops_it_has_no_size_along_its_steps
     ]
 
 
+@pytest.mark.parametrize(("op", "steps"), [("Equal", "3"), ("Less", "?")])
+def test_what_a_loop_collects_has_a_size_if_it_is_known_to_begin(op: str, steps: str) -> None:
+    *sizes, repeated = loop("s", node("Identity", "go", "more"), node("Neg", "h2", "c"))
+    repeated.input[1] = "begins"
+    model = arithmetic(*sizes, node(op, "s s", "begins"), repeated)
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == [f"float32[{steps},2,3,4]"]
+
+
 def test_what_a_loop_changes_has_no_size() -> None:
     """The sizes before the loop are not those after it."""
     steps = loop("s", node("Identity", "go", "more"), node("Neg", "h2", "c"))

@@ -10,6 +10,7 @@ import pytest
 
 import graphcut
 from graphcut import Across, At, Cluster, Device, Heads, Into, Limits, UsageError, Within
+from graphcut.planning.results import MetricUnit, Optimality
 
 from cases import each
 
@@ -67,6 +68,14 @@ def test_what_is_not_a_goal_is_a_type_error_with_the_goal_that_was_meant(goal: A
         graphcut.plan(chain, goal)
     expected = f"expected a goal (At, Into, Within, Across or Heads), got {type(goal).__name__}"
     assert (str(caught.value), caught.value.__notes__) == (expected, [f"hint: {hint}"])
+
+
+@pytest.mark.parametrize(("value", "bound", "unit"), [(3, 2, "s"), (2, 3, "tokens/s")])
+def test_the_gap_is_the_share_by_which_a_plan_may_be_worse_than_the_best(
+    value: float, bound: float, unit: MetricUnit
+) -> None:
+    found = Optimality("measure", value, bound, unit, is_optimal=False)
+    assert (found.gap, str(found).rpartition(", ")[2]) == (0.5, "gap 50.0%")
 
 
 def test_the_repr_of_a_plan_is_its_goal_its_optimality_and_its_parts(chain: Path) -> None:

@@ -24,8 +24,9 @@ from graphcut.costs.weighing import weigh
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Heads, Into, Limits, Objective, Within
-from graphcut.planning.planner import default_dims, plan
+from graphcut.planning.planner import _front_with, default_dims, plan
 from graphcut.planning.problem import problem_of
+from graphcut.planning.results import FrontPlan
 from graphcut.surgery.cutting import prepare
 from graphcut.surgery.splitting import PreparedFiles
 
@@ -156,6 +157,27 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
                 assert figures.written_bytes >= real
                 assert figures.written_bytes + figures.activation_bytes <= memory
     assert found > 0
+
+
+def test_a_plan_that_no_other_beats_is_on_its_front_and_those_that_it_beats_are_not(named: Named) -> None:
+    made = plan(named("resnet"), Across(SLOW_LINKS))
+    assert made.times is not None
+    period, latency = made.times.period_s, made.times.latency_s
+    own, slow, late, better = (FrontPlan(period * a, latency * b) for a, b in ((1, 1), (2, 0.5), (2, 2), (0.5, 0.5)))
+
+    def times(*front: FrontPlan) -> list[tuple[float, float]]:
+        return [(one.period_s, one.latency_s) for one in _front_with(made, front)]
+
+    assert times(slow, late) == [(one.period_s, one.latency_s) for one in (own, slow)]
+    assert times(better, slow) == [(one.period_s, one.latency_s) for one in (better, slow)]
+    assert times() == []
+
+
+def test_decoding_is_planned_for_one_token(named: Named) -> None:
+    analysis, goal = named("llm"), Across(SLOW_LINKS, "decode")
+    assert default_dims(analysis, goal) == {"batch": 1, "seq": 1, "past": 512, "total": 513}
+    assert default_dims(analysis, goal, tokens=7) == {"batch": 1, "seq": 1, "past": 7, "total": 8}
+    assert default_dims(analysis, Across(SLOW_LINKS)) == {"batch": 1, "seq": 512, "past": 0, "total": 512}
 
 
 COUNTED: tuple[tuple[Counted, ...], ...] = ((), ("inputs",), ("cache",), ("inputs", "cache"))
@@ -385,7 +407,11 @@ def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
     analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 1, 64)], [floats("y", 1, 64)], [weight])))
     with pytest.raises(PlanError, match=re.escape("node 'heavy' alone takes")) as caught:
         plan(analysis, Within(10_000))
-    assert "; its largest weight is 'w' (16 KiB)" in caught.value.hint
+    largest = "; its largest weight is 'w' (16 KiB)"
+    assert caught.value.hint.endswith(f"{largest}; to keep yours, divide its weights into 2 nodes in the model itself")
+    with pytest.raises(PlanError, match=re.escape("the segment of 2 nodes up to 'heavy' alone takes")) as of_segment:
+        plan(analysis, Within(10_000), limits=Limits(avoid=("first",)))
+    assert of_segment.value.hint.endswith(largest)
     smallest = smallest_in(caught.value)[0]
     assert 64 * 64 * 4 < smallest < 64 * 64 * 4 + 1000
     assert len(plan(analysis, Within(smallest)).parts) >= 1

@@ -149,8 +149,8 @@ def test_no_division_beats_a_bound_and_so_none_beats_what_is_proven(seed: int, o
         assert bound * (1 - 1e-9) <= minimized(never)[0], goal
 
 
-def layered(layers: int) -> ModelProto:
-    """Equal layers of four products with weights of 64 KiB."""
+def layered(layers: int, last: int = 0) -> ModelProto:
+    """Equal layers of four products with weights of 64 KiB, and behind them one with `last` times as much."""
     nodes, weights, read = [], [], "x"
     for layer, kind in itertools.product(range(layers), ("Relu", "Tanh", "Sigmoid", "Softplus")):
         name = f"/layers.{layer}/{kind}"
@@ -158,7 +158,11 @@ def layered(layers: int) -> ModelProto:
         nodes.append(helper.make_node("MatMul", [read, f"{name}.weight"], [f"{name}.in"], name=f"{name}/MatMul"))
         nodes.append(helper.make_node(kind, [f"{name}.in"], [f"{name}.out"], name=name))
         read = f"{name}.out"
-    return model_of(nodes, [floats("x", 1, 128)], [floats(read, 1, 128)], weights)
+    if last:
+        weights.append(numpy_helper.from_array(np.zeros((128, 128 * last), dtype=np.float32), "last"))
+        nodes.append(helper.make_node("MatMul", [read, "last"], ["y"], name="last"))
+    end = floats("y", 1, 128 * last) if last else floats(read, 1, 128)
+    return model_of(nodes, [floats("x", 1, 128)], [end], weights)
 
 
 @pytest.mark.parametrize(
@@ -174,6 +178,17 @@ def test_layers_are_cut_unasked_where_that_saves_a_tenth(
     assert made.outcome is not None
     assert (made.outcome.is_optimal, made.outcome.keeps_layers) == (True, inside is None)
     assert made.parts == plan(analysis, Into(parts, "bytes"), limits=Limits(inside_layers=inside or False)).parts
+
+
+@pytest.mark.parametrize(("goal", "layers", "last"), [(Into(2, "bytes"), 2, 12), (Within(int(10.6 * 2**16)), 3, 9)])
+def test_layers_are_kept_whole_where_no_cut_inside_them_is_better(
+    goal: Into | Within, layers: int, last: int, opened: Draw
+) -> None:
+    analysis = graphcut.analyze(opened(layered(layers, last)))
+    made, whole = (plan(analysis, goal, limits=Limits(inside_layers=inside)) for inside in (None, False))
+    assert made.outcome is not None
+    assert (made.outcome.is_optimal, made.outcome.keeps_layers) == (True, False)
+    assert made.parts == whole.parts
 
 
 def test_layers_are_kept_whole_if_that_is_asked_for(opened: Draw) -> None:

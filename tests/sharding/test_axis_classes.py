@@ -11,8 +11,9 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from graphcut import Model, UsageError
 from graphcut.costs.device_groups import RankMode
-from graphcut.sharding.axes.classes import Blocker
+from graphcut.sharding.axes.classes import Blocker, _units
 from graphcut.sharding.axes.division import apportion, divide
+from graphcut.sharding.axes.factors import Place
 from graphcut.sharding.axes.layouts import Layout
 
 from conftest import floats, model_of, weight
@@ -111,6 +112,18 @@ def test_queries_keys_and_values_in_one_weight_are_divided_each_by_itself(opened
     assert layouts["kh"] == Layout(1, (2,))
 
 
+@pytest.mark.parametrize(
+    ("segments", "units", "runs"),
+    [
+        ((4, 8), 6, 2),  # 2 and 4 items of 2 elements
+        ((5, 5), 5, 1),  # each ends within an item of 2
+        ((6,), 4, 1),  # are no four equal items
+    ],
+)
+def test_a_run_of_a_segment_holds_whole_items(segments: tuple[int, ...], units: int, runs: int) -> None:
+    assert _units(segments, Place(slot=0, axis=0), units) == runs
+
+
 def test_units_are_whole_and_ranks_that_got_less_come_first_next_time() -> None:
     owed = [Fraction(0)] * 3
     given = []
@@ -132,3 +145,19 @@ def test_what_is_not_divided_is_named_with_what_blocks_it(opened: Open) -> None:
     weights = [weight("w", 1, 16, 6), weight("r", 1, 16, 4)]
     model = opened(model_of(nodes, [floats("x", 5, 1, 6)], [floats("y", 1, 1, 4)], weights))
     assert divide(model, (1, 1)).alone == {0: Blocker(0, "no rule for its weights, or too few columns")}
+
+
+def test_a_tensor_that_one_node_reads_divided_and_whole_is_joined(opened: Open) -> None:
+    nodes = [
+        helper.make_node(op, reads, writes, name=writes[0])
+        for op, reads, writes in (("MatMul", ["x", "w"], ["h"]), ("MatMul", ["h", "h"], ["y"]))
+    ]
+    found = divide(opened(model_of(nodes, [floats("x", 8, 6)], [floats("y", 8, 8)], [weight("w", 6, 8)])), (1, 1))
+    assert [sorted(one.factors) for one in found.classes] == [[0, 1]]
+    assert [join.tensor for join in found.joins] == ["h", "y"]
+
+
+def test_a_bias_alone_makes_no_class(opened: Open) -> None:
+    node = helper.make_node("Gemm", ["a", "b", "bias"], ["y"])
+    model = model_of([node], [floats("a", 8, 8), floats("b", 8, 8)], [floats("y", 8, 8)], [weight("bias", 8)])
+    assert divided(opened(model), "exact") == []

@@ -10,6 +10,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,10 +18,12 @@ from test_solver import Brute, Division, divided, less_is_better, problem_for, s
 
 from graphcut.costs.cluster import Cluster, Host, NetworkLink, Overlap
 from graphcut.costs.device import Device
-from graphcut.planning.by_goal.cluster_mapping import COUNTING, plan_across
+from graphcut.planning.by_goal.cluster_mapping import COUNTING, ClusterEvaluator, plan_across
 from graphcut.planning.goals import Across, Objective
 from graphcut.planning.problem import PlanningProblem
+from graphcut.solving.chain_dp import ChainPartition
 from graphcut.solving.instance import Hyperedges, Workload
+from graphcut.solving.linked_chains import LinkedChains
 from graphcut.solving.transfers import request_times, transfers_of
 
 from cases import each, seeded
@@ -264,3 +267,34 @@ def test_twelve_linked_devices_are_planned_with_a_valid_bound(
     least = min(value("throughput", 1, *times) for times in all_plans(load, cluster))
     found = plan_across(problem_for(load), Across(cluster), lambda d: seconds_of(load, int(d.name[1:]))).outcome
     assert found.bound * (1 - 1e-9) <= least <= found.value * (1 + 1e-9) <= least * 1.03
+
+
+def test_of_plans_with_the_shortest_period_that_with_the_least_latency_is_taken(
+    problem_for: Callable[..., PlanningProblem],
+) -> None:
+    """The last group takes 4 s on any device, and what it reads comes later over the link of `slow`."""
+    rates = {"slow": 1e6, "near": 1e9, "far": 1e9}
+    devices = tuple(Device(name=name, link_bytes_per_s=rate, latency_s=0) for name, rate in rates.items())
+    load = Workload.of([[1, 1, 4]] * 3, [(0, (1,), 200_000), (1, (2,), 200_000)])
+    solution = plan_across(problem_for(load), Across(Cluster(devices=devices)), lambda _: seconds_of(load))
+    assert solution.value == 4
+    assert {device.name for device in solution.devices} == {"near", "far"}
+
+
+def test_after_a_search_that_was_stopped_nothing_is_proven(problem_for: Callable[..., PlanningProblem]) -> None:
+    """With a limit of 6 s the search stops at a plan of 7 s. The best takes 6.4 s, and is found with a larger limit."""
+
+    class Chains:
+        def lower_bound(self, aggregation: str) -> float:
+            return 4.0 if aggregation == "sum" else 1.0
+
+        def best(self, _: str, limit: float = np.inf) -> ChainPartition | None:
+            latency_s = {np.inf: 8.0, 6.0: 7.0}.get(limit, 6.4)
+            is_found = latency_s <= limit or limit == 6.0
+            return ChainPartition((), (), (latency_s, 1.0), is_best=limit != 6.0) if is_found else None
+
+    load, cluster = Workload.of([[1]], []), Cluster(devices=(Device(name="d0"),))
+    evaluator = ClusterEvaluator.of(problem_for(load), Across(cluster, "decode", 1), lambda _: seconds_of(load))
+    found = evaluator._most_tokens(cast(LinkedChains, Chains()))
+    assert found is not None
+    assert (found.values[0], found.is_best) == (6.4, False)

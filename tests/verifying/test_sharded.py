@@ -54,6 +54,7 @@ def test_a_sharded_model_is_proven_and_computes_the_same(name: str, mode: RankMo
     model = graphcut.load(path)
     assert (report.same, report.subject, report.proof.objections) == (True, "sharded model", ())
     assert report.proof.nodes == len(model.graph.flow)
+    assert 0 < report.proof.replicas <= 2 * report.proof.nodes  # at most one in each of three ranks
     assert report.is_identical or report.reason
 
 

@@ -29,7 +29,7 @@ import graphcut
 from graphcut import Cascade, Model
 from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
-from graphcut.verifying.structural import Proof, prove
+from graphcut.verifying.structural import Proof, _assignment, prove
 
 from cases import each
 from conftest import floats, model_of
@@ -305,6 +305,16 @@ def test_a_node_in_two_parts_is_found(model: Model, cascade: Cascade) -> None:
         "part-0.onnx: it writes ['c', 'd'], but the manifest lists ['c']",
         "part-1.onnx: the manifest gives replicas as [], but it is ['elu']",
     )
+
+
+def test_a_random_node_in_two_parts_is_found(tmp_path: Path) -> None:
+    nodes = [helper.make_node("RandomNormalLike", ["x"], ["a"], name="noise"), helper.make_node("Neg", ["a"], ["y"])]
+    model, _ = cut_proto(tmp_path, model_of(nodes, [floats("x", 4)], [floats("y", 4)]), "noise")
+    both, said = (
+        ("part-0.onnx", "part-1.onnx"),
+        "node 'noise' must run once, but is in 2 parts: part-0.onnx, part-1.onnx",
+    )
+    assert [*_assignment(model.graph, {0: both, 1: both})] == [said]
 
 
 def test_a_size_that_is_frozen_in_a_part_and_in_the_manifest_is_found(model: Model, cascade: Cascade) -> None:
