@@ -158,7 +158,7 @@ def split_alone(folder: Path, splitter: str, memory: str) -> None:
         module, name = "olive.passes.onnx.split", "SplitModel"
         config: dict[str, Any] = {"split_assignments": assignments, "save_as_external_data": True}
     else:
-        module, name = "graphcut.exporting.olive", "GraphcutSplit"
+        module, name = "graphcut.automating.olive", "GraphcutSplit"
         config = {"memory": memory} if memory else {"num_splits": PARTS}
     before, begin, processor = peak_bytes(), time.perf_counter(), time.process_time()
     run_pass(module, name, config, ONNXModelHandler(str(folder / "llm.onnx")), folder / "parts")

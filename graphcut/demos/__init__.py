@@ -27,7 +27,6 @@ DEMOS: Mapping[str, str] = MappingProxyType({
     "unet": "a small convolutional U-Net: every level has a skip connection",
     "resnet": "a residual image classifier: a chain of blocks with one tensor between them",
     "multitask": "one trunk and three heads, one of them fed from the middle of the trunk",
-    "control-flow": "If, Loop and Scan that capture outer tensors, a local function, a sequence",
 })  # fmt: skip
 """The name of each demo, with a one-line description."""
 
@@ -75,8 +74,7 @@ def _prepare(name: str, options: Mapping[str, object]) -> Recipe:
 def _recipe(name: str) -> type[Recipe]:
     if name not in DEMOS:
         raise UsageError(f"no demo is called {name!r}", hint=_suggest(name, DEMOS))
-    module = import_module("." + name.replace("-", "_"), __name__)
-    recipe: type[Recipe] = getattr(module, name.title().replace("-", ""))  # ControlFlow
+    recipe: type[Recipe] = getattr(import_module(f".{name}", __name__), name.title())
     return recipe
 
 

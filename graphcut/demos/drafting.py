@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from .noise import Precision, RandomWeight
 
@@ -36,28 +36,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Draft:
     """A model under construction, seen from one module.
 
-    `inside` and `body` return other views of the same draft: all views share names, weights and functions.
+    `inside` returns another view of the same draft: all views share names and weights.
     """
 
     def __init__(self, name: str, *, dtype: Precision = "float32") -> None:
         """Create an empty model whose weights have element type `dtype`."""
         self.graph: GraphProto = onnx.GraphProto(name=name)  #: what nodes are added to, without its large weights.
         self.weights: list[RandomWeight] = []  #: these, in the order of creation; initializers of the main graph.
-        self.functions: list[FunctionProto] = []  #: model-local functions.
         self.path: tuple[str, ...] = ()  #: the module of this view.
         self._dtype: Precision = dtype
         self._taken: Counter[str] = Counter()
 
-    def inside(self, *names: str) -> Draft:
+    def inside(self, *names: str) -> Self:
         """A view of the same graph from a submodule."""
         view = copy(self)
         view.path = (*self.path, *names)
-        return view
-
-    def body(self, *names: str) -> Draft:
-        """A view with an empty graph for an attribute of If, Loop or Scan, which may capture tensors of this one."""
-        view = self.inside(*names)
-        view.graph = onnx.GraphProto(name="/".join(view.path))
         return view
 
     def reads(self, name: str, dtype: str, shape: Shape) -> str:
@@ -69,16 +62,14 @@ class Draft:
         """Declare an output of the graph."""
         self.graph.output.append(describe(name, dtype, shape))
 
-    def node(
-        self, op: str, *reads: str, name: str = "", writes: str = "", domain: str = "", **attributes: object
-    ) -> str:
+    def node(self, op: str, *reads: str, name: str = "", writes: str = "", **attributes: object) -> str:
         """Add a node with one output (`reads` has "" for an omitted input). Returns the name of the output.
 
         `name` is the last component of the node's name, by default the operator; `writes` by default follows from it.
         """
         full_name = self._name(name or op)
         output = writes or f"{full_name}_output_0"
-        self._append(helper.make_node(op, reads, [output], name=full_name, domain=domain), attributes)
+        self._append(helper.make_node(op, reads, [output], name=full_name), attributes)
         return output
 
     def nodes(self, op: str, *reads: str, outputs: int, **attributes: object) -> list[str]:
@@ -121,13 +112,8 @@ class Draft:
 
     def model(self, weights: Sequence[TensorProto] = ()) -> onnx.ModelProto:
         """The model with these weights, as an independent copy."""
-        domains = dict.fromkeys(function.domain for function in self.functions)
         model = helper.make_model(
-            self.graph,
-            producer_name="graphcut demo",
-            ir_version=_IR_VERSION,
-            opset_imports=[opset(), *(helper.make_opsetid(domain, 1) for domain in domains)],
-            functions=self.functions,
+            self.graph, producer_name="graphcut demo", ir_version=_IR_VERSION, opset_imports=[opset()]
         )
         model.graph.initializer.extend(weights)
         return model

@@ -19,6 +19,7 @@ from graphcut.core.units import duration, size
 from graphcut.costs.tables import shipped_tables
 
 from command_line import Result, Run, holdings, parts, run
+from control_flow import write_model
 
 __all__ = ["parts", "run"]
 
@@ -62,7 +63,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("house")
     demos.write("llm", home / "llm.onnx", hidden=16, layers=3, heads=2, kv_heads=1, vocab=32)
     for name in ("unet", "resnet", "multitask", "control-flow"):
-        demos.write(name, home / f"{name}.onnx")
+        write_model(name, home / f"{name}.onnx")
     (home / "cluster.toml").write_text(CLUSTER)
     return home
 

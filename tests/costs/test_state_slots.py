@@ -18,11 +18,12 @@ from decoders import (
 )
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from graphcut import Model, demos, load
+from graphcut import Model, load
 from graphcut.costs.caches import decoder_sizes, find_caches, token_axis
 
 from cases import each
 from conftest import FIXTURES, floats, model_of
+from control_flow import write_model
 
 Open = Callable[..., Model]
 
@@ -137,7 +138,7 @@ def test_an_input_that_becomes_two_outputs_is_not_a_state(opened: Open) -> None:
 
 @each("name", ["resnet", "unet", "multitask", "control-flow"])
 def test_models_without_states_have_none(tmp_path: Path, name: str) -> None:
-    demos.write(name, tmp_path / "demo.onnx")
+    write_model(name, tmp_path / "demo.onnx")
     assert find_caches(load(tmp_path / "demo.onnx")) == ()
 
 

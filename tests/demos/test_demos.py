@@ -19,6 +19,8 @@ from graphcut.core.errors import ModelError, UsageError
 from graphcut.demos import drafting, llm, noise, saving
 
 from cases import each
+from conftest import ROOT
+from control_flow import MODELS, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +36,7 @@ PROMPT = np.array([[3, 1, 4, 1, 5]])
 
 def drawn(folder: Path, name: str, *, external: bool | None = None, **options: object) -> Path:
     path = folder / f"{name}.onnx"
-    demos.write(name, path, external=external, **options)
+    write_model(name, path, external=external, **options)
     return path
 
 
@@ -76,7 +78,7 @@ def weights_of(path: Path) -> dict[str, NDArray[Any]]:
     return {weight.name: numpy_helper.to_array(weight) for weight in onnx.load(path).graph.initializer}
 
 
-@pytest.fixture(scope="module", params=list(demos.DEMOS))
+@pytest.fixture(scope="module", params=MODELS)
 def demo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return request.param, drawn(tmp_path_factory.mktemp("demo"), request.param)
 
@@ -109,12 +111,12 @@ def test_the_same_demo_is_the_same_bytes(demo: tuple[str, Path], tmp_path: Path)
     assert drawn(tmp_path, name).read_bytes() == path.read_bytes()
 
 
-def test_the_bytes_do_not_depend_on_the_process(demo: tuple[str, Path], tmp_path: Path) -> None:
-    name, path = demo
-    code = "import sys, pathlib; from graphcut import demos; demos.write(sys.argv[1], pathlib.Path(sys.argv[2]))"
-    again = tmp_path / "again.onnx"
-    subprocess.run([sys.executable, "-c", code, name, again], check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
-    assert again.read_bytes() == path.read_bytes()
+def test_the_bytes_do_not_depend_on_the_process(tmp_path: Path) -> None:
+    code = "import pathlib, sys, control_flow as c; [c.write_model(n, pathlib.Path(sys.argv[1], n)) for n in c.MODELS]"
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    subprocess.run([sys.executable, "-c", code, tmp_path], check=True, cwd=ROOT / "tests", env=environment)
+    for name in MODELS:
+        assert (tmp_path / name).read_bytes() == drawn(tmp_path, name).read_bytes()
 
 
 def test_every_demo_says_who_made_it_and_for_which_reader(demo: tuple[str, Path]) -> None:
@@ -379,17 +381,17 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     ("name", "options", "message", "hint"),
     [
         ("lmm", {}, "no demo is called 'lmm'", "did you mean 'llm'?"),
-        ("bert", {}, "no demo is called 'bert'", "choose from llm, unet, resnet, multitask, control-flow"),
+        ("bert", {}, "no demo is called 'bert'", "choose from llm, unet, resnet, multitask"),
         ("llm", {"layer": 3}, "demo 'llm' has no option 'layer'", "did you mean 'layers'?"),
         (
             "unet",
             {"hidden": 3},
             "demo 'unet' has no option 'hidden'",
-            "omit it: this demo has the option `external` alone",
+            "omit it: this demo has the option 'external' alone",
         ),
-        ("llm", {"hidden": "64"}, "option 'hidden' of demo 'llm': expected `int`, got `str`", "--help"),
-        ("llm", {"layers": 0}, "option 'layers' of demo 'llm': expected `int` >= 1", "--help"),
-        ("llm", {"dtype": "int8"}, "option 'dtype' of demo 'llm': invalid enum value 'int8'", "--help"),
+        ("llm", {"hidden": "64"}, "option 'hidden' of demo 'llm': expected `int`, got `str`", "options_of(...)"),
+        ("llm", {"layers": 0}, "option 'layers' of demo 'llm': expected `int` >= 1", "options_of(...)"),
+        ("llm", {"dtype": "int8"}, "option 'dtype' of demo 'llm': invalid enum value 'int8'", "options_of(...)"),
         ("llm", {"hidden": 36}, "hidden = 36 does not divide into 4 heads of an even size", "a multiple of 8"),
         ("llm", {"kv_heads": 3}, "4 heads cannot share 3 kv_heads evenly", "a multiple of kv_heads"),
     ],
@@ -414,7 +416,7 @@ def test_options_are_listed_with_their_defaults() -> None:
 def test_listing_the_demos_loads_no_onnx() -> None:
     code = "import sys; from graphcut.demos import DEMOS; print(len(DEMOS), 'onnx' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert found.stdout == "5 False\n"
+    assert found.stdout == "4 False\n"
 
 
 # Weight values

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphcut import Across, Analysis, At, Cluster, Device, Into, Within, analyze, demos, load, plan
+from graphcut import Across, Analysis, At, Cluster, Device, Into, Within, analyze, load, plan
 from graphcut.core.graph import Graph
 from graphcut.drawing.html import html_of
 from graphcut.drawing.scene import Scene
@@ -18,6 +18,7 @@ from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
 
 from browser import Browser, Page, Show
 from conftest import model_of
+from control_flow import write_model
 from scenes_by_hand import decoder
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
@@ -45,7 +46,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
         key = f"{name} {options}"
         if key not in made:
             path = tmp_path_factory.mktemp("demo") / "model.onnx"
-            demos.write(name, path, external=None, **options)
+            write_model(name, path, external=None, **options)
             made[key] = analyze(load(path))
         return made[key]
 

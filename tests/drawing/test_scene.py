@@ -25,6 +25,7 @@ from graphcut.planning.results import FrontPlan
 
 from cases import each
 from conftest import floats, model_of
+from control_flow import write_model
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -214,7 +215,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Analysis]:
     def opened(name: str) -> Analysis:
         path = folder / f"{name}.onnx"
         if not path.exists():
-            demos.write(name, path)
+            write_model(name, path)
         return graphcut.analyze(graphcut.load(path, dims=dims.get(name, {"batch": 1})))
 
     return opened

@@ -20,6 +20,7 @@ from graphcut.exporting.cpp import export_cpp
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import ROOT
+from control_flow import write_model
 
 HEADERS = ROOT / ".peers" / "include"
 LIBRARY = next((Path(ort.__file__).parent / "capi").glob("libonnxruntime.so.1.*"), None)
@@ -63,7 +64,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 @pytest.mark.parametrize("name", ["llm", "unet", "control-flow"])
 def test_a_cascade_in_cpp_gives_the_bits_of_the_model(tmp_path: Path, engine: Engine, name: str) -> None:
     path = tmp_path / "model.onnx"
-    demos.write(name, path)
+    write_model(name, path)
     graphcut.split(path, Into(3), tmp_path / "parts")
     export_cpp(tmp_path / "parts", tmp_path / "cpp")
     inputs = {key: np.asarray(value) for key, value in generate_inputs(graphcut.load(path), seed=3).items()}

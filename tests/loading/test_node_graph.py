@@ -8,12 +8,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from graphcut import demos, load
+from graphcut import load
 from graphcut.loading.model import Model
 from graphcut.loading.node_graph import NodeGraph, node_graph
 
 from cases import each
 from conftest import doubling, floats, model_of
+from control_flow import MODELS, write_model
 
 
 def read(model: Model) -> NodeGraph:
@@ -46,9 +47,9 @@ def test_a_node_has_its_attributes_that_are_not_usual_and_what_it_reads() -> Non
     assert (typed(graph, graph.inputs)[0][0], typed(graph, graph.outputs)[0][0]) == ("x", "y")
 
 
-@each("name", demos.DEMOS)
+@each("name", MODELS)
 def test_reads_and_writes_are_those_of_the_graph(name: str, tmp_path: Path) -> None:
-    demos.write(name, tmp_path / "model.onnx")
+    write_model(name, tmp_path / "model.onnx")
     model = load(tmp_path / "model.onnx")
     order = model.graph.flow[::-1]  # any order: that of a cut profile is part by part
     graph = node_graph(model, order, model.tensor_bytes)
@@ -61,7 +62,7 @@ def test_reads_and_writes_are_those_of_the_graph(name: str, tmp_path: Path) -> N
 
 
 def test_subgraphs_have_their_nodes_and_what_they_capture(tmp_path: Path) -> None:
-    demos.write("control-flow", tmp_path / "model.onnx")
+    write_model("control-flow", tmp_path / "model.onnx")
     graph = read(load(tmp_path / "model.onnx"))
     bodies = {graph.nodes[node]: [name for name, _ in found] for node, found in graph.bodies.items()}
     assert bodies == {

@@ -30,6 +30,7 @@ from graphcut.planning.results import FrontPlan
 from graphcut.surgery.cutting import prepare
 from graphcut.surgery.splitting import PreparedFiles
 
+import control_flow as models
 from cases import each
 from conftest import FIXTURES, Draw, floats, model_of
 
@@ -39,7 +40,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "llm-tied": {"tied": True, "vocab": 512, "layers": 2},
     "llm-half": {"dtype": "float16", "external": True, "layers": 2},
 }
-MODELS = (*sorted({*demos.DEMOS} - {"llm"}), *OPTIONS, *EXPORTS)  # the options are those of two smaller decoders
+MODELS = (*sorted({*models.MODELS} - {"llm"}), *OPTIONS, *EXPORTS)  # the options are those of two smaller decoders
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +52,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Named:
     def find(name: str) -> Analysis:
         if name.endswith(".onnx"):
             return graphcut.analyze(graphcut.load(FIXTURES / name))
-        demos.write(name.partition("-t")[0].partition("-h")[0], folder / f"{name}.onnx", **OPTIONS.get(name, {}))
+        models.write_model(name.partition("-t")[0].partition("-h")[0], folder / f"{name}.onnx", **OPTIONS.get(name, {}))
         return graphcut.analyze(graphcut.load(folder / f"{name}.onnx"))
 
     return find

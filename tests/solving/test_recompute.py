@@ -28,6 +28,7 @@ from graphcut.solving.recompute import Recomputed, TransferPrices, recompute, re
 
 from cases import each, seeded
 from conftest import Draw, floats, model_of
+from control_flow import write_model
 
 HEAVY = (1 << 20) + 1
 """Bytes of a weight that may not be held twice."""
@@ -354,7 +355,7 @@ def test_a_decoder_that_must_not_recompute_sends_them(tmp_path: Path) -> None:
 
 @each("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
 def test_replicable_nodes_contain_their_predecessors_and_are_cheap(name: str, tmp_path: Path) -> None:
-    demos.write(name, tmp_path / "model.onnx")
+    write_model(name, tmp_path / "model.onnx")
     model = graphcut.load(tmp_path / "model.onnx")
     graph, costs = model.graph, weigh(model)
     run_s = {n: float(number + 1) for n, number in zip(graph.flow, costs.flops, strict=True)}

@@ -35,6 +35,7 @@ from graphcut.workers.scheduling.assignment import assign_parts
 
 from cases import each
 from conftest import floats, model_of
+from control_flow import write_model
 
 Array = NDArray[Any]
 ONE_THREAD = SessionConfig(threads=1)
@@ -71,7 +72,7 @@ def test_outputs_come_in_the_order_of_the_feeds(cascade: Cascade, chain: Path, w
 
 @each("name", ["llm", "unet", "resnet", "multitask", "control-flow"])
 def test_a_pipeline_gives_the_outputs_of_a_sequential_run(tmp_path: Path, name: str) -> None:
-    demos.write(name, tmp_path / "m.onnx")
+    write_model(name, tmp_path / "m.onnx")
     model = graphcut.load(tmp_path / "m.onnx")
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)))
     feeds = [dict(generate_inputs(model, seed=seed)) for seed in range(4)]

@@ -35,6 +35,7 @@ from graphcut.workers.scheduling import scheduler
 
 from cases import each
 from conftest import FIXTURES, ROOT, floats, model_of
+from control_flow import write_model
 from hazards import boundary_types
 from hazards.hazard import Hazard
 
@@ -57,7 +58,7 @@ def cut_into(path: Path, parts: int) -> Cascade:
 
 def demo(folder: Path, name: str) -> tuple[Cascade, list[Feeds]]:
     """A demo in four parts, and feeds of several sizes."""
-    demos.write(name, folder / "model.onnx")
+    write_model(name, folder / "model.onnx")
     model = graphcut.load(folder / "model.onnx")
     return cut_into(folder / "model.onnx", 4), [generate_inputs(model, seed=i, variant=i % 3) for i in range(6)]
 

@@ -31,6 +31,7 @@ from graphcut.workers.executors.protocol import Died, Done, Event, Lost, Note, R
 from graphcut.workers.run_log import RunLog
 
 from conftest import LAYER_ENDS, floats, model_of
+from control_flow import write_model
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphcut[ray]'")
 
@@ -221,7 +222,7 @@ def test_a_device_with_several_parts_runs_them_all(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("machines")
 @pytest.mark.parametrize("demo", ["multitask", "control-flow"])
 def test_cascades_without_devices_run_on_any_node(tmp_path: Path, demo: str) -> None:
-    demos.write(demo, tmp_path / "model.onnx")
+    write_model(demo, tmp_path / "model.onnx")
     model = graphcut.load(tmp_path / "model.onnx")
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)), tmp_path / "parts")
     draw = np.random.default_rng(1)

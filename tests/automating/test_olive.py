@@ -38,7 +38,7 @@ def test_olive_quantizes_and_splits_a_model(tmp_path: Path) -> None:
         "cache_dir": "cache",
     }
     (tmp_path / "workflow.json").write_text(json.dumps(workflow))
-    olive(tmp_path, "graphcut.exporting.olive", "packages.json")
+    olive(tmp_path, "graphcut.automating.olive", "packages.json")
     olive(tmp_path, "olive", "run", "--config", "workflow.json", "--package-config", "packages.json")
     described = json.loads((tmp_path / "parts" / "model_config.json").read_bytes())
     assert described["type"] == "compositemodel"
@@ -57,6 +57,6 @@ def test_the_pass_needs_one_goal(goals: dict[str, object], tmp_path: Path) -> No
         "cache_dir": "cache",
     }
     (tmp_path / "workflow.json").write_text(json.dumps(workflow))
-    olive(tmp_path, "graphcut.exporting.olive", "packages.json")
+    olive(tmp_path, "graphcut.automating.olive", "packages.json")
     said = olive(tmp_path, "olive", "run", "--config", "workflow.json", "--package-config", "packages.json")
     assert "GraphcutSplit needs one of num_splits, memory, cluster" in said

@@ -1,15 +1,19 @@
-"""The demo `control-flow`: subgraphs with captured tensors, a local function, a sequence.
+"""A model of every kind of control flow: subgraphs with captured tensors, a local function, a sequence.
 
 An If whose branches capture tensors and weights of the main graph; a Loop with an If inside that captures tensors from
 outside the Loop; a Scan; a local function, called from the graph and from a branch; a sequence that all of these use.
 """
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, TensorProto, helper
 
-from .drafting import Draft, Recipe, element_type, opset
+from graphcut import demos
+from graphcut.demos import saving
+from graphcut.demos.drafting import Draft, element_type, opset
 
 _WIDTH = 8
 _TURNS = 3
@@ -17,30 +21,55 @@ _DOMAIN = "graphcut.demo"
 _ROWS: Final[list[int | str]] = ["rows", _WIDTH]
 
 
-class ControlFlow(Recipe, frozen=True):
-    """The demo has no options."""
+CONTROL_FLOW: Final = "control-flow"
+MODELS: Final = (*demos.DEMOS, CONTROL_FLOW)
 
-    def draw(self) -> Draft:
-        """Build the model: inputs `x` [rows, 8] and bool `flag`; outputs `y` [rows, 8] and `trace` [3, 8]."""
-        draft = Draft("control-flow")
-        draft.functions.append(_swish())
-        x = draft.reads("x", "float32", _ROWS)
-        flag = draft.reads("flag", "bool", [])
-        enter = draft.inside("enter")
-        entered = _call_swish(enter, enter.linear(x, _WIDTH, _WIDTH))
-        gain = draft.weight("gain", (_WIDTH,), mean=1.0, scale=0.1)
-        chosen = _choose(draft.inside("choose"), flag, entered, gain)
-        collect = draft.inside("collect")
-        collected = collect.node("SequenceConstruct", entered, chosen)
-        repeated = _repeat(draft.inside("repeat"), chosen, entered, gain)
-        collected = collect.node("SequenceInsert", collected, repeated)
-        collected = collect.node("SequenceInsert", collected, _accumulate(draft.inside("accumulate"), repeated, gain))
-        joined = collect.node("ConcatFromSequence", collected, axis=1)
-        leave = draft.inside("leave")
-        leave.node("Add", leave.linear(joined, 4 * _WIDTH, _WIDTH), x, writes="y")
-        draft.returns("y", "float32", _ROWS)
-        draft.returns("trace", "float32", [_TURNS, _WIDTH])
-        return draft
+
+def write_model(name: str, path: Path, *, external: bool | None = None, **options: object) -> None:
+    """Write the demo of that name with its options, or the model of control flow."""
+    if name == CONTROL_FLOW:
+        saving.save(control_flow(), path, external=external)
+    else:
+        demos.write(name, path, external=external, **options)
+
+
+class _Draft(Draft):
+    """A draft with bodies and a local function."""
+
+    def body(self, *names: str) -> "_Draft":
+        """A view with an empty graph for an attribute of If, Loop or Scan, which may capture tensors of this one."""
+        view = self.inside(*names)
+        view.graph = GraphProto(name="/".join(view.path))
+        return view
+
+    def model(self, weights: Sequence[TensorProto] = ()) -> ModelProto:
+        """The model with the function."""
+        made = super().model(weights)
+        made.functions.append(_swish())
+        made.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
+        return made
+
+
+def control_flow() -> Draft:
+    """Build the model: inputs `x` [rows, 8] and bool `flag`; outputs `y` [rows, 8] and `trace` [3, 8]."""
+    draft = _Draft("control-flow")
+    x = draft.reads("x", "float32", _ROWS)
+    flag = draft.reads("flag", "bool", [])
+    enter = draft.inside("enter")
+    entered = _call_swish(enter, enter.linear(x, _WIDTH, _WIDTH))
+    gain = draft.weight("gain", (_WIDTH,), mean=1.0, scale=0.1)
+    chosen = _choose(draft.inside("choose"), flag, entered, gain)
+    collect = draft.inside("collect")
+    collected = collect.node("SequenceConstruct", entered, chosen)
+    repeated = _repeat(draft.inside("repeat"), chosen, entered, gain)
+    collected = collect.node("SequenceInsert", collected, repeated)
+    collected = collect.node("SequenceInsert", collected, _accumulate(draft.inside("accumulate"), repeated, gain))
+    joined = collect.node("ConcatFromSequence", collected, axis=1)
+    leave = draft.inside("leave")
+    leave.node("Add", leave.linear(joined, 4 * _WIDTH, _WIDTH), x, writes="y")
+    draft.returns("y", "float32", _ROWS)
+    draft.returns("trace", "float32", [_TURNS, _WIDTH])
+    return draft
 
 
 def _swish() -> FunctionProto:
@@ -57,10 +86,12 @@ def _swish() -> FunctionProto:
 
 
 def _call_swish(at: Draft, x: str, beta: float = 1.0) -> str:
-    return at.node("Swish", x, domain=_DOMAIN, beta=beta)
+    called = at.node("Swish", x, beta=beta)
+    at.graph.node[-1].domain = _DOMAIN
+    return called
 
 
-def _choose(at: Draft, flag: str, x: str, gain: str) -> str:
+def _choose(at: _Draft, flag: str, x: str, gain: str) -> str:
     """An If. Its branches have no inputs: they capture what they read."""
     then, otherwise = at.body("then"), at.body("else")
     called = _call_swish(then, then.linear(x, _WIDTH, _WIDTH), beta=2.0)
@@ -69,7 +100,7 @@ def _choose(at: Draft, flag: str, x: str, gain: str) -> str:
     return at.node("If", flag, then_branch=then.graph, else_branch=otherwise.graph)
 
 
-def _repeat(at: Draft, x: str, outer: str, gain: str) -> str:
+def _repeat(at: _Draft, x: str, outer: str, gain: str) -> str:
     """A Loop that adds `outer` and multiplies by `gain` alternately; `trace` is the mean of each iteration."""
     body = at.body("body")
     turn = body.reads("turn", "int64", [])
@@ -85,7 +116,7 @@ def _repeat(at: Draft, x: str, outer: str, gain: str) -> str:
     return result
 
 
-def _turn(at: Draft, turn: str, reads: tuple[str, str, str]) -> str:
+def _turn(at: _Draft, turn: str, reads: tuple[str, str, str]) -> str:
     """An If in the body of the Loop: it captures `carried` from the body, `outer` and `gain` from the main graph."""
     carried, outer, gain = reads
     two = at.literal("two", np.array(2))
@@ -96,7 +127,7 @@ def _turn(at: Draft, turn: str, reads: tuple[str, str, str]) -> str:
     return at.node("If", odd, then_branch=then.graph, else_branch=otherwise.graph)
 
 
-def _accumulate(at: Draft, x: str, gain: str) -> str:
+def _accumulate(at: _Draft, x: str, gain: str) -> str:
     """A Scan over the rows: each output row is the row plus half the previous sum times `gain`."""
     body = at.body("body")
     sum_before = body.reads("sum_before", "float32", [_WIDTH])

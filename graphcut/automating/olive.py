@@ -1,6 +1,6 @@
 """A pass for Olive (olive-ai 0.13) that splits an ONNX model, and the package config that makes it known.
 
-python -m graphcut.exporting.olive packages.json
+python -m graphcut.automating.olive packages.json
 olive run --config workflow.json --package-config packages.json
 """
 
