@@ -3,11 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from itertools import count
 from math import ceil
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread, current_thread
-from typing import Final, Literal, Self, TypedDict, Unpack
+from typing import Final, Literal, TypedDict, Unpack
 from weakref import finalize
 
 from ..core.errors import RunError, UsageError
@@ -27,7 +28,7 @@ from .scheduling.scheduler import DEADLINE_S, Scheduler
 _LONGEST_S: Final = 1_000_000  #: the longest deadline. Systems can't wait much longer in one call.
 
 
-class Pipeline:
+class Pipeline(AbstractContextManager["Pipeline"]):
     """A cascade whose parts are loaded by workers. A context manager; or call `close`.
 
     Attributes:
@@ -85,9 +86,6 @@ class Pipeline:
         copied = cascade.manifest.writes if is_elsewhere(via) else cascade.manifest.reads
         self._service = _Service(scheduler, executor.wake, cascade.tensors, frozenset(copied), most=2 * self.window)
         finalize(self, self._service.end_later).atexit = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

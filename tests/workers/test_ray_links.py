@@ -60,7 +60,7 @@ print(json.load(answer)["choices"][0]["text"], end="")
 def cluster() -> Iterator[NetCluster]:
     """A head: the devices `a` and `b`; a device `edge` behind a link; and a third machine, which asks for no token."""
     devices = json.dumps({f"dev:{name}": 1 for name in "ab"})
-    with machines("-", "8mbit", "-") as made:
+    with machines("-", "-", "-") as made:
         # Of what Ray starts, no test needs what scales a cluster and what collects its logs.
         options = "--num-cpus=2 --include-log-monitor=false --object-store-memory=200000000"
         head = "ray start --head --port=6379 --include-dashboard=false --no-monitor"
