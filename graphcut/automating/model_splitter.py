@@ -2,8 +2,9 @@
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from ..workers.executors.via import Via
 from ..workers.pipelined import Pipeline
 
 
-class ModelSplitter:
+class ModelSplitter(AbstractContextManager["ModelSplitter"]):
     """A model whose parts run on workers of their own. A context manager; or call `close`.
 
     with graphcut.ModelSplitter("model.onnx", num_devices=4) as splitter:
@@ -84,9 +85,6 @@ class ModelSplitter:
         self.pipeline.close()
         if self._scratch is not None:
             self._scratch.cleanup()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -144,11 +144,10 @@ def _on_workers(
         workers=options.workers,
         micro_batch=options.micro_batch_size,
         config=config,
-        is_tracing=options.trace is not None,
         deadline_s=options.deadline,
         outputs=outputs,
     ) as pipeline:
-        pipeline.log.notify = workers_notes()
+        pipeline.log.notify, pipeline.log.is_tracing = workers_notes(), options.trace is not None
         yield pipeline.map(feeds, on_error=feeds.on_error)
     log, workers = pipeline.log, pipeline.workers
     print_(lambda console: draw_run_log(log, parts, workers, console, are_pieces=pipeline.is_divided), stderr=True)

@@ -337,7 +337,7 @@ def begin(  # noqa: PLR0913 - independent settings
         scheduler = OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
     else:
         executor = make_executor(cascade, via, config, decoder.kept, pool)
-        scheduler = Scheduler(routing, executor, pool, window=window, on_error="skip", log=log)
+        scheduler = Scheduler(routing, executor, pool, window=window, log=log)
     return Generation(
         decoder, scheduler, sequences, later, batch=batch, cache=cache, stop=stop, on_error=on_error, limited=limited
     )

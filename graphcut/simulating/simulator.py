@@ -76,9 +76,7 @@ def _run(
         for device, parts in zip(scenario.cluster.devices, scenario.assignment, strict=True)
     ]
     routing = Routing(scenario.parts, scenario.outputs)
-    scheduler = Scheduler(
-        routing, executor, workers, window=window or requests, on_error="skip", balanced=True, log=log
-    )
+    scheduler = Scheduler(routing, executor, workers, window=window or requests, balanced=True, log=log)
     answered, stopped = 0, ""
     arrived_s, delivered_s = list[float](), list[float]()
     asked = repeat(Request(dict.fromkeys(scenario.inputs)), requests)

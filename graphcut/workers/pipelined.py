@@ -3,11 +3,12 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from itertools import count
 from math import ceil
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread, current_thread
-from typing import Final, Literal, Self
+from typing import Final, Literal, TypedDict, Unpack
 from weakref import finalize
 
 from ..core.errors import RunError, UsageError
@@ -27,7 +28,7 @@ from .scheduling.scheduler import DEADLINE_S, Scheduler
 _LONGEST_S: Final = 1_000_000  #: the longest deadline. Systems can't wait much longer in one call.
 
 
-class Pipeline:
+class Pipeline(AbstractContextManager["Pipeline"]):
     """A cascade whose parts are loaded by workers. A context manager; or call `close`.
 
     Attributes:
@@ -48,11 +49,10 @@ class Pipeline:
         micro_batch: int | Literal["auto"] | None = None,
         deadline_s: float = DEADLINE_S,
         config: SessionConfig | None = None,
-        is_tracing: bool = False,
         log: RunLog | None = None,
         outputs: Sequence[str] | None = None,
     ) -> None:
-        """Start the workers. See `stream` for the arguments. With `is_tracing`, `self.log` keeps every span."""
+        """Start the workers. See `PipelineSettings` for the arguments, and `stream` for the errors."""
         if not 0 < deadline_s <= _LONGEST_S:
             raise UsageError(
                 f"a deadline of {deadline_s:g} s is not possible",
@@ -65,7 +65,7 @@ class Pipeline:
         parts = scheduled_parts(cascade, {})
         executor = make_executor(cascade, via, share_threads(config or SessionConfig(), len(pool), via), {}, pool)
         self.window = window or 2 * len(pool)
-        self.log = log or RunLog(len(parts), len(pool), is_tracing=is_tracing)
+        self.log = log or RunLog(len(parts), len(pool))
         self.workers = tuple(worker.name for worker in pool)
         self._cascade = cascade
         self._micro_batch = micro_batch
@@ -78,7 +78,6 @@ class Pipeline:
             executor,
             pool,
             window=self.window,
-            on_error="skip",
             deadline_s=deadline_s,
             balanced=balanced,
             log=self.log,
@@ -87,9 +86,6 @@ class Pipeline:
         copied = cascade.manifest.writes if is_elsewhere(via) else cascade.manifest.reads
         self._service = _Service(scheduler, executor.wake, cascade.tensors, frozenset(copied), most=2 * self.window)
         finalize(self, self._service.end_later).atexit = False
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -257,21 +253,39 @@ class _Service:
                 return
 
 
-def stream(  # noqa: PLR0913 - independent settings, all with defaults
+class PipelineSettings(TypedDict, total=False):
+    """How workers run a cascade. All have defaults."""
+
+    #: `threads` of this process; `processes` of this machine, which are restarted if they end; or actors of a `ray`
+    #: cluster.
+    via: Via
+    #: the number of workers; by default one for each device of the plan, or else one for each core but not more than
+    #: parts. More workers than parts share the parts with the most memory.
+    workers: int | None
+    window: int | None  #: at most so many feeds are fetched and in flight; by default twice the number of workers.
+    #: how many parts of each neighbour a worker also holds. They can be taken over at once if one worker is slower than
+    #: the other; other parts have to be loaded first.
+    overlap: int
+    #: move parts between neighbours if measured times show a gain. On a Ray cluster a worker whose link became slower
+    #: may be left without parts.
+    balanced: bool
+    #: divide feeds into micro-batches of so many examples if the model declares an axis for examples and the outputs
+    #: stay the same; `auto`: into as many micro-batches as there are workers.
+    micro_batch: int | Literal["auto"] | None
+    #: restart a worker that takes longer to load its parts, or for a step whose duration is not known yet. Threads
+    #: can't be ended, and have no deadline.
+    deadline_s: float
+    config: SessionConfig | None  #: how sessions are built; by default the cores are divided among the workers.
+    log: RunLog | None  #: the log to write to.
+    outputs: Sequence[str] | None  #: the outputs that are asked for; others are not sent. By default all.
+
+
+def stream(
     cascade: CascadeLike,
     feeds: Iterable[Feeds],
     *,
-    via: Via = "threads",
-    workers: int | None = None,
-    window: int | None = None,
-    overlap: int = 0,
-    balanced: bool = True,
-    micro_batch: int | Literal["auto"] | None = None,
-    deadline_s: float = DEADLINE_S,
     on_error: OnError = "raise",
-    config: SessionConfig | None = None,
-    log: RunLog | None = None,
-    outputs: Sequence[str] | None = None,
+    **settings: Unpack[PipelineSettings],
 ) -> Iterator[Outputs | RunError]:
     """The model's outputs for each of `feeds`, in order, from a pipeline.
 
@@ -280,23 +294,8 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
     Args:
         cascade: a cascade or its path.
         feeds: the model's inputs by name, as for `run`.
-        via: `threads` of this process; `processes` of this machine, which are restarted if they end; or actors of a
-            `ray` cluster.
-        workers: the number of workers; by default one for each device of the plan, or else one for each core but not
-            more than parts. More workers than parts share the parts with the most memory.
-        window: at most so many feeds are fetched and in flight; by default twice the number of workers.
-        overlap: how many parts of each neighbour a worker also holds. They can be taken over at once if one worker is
-            slower than the other; other parts have to be loaded first.
-        balanced: move parts between neighbours if measured times show a gain. On a Ray cluster a worker whose link
-            became slower may be left without parts.
-        micro_batch: divide feeds into micro-batches of so many examples if the model declares an axis for examples and
-            the outputs stay the same; `auto`: into as many micro-batches as there are workers.
-        deadline_s: restart a worker that takes longer to load its parts, or for a step whose duration is not known yet.
-            Threads can't be ended, and have no deadline.
         on_error: what to do with a feed that fails: `raise` the error, or return it in place of the outputs (`skip`).
-        config: how sessions are built; by default the cores are divided among the workers.
-        log: the log to write to.
-        outputs: the outputs that are asked for; others are not sent. By default all.
+        **settings: see `PipelineSettings`.
 
     Raises:
         UsageError: the number of workers, the size of micro-batches or the deadline is not possible; there is no such
@@ -304,19 +303,7 @@ def stream(  # noqa: PLR0913 - independent settings, all with defaults
         RunError: an input is missing, unknown or of the wrong type; a part fails or can't be loaded; a worker is lost
             and no other has memory for its parts.
     """
-    with Pipeline(
-        cascade,
-        via=via,
-        workers=workers,
-        window=window,
-        overlap=overlap,
-        balanced=balanced,
-        micro_batch=micro_batch,
-        deadline_s=deadline_s,
-        config=config,
-        log=log,
-        outputs=outputs,
-    ) as pipeline:
+    with Pipeline(cascade, **settings) as pipeline:
         yield from pipeline.map(feeds, on_error=on_error)
 
 

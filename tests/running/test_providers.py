@@ -81,7 +81,7 @@ def test_a_missing_provider_is_an_error_unless_the_cpu_is_accepted(on_device: Se
         "part-0.onnx is to run with NoSuchExecutionProvider: this ONNX Runtime does not have it, "
         "and no installed plugin has a device for it"
     )
-    assert "--allow-fallback" in str(caught.value.hint)
+    assert "`allow_fallback=True`" in str(caught.value.hint)
     outputs, placements = run(cascade, SessionConfig(allow_fallback=True))
     assert (outputs, placements[1]) == ([0, 2], {"CPUExecutionProvider": 2})
 

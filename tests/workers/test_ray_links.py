@@ -58,9 +58,9 @@ print(json.load(answer)["choices"][0]["text"], end="")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[NetCluster]:
-    """A head, which is the devices `a` to `f`, and a device `edge` behind a link. A third machine asks for no token."""
-    devices = json.dumps({f"dev:{name}": 1 for name in "abcdef"})
-    with machines("-", "8mbit", "-") as made:
+    """A head: the devices `a` and `b`; a device `edge` behind a link; and a third machine, which asks for no token."""
+    devices = json.dumps({f"dev:{name}": 1 for name in "ab"})
+    with machines("-", "-", "-") as made:
         # Of what Ray starts, no test needs what scales a cluster and what collects its logs.
         options = "--num-cpus=2 --include-log-monitor=false --object-store-memory=200000000"
         head = "ray start --head --port=6379 --include-dashboard=false --no-monitor"
@@ -174,7 +174,7 @@ def test_a_measured_cluster_is_a_cluster_file(cluster: NetCluster) -> None:
     cluster("rate", 1, "100mbit")
     cluster("on", 0, f"{TOKEN} graphcut measure cluster --seconds 0 -o /tmp/cluster.toml")
     found = graphcut.read_cluster(cluster.tmp(0) / "cluster.toml")
-    assert {one.name for one in found.devices} == {*"abcdef", "edge"}
+    assert {one.name for one in found.devices} == {"a", "b", "edge"}
     assert (found.origin, found.links) == ("a", ())
     assert found.step_s > 0
     assert len({one.link_bytes_per_s for one in found.devices}) == 1  # the one link between the two machines
@@ -277,8 +277,6 @@ def test_a_cluster_that_asks_for_no_token_is_refused(cluster: NetCluster) -> Non
     run = "graphcut run parts --inputs in/0.npz -o y.npz --via ray"
     said = cluster.start("on", 2, run).communicate(timeout=120)[1]
     assert said.startswith("error: the Ray cluster at 10.77.0.12:6379 asks for no token")
-    accepted = cluster.start("on", 2, f"{run} --insecure").communicate(timeout=120)[1]
-    assert accepted.startswith("error: the cluster has no device 'edge'") or "wrote y.npz" in accepted
     measure = "graphcut measure cluster --seconds 0 -o cluster.toml --insecure"
     measured = cluster.start("on", 2, measure).communicate(timeout=120)[1]
     assert measured.startswith("error: no machine of the cluster says which device it is\n")

@@ -77,6 +77,7 @@ class Script:
         self.excused: set[int] = set()
         self.poison: set[tuple[int, int]] = set()
         self.wrong: set[tuple[int, int]] = set()
+        self.error: type[Exception] = RunError
         self.unloadable: set[int] = set()
         self.gone: set[int] = set()
         self.running: dict[int, Step] = {}
@@ -200,7 +201,7 @@ class Script:
             if self.poison.intersection((step.request, part) for part in step.parts if part <= last):
                 return self.dead(worker, "it crashed")
             if self.wrong.intersection((step.request, part) for part in step.parts):
-                return Failed(worker, step, RunError(f"input {step.request} is wrong"))
+                return Failed(worker, step, self.error(f"input {step.request} is wrong"))
             values.update({n: self.placed[cast("int", handle)] for n, handle in held.items() if n not in values})
             parts = tuple(part for part in step.parts if part <= last and part not in worked)
             self.work(state, changed(step, parts=parts), values)
@@ -429,7 +430,7 @@ def test_a_request_whose_step_is_killed_after_it_reported_is_restarted() -> None
 def test_a_step_that_kills_each_worker_after_it_reported_fails_alone() -> None:
     script = Script(trunk_and_heads(), 2)
     script.reports_early, script.poison = True, {(0, 1)}
-    found = play(script, workers_with([0, 1, 3], [2]), feeds(2), ["joined"], on_error="skip")
+    found = play(script, workers_with([0, 1, 3], [2]), feeds(2), ["joined"])
     assert "ended its worker 3 times in trunk, a" in str(found.answers[0])
     assert found.answers[1:] == by_hand(script.units, ["joined"], feeds(2))[1:]
 
@@ -563,25 +564,27 @@ def test_closing_the_answers_closes_the_executor() -> None:
 # Errors
 
 
-def test_an_error_of_a_part_is_raised_in_order_and_not_retried() -> None:
+def test_an_error_of_a_part_takes_the_place_of_the_answer_and_is_not_retried() -> None:
     script = Script(row(2), 2)
-    script.wrong = {(1, 0)}
+    script.wrong = {(1, 0), (2, 1)}
+    first, second, third, fourth = play(script, workers_with([0], [1]), feeds(4), ["t2"]).answers
+    assert [str(error) for error in (second, third) if isinstance(error, RunError)] == [
+        "input 1 is wrong",
+        "input 2 is wrong",
+    ]
+    assert [first, fourth] == [{"t2": "t2(t1(x0))"}, {"t2": "t2(t1(x3))"}]
+    assert Counter(step.request for _, _, step in script.ran) == {0: 2, 1: 1, 2: 2, 3: 2}
+
+
+def test_an_error_that_nobody_foresaw_ends_the_run() -> None:
+    script = Script(row(2), 2)
+    script.wrong, script.error = {(1, 0)}, OSError
     scheduler = Scheduler(Routing(script.units, ["t2"]), script, workers_with([0], [1]), window=4)
     answers = scheduler.run(feeds(4))
     assert next(answers) == {"t2": "t2(t1(x0))"}
-    with pytest.raises(RunError, match="input 1 is wrong"):
+    with pytest.raises(OSError, match="input 1 is wrong"):
         next(answers)
     assert script.is_closed
-    assert [step.request for _, _, step in script.ran].count(1) == 1
-
-
-def test_a_skipped_error_takes_the_place_of_the_answer() -> None:
-    script = Script(row(2), 2)
-    script.wrong = {(1, 0), (2, 1)}
-    first, second, third, fourth = play(script, workers_with([0], [1]), feeds(4), ["t2"], on_error="skip").answers
-    assert isinstance(second, RunError)
-    assert isinstance(third, RunError)
-    assert [first, fourth] == [{"t2": "t2(t1(x0))"}, {"t2": "t2(t1(x3))"}]
 
 
 def test_tensors_of_a_failed_request_stay_until_its_other_steps_end() -> None:
@@ -593,7 +596,7 @@ def test_tensors_of_a_failed_request_stay_until_its_other_steps_end() -> None:
     ]
     script = Script(units, 3, costs=[1, 1, 5])
     script.wrong = {(0, 1)}
-    found = play(script, workers_with([0], [1], [2]), feeds(3), ["f", "s"], on_error="skip")
+    found = play(script, workers_with([0], [1], [2]), feeds(3), ["f", "s"])
     assert isinstance(found.answers[0], RunError)
     assert found.answers[1:] == by_hand(units, ["f", "s"], feeds(3))[1:]
 
@@ -644,7 +647,7 @@ def test_a_request_that_ends_its_worker_three_times_fails_and_others_go_on(*, qu
     """The request that waits behind it at the worker is not to blame."""
     script = Script(row(2), 2)
     script.queues, script.poison = queues, {(1, 1)}
-    found = play(script, workers_with([0], [1]), feeds(4), ["t2"], on_error="skip")
+    found = play(script, workers_with([0], [1]), feeds(4), ["t2"])
     assert [step.request for _, worker, step in script.ran if worker == 1] == [0, 1, 1, 1, 2, 3]
     error = found.answers[1]
     assert isinstance(error, RunError)
@@ -657,7 +660,7 @@ def test_a_request_that_ends_its_worker_three_times_fails_and_others_go_on(*, qu
 def test_deaths_caused_by_requests_do_not_count_against_the_worker() -> None:
     script = Script(row(1), 1)
     script.poison = {(i, 0) for i in range(5)}
-    found = play(script, workers_with([0]), feeds(6), ["t1"], on_error="skip")
+    found = play(script, workers_with([0]), feeds(6), ["t1"])
     assert [isinstance(answer, RunError) for answer in found.answers] == [True] * 5 + [False]
 
 
@@ -898,7 +901,7 @@ def test_a_request_whose_tensors_are_lost_again_and_again_fails() -> None:
     script = Script(row(2), 2)
     for tick in range(400):
         script.lose_at(2.5 + tick / 10)
-    error = play(script, workers_with([0], [1]), feeds(1), ["t2"], on_error="skip").answers[0]
+    error = play(script, workers_with([0], [1]), feeds(1), ["t2"]).answers[0]
     assert isinstance(error, RunError)
     assert str(error) == "the tensors of input 0 were lost 6 times"
 
@@ -1223,9 +1226,7 @@ def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None
     trouble(script, draw, len(owned))
     script.wrong = {(draw.randrange(12), draw.randrange(len(units))) for _ in range(draw.randint(0, 1))}
     requests = [Request({"x": f"x{i}", "z": f"z{i}"}) for i in range(12)]
-    found = play(
-        script, workers_with(*owned), requests, outputs, window=draw.randint(1, 6), on_error="skip", deadline_s=20
-    )
+    found = play(script, workers_with(*owned), requests, outputs, window=draw.randint(1, 6), deadline_s=20)
     bad = {request for request, _ in script.wrong}
     expected = by_hand(units, outputs, requests)
     answers = [f"input {n} is wrong" if isinstance(a, RunError) else a for n, a in enumerate(found.answers)]

@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import chain
-from typing import Self
 
 import onnxruntime as ort
 
@@ -66,7 +66,7 @@ def run(
     return outputs_of(cascade, values)
 
 
-class Runner:
+class Runner(AbstractContextManager["Runner"]):
     """Runs a cascade in this process, one run at a time. Parts stay loaded between runs as far as memory allows.
 
     A context manager; or call `close`.
@@ -120,9 +120,6 @@ class Runner:
         self._forced = forced
         self._parts = LoadedParts(cascade)
         self.placements = self._parts.placements
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

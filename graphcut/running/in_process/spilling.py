@@ -4,8 +4,8 @@ import errno
 import shutil
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import onnxruntime as ort
@@ -18,7 +18,7 @@ from ..values import Value, bits_type, memory_of, to_value
 Key = tuple[int, str]  #: the number of a request, and the name of a tensor.
 
 
-class SpillStore:
+class SpillStore(AbstractContextManager["SpillStore"]):
     """Values by request and name. A context manager that deletes its files at the end.
 
     Values stay in memory in the order in which they come, until the limit is reached: every part reads all of them in
@@ -37,9 +37,6 @@ class SpillStore:
         self._files: dict[Key, tuple[Path, tuple[int, ...]]] = {}
         self._folder: Path | None = None
         self._written = 0
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._held.clear()

@@ -217,18 +217,13 @@ class WorkerPlacement:
         return [one for one in alive_machines() if one["NodeID"] not in lost and _has(one, device)]
 
 
-def _requested_address() -> str:
-    """The address in RAY_ADDRESS; empty if Ray is to find a cluster itself."""
-    address = os.environ.get("RAY_ADDRESS", "")
-    return "" if address == "auto" else address
-
-
 def _running_address() -> str | None:
     """The address of the cluster in RAY_ADDRESS, or of one that `ray start` started on this machine.
 
     It is checked first that the cluster answers, since Ray itself would try for five minutes.
     """
-    requested = _requested_address()
+    requested = os.environ.get("RAY_ADDRESS", "")
+    requested = "" if requested == "auto" else requested  # then Ray finds a cluster itself
     if requested == "local":
         return None
     if requested.startswith("ray://"):

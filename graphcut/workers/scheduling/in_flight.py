@@ -53,8 +53,8 @@ class RequestsInFlight:
         """Is there an error, or are all outputs on this machine?"""
         return state.error is not None or self._executor.fetch([state.handles[name] for name in self._routing.outputs])
 
-    def deliver(self, state: RequestState, *, is_raising: bool) -> Answer | None:
-        """The answer, or its error; None if it was lost, and the request was restarted."""
+    def deliver(self, state: RequestState) -> Answer | None:
+        """The answer, or its error if that is a RunError; None if it was lost, and the request was restarted."""
         answer: Answer
         if state.error is None:
             try:
@@ -62,10 +62,10 @@ class RequestsInFlight:
             except LookupError:
                 self.restart(state)
                 return None
-        elif is_raising or not isinstance(state.error, RunError):
-            raise state.error
-        else:
+        elif isinstance(state.error, RunError):
             answer = state.error
+        else:
+            raise state.error
         self.drop(state)
         del self.states[state.number]
         self._log.delivered(state.number, self._executor.now(), failed=state.error is not None)

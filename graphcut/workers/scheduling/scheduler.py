@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, assert_never
 
 from ...core.errors import RunError
-from ...running.values import OnError
 from ..executors.exchange import Exchange
 from ..executors.protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Made, Note, Ready, Step
 from ..run_log import Coming, RunLog
@@ -30,14 +29,13 @@ PATIENCE: Final = 10
 class Scheduler:
     """Runs requests through the parts of a cascade."""
 
-    def __init__(  # noqa: PLR0913 - independent settings
+    def __init__(
         self,
         routing: Routing,
         executor: Executor,
         workers: Sequence[WorkerState],
         *,
         window: int,
-        on_error: OnError = "raise",
         deadline_s: float = DEADLINE_S,
         balanced: bool = False,
         log: RunLog | None = None,
@@ -48,7 +46,6 @@ class Scheduler:
         self._routing = routing
         self._executor = executor
         self._window = window
-        self._on_error = on_error
         self._deadline_s = deadline_s
         self._arrived = 0
         self._history = StepHistory(executor, routing.parts)
@@ -66,7 +63,7 @@ class Scheduler:
         """The answers, in the order of the requests, which are fetched as the window allows.
 
         A request that is None means that there is none now, and to ask again after the next event. Errors are raised if
-        `on_error` says so, if a part can't be loaded, and if a worker is lost and no other has memory for its parts.
+        a part can't be loaded, and if a worker is lost and no other has memory for its parts.
         """
         source = iter(requests)
         undelivered = 0
@@ -79,7 +76,7 @@ class Scheduler:
                 first = self._flight.states.get(undelivered)
                 if first is None or not first.is_finished or not self._flight.is_here(first):
                     self._wait()
-                elif (answer := self._flight.deliver(first, is_raising=self._on_error == "raise")) is not None:
+                elif (answer := self._flight.deliver(first)) is not None:
                     undelivered += 1
                     yield answer
         finally:
