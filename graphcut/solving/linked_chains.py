@@ -12,25 +12,20 @@ known, the 8 bytes cost what they do; the 4 bytes cost at least what they do ove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, pairwise, product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from .boundaries import touch_counts
+from ..costs.cluster import Cluster
+from .boundaries import BoundaryTables, touch_counts
 from .chain_dp import COMBINED, Aggregation, ChainPartition, DeviceCounts
 from .cost_tables import DeviceClass, PairCosts, assigned_devices, used_devices
 from .instance import Bools, Floats, Ints, Workload, exact
 from .transfers import STEPS_AT_ONCE, RequestTimes, request_times
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from ..costs.cluster import Cluster
-    from .boundaries import BoundaryTables
 
 _SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
 _CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
