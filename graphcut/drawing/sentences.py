@@ -163,7 +163,7 @@ def _outcome(outcome: Optimality) -> Iterable[str]:
     yield quantity(outcome.value, outcome.unit)
     if outcome.is_optimal:
         yield "optimal (proven), layers kept whole" if outcome.keeps_layers else "optimal (proven)"
-    elif outcome.bound in {0.0, float("inf")} and outcome.unit != "bytes":
+    elif outcome.bound is None or (not outcome.bound and outcome.unit != "bytes"):
         yield "nothing is proven"
     else:
         side = "upper" if outcome.unit == "tokens/s" else "lower"

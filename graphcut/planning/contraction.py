@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
-from ..core.graph import Graph
+from ..core.graph import Graph, post_order, reached
 from ..solving.instance import Parts
 from ..solving.topological_orders import kahn
 
@@ -66,22 +66,9 @@ def _strong_components(above: Mapping[int, Iterable[int]]) -> dict[int, int]:
     for vertex, readers in above.items():
         for reader in readers:
             below[reader].append(vertex)
-    entered: set[int] = set()
-    finished: list[int] = []
-    waiting = list(above)
-    while waiting:
-        vertex = waiting.pop()
-        if vertex < 0:  # all that it reaches is finished
-            finished.append(~vertex)
-        elif vertex not in entered:
-            entered.add(vertex)
-            waiting += (~vertex, *above[vertex])
     representative: dict[int, int] = {}
-    for root in reversed(finished):
-        waiting = [root]
-        while waiting:
-            vertex = waiting.pop()
-            if vertex not in representative:
-                representative[vertex] = root
-                waiting += below[vertex]
+    for root in reversed(post_order(above, above.__getitem__)):
+        if root not in representative:
+            found = reached([root], lambda vertex: set(below[vertex]).difference(representative))
+            representative.update(dict.fromkeys(found, root))
     return representative

@@ -242,7 +242,8 @@ class _Planner(Finisher):
             return cut
         if cut.value < whole.value:
             whole = replace(whole, inside_layers=cut.outcome)
-        return replace(whole, bound=whole.value, keeps_layers=False) if cut.outcome.bound >= whole.value else whole
+        is_bound = (cut.outcome.bound or 0.0) >= whole.value
+        return replace(whole, bound=whole.value, keeps_layers=False) if is_bound else whole
 
     def _best_of_all(self, goal: _Searched, limits: Limits, prove_s: float) -> _Candidate:
         """The best of several candidates, made until one is proven to be optimal.
@@ -351,7 +352,7 @@ class _Planner(Finisher):
         counting = self.goal.counting if isinstance(self.goal, Within) else ("work",)
         is_of_files = (isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}) or not counting
         if self.costs.sizes.unknown and not is_of_files:
-            return changed(outcome, is_optimal=False, bound=inf if outcome.unit == "tokens/s" else 0.0)
+            return changed(outcome, is_optimal=False, bound=None)
         if isinstance(self.goal, Within) and "activations" in counting and outcome.is_optimal:
             bound = fewest_parts(problem, self.goal)
             return changed(outcome, is_optimal=outcome.value <= bound, bound=bound)

@@ -98,15 +98,12 @@ def part_metrics(
     sent = {t: costs.sent_bytes[t][0] for t in partition.wiring.boundary_tensors}
     halves = {t: number for t, number in sent.items() if number < tensor_bytes[t][0]}  # held beside the whole tensor
     runs = [sorted({*block.nodes, *flow_index.keys() & set(block.replicas)}) for block in partition.blocks]
-    run_s = []
-    for nodes, device in zip(runs, devices, strict=True):
-        per_node = seconds(device)
-        run_s.append(sum(per_node[flow_index[node]] for node in nodes))
+    indices_of = [[flow_index[node] for node in nodes] for nodes in runs]
+    run_s = [sum(map(seconds(device).__getitem__, own)) for own, device in zip(indices_of, devices, strict=True)]
     transfers = plan_transfers(partition, costs, goal)
     busy_s = plan_times(transfers, run_s, devices, goal).busy_s
     made = []
-    for part, (block, nodes) in enumerate(zip(partition.blocks, runs, strict=True)):
-        indices = [flow_index[node] for node in nodes]
+    for part, (block, nodes, indices) in enumerate(zip(partition.blocks, runs, indices_of, strict=True)):
         flops = sum(costs.flops[i] for i in indices)
         touched = sum(costs.weight_bytes[i] + costs.moved_bytes[i] for i in indices)
         moved = Counter[str]()

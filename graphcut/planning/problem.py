@@ -118,13 +118,11 @@ class PlanningProblem:
         quantum = quantum_for(float(own[np.isfinite(own)].sum() + shared.sum()) * 4)
         fixed, fixed_bytes = self._shared(counting, travelling, self.users)
         replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
-        groups, answers = len(self.groups), self._answers(travelling)
         home = [(self.home[a], self.home[b]) for a, b in _ordered(self.graph, self.limits)]
-        ordered = [(a, b) for a, b in home if a != b]
         load = Workload(
             work=exact(own, quantum),
             own_bytes=self._own_bytes(counting),
-            inner_bytes=self._inner_bytes if "activations" in counting else np.zeros(groups, dtype=np.int64),
+            inner_bytes=self._inner_bytes if "activations" in counting else np.zeros(len(self.groups), dtype=np.int64),
             writer=np.array([writer for _, writer, _, _ in self._crossing], dtype=np.int64),
             readers=Hyperedges.of([readers for _, _, readers, _ in self._crossing]),
             tensor_bytes=np.array([self.costs.sent_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
@@ -135,13 +133,10 @@ class PlanningProblem:
             shared_bytes=np.array([*replica_bytes, *fixed_bytes[0]], dtype=np.int64),
             shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(fixed)))),
             part_bytes=self.sizes.part,
-            before=tuple(a for a, _ in ordered),
-            after=tuple(b for _, b in ordered),
+            ordered=tuple((a, b) for a, b in home if a != b),
             listed_bytes=np.array([self.sizes.listed.get(name, 0) for name, *_ in self._crossing], dtype=np.int64),
             input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
-            answer_bytes=np.array([number for _, number, _ in answers], dtype=np.int64),
-            answer_writer=np.array([group for group, _, _ in answers], dtype=np.int64),
-            answer_tensor=np.array([tensor for *_, tensor in answers], dtype=np.int64),
+            answers=self._answers(travelling),
         )
         if not self.repeated:
             return load
@@ -187,12 +182,12 @@ class PlanningProblem:
             ),
         )
 
-    def _answers(self, travelling: Mapping[str, int]) -> list[tuple[int, int, int]]:
-        """For each output that travels the group that writes it, its bytes, and `Workload.answer_tensor`."""
+    def _answers(self, travelling: Mapping[str, int]) -> tuple[tuple[int, int, int], ...]:
+        """`Workload.answers`: the outputs that travel."""
         sizes = self.costs.sent_bytes
         read = {(name, sizes[name][0]): i for i, (name, _, readers, _) in enumerate(self._crossing) if readers}
         made = [(self.home.get(self.graph.producer.get(name, -1)), name, size) for name, size in travelling.items()]
-        return [(group, size, read.get((name, size), -1)) for group, name, size in made if group is not None]
+        return tuple((group, size, read.get((name, size), -1)) for group, name, size in made if group is not None)
 
     @cached_property
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:

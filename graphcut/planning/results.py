@@ -29,8 +29,8 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     objective: str  #: what was minimized (or, for tokens a second, maximized), in words.
     value: float  #: what was reached.
-    #: a proven bound: no plan has a better value. 0, or infinite tokens a second, where sizes are unknown.
-    bound: float
+    #: a proven bound: no plan has a better value. None where nothing is proven, since sizes are unknown.
+    bound: float | None
     unit: MetricUnit  #: of both.
     is_optimal: bool  #: it is proven that no plan has a better value than this one.
     keeps_layers: bool = False  #: the bound is one of plans that do not cut the layers that the model repeats.
@@ -40,16 +40,18 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         value = f"{self.objective}: {self.value:.4g} {self.unit}"
         if self.is_optimal:
             return f"{value}, optimal (proven){', layers kept whole' * self.keeps_layers}"
+        if self.bound is None:
+            return f"{value}, nothing is proven"
         side = "upper" if self.unit == "tokens/s" else "lower"
         return f"{value}, {side} bound {self.bound:.4g} {self.unit}, gap {self.gap:.1%}"
 
     @property
     def gap(self) -> float:
         """The optimality gap: 0 for optimal, 0.02 if the value is at most 2 % worse than the best possible."""
-        worse, better = (self.bound, self.value) if self.unit == "tokens/s" else (self.value, self.bound)
-        if worse <= better or self.is_optimal:
+        if self.is_optimal:
             return 0.0
-        return worse / better - 1 if better > 0 else float("inf")
+        worse, better = (self.bound, self.value) if self.unit == "tokens/s" else (self.value, self.bound)
+        return max(worse / better - 1, 0.0) if worse is not None and better else float("inf")
 
 
 class FrontPlan(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -119,7 +121,8 @@ def optimality_of(objective: str, value: float, lower_bound: float, unit: Metric
     is_optimal = value <= lower_bound * (1 + _TOLERANCE)
     bound = value if is_optimal else lower_bound
     if unit == "tokens/s":
-        value, bound = (1 / number if number else float("inf") for number in (value, bound))
+        value = 1 / value if value else float("inf")
+        return Optimality(objective, value, 1 / bound if bound else None, unit, is_optimal)
     return Optimality(objective, value, bound, unit, is_optimal)
 
 

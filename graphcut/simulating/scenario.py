@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import mul
 from typing import Final
 
 from msgspec.structs import asdict
@@ -171,26 +172,19 @@ def _assumed(inputs: Iterable[Tensor], dims: Mapping[str, int], given: Mapping[s
     return {name: dims.get(name, 1) for name in names if isinstance(name, str) and name not in given}
 
 
-def _roofline_s(costs: Costs, device: Device, nodes_by_part: Sequence[Sequence[int]]) -> list[float]:
-    seconds = run_s(costs, device)
-    return [sum(seconds[node] for node in nodes) for nodes in nodes_by_part]
-
-
 def _predicted_seconds(plan: Plan, costs: Costs, cluster: SimulatedCluster) -> SecondsByDevice:
     """The part times that a plan predicts for its devices, and scaled by the roofline model for others."""
     index = {node: i for i, node in enumerate(plan.graph.flow)}
     blocks = plan.partition.blocks
     nodes_by_part = [[index[n] for n in (*block.nodes, *block.replicas) if n in index] for block in blocks]
-    scales = [
-        metrics.run_s / (_roofline_s(costs, device, [nodes])[0] or metrics.run_s or 1.0)
-        for metrics, device, nodes in zip(plan.metrics, plan.devices, nodes_by_part, strict=True)
-    ]
 
-    def part_seconds(device: Device) -> tuple[float, ...]:
-        roofline_s = _roofline_s(costs, device, nodes_by_part)
-        return tuple(seconds * scale for seconds, scale in zip(roofline_s, scales, strict=True))
+    def roofline_s(device: Device) -> list[float]:
+        seconds = run_s(costs, device)
+        return [sum(seconds[node] for node in nodes) for nodes in nodes_by_part]
 
-    return _seconds_by_device(cluster, part_seconds)
+    own_s = [roofline_s(device)[part] for part, device in enumerate(plan.devices)]
+    scales = [part.run_s / (own or part.run_s or 1.0) for part, own in zip(plan.metrics, own_s, strict=True)]
+    return _seconds_by_device(cluster, lambda device: tuple(map(mul, roofline_s(device), scales)))
 
 
 def _seconds_by_device(

@@ -89,12 +89,12 @@ class BoundaryTables(ABC):
 
         Others may reach the driver on their way to another part.
         """
-        own = [number if tensor < 0 and counts(number) else 0 for _, number, tensor in self.load.answers]
-        return self._answers(np.array(own, dtype=np.int64))
+        return self._answers([n if tensor < 0 and counts(n) else 0 for _, n, tensor in self.load.answers])
 
-    def _answers(self, answer_bytes: Ints) -> Floats:
-        sums = np.bincount(self.load.answer_writer, answer_bytes, self.load.groups).astype(np.float64)
-        return self._sums_between(sums) if answer_bytes.any() else self._none
+    def _answers(self, answer_bytes: Sequence[int]) -> Floats:
+        sums = np.zeros(self.load.groups)
+        np.add.at(sums, [group for group, _, _ in self.load.answers], answer_bytes)
+        return self._sums_between(sums) if any(answer_bytes) else self._none
 
     @property
     def _none(self) -> Floats:

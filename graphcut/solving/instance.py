@@ -88,23 +88,19 @@ class Workload:
     sharers: Hyperedges
     shared_bytes: Ints  #: bytes of each of these items.
     shared_work: Floats  #: seconds that each item takes in each part that needs it, one row for each device class.
-    #: bytes that every part takes, whatever it holds. before, after: pairs of groups that must be in this order
-    #: although no tensor flows between them.
-    part_bytes: int = 0
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
+    part_bytes: int = 0  #: bytes that every part takes, whatever it holds.
+    #: pairs of groups that must be in this order although no tensor flows between them.
+    ordered: tuple[tuple[int, int], ...] = ()
     #: whether a tensor's writer comes before its readers. Else, as in the backward pass of training, a tensor costs the
-    #: same but may flow to earlier parts: only `before` and `after` order the groups, and all tensors are `is_output`.
+    #: same but may flow to earlier parts: only `ordered` orders the groups, and all tensors are `is_output`.
     is_ordered: bool = True
     #: of `declared_bytes` what `own_bytes` of the writer has already; None for nothing.
     listed_bytes: Ints | None = None
     #: bytes of these items that the driver sends to each part that needs them; empty if none are counted.
     input_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    #: bytes of each output that the driver gets, and the group that writes it; empty if none are counted.
-    answer_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    answer_writer: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    #: for each output that the driver gets, the tensor that it is, if other groups read it, too, else -1; may be empty.
-    answer_tensor: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: for each output that the driver gets the group that writes it, its bytes, and the tensor that it is, if other
+    #: groups read it, too, else -1; empty if none are counted.
+    answers: tuple[tuple[int, int, int], ...] = ()
     #: the shared items that a part may receive instead of holding them; None if there are none.
     replicas: Replicas | None = None
 
@@ -135,10 +131,9 @@ class Workload:
         return int(self.work.shape[1])
 
     @property
-    def answers(self) -> list[tuple[int, int, int]]:
-        """For each output that the driver gets the group that writes it, its bytes, and `answer_tensor`."""
-        tensors = self.answer_tensor.tolist() or [-1] * len(self.answer_bytes)
-        return [*zip(self.answer_writer.tolist(), self.answer_bytes.tolist(), tensors, strict=True)]
+    def answer_bytes(self) -> list[int]:
+        """Bytes of each output that the driver gets."""
+        return [number for _, number, _ in self.answers]
 
     @property
     def sent_declared_bytes(self) -> Ints:
@@ -169,7 +164,7 @@ class Workload:
     @cached_property
     def edges(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         """For each group its predecessors, and for each group its successors."""
-        source, target = np.array(self.before, dtype=np.int64), np.array(self.after, dtype=np.int64)
+        source, target = np.array(self.ordered, dtype=np.int64).reshape(-1, 2).T
         if self.is_ordered:
             source = np.concatenate([source, self.writer[self.readers.item]])
             target = np.concatenate([target, self.readers.group])

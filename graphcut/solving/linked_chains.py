@@ -12,25 +12,20 @@ known, the 8 bytes cost what they do; the 4 bytes cost at least what they do ove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress, pairwise, product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
-from .boundaries import touch_counts
+from ..costs.cluster import Cluster
+from .boundaries import BoundaryTables, touch_counts
 from .chain_dp import COMBINED, Aggregation, ChainPartition, DeviceCounts
 from .cost_tables import DeviceClass, PairCosts, assigned_devices, used_devices
 from .instance import Bools, Floats, Ints, Workload, exact
 from .transfers import STEPS_AT_ONCE, RequestTimes, request_times
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from ..costs.cluster import Cluster
-    from .boundaries import BoundaryTables
 
 _SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
 _CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
@@ -219,10 +214,10 @@ def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, cluster
     """Seconds of the driver: what it adds to any latency ("sum"), or the least that any period is ("max")."""
     links, overlap = pairs.sent_s[-1, :-1], cluster.overlap
     s_per_byte = links.min() if links.min() == links.max() else 0.0  # one link carries everything, or others may
-    sent_s, answers_s = load.input_bytes.sum() * s_per_byte, load.answer_bytes.sum() * s_per_byte
-    is_late = any(number and not cluster.is_small(number) for number in load.answer_bytes.tolist())
+    sent_s, answers_s = load.input_bytes.sum() * s_per_byte, sum(load.answer_bytes) * s_per_byte
+    is_late = any(number and not cluster.is_small(number) for number in load.answer_bytes)
     late_s = pairs.latency_s[:-1, -1].min() * is_late
-    one_s = load.answer_bytes.max(initial=0) * pairs.received_s[:-1, -1].min()
+    one_s = max(load.answer_bytes, default=0) * pairs.received_s[:-1, -1].min()
     if aggregation == "max":
         own_s = sent_s + answers_s + late_s if overlap == "none" else max(sent_s, answers_s)
         return float(max(own_s, one_s))

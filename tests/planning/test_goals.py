@@ -452,7 +452,7 @@ def test_pins_by_glob_do_not_multiply(opened: Draw) -> None:
     analysis = graphcut.analyze(opened(model_of(chain_of(300), [floats("x", 8)], [floats("t299", 8)])))  # type: ignore[arg-type]
     limits = Limits(pins=(("n[1-9][0-9]", 0), ("n2??", 1)), inside_layers=True)
     problem = problem_of(analysis, weigh(analysis.model), limits, serialized_sizes(analysis.model))
-    assert len(problem.workload([[1.0] * 300]).before) == 1
+    assert len(problem.workload([[1.0] * 300]).ordered) == 1
     assert len(problem.groups) == 300 - 89 - 99
     first, second = plan(analysis, Into(2), limits=limits).parts
     assert set(range(10, 100)) <= set(first)

@@ -41,6 +41,7 @@ from graphcut.planning.goals import Goal
 from conftest import floats, model_of
 
 Plan = graphcut.Plan
+Plans = Callable[[str], Plan]
 
 
 def weighing() -> onnx.ModelProto:
@@ -93,7 +94,7 @@ def names(made: Plan) -> list[list[str]]:
 
 
 @pytest.fixture(scope="session")
-def plans(decoder: Analysis) -> Callable[[str], Plan]:
+def plans(decoder: Analysis) -> Plans:
     """The plan for each of `GOALS`, made once."""
     return cache(lambda name: graphcut.plan(decoder, GOALS[name]))
 
@@ -117,32 +118,23 @@ GOALS: Mapping[str, Goal] = {
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_a_saved_plan_is_replayed_part_by_part(decoder: Analysis, tmp_path: Path, name: str) -> None:
-    made = graphcut.plan(decoder, GOALS[name], limits=Limits(inside_layers=True))
-    save_plan(made, decoder.model, tmp_path / "plan.json")
-    again = replay(decoder, tmp_path / "plan.json")
-    assert (again.goal, again.limits, again.parts, again.devices) == (made.goal, made.limits, made.parts, made.devices)
-    assert list(again.dims.items()) == list(made.dims.items()), "in the order in which they are told"
-    assert again.partition == made.partition
-
-
-@pytest.mark.parametrize("name", GOALS)
-def test_a_replayed_plan_equals_the_saved_plan(
-    decoder: Analysis, plans: Callable[[str], Plan], tmp_path: Path, name: str
-) -> None:
+def test_a_replayed_plan_equals_the_saved_plan(decoder: Analysis, plans: Plans, tmp_path: Path, name: str) -> None:
     limits = Limits(inside_layers=True, pins=(("/lm_head/MatMul", 1),))
     made = graphcut.plan(decoder, GOALS[name], limits=limits) if name == "across" else plans(name)
     assert made.unlimited is None or name == "across"
     save_plan(made, decoder.model, tmp_path / "plan.json")
     again = replay(decoder, tmp_path / "plan.json")
+    assert (again.goal, again.limits, again.parts, again.devices) == (made.goal, made.limits, made.parts, made.devices)
+    assert list(again.dims.items()) == list(made.dims.items()), "in the order in which they are told"
+    assert again.partition == made.partition
     assert (again.outcome, again.unlimited, again.front) == (made.outcome, made.unlimited, made.front)
     assert (again.metrics, again.reasons, again.recomputed) == (made.metrics, made.reasons, made.recomputed)
     assert scene_of_plan(again, decoder) == scene_of_plan(made, decoder)
 
 
-def test_a_plan_from_a_cost_model_is_replayed_with_its_metrics(decoder: Analysis, tmp_path: Path) -> None:
+def test_a_plan_from_a_cost_model_is_replayed_with_its_metrics(decoder: Analysis, plans: Plans, tmp_path: Path) -> None:
     """It has the cost model, so that other cuts are predicted by it, too."""
-    costs = graphcut.weigh(decoder.model, graphcut.plan(decoder, Into(3)).dims)
+    costs = graphcut.weigh(decoder.model, plans("into").dims)
     rows = [replace(row, time_s=7.0) for row in graphcut.table_of(costs).rows]
     made = graphcut.plan(decoder, Into(3), costs=costs, table=graphcut.CostTable(tuple(rows)))
     assert min(part.busy_s for part in made.metrics) >= 7.0
@@ -159,25 +151,21 @@ def test_a_plan_from_a_cost_model_is_replayed_with_its_metrics(decoder: Analysis
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_the_same_plan_is_saved_as_the_same_bytes(
-    decoder: Analysis, plans: Callable[[str], Plan], tmp_path: Path, name: str
-) -> None:
+def test_the_same_plan_is_saved_as_the_same_bytes(decoder: Analysis, plans: Plans, tmp_path: Path, name: str) -> None:
     for file, made in (("first.json", plans(name)), ("second.json", graphcut.plan(decoder, GOALS[name]))):
         save_plan(made, decoder.model, tmp_path / file)
     assert (tmp_path / "first.json").read_bytes() == (tmp_path / "second.json").read_bytes()
 
 
 @pytest.mark.parametrize("name", GOALS)
-def test_a_replayed_plan_is_saved_as_the_same_bytes(
-    decoder: Analysis, plans: Callable[[str], Plan], tmp_path: Path, name: str
-) -> None:
+def test_a_replayed_plan_is_saved_as_the_same_bytes(decoder: Analysis, plans: Plans, tmp_path: Path, name: str) -> None:
     save_plan(plans(name), decoder.model, tmp_path / "first.json")
     save_plan(replay(decoder, tmp_path / "first.json"), decoder.model, tmp_path / "second.json")
     assert (tmp_path / "second.json").read_bytes() == (tmp_path / "first.json").read_bytes()
 
 
-def test_a_proof_holds_until_the_plan_is_edited(decoder: Analysis, tmp_path: Path) -> None:
-    made = graphcut.plan(decoder, Into(3))
+def test_a_proof_holds_until_the_plan_is_edited(decoder: Analysis, plans: Plans, tmp_path: Path) -> None:
+    made = plans("into")
     save_plan(made, decoder.model, tmp_path / "plan.json")
 
     assert made.outcome is not None
@@ -191,8 +179,8 @@ def test_a_proof_holds_until_the_plan_is_edited(decoder: Analysis, tmp_path: Pat
     assert [part.nodes for part in changed.metrics] == [len(row) for row in changed.parts]
 
 
-def test_the_order_of_names_in_a_part_means_nothing(decoder: Analysis, tmp_path: Path) -> None:
-    made = graphcut.plan(decoder, Into(3))
+def test_the_order_of_names_in_a_part_means_nothing(decoder: Analysis, plans: Plans, tmp_path: Path) -> None:
+    made = plans("into")
     save_plan(made, decoder.model, tmp_path / "plan.json")
     edited(tmp_path / "plan.json", lambda plan: plan["parts"][1]["nodes"].reverse())
     assert replay(decoder, tmp_path / "plan.json").reasons == made.reasons
@@ -213,9 +201,9 @@ def test_the_order_of_names_in_a_part_means_nothing(decoder: Analysis, tmp_path:
     ids=["dims", "goal", "limits", "device", "outcome", "recomputed", "predicted", "digest"],
 )
 def test_an_edited_plan_has_no_outcome_and_no_reasons(
-    decoder: Analysis, tmp_path: Path, change: Callable[[Any], object]
+    decoder: Analysis, plans: Plans, tmp_path: Path, change: Callable[[Any], object]
 ) -> None:
-    save_plan(graphcut.plan(decoder, Into(3)), decoder.model, tmp_path / "plan.json")
+    save_plan(plans("into"), decoder.model, tmp_path / "plan.json")
     again = replay(decoder, edited(tmp_path / "plan.json", change))
     assert (again.outcome, again.reasons) == (None, ())
     assert all(part.busy_s > 0 for part in again.metrics)
@@ -244,8 +232,8 @@ def test_a_plan_file_names_its_model_goal_and_parts(saved: Path, analysis: Analy
     assert names(replay(analysis, saved)) == [["mul", "relu"], ["neg", "sub", "add"]]
 
 
-def test_a_part_lists_repeated_nodes_separately(decoder: Analysis, tmp_path: Path) -> None:
-    made = graphcut.plan(decoder, Into(3, "layers"))
+def test_a_part_lists_repeated_nodes_separately(decoder: Analysis, plans: Plans, tmp_path: Path) -> None:
+    made = plans("layers")
     assert made.recomputed, "the rotary table is cheaper to compute than to send"
     save_plan(made, decoder.model, tmp_path / "plan.json")
     parts = json.loads((tmp_path / "plan.json").read_text())["parts"]
@@ -272,13 +260,29 @@ def test_a_plan_is_replaced_whole_or_not_at_all(
     assert {file.name for file in saved.parent.iterdir()} == {"plan.json", "model.onnx"}
 
 
-def test_a_replayed_plan_cuts_to_the_same_bytes(decoder: Analysis, tmp_path: Path) -> None:
-    made = graphcut.plan(decoder, Into(3, "layers"))
+def test_a_replayed_plan_cuts_to_the_same_bytes(decoder: Analysis, plans: Plans, tmp_path: Path) -> None:
+    made = plans("layers")
     save_plan(made, decoder.model, tmp_path / "plan.json")
     first = graphcut.split(decoder.model, made, tmp_path / "first")
     second = graphcut.split(decoder.model, replay(decoder, tmp_path / "plan.json"), tmp_path / "second")
     for file in first.root.iterdir():
         assert file.read_bytes() == (second.root / file.name).read_bytes(), file.name
+
+
+@pytest.mark.parametrize("goal", [Into(2), Across(TWO, "decode")], ids=["a time", "tokens a second"])
+def test_a_plan_of_which_nothing_is_proven_is_replayed(goal: Goal, tmp_path: Path) -> None:
+    """JSON has no infinite numbers: a bound that nobody knows is null."""
+    nodes = [helper.make_node("NonZero", ["x"], ["a"], name="found"), helper.make_node("Neg", ["a"], ["y"], name="neg")]
+    output = helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [1, "found"])
+    onnx.save(model_of(nodes, [floats("x", 4)], [output]), tmp_path / "model.onnx")
+    analysis = graphcut.analyze(tmp_path / "model.onnx")
+    made = graphcut.plan(analysis, goal)
+    assert made.outcome is not None
+    assert (made.outcome.bound, made.outcome.gap) == (None, float("inf"))
+    assert str(made.outcome).endswith(", nothing is proven")
+    save_plan(made, analysis.model, tmp_path / "plan.json")
+    assert json.loads((tmp_path / "plan.json").read_text())["outcome"]["bound"] is None
+    assert replay(analysis, tmp_path / "plan.json").outcome == made.outcome
 
 
 # What is edited is done
@@ -361,8 +365,8 @@ def test_a_node_in_an_impossible_part_is_refused_with_the_tensor(saved: Path, an
     assert "part 0 reads 'd'" in str(caught.value)
 
 
-def test_an_edit_over_the_budget_is_refused_by_split(decoder: Analysis, tmp_path: Path) -> None:
-    save_plan(graphcut.plan(decoder, Within(30_000)), decoder.model, tmp_path / "plan.json")
+def test_an_edit_over_the_budget_is_refused_by_split(decoder: Analysis, plans: Plans, tmp_path: Path) -> None:
+    save_plan(plans("within"), decoder.model, tmp_path / "plan.json")
 
     def together(plan: Any) -> None:  # noqa: ANN401 - JSON
         plan["parts"] = [{"nodes": [name for part in plan["parts"] for name in part["nodes"]]}]

@@ -58,8 +58,7 @@ def random_chain_or_graph(draw: random.Random, groups: int, kinds: int) -> Workl
         shared_bytes=np.zeros(len(inputs), dtype=np.int64),
         shared_work=np.zeros((kinds, len(inputs))),
         input_bytes=np.array([draw.choice((1, 1, 10)) * draw.randint(1, 100) * 1000 for _ in inputs], dtype=np.int64),
-        answer_bytes=np.array([draw.choice((0, 8, 60_000, 400_000)) for _ in answers], dtype=np.int64),
-        answer_writer=np.array(answers, dtype=np.int64),
+        answers=tuple((group, draw.choice((0, 8, 60_000, 400_000)), -1) for group in answers),
     )
 
 
@@ -68,9 +67,7 @@ def with_read_outputs(draw: random.Random, load: Workload) -> Workload:
     tensors = [tensor for tensor in range(len(load.writer)) if draw.random() < 0.6]
     return dataclasses.replace(
         load,
-        answer_bytes=np.concatenate([load.answer_bytes, load.tensor_bytes[tensors]]),
-        answer_writer=np.concatenate([load.answer_writer, load.writer[tensors]]),
-        answer_tensor=np.array([-1] * len(load.answer_bytes) + tensors, dtype=np.int64),
+        answers=(*load.answers, *((int(load.writer[t]), int(load.tensor_bytes[t]), t) for t in tensors)),
     )
 
 

@@ -96,8 +96,7 @@ def random_load(
         shared_bytes=np.array([bytes_of() for _ in things], dtype=np.int64),
         shared_work=np.array([[seconds() * is_shared_dear for _ in things] for _ in range(kinds)]).reshape(kinds, -1),
         part_bytes=draw.randint(0, 3),
-        before=tuple(min(pair) for pair in pairs),
-        after=tuple(max(pair) for pair in pairs),
+        ordered=tuple((min(pair), max(pair)) for pair in pairs),
     )
 
 
@@ -125,7 +124,7 @@ class Brute:
             )
         )
         self.edges = {(w, r) for w, reading, *_ in self.tensors for r in reading if load.is_ordered}
-        self.edges |= set(zip(load.before, load.after, strict=True))
+        self.edges |= set(load.ordered)
         self.things = touches(load.sharers)
         self.received = cache(self._received)
         self.memory = cache(self._memory)
@@ -725,8 +724,7 @@ def test_tensors_that_flow_both_ways_cost_a_part_what_it_receives_and_sends(seed
         writer=np.array([groups[0] for groups in touched]),
         readers=Hyperedges.of([groups[1:] for groups in touched]),
         is_output=np.ones(len(touched), dtype=bool),
-        before=tuple(a for a, _ in edges),
-        after=tuple(b for _, b in edges),
+        ordered=tuple(edges),
         is_ordered=False,
     )
     brute = Brute(load)
