@@ -8,7 +8,8 @@ option of the command that ran, else of another one: that of the parameter with 
 import ast
 import re
 from collections.abc import Mapping
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import typer
 
@@ -108,9 +109,15 @@ def _word(value: ast.expr) -> str:
     return shell_word(ast.literal_eval(value)) if is_text else ast.unparse(value)
 
 
+@cache
+def _commands() -> Mapping[str, Any]:
+    """The commands by name: made once, because that takes a tenth of a second."""
+    return dict(vars(typer.main.get_command(app))["commands"])
+
+
 def _option(name: str, command: str) -> str:
     """The option for an argument, of the command or else of the first that has it; empty if none has."""
-    commands = vars(typer.main.get_command(app))["commands"]
+    commands = _commands()
     own = _OF_COMMAND.get(command, {}).get(name, name)
     for one in (command, *commands):
         options = {parameter.name: parameter.opts for parameter in commands[one].params} if one in commands else {}

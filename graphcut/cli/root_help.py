@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from ..core.errors import UsageError
 
+_PLAN_FIRST: Final = "give it to `graphcut plan MODEL -o plan.json`, then `graphcut split MODEL --plan plan.json`"
 _MOVED: Final = {
     "pack": "`graphcut fetch DIR --device NAME -o FOLDER` gets the parts of a device",
     "devices": "`graphcut show DIR --to devices` lists the parts of each device, and the commands for it",
@@ -19,7 +20,38 @@ _MOVED: Final = {
     "verify --against": "`graphcut compare MODEL OTHER` compares two models",
     "verify --tolerance": "`graphcut compare MODEL OTHER` compares two models, and has this option",
     "verify --provider": "`graphcut compare MODEL OTHER` compares two models, and has this option",
+    **dict.fromkeys(
+        (
+            *("--pin", "--avoid", "--count", "--inside-layers", "--recompute", "--boundary-dtype"),
+            *("--cost-model", "--profile", "--prove", "--outputs", "--in-flight"),
+        ),
+        _PLAN_FIRST,
+    ),
+    "auto --optimize": "use --fuse",
+    "auto --parts": "use --num-splits, with --memory too",
+    "demo --heads": "use --attention-heads",
+    "extract --to": "use --until",
+    "link --weights": "use --checkpoint",
+    "plan --plan": "`graphcut split MODEL --plan FILE` cuts by a plan",
+    "show --json": "use --to json",
+    "--by": "`graphcut plan MODEL --num-splits N --count WHAT` says what is balanced",
+    "--closed": "use --in-flight",
+    "--devices": "use `graphcut split MODEL --at-nodes NAMES --device NAMES`, or --cluster",
+    "--discover": "leave it out: operators without a rule are not divided",
+    "--exact": "leave it out: it is the default, and --sum the other way",
+    "--explain": "`graphcut show PLAN` explains each cut of a plan that is saved",
+    "--for": "use --to",
+    "--force-memory": "give a larger --memory, or leave it out",
+    "--interleave": "use --objective interleaved",
+    "--optimized": "use --optimize all",
+    "--prompts": "use --prompt @FILE",
+    "--provider-option": "use --provider NAME,KEY=VALUE",
+    "--report": "`graphcut show DIR -o report.html` draws a cascade",
+    "--shares": "use --ranks 3:1",
+    "--stop-ids": "use --stop N,N with --prompt-ids",
+    "--tokens": "use --profile decode:N",
 }
+"""What does now what a command, or an option of one or any command, did that exists no more."""
 
 
 class Root(TyperGroup):
@@ -43,5 +75,5 @@ class Root(TyperGroup):
 
 def moved_option(error: BaseException) -> str:
     """What does now what the option did that is no option of its command; empty if it never was one."""
-    command = getattr(getattr(error, "ctx", None), "info_name", "")
-    return _MOVED.get(f"{command} {getattr(error, 'option_name', '')}", "")
+    command, option = getattr(getattr(error, "ctx", None), "info_name", ""), getattr(error, "option_name", "")
+    return _MOVED.get(f"{command} {option}", _MOVED.get(option, ""))

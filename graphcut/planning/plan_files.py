@@ -51,7 +51,7 @@ class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class PlanFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A plan as a document: the content of a plan file, and what `plan --json` prints."""
+    """A plan as a document: the content of a plan file, and what the command `plan` prints as JSON."""
 
     format: Literal["graphcut.plan/1"] = FORMAT  #: `graphcut.plan/1`.
     model: str  #: the path of the model, relative to the folder of the plan file.

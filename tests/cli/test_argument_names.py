@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import graphcut
 from graphcut.cli.argument_names import in_options
+
+from cases import each
 
 PACKAGE = Path(graphcut.__file__).parent
 LIBRARY = [p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in {"cli", "drawing", "__main__.py"}]
@@ -19,9 +20,14 @@ FOREIGN = re.compile(r"ray start|--resources=|olive run|python -m")  # options o
 CODE = re.compile(r"`([A-Za-z_]\w*(?:=[^`]+|\([^`]*\)(?:\.\w+)?)?)`")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def texts(path: Path) -> Iterator[tuple[bool, str]]:
     """The strings of a module, each with whether it is a docstring; `x` stands for what an f-string inserts."""
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     docs, pieces = set[int](), set[int]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr):
@@ -61,7 +67,7 @@ def test_every_argument_that_a_hint_names_has_an_option() -> None:
 def test_every_argument_that_a_hint_names_is_one_of_the_library() -> None:
     known = set[str]()
     for path in LIBRARY:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             match node:
                 case ast.arg(arg=name) | ast.ClassDef(name=name) | ast.FunctionDef(name=name):
                     known.add(name)
@@ -72,7 +78,7 @@ def test_every_argument_that_a_hint_names_is_one_of_the_library() -> None:
         assert known.issuperset(names), (code, where)
 
 
-@pytest.mark.parametrize(
+@each(
     ("hint", "command", "said"),
     [
         ("choose another `output`, or add `force=True`", "split", "choose another -o, or add --force"),

@@ -99,11 +99,11 @@ def test_random_bytes_are_not_a_model(run: Run, tmp_path: Path) -> None:
         ("run", "PARTS", "--inputs", "none.npz", "-o", "y.npz"),
         ("verify", "PARTS", "--model", "none"),
         ("generate", "PARTS", "--prompt", "@none"),
-        ("plan", "MODEL", "--plan", "none.json"),
+        ("split", "MODEL", "--plan", "none.json"),
         ("plan", "MODEL", "--cluster", "none.toml"),
         ("plan", "MODEL", "--num-splits", 2, "--cost-model", "none.csv"),
         ("measure", "none.json", "-o", "costs.csv"),
-        ("link", "MODEL", "--weights", "none", "-o", "linked.onnx"),
+        ("link", "MODEL", "--checkpoint", "none", "-o", "linked.onnx"),
         ("auto", "MODEL", "--num-splits", 2, "--inputs", "none.npz", "-o", "auto"),
         ("auto", "--replay", "none.json", "-o", "auto"),
         ("compare", "MODEL", "none.onnx"),
@@ -169,7 +169,7 @@ def test_a_read_only_folder_is_an_error(run: Run, llm: Path, open_folder: Path, 
     path = Path(shutil.copy(llm, open_folder / "llm.onnx"))
     path.chmod(0o644)
     request.getfixturevalue("humble")
-    result = run("split", path, "--at-nodes", MIDDLE)
+    result = run("split", path, "--at-nodes", MIDDLE, "-o", open_folder / "llm.parts")
     assert result.code == 3
     assert result.error[0] == f"writing {open_folder / 'llm.parts'} failed: Permission denied"
 

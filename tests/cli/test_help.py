@@ -13,14 +13,16 @@ import pytest
 
 import graphcut
 from graphcut.benchmarking.ways import way_descriptions
+from graphcut.cli.root_help import _MOVED
 from graphcut.demos import DEMOS, options_of
 
-from command_line import COMMANDS, RAY_FLAGS, Run, command, llm, own_llm, run
+from cases import each
+from command_line import COMMANDS, RAY_FLAGS, Run, llm, own_llm, run
 
 __all__ = ["llm", "own_llm", "run"]
 
 
-@pytest.mark.parametrize("words", [("--help",), ("-h",), *((name, "--help") for name in COMMANDS)], ids=" ".join)
+@each("words", [("--help",), ("-h",), *((name, "--help") for name in COMMANDS)])
 def test_every_command_has_help(run: Run, words: Sequence[str]) -> None:
     result = run(*words)
     assert (result.code, result.err) == (0, "")
@@ -33,7 +35,7 @@ def test_help_names_every_command(run: Run) -> None:
     assert tuple(line.split()[0] for _, lines in sections for line in lines.splitlines()) == COMMANDS
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "message", "command"),
     [
         ("pack x", "there is no command 'pack'", "graphcut fetch DIR --device NAME -o FOLDER"),
@@ -43,11 +45,47 @@ def test_help_names_every_command(run: Run) -> None:
         ("diff a b", "there is no command 'diff'", "graphcut compare A B"),
         ("verify a --against b", "No such option: --against", "graphcut compare MODEL OTHER"),
         ("verify a --tolerance 1", "No such option: --tolerance", "graphcut compare MODEL OTHER"),
+        ("split m --pin a=1", "No such option: --pin", "graphcut plan MODEL -o plan.json"),
+        ("auto m --prove", "No such option: --prove", "graphcut plan MODEL -o plan.json"),
+        ("plan m --plan p", "No such option: --plan", "graphcut split MODEL --plan FILE"),
+        ("plan m --explain", "No such option: --explain", "graphcut show PLAN"),
+        ("split m --report r.html", "No such option: --report", "graphcut show DIR -o report.html"),
     ],
 )
 def test_what_exists_no_more_names_its_successor(run: Run, words: str, message: str, command: str) -> None:
     result = run(*words.split())
-    assert (result.code, result.error[0], result.error[1].split("`")[1]) == (2, message, command)
+    assert (result.code, result.error[0].partition(" (")[0], result.error[1].split("`")[1]) == (2, message, command)
+
+
+@each(
+    ("words", "instead"),
+    [
+        ("plan m --by flops", "--count"),
+        ("plan m --interleave", "--objective interleaved"),
+        ("plan m --tokens 9", "--profile decode:"),
+        ("plan m --exact", "--sum"),
+        ("split m --shares 3:1", "--ranks 3:1"),
+        ("split m --devices a,b", "--device"),
+        ("analyze m --discover", "leave it out"),
+        ("auto m --for js", "--to"),
+        ("auto m --parts 2", "--num-splits"),
+        ("auto m --optimize", "--fuse"),
+        ("extract m --to x", "--until"),
+        ("link m --weights d", "--checkpoint"),
+        ("demo llm --heads 2", "--attention-heads"),
+        ("simulate p --closed 3", "--in-flight"),
+        ("verify d --optimized", "--optimize all"),
+        ("show p --json", "--to json"),
+        ("run d --provider-option a=b", "--provider NAME,KEY=VALUE"),
+        ("run d --force-memory", "--memory"),
+        ("generate d --prompts f", "--prompt @FILE"),
+        ("generate d --stop-ids 1", "--stop N,N"),
+    ],
+)
+def test_an_option_that_has_another_name_is_named(run: Run, words: str, instead: str) -> None:
+    result = run(*words.split())
+    assert (result.code, result.error[0].startswith("No such option: ")) == (2, True)
+    assert instead in result.error[1]
 
 
 def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,12 +154,12 @@ def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
     assert run("analyze", own_llm).err.startswith("next: ")
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "completions"),
     [
         ("graphcut d", ["demo"]),
         ("graphcut demo ", list(DEMOS)),
-        ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json"]),
+        ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json", "devices"]),
         ("graphcut plan x --profile ", ["prefill", "decode"]),
         ("graphcut plan x --cost-model Phi", ["Phi-3.5-mini"]),
         ("graphcut bench x --way whole-", [way for way in way_descriptions() if way.startswith("whole-")]),
@@ -132,12 +170,17 @@ def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
         ("graphcut simulate nothing.json --fail ", []),
     ],
 )
-def test_the_shell_completes_words(tmp_path: Path, line: str, completions: list[str]) -> None:
+def test_the_shell_completes_words(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, completions: list[str]
+) -> None:
     devices = "".join(f'[[devices]]\nname = "{name}"\nflops_per_s = 1e9\n' for name in ("pi", "jetson"))
     (tmp_path / "cluster.toml").write_text(devices)
     words = line.split(" ")
-    env = {"_GRAPHCUT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-    result = command(cwd=tmp_path, env=env)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("_GRAPHCUT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    result = run()
     assert (result.out.split(), result.err) == (completions, "")
 
 
@@ -155,7 +198,7 @@ def strings_in(path: Path) -> Iterator[str]:
 
 FLAGS_OF_OTHERS = {
     **dict.fromkeys(("ray_cluster", "ray_measuring", "show"), RAY_FLAGS),
-    "root_help": {"--against"},  # it says what is used instead
+    "root_help": {name.split()[-1] for name in _MOVED},  # it says what is used instead
     "olive": {"--config", "--package-config"},
 }
 """Options of other commands that a file of the package names."""
