@@ -408,7 +408,7 @@ def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
     analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 1, 64)], [floats("y", 1, 64)], [weight])))
     with pytest.raises(PlanError, match=re.escape("node 'heavy' alone takes")) as caught:
         plan(analysis, Within(10_000))
-    largest = "; its largest weight is 'w' (16 KiB)"
+    largest = "; its largest weight is 'w' (16.4 kB)"
     assert caught.value.hint.endswith(f"{largest}; to keep yours, divide its weights into 2 nodes in the model itself")
     with pytest.raises(PlanError, match=re.escape("the segment of 2 nodes up to 'heavy' alone takes")) as of_segment:
         plan(analysis, Within(10_000), limits=Limits(avoid=("first",)))
