@@ -31,18 +31,14 @@ def with_value(
 ) -> Workload:
     """The workload, and a value: seconds and bytes of computing it, and bytes to receive it instead."""
     users, rows = Hyperedges.of([readers]), np.full((len(without.work), 1), float(work))
-    replicas = Replicas(users, ((),), rows, *(np.array([number]) for number in (own, sent, 0)), without)
+    replicas = Replicas(users, ((),), rows, np.array([own]), np.array([sent]), np.array([0]), without)
     return replace(without, sharers=users, shared_bytes=np.array([own]), shared_work=rows, replicas=replicas)
 
 
 def test_answers_that_others_read_and_those_that_do_not_count_are_left_out() -> None:
-    load = replace(
-        Workload.of([[1, 1]], [(0, (1,), 8)]),
-        answer_bytes=np.array([8, 4, 2]),
-        answer_writer=np.array([0, 1, 1]),
-        answer_tensor=np.array([0, -1, -1]),
-    )
+    load = replace(Workload.of([[1, 1]], [(0, (1,), 8)]), answers=((0, 8, 0), (1, 4, -1), (1, 2, -1)))
     tables = ideal_tables(load, most=9)
+    assert tables
     assert tables.answers[1:, 0].tolist() == [8, 14]
     assert tables.answers_of(lambda number: number > 2)[1:, 0].tolist() == [0, 4]
 
@@ -50,9 +46,15 @@ def test_answers_that_others_read_and_those_that_do_not_count_are_left_out() -> 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_only_the_part_that_nothing_runs_before_computes_its_values_for_certain(is_first: bool) -> None:  # noqa: FBT001
     """Of the parts {0, 1} and {1}; a value is computed of an input of 40 bytes; another one of 10 goes to group 1."""
-    inputs = {"sharers": Hyperedges.of([(1,)]), "shared_bytes": np.array([2]), "shared_work": np.zeros((1, 1))}
-    without = replace(Workload.of([[1, 1]], []), **inputs, input_bytes=np.array([10]))
-    replicas = Replicas(Hyperedges.of([(0, 1)]), ((),), np.zeros((1, 1)), *map(np.array, ([6], [8], [1])), without)
+    without = replace(
+        Workload.of([[1, 1]], []),
+        sharers=Hyperedges.of([(1,)]),
+        shared_bytes=np.array([2]),
+        shared_work=np.zeros((1, 1)),
+        input_bytes=np.array([10]),
+    )
+    numbers = (np.array([6]), np.array([8]), np.array([1]))
+    replicas = Replicas(Hyperedges.of([(0, 1)]), ((),), np.zeros((1, 1)), *numbers, without)
     load = replace(
         without,
         sharers=Hyperedges.of([(0, 1), (0, 1), (1,)]),
@@ -62,6 +64,7 @@ def test_only_the_part_that_nothing_runs_before_computes_its_values_for_certain(
         replicas=replicas,
     )
     given, of_value = ideal_tables(load, most=9), np.array([[0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [1, 1, 1, 0]])
+    assert given
     relaxation = Relaxation(given, replicas, ([[], [0]], of_value), is_first=is_first)
     tables = relaxation.tables
     assert tables.shared_bytes[3, :2].tolist() == [7 + 5 + 2 if is_first else 2 + 1, 2 + 1]
@@ -129,7 +132,7 @@ def test_a_part_that_computes_a_value_waits_less_for_what_it_receives_and_sends(
     )
     cluster = Cluster(devices=(a, b), origin=Host(link_bytes_per_s=1e9, latency_s=0))
     without = Workload.of([[2, 2], [np.inf, 2]], [(0, (1,), 100_000)], [10**7] * 2)
-    without = replace(without, answer_bytes=np.array([100_000]), answer_writer=np.array([1]))
+    without = replace(without, answers=((1, 100_000, -1),))
     load = with_value(without, (0, 1), work=3, sent=1000)
     crossing = [SentTensor(100_000, 0, (1,)), SentTensor(100_000, 1, (DRIVER,))]
     computed = request_times(crossing, [2 + 3, 2 + 3], [a, b], cluster)
