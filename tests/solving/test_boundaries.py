@@ -131,7 +131,7 @@ def test_a_part_that_computes_a_value_waits_less_for_what_it_receives_and_sends(
         Device(name=n, memory_bytes=15 * 10**6, link_bytes_per_s=r, latency_s=0) for n, r in (("a", 1e9), ("b", 1e4))
     )
     cluster = Cluster(devices=(a, b), origin=Host(link_bytes_per_s=1e9, latency_s=0))
-    without = Workload.of([[2, 2], [np.inf, 2]], [(0, (1,), 100_000)], [10**7] * 2)
+    without = Workload.of([[2.0, 2.0], [float("inf"), 2.0]], [(0, (1,), 100_000)], [10**7] * 2)
     without = replace(without, answers=((1, 100_000, -1),))
     load = with_value(without, (0, 1), work=3, sent=1000)
     crossing = [SentTensor(100_000, 0, (1,)), SentTensor(100_000, 1, (DRIVER,))]
