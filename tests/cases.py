@@ -43,9 +43,9 @@ def each(
             _run(test, fixtures.pop(taken_as), fixtures, folder)
 
         taken = signature(test)
-        kept = {name: parameter for name, parameter in taken.parameters.items() if name not in listed}
-        own = {name: Parameter(name, Parameter.KEYWORD_ONLY) for name in ("tmp_path", taken_as)}
-        run_several.__signature__ = taken.replace(parameters=[*(kept | own).values()])  # type: ignore[attr-defined]
+        kept = [name for name in taken.parameters if name not in listed]
+        own = (Parameter(name, Parameter.KEYWORD_ONLY) for name in dict.fromkeys((*kept, "tmp_path", taken_as)))
+        run_several.__signature__ = taken.replace(parameters=list(own))  # type: ignore[attr-defined]
         mark = pytest.mark.parametrize(taken_as, items.values(), ids=map(str, items))
         return cast(Test, mark(run_several))
 

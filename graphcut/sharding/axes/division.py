@@ -206,8 +206,7 @@ class Divider:
     @cached_property
     def _analysis(self) -> Callable[[frozenset[int]], AxisAnalysis]:
         """The axis classes if the outputs of some nodes are detached."""
-        made = partial(AxisAnalysis, self.model, self._operations, contracts=self.mode == "sum")
-        return cache(lambda detached: made(detached=detached))
+        return cache(partial(AxisAnalysis, self.model, self._operations, self.mode == "sum"))
 
     def divide(self, shares: Sequence[int], stages: Sequence[StageShares] = ()) -> Division:
         """Divide what can be divided among ranks.
