@@ -25,7 +25,8 @@ def each(
     """A test that runs `together` cases as one item; a failure names its case.
 
     It takes what `pytest.mark.parametrize` takes. It is for cases that need little time. Each has a `tmp_path` of its
-    own; other fixtures are shared by the cases of an item.
+    own. Other fixtures are shared by the cases of an item; the files that they made in the test's folder are put back
+    after each case.
     """
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     values = [dict(zip(listed, case if len(listed) > 1 else (case,), strict=True)) for case in cases]
@@ -38,12 +39,13 @@ def each(
     def decorate(test: Test) -> Test:
         @wraps(test)
         def run_several(**fixtures: Any) -> None:  # noqa: ANN401 - of any type
-            _run(test, fixtures.pop(taken_as), fixtures)
+            folder = fixtures["tmp_path"] if "tmp_path" in kept else fixtures.pop("tmp_path")
+            _run(test, fixtures.pop(taken_as), fixtures, folder)
 
         taken = signature(test)
-        kept = [parameter for name, parameter in taken.parameters.items() if name not in listed]
-        own = Parameter(taken_as, Parameter.KEYWORD_ONLY)
-        run_several.__signature__ = taken.replace(parameters=[*kept, own])  # type: ignore[attr-defined]
+        kept = [name for name in taken.parameters if name not in listed]
+        own = (Parameter(name, Parameter.KEYWORD_ONLY) for name in dict.fromkeys((*kept, "tmp_path", taken_as)))
+        run_several.__signature__ = taken.replace(parameters=list(own))  # type: ignore[attr-defined]
         mark = pytest.mark.parametrize(taken_as, items.values(), ids=map(str, items))
         return cast(Test, mark(run_several))
 
@@ -72,7 +74,7 @@ def crossed(
     return lambda test: pytest.mark.fuzz(each(names, cases, together=together)(test))
 
 
-def _run(test: Test, rows: Sequence[tuple[str, Mapping[str, object]]], fixtures: dict[str, Any]) -> None:
+def _run(test: Test, rows: Sequence[tuple[str, Mapping[str, object]]], fixtures: dict[str, Any], folder: Path) -> None:
     """Run a test for all rows of arguments. It is skipped if all of them are.
 
     Raises:
@@ -80,9 +82,9 @@ def _run(test: Test, rows: Sequence[tuple[str, Mapping[str, object]]], fixtures:
     """
     errors: list[Exception] = []
     skipped: list[BaseException] = []
-    folder: Path | None = fixtures.get("tmp_path")
+    shared = _contents(folder)
     for i, (text, row) in enumerate(rows):
-        if folder is not None:
+        if "tmp_path" in fixtures:
             fixtures["tmp_path"] = folder / f"case{i}"
             fixtures["tmp_path"].mkdir()
         try:
@@ -92,9 +94,27 @@ def _run(test: Test, rows: Sequence[tuple[str, Mapping[str, object]]], fixtures:
         except Exception as error:  # noqa: BLE001 - raised below
             error.add_note(f"case: {text}")
             errors.append(error)
+        if i + 1 < len(rows):
+            _put_back(folder, shared)
     if len(errors) == 1:
         raise errors[0]
     if errors:
         raise ExceptionGroup(f"{len(errors)} cases fail", errors)
     if skipped and len(skipped) == len(rows):
         raise skipped[0]
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    """The files in a folder, without those of cases."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return {path: path.read_bytes() for path in files if not path.relative_to(folder).parts[0].startswith("case")}
+
+
+def _put_back(folder: Path, contents: Mapping[Path, bytes]) -> None:
+    found = _contents(folder)
+    for path in found.keys() - contents.keys():
+        path.unlink()
+    for path, content in contents.items():
+        if found.get(path) != content:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)

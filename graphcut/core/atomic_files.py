@@ -117,12 +117,12 @@ def _lock(home: Path) -> int:
 
 
 @contextmanager
-def write_errors(path: str | Path) -> Iterator[None]:
+def write_errors(path: str | Path, hint: str = "nothing was changed") -> Iterator[None]:
     """Make a GraphcutError of an OSError of what writes `path` atomically."""
     try:
         yield
     except OSError as error:
-        raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint="nothing was changed") from error
+        raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint=hint) from error
 
 
 @contextmanager

@@ -231,24 +231,20 @@ def _nodes(
     nodes: list[Node] = []
     constant: set[str] = set()
     fixed = {name for name, weight in weights.items() if not weight.is_default}
-    known: dict[tuple[FunctionKey, tuple[bool, ...]], bool] = {}
+    known: dict[tuple[FunctionKey, tuple[bool, ...], str], bool] = {}
     off = {tensor.name for tensor in graph.initializer if _is_false(tensor)} & fixed
     for proto, entry in zip(graph.node, entries, strict=True):
         own_weights = tuple(name for name in entry.reads if name in fixed)
         own_constants = tuple(name for name in entry.reads if name in constant)
-        reads = entry.reads
-        if own_weights or own_constants:
-            reads = tuple(name for name in reads if name not in fixed and name not in constant)
+        reads = tuple(name for name in entry.reads if name not in fixed and name not in constant)
         key = callee_key(proto)
-        if entry.has_subgraphs:
-            stateful = is_stateful(proto, functions, off)
-        else:
-            # Without subgraphs it depends on the operator, and for Dropout on which inputs are given.
-            is_dropout = key[1].endswith("Dropout")
-            case = key, tuple(bool(name) and name not in off for name in proto.input) if is_dropout else ()
-            if case not in known:
-                known[case] = is_stateful(proto, functions, off)
-            stateful = known[case]
+        # It depends on the operator, for Dropout on which inputs are given, and on subgraphs, which are the node's own.
+        is_dropout = key[1].endswith("Dropout")
+        given = tuple(bool(name) and name not in off for name in proto.input) if is_dropout else ()
+        case = key, given, entry.name if entry.has_subgraphs else ""
+        if case not in known:
+            known[case] = is_stateful(proto, functions, off)
+        stateful = known[case]
         is_constant = not reads and not stateful
         if is_constant:
             constant.update(entry.writes)

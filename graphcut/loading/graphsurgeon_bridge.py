@@ -8,11 +8,11 @@ difference is an error. The functions work on messages and not on `Model`, so th
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from itertools import zip_longest
-from typing import Any, Final
+from typing import Final
 
 import onnx_graphsurgeon as gs
 from google.protobuf.message import Message
@@ -23,7 +23,7 @@ from onnx_graphsurgeon.logger import G_LOGGER
 from ..core.errors import ModelError
 from ..core.tensors import UNDEFINED
 from .shape_inference import infer_values, tensors_of_values, without_value_info
-from .subgraphs import FIRST_IR_WITH_DEFAULTS, nodes_within, subgraphs
+from .subgraphs import FIRST_IR_WITH_DEFAULTS, nodes_within, remove_named, subgraphs
 
 _ANNOTATIONS: Final = re.compile(  #: fields of any message that have no part in what a model computes.
     "configuration|denotation|device_configurations|doc_string|metadata_props|model_version|producer_name"
@@ -132,7 +132,7 @@ def _normalize(message: ModelProto) -> None:
     """Write what a graph can't say, or says in another way, as it does: the meaning stays."""
     weights = {tensor.name for tensor in message.graph.initializer}
     if message.ir_version < FIRST_IR_WITH_DEFAULTS:
-        _remove(message.graph.input, weights)
+        remove_named(message.graph.input, weights)
         message.ir_version = FIRST_IR_WITH_DEFAULTS
     owners: list[ModelProto | FunctionProto] = [message, *message.functions]
     for owner in owners:
@@ -155,13 +155,7 @@ def _move_back(before: GraphProto, after: GraphProto) -> None:
             own, outer = {t.name for t in one.initializer}, {t.name: t for t in after.initializer}
             moved = {t.name for t in two.initializer if t.name not in own and outer.get(t.name, t) == t}
             after.initializer.extend(t for t in two.initializer if t.name in moved - outer.keys())
-            _remove(two.initializer, moved)
-
-
-def _remove(values: Any, names: Set[str]) -> None:  # noqa: ANN401 - any repeated field of named messages
-    for i in reversed(range(len(values))):
-        if values[i].name in names:
-            del values[i]
+            remove_named(two.initializer, moved)
 
 
 def _strip(message: Message, found: Counter[str]) -> None:

@@ -6,7 +6,6 @@ from functools import cache
 from math import prod
 from typing import Final
 
-import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.helper import get_attribute_value, tensor_dtype_to_np_dtype
 from onnx.numpy_helper import to_array
@@ -14,6 +13,7 @@ from onnx.numpy_helper import to_array
 from ..core.tensors import TensorBytes
 from ..core.units import size
 from .model import Model
+from .node_rules import operator_schema
 from .operations import constants_in
 from .repeated_definitions import is_constant
 from .shape_inference import tensor_of_initializer, tensors_of_values
@@ -181,11 +181,8 @@ def _attributes(node: NodeProto, versions: Versions) -> Iterator[str]:
 @cache
 def _defaults(op: str, space: str, version: int) -> Mapping[str, str]:
     """The default values of an operator's attributes; none if onnx does not know it."""
-    try:
-        schema = onnx.defs.get_schema(op, version, space)
-    except (onnx.defs.SchemaError, TypeError):  # a TypeError: a version that is no 32-bit number
-        return {}
-    return {name: _attribute_value(attribute.default_value) for name, attribute in schema.attributes.items()}
+    schema = operator_schema(op, space, version)
+    return {name: _attribute_value(one.default_value) for name, one in schema.attributes.items()} if schema else {}
 
 
 def _attribute_value(attribute: AttributeProto) -> str:

@@ -50,11 +50,18 @@ def check_nodes(nodes: Iterable[NodeProto], opsets: Iterable[OperatorSetIdProto]
             raise ModelError(problem, hint="the model is damaged; check it with onnx.checker.check_model")
 
 
+def operator_schema(op: str, space: str, version: int) -> onnx.defs.OpSchema | None:
+    """What onnx says of an operator; None if it does not know it."""
+    try:
+        return onnx.defs.get_schema(op, version, space)
+    except (onnx.defs.SchemaError, TypeError):  # a TypeError: a version that is no 32-bit number
+        return None
+
+
 @cache
 def _schema(op: str, space: str, version: int) -> _Schema | None:
-    try:
-        found = onnx.defs.get_schema(op, version, space)
-    except (onnx.defs.SchemaError, TypeError):  # a TypeError: a version that is no 32-bit number
+    found = operator_schema(op, space, version)
+    if found is None:
         if space or op not in CONTROL_FLOW:  # these are checked whatever the version: others rely on them
             return None
         found = onnx.defs.get_schema(op)

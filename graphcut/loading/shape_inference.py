@@ -22,7 +22,7 @@ import onnx
 from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from ..core.tensors import ELEMENT_TYPES, UNDEFINED, Dim, Tensor
-from .subgraphs import FIRST_IR_WITH_DEFAULTS
+from .subgraphs import FIRST_IR_WITH_DEFAULTS, remove_named
 
 _OUR_WORDS: Final = {"float": "float32", "double": "float64", "seq": "sequence", "sparse_tensor": "sparse"}
 #: the names of element types by their numbers in ONNX.
@@ -146,8 +146,7 @@ def without_value_info(model: ModelProto) -> ModelProto:
     copy = deepcopy(model)
     del copy.graph.value_info[:]
     inputs = {value.name for value in copy.graph.input} if copy.ir_version >= FIRST_IR_WITH_DEFAULTS else set()
-    for i in reversed([i for i, weight in enumerate(copy.graph.initializer) if weight.name in inputs]):
-        del copy.graph.initializer[i]
+    remove_named(copy.graph.initializer, inputs)
     return copy
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
@@ -50,6 +51,7 @@ _MOST_PASSES: Final = 4  #: nested loops multiply.
 _TRUE: Final = numpy_helper.from_array(np.array(True))
 
 
+@dataclass
 class SizeEvaluation:
     """Evaluates small values that depend on sizes and constants only, and the sizes that depend on these.
 
@@ -59,48 +61,42 @@ class SizeEvaluation:
     that it takes is visited, or both; of a Loop the body, once or until what it carries keeps its shape.
     """
 
-    def __init__(
-        self,
-        model: ModelProto,
-        graph: GraphProto,
-        dims: Mapping[str, int],
-        inferred: Mapping[str, ValueInfoProto],
-        declared: Mapping[str, Tensor],
-        depth: int = 0,
-    ) -> None:
-        self.declared = dict(declared)  #: known types, from shape inference and messages.
-        self.found: dict[str, Tensor] = {}  #: the types that evaluation found.
-        self._model = model
-        self._nodes = graph.node
-        self._dims = dims
-        self._depth = depth
-        self._opsets = {domain(opset.domain): opset for opset in model.opset_import}
-        self._functions = {function_key(function) for function in model.functions}
-        weights = {weight.name: weight for weight in graph.initializer}
-        inputs = {value.name: value for value in graph.input}
-        self._messages: dict[str, TensorProto | ValueInfoProto] = {**weights, **inputs, **inferred}
+    model: ModelProto
+    graph: GraphProto  #: the graph of the model, or a subgraph.
+    dims: Mapping[str, int]  #: numbers for symbols.
+    inferred: Mapping[str, ValueInfoProto]  #: what shape inference found.
+    declared: dict[str, Tensor]  #: known types, from shape inference and messages; more are added.
+    values: dict[str, TensorProto] = field(default_factory=dict)  #: known values, without those of initializers.
+    depth: int = 0  #: in so many others it is.
+    found: dict[str, Tensor] = field(default_factory=dict)  #: the types that evaluation found.
+
+    def __post_init__(self) -> None:
+        self._opsets = {domain(opset.domain): opset for opset in self.model.opset_import}
+        self._functions = {function_key(function) for function in self.model.functions}
+        weights = {weight.name: weight for weight in self.graph.initializer}
+        inputs = {value.name: value for value in self.graph.input}
+        self._messages: dict[str, TensorProto | ValueInfoProto] = {**weights, **inputs, **self.inferred}
         self._weights = {name: weight for name, weight in weights.items() if not is_external(weight)}
-        self._values: dict[str, TensorProto] = {}
 
     @cached_property
     def _producer(self) -> Mapping[str, int]:
-        return {name: i for i, node in enumerate(self._nodes) for name in node.output}
+        return {name: i for i, node in enumerate(self.graph.node) for name in node.output}
 
     def run(self, names: Iterable[str]) -> None:
         """Find the sizes of `names`, as far as possible."""
         for i in self._dependencies(names):
-            self._visit(self._nodes[i])
+            self._visit(self.graph.node[i])
 
     def _visit(self, node: NodeProto) -> None:
         if has_subgraphs(node):
-            if self._depth < _DEEPEST and not domain(node.domain):
+            if self.depth < _DEEPEST and not domain(node.domain):
                 self._look_inside(node)
         elif callee_key(node) not in self._functions:
             self._infer_types(node)
             self._compute_values(node)
         for tensor in filter(None, map(self.tensor, node.output)):
             if has_unknown_dims(tensor):
-                self.found[tensor.name] = tensor.with_numbers(self._dims)
+                self.found[tensor.name] = tensor.with_numbers(self.dims)
 
     def tensor(self, name: str) -> Tensor | None:
         """What is known of the type of a tensor."""
@@ -119,7 +115,7 @@ class SizeEvaluation:
         tensor = self.tensor(name)
         if name in self._weights and tensor and _is_small(tensor):
             return self._weights[name]
-        return self._values.get(name)
+        return self.values.get(name)
 
     def _dependencies(self, names: Iterable[str]) -> list[int]:
         """The nodes that the sizes of `names` may depend on, in topological order."""
@@ -129,7 +125,7 @@ class SizeEvaluation:
             i = self._producer.get(waiting.pop())
             if i is not None and i not in found:
                 found.add(i)
-                node = self._nodes[i]
+                node = self.graph.node[i]
                 reads = {name: self.tensor(name) for name in (*node.input, *captures(node))}
                 waiting += [name for name, tensor in reads.items() if tensor is None or has_unknown_dims(tensor)]
                 small = [name for name, tensor in reads.items() if tensor is not None and _is_small(tensor)]
@@ -165,11 +161,11 @@ class SizeEvaluation:
             condition = self.scalar(node.input[0])
             branches = [a for a in node.attribute if a.HasField("g")]
             taken = [a.g for a in branches if condition is None or (a.name == "then_branch") == bool(condition)]
-            insides = [self._inside(branch, {}) for branch in taken]
+            insides = [self._inside(branch, {}, {}) for branch in taken]
             types = [_common(ends) for ends in zip(*map(_outputs, insides, taken), strict=False)]
             if condition is not None:
                 values = zip(node.output, (insides[0].value(end.name) for end in taken[0].output), strict=False)
-                self._values.update({name: value for name, value in values if value is not None})
+                self.values.update({name: value for name, value in values if value is not None})
         elif node.op_type == "Loop":
             types = self._loop_types(node, next(subgraphs(node)))
         for name, tensor in zip(node.output, types, strict=False):
@@ -200,15 +196,15 @@ class SizeEvaluation:
         return [*states, *collected]
 
     def _inside(
-        self, graph: GraphProto, inputs: Mapping[str, Tensor | None], values: Mapping[str, TensorProto] | None = None
+        self, graph: GraphProto, inputs: Mapping[str, Tensor | None], values: Mapping[str, TensorProto]
     ) -> SizeEvaluation:
         """The evaluation of all nodes of a subgraph, whose inputs have these types and values."""
         outer = list(dict.fromkeys(free_names(graph)))
         types = {**{name: self.tensor(name) for name in outer}, **inputs}
         declared = {name: tensor for name, tensor in types.items() if tensor is not None}
-        inside = SizeEvaluation(self._model, graph, self._dims, {}, declared, self._depth + 1)
-        known = {**{name: self.value(name) for name in outer}, **(values or {})}
-        inside._values = {name: value for name, value in known.items() if value is not None}
+        known = {**{name: self.value(name) for name in outer}, **values}
+        own = {name: value for name, value in known.items() if value is not None}
+        inside = SizeEvaluation(self.model, graph, self.dims, {}, declared, own, self.depth + 1)
         for node in graph.node:
             inside._visit(node)
         return inside
@@ -223,7 +219,7 @@ class SizeEvaluation:
         self, node: NodeProto, types: Mapping[str, TypeProto], values: Mapping[str, TensorProto]
     ) -> dict[str, Tensor]:
         """The types of the outputs of a node by ONNX Runtime, from a model of this node alone."""
-        model = ModelProto(ir_version=self._model.ir_version, opset_import=self._opsets.values())
+        model = ModelProto(ir_version=self.model.ir_version, opset_import=self._opsets.values())
         model.graph.name = "node"
         model.graph.node.append(node)
         model.graph.initializer.extend(values.values())
@@ -242,7 +238,7 @@ class SizeEvaluation:
             values = [numpy_helper.from_array(np.asarray(value), name) for name, value in pairs if name]
         except Exception:  # noqa: BLE001 - the reference implementation can't compute it: it stays unknown
             return
-        self._values.update({value.name: value for value in values})
+        self.values.update({value.name: value for value in values})
         self.found.update({value.name: tensor_of_initializer(value) for value in values})
 
     def _outputs(self, node: NodeProto) -> Sequence[Any]:

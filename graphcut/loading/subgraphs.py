@@ -5,7 +5,7 @@ Graph" and "Value Information"; where a subgraph redefines an outer name, the in
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
@@ -122,6 +122,13 @@ def names_in(graph: GraphProto) -> set[str]:
         found.update(sparse.values.name for sparse in one.sparse_initializer)
         found.update(name for node in one.node for name in (*node.input, *node.output))
     return found - {""}
+
+
+def remove_named(values: Any, names: Set[str]) -> None:  # noqa: ANN401 - protobuf's repeated fields share no public type
+    """Remove the messages with these names from a field."""
+    for i in reversed(range(len(values))):
+        if values[i].name in names:
+            del values[i]
 
 
 def tensors_in(message: Message) -> Iterator[TensorProto]:

@@ -47,8 +47,7 @@ class RankCosts:
     @cached_property
     def division(self) -> Callable[[tuple[int, ...]], Division]:
         """How the model is divided by some shares."""
-        states = tuple((one.past, one.present) for one in self.costs.caches)
-        return cache(Divider(self.costs.model, self.mode, states).divide)
+        return cache(Divider(self.costs.model, self.mode).divide)
 
     def seconds_of(self, group: DeviceGroup) -> list[float]:
         """Seconds that each flowing node takes: those of the slowest rank, and of the exchange of what it writes."""

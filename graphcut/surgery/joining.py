@@ -20,6 +20,7 @@ from ..loading.subgraphs import (
     graphs_within,
     names_in,
     nodes_within,
+    remove_named,
 )
 from .model_files import write_together
 
@@ -171,10 +172,8 @@ class _Joining:
                     self._identities.append(NodeProto(op_type="Identity", input=[written], output=[readers[name]]))
                 else:
                     readers[name] = written
-            for field in ("input", "initializer"):
-                values = getattr(proto.graph, field)
-                for place in reversed([k for k, value in enumerate(values) if value.name in connected[i]]):
-                    del values[place]
+            for values in (proto.graph.input, proto.graph.initializer):
+                remove_named(values, connected[i])
             _rename_in(proto.graph, {**renamed[i], **readers})
 
     def _rename_nodes(self) -> None:

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +17,11 @@ from ..loading.external_data import ByteRange, refer_to_file
 from ..loading.model import ModelLike, load
 from ..loading.safetensors_files import read_checkpoint
 from ..loading.subgraphs import captures, domain, is_external, tensors_in
-from .model_files import check_targets, files_of, write_model
+from .model_files import Progress, check_targets, files_of, write_model
 
 _MICROSOFT: Final = "com.microsoft"
 _FUSED_TYPES: Final = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
 """What ONNX Runtime's FusedMatMul multiplies on the CPU."""
-
-Progress = Callable[[str, int, int], None]
-"""Called with the name of the model's file, the bytes just looked up, and those of all weights."""
 
 
 @dataclass(frozen=True, repr=False)

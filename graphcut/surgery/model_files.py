@@ -16,12 +16,25 @@ from ..loading.wire_format import large_bytes
 
 INLINE_BYTES: Final = 64 << 20  #: weights of at most this size together are written into the model file.
 Storage = Literal["copy", "share"]
+Progress = Callable[[str, int, int], None]
+"""Called with the name of a file, the bytes of it that were just written or read, and the bytes of all together."""
+
 Pieces = Sequence[tuple[TensorProto, ByteRange | Columns]]  #: external tensors, and where their values are.
 
 
 def data_file(output: Path) -> Path:
     """The data file of a model file."""
     return output.with_name(f"{output.name}.data")
+
+
+def beside(model: Model, output: str | Path | None, suffix: str) -> Path:
+    """`output`; by default a path beside the model, with this suffix. A UsageError if the model has no folder."""
+    if output is None and model.temporary_folder is not None:
+        raise UsageError(
+            "the model was given in memory, so there is no folder beside it", hint="name a folder or file with `output`"
+        )
+    stem = model.path.name.removesuffix(".onnx")
+    return model.path.with_name(f"{stem}{suffix}") if output is None else Path(output)
 
 
 def check_targets(output: Path, sources: Sequence[Path], *, force: bool) -> None:
@@ -42,12 +55,16 @@ def check_targets(output: Path, sources: Sequence[Path], *, force: bool) -> None
 
 def check_sharing(model: Model, folder: Path) -> None:
     """Raise a UsageError if a model in `folder` can't refer to the weights of another one where they are."""
-    hint = "choose a name in that folder, or copy the weights with `weights='copy'`"
     home = model.path.absolute().parent.resolve()
+    hint = f"choose a place in {home}, or copy the weights with `weights='copy'`"
     if model.temporary_folder is not None:
-        raise UsageError("the model was given in memory, so it has no weights to share", hint="copy the weights")
+        raise UsageError(
+            "the model was given in memory, so it has no weights to share",
+            hint="name a folder for copied weights, or save the model and load it by its path",
+        )
     if folder.resolve() != home:
-        raise UsageError(f"a model that shares weights must be in the folder of {model.path.name}", hint=hint)
+        what = f"what shares weights must be in the folder of {model.path.name}, not in {folder}"
+        raise UsageError(what, hint=hint)
     for file, _ in model.data.values():
         if not file.resolve().is_relative_to(home):
             raise UsageError(f"the weights in {file} are behind a symbolic link, so they can't be shared", hint=hint)

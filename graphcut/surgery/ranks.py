@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 
 from onnx import ModelProto
 
 from ..core.errors import PlanError, UsageError
 from ..core.manifest import Cascade
-from ..costs.caches import find_caches, sized_dims
+from ..costs.caches import sized_dims
 from ..costs.device import Device
 from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
@@ -18,13 +19,13 @@ from ..planning import planner
 from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
 from ..planning.predictions import counted_bytes
-from ..sharding.axes.division import Division, StageShares, divide
+from ..sharding.axes.division import Divider, Division, StageShares
 from ..sharding.phases import rank_parts
 from ..sharding.rewriting import sharded_graph
-from .model_files import place_values
+from .model_files import Progress, beside, place_values
 from .part_models import part_model
 from .sharding import division_of, fill_slices, pieces_of, write_note_of
-from .splitting import PartFile, PreparedFiles, Progress, output_folder, write
+from .splitting import PartFile, PreparedFiles, write
 
 
 def split_by_rank(  # noqa: PLR0913 - independent settings
@@ -70,12 +71,10 @@ def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | 
     if plan is not None and isinstance(plan.goal, Across | Within):
         raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use `Into` or `At`")
     home = {node: i for i, block in enumerate(plan.partition.blocks if plan else ()) for node in block.nodes}
-    names = {
-        (stage, rank): f"rank-{rank}" if plan is None else f"stage-{stage}.rank-{rank}"
-        for stage in range(len(plan.parts) if plan else 1)
-        for rank in range(len(division.shares))
-    }
-    return _prepared(division, output, home, {key: Device(name=name) for key, name in names.items()}, None)
+    prefixes = [""] if plan is None else [f"stage-{i}." for i in range(len(plan.parts))]
+    places = product(enumerate(prefixes), range(len(division.shares)))
+    devices = {(stage, rank): Device(name=f"{prefix}rank-{rank}") for (stage, prefix), rank in places}
+    return _prepared(division, output, home, devices, None)
 
 
 def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> PreparedFiles:
@@ -90,8 +89,7 @@ def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> Prepa
         nodes = {*block.nodes, *block.replicas} - taken
         taken |= nodes
         stages.append(StageShares(nodes, tuple(shares.get(device, 0) for device in numbers)))
-    states = [(cache.past, cache.present) for cache in find_caches(model)]
-    division = divide(model, (1,) * len(numbers), plan.goal.mode, states=states, stages=stages)
+    division = Divider(model, plan.goal.mode).divide((1,) * len(numbers), stages)
     home = {node: i for i, stage in enumerate(stages) for node in stage.nodes}
     devices = {(i, numbers[rank.device]): rank.device for i, ranks in enumerate(groups) for rank in ranks}
     return _prepared(division, output, home, devices, plan)
@@ -110,9 +108,7 @@ def _prepared(
     plan that has these devices.
     """
     model = division.model
-    if model.temporary_folder is not None and output is None:
-        raise UsageError("the model was given in memory, so there is no folder beside it", hint="name a folder")
-    graph, folder = sharded_graph(division), output_folder(model.path, output, "copy")
+    graph, folder = sharded_graph(division), beside(model, output, ".parts")
     fill_slices(model, graph.slices)
     write_note_of(division, graph.proto, folder)
     sharded = read_model(model.path, graph.proto)

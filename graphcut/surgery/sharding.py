@@ -15,17 +15,16 @@ from ..core.errors import UsageError
 from ..core.product import Product
 from ..core.text import printable
 from ..core.units import count, size
-from ..costs.caches import find_caches
 from ..costs.device_groups import RankMode
 from ..loading.external_data import ByteRange, Columns, read_values, refer_to_file
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import SHARDED, ShardingNote, bytes_of_slice, inline_slice
 from ..loading.subgraphs import is_external, tensors_in
 from ..loading.wire_format import large_bytes
-from ..sharding.axes.division import Division, divide, products_of
+from ..sharding.axes.division import Divider, Division, products_of
 from ..sharding.axes.table import aligned, class_rows
 from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
-from .model_files import Pieces, Storage, check_sharing, check_targets, files_of, write_model
+from .model_files import Pieces, Storage, beside, check_sharing, check_targets, files_of, write_model
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,7 +49,7 @@ class Sharding(Product):
         """The division, and the one in the other mode, to compare what they exchange."""
         own = self.division
         other: RankMode = "sum" if own.mode == "exact" else "exact"
-        return own, divide(own.model, own.shares, other, states=own.state_pairs)
+        return own, Divider(own.model, other).divide(own.shares)
 
     @property
     def divided_share(self) -> float:
@@ -92,7 +91,9 @@ def shard(
         GraphcutError: writing failed.
     """
     model = load(model)
-    output = _output_path(model, output, weights)
+    output = beside(model, output, ".sharded.onnx")
+    if weights == "share":
+        check_sharing(model, output.absolute().parent)
     check_targets(output, files_of(model), force=force)
     division = division_of(model, ranks, shares, mode)
     graph = sharded_graph(division)
@@ -106,8 +107,7 @@ def shard(
 
 def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, mode: RankMode) -> Division:
     """How a model is divided among ranks. A UsageError if the ranks or shares make no sense, or nothing is divided."""
-    states = [(cache.past, cache.present) for cache in find_caches(model)]
-    division = divide(model, _shares(ranks, shares), mode, states=states)
+    division = Divider(model, mode).divide(_shares(ranks, shares))
     if not division.classes:
         raise UsageError(
             f"no layer of {model.path.name} can be divided",
@@ -131,18 +131,6 @@ def _shares(ranks: int | None, shares: Sequence[int] | None) -> tuple[int, ...]:
     if ranks not in {None, len(shares)}:
         raise UsageError(f"there are {len(shares)} shares for {ranks} ranks", hint="give one share for each rank")
     return tuple(shares)
-
-
-def _output_path(model: Model, output: str | Path | None, weights: Storage) -> Path:
-    if output is None and model.temporary_folder is not None:
-        raise UsageError(
-            "the model was given in memory, so there is no folder beside it", hint="name the file to write"
-        )
-    stem = model.path.name.removesuffix(".onnx")
-    path = model.path.with_name(f"{stem}.sharded.onnx") if output is None else Path(output)
-    if weights == "share":
-        check_sharing(model, path.absolute().parent)
-    return path
 
 
 def _summary(division: Division, graph: ShardedGraph, output: Path) -> Sharding:

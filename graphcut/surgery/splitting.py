@@ -2,7 +2,7 @@
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from filecmp import cmp
 from functools import cached_property
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import get_args
 
 import msgspec
+from msgspec import convert
 from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
-from ..core.atomic_files import mend, rename, replace_files, scratch_folder
+from ..core.atomic_files import mend, rename, replace_files, scratch_folder, write_errors
 from ..core.digests import DataFile, Digest, digest_of, file_digest, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Block
@@ -43,11 +44,8 @@ from ..loading.model import Model
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
-from .model_files import Storage, check_sharing
+from .model_files import Progress, Storage, beside, check_sharing, place_values
 from .part_models import part_model
-
-Progress = Callable[[str, int, int], None]
-"""Called with the name of a file, the bytes just written to it, and the bytes of all files together."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,12 +166,10 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage, max_shar
     proto = part_model(model, block)
     spans = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
     if weights == "share":
-        locations = {path: path.relative_to(model.path.parent).as_posix() for path, _ in model.data.values()}
-        for tensor, span in spans:
-            refer_to_file(tensor, locations[span.file], span.offset, span.length)
-        sizes, used = dict(model.data.values()), dict.fromkeys(span.file for _, span in spans)
-        ranges = tuple(merge_ranges(span for _, span in spans))
-        return PartFile(name, proto, block, {}, {locations[file]: sizes[file] for file in used}, ranges)
+        home, sizes = model.path.parent, dict(model.data.values())
+        place_values(spans, "", home=home)
+        data = {span.file.relative_to(home).as_posix(): sizes[span.file] for _, span in spans}
+        return PartFile(name, proto, block, {}, data, tuple(merge_ranges(span for _, span in spans)))
     shards = divide((span for _, span in spans), max_shard_bytes)
     layouts, file_of = dict[str, FileLayout](), dict[ByteRange, str]()
     for i, shard in enumerate(shards, 1):
@@ -185,29 +181,11 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage, max_shar
     return PartFile(name, proto, block, layouts, {key: layout.file_bytes for key, layout in layouts.items()}, ())
 
 
-def output_folder(model: Path, output: str | Path | None, weights: Storage) -> Path:
-    """The folder of the parts: `output`; by default `STEM.parts` beside the model, and its own for shared weights."""
-    if output is not None:
-        return Path(output)
-    return model.with_name(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else model.parent
-
-
 def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -> Path:
-    """The output folder, in which parts can have their weights."""
-    home = model.path.parent
-    if model.temporary_folder is not None and (output is None or weights == "share"):
-        raise UsageError(
-            "the model was given in memory, so there is no folder beside it for its parts",
-            hint="name a folder for parts with copied weights, or save the model and load it by its path",
-        )
-    folder = output_folder(model.path, output, weights)
+    """`output`; by default `STEM.parts` beside the model, and for shared weights its own folder, where they must be."""
     if weights == "copy":
-        return folder
-    if folder.resolve() != home.resolve():
-        raise UsageError(
-            f"parts that share weights must be in the folder of {model.path.name}, not in {folder}",
-            hint=f"leave `output` out (the parts then go to {home}), or copy the weights with `weights='copy'`",
-        )
+        return beside(model, output, ".parts")
+    folder = model.path.parent if output is None else Path(output)
     check_sharing(model, folder)
     return folder
 
@@ -222,7 +200,8 @@ def write(
     target = files.folder.resolve()
     # Shared parts are among files of others, and several models may be in one folder.
     place = (target.parent, target.name) if files.weights == "copy" else (target, files.manifest_name)
-    try:
+    needed = f"it needs {size(files.bytes_to_write)} on a writable disk; nothing was changed"
+    with write_errors(files.folder, needed):
         mend(*place)
         _files_to_replace(files, target, kept, force=force or _is_alike(files, target / files.manifest_name))
         _check_space(files, target)
@@ -236,11 +215,6 @@ def write(
                     replace_files(scratch, target, last=files.manifest_name, old=old)
                 else:
                     rename(new, target)
-    except OSError as error:
-        raise GraphcutError(
-            f"writing {files.folder} failed: {error.strerror or error}",
-            hint=f"it needs {size(files.bytes_to_write)} on a writable disk; nothing was changed",
-        ) from error
     return open_cascade(files.folder / files.manifest_name)
 
 
@@ -319,11 +293,7 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
     digests = [_shared_digests(files, part) for part in files.parts]
     for part, own in zip(files.parts, digests, strict=True):
         for data_name, layout in part.layouts.items():
-
-            def report(written: int, name: str = data_name) -> None:
-                if progress is not None:
-                    progress(name, written, total)
-
+            report = (lambda number, name=data_name: progress(name, number, total)) if progress is not None else None
             own[data_name] = write_data(layout, folder / data_name, progress=report)
         if part.index:
             (folder / _index_of(part.name)).write_bytes(part.index)
@@ -373,10 +343,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
         dims=dict(model.dims),
         assumed=files.assumed,
         text_files=files.text_files,
-        devices=tuple(
-            PlannedDevice(**{field: getattr(device, field) for field in PlannedDevice.__struct_fields__})
-            for device in dict.fromkeys(_devices(files))
-        ),
+        devices=tuple(convert(one, PlannedDevice, from_attributes=True) for one in dict.fromkeys(_devices(files))),
         parts=tuple(parts),
         **model_facts(model, wire(blocks, reads=model.graph.reads, writes=model.graph.writes).boundary_tensors),
     )

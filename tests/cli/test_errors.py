@@ -284,8 +284,8 @@ def test_every_command_takes_a_folder_or_a_manifest(run: Run, own_parts: Path, t
         ),
         (
             ("split", "MODEL", "--at-nodes", MIDDLE, "--weights", "share", "-o", "FOLDER/x"),
-            "parts that share weights must be in the folder of llm.onnx, not in FOLDER/x",
-            "leave -o out (the parts then go to FOLDER), or copy the weights with --weights copy",
+            "what shares weights must be in the folder of llm.onnx, not in FOLDER/x",
+            "choose a place in FOLDER, or copy the weights with --weights copy",
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

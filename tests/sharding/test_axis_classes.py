@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 from graphcut import Model, UsageError
 from graphcut.costs.device_groups import RankMode
 from graphcut.sharding.axes.classes import Blocker, _units
-from graphcut.sharding.axes.division import apportion, divide
+from graphcut.sharding.axes.division import Divider, apportion
 from graphcut.sharding.axes.factors import Place
 from graphcut.sharding.axes.layouts import Layout
 
@@ -34,13 +34,13 @@ def mlp(*between: NodeProto, out: str = "h") -> ModelProto:
 def divided(model: Model, mode: RankMode) -> list[list[str]]:
     """The names of the nodes of each divided class."""
     names = [node.name for node in model.graph.nodes]
-    division = divide(model, (1, 1), mode)
+    division = Divider(model, mode).divide((1, 1))
     return [sorted(names[node] for node in found.factors) for found in division.classes]
 
 
 def test_a_contracted_axis_ends_a_class_with_a_sum(opened: Open) -> None:
     relu = helper.make_node("Relu", ["h"], ["r"], name="relu")
-    division = divide(opened(mlp(relu, out="r")), (1, 1), "sum")
+    division = Divider(opened(mlp(relu, out="r")), "sum").divide((1, 1))
     assert [join.tensor for join in division.joins] == ["y"]
     assert division.joins[0].is_sum
     assert division.classes[0].axes.units == 2  # columns of a weight are divided in fours
@@ -51,14 +51,14 @@ def test_exact_joins_before_the_contraction_and_divides_the_columns_after_it(ope
     model = opened(mlp(relu, out="r"))
     assert divided(model, "sum") == [["down", "relu", "up"]]
     assert divided(model, "exact") == [["relu", "up"], ["down"]]
-    assert [(j.tensor, j.is_sum) for j in divide(model, (1, 1)).joins] == [("r", False), ("y", False)]
+    assert [(j.tensor, j.is_sum) for j in Divider(model).divide((1, 1)).joins] == [("r", False), ("y", False)]
 
 
 @pytest.mark.parametrize("op", ["Softmax", "Hardmax"])
 def test_an_operator_that_needs_an_axis_whole_or_has_no_rule_blocks_its_class(op: str, opened: Open) -> None:
     model = opened(mlp(helper.make_node(op, ["h"], ["s"], name="whole"), out="s"))
     names = [node.name for node in model.graph.nodes]
-    found = divide(model, (1, 1), "sum")
+    found = Divider(model, "sum").divide((1, 1))
     assert {(names[b.node], b.reason) for one in found.analysis.classes for b in one.blockers} == {("whole", op)}
     # Its neighbours are divided by themselves: the output of `up` is joined at once, `down` reads whole rows.
     assert divided(model, "sum") == [["up"], ["down"]]
@@ -84,7 +84,7 @@ def test_a_node_with_two_axes_in_a_class_blocks_it(opened: Open) -> None:
         helper.make_node("MatMul", ["t", "h"], ["y"], name="square"),
     ]
     model = opened(model_of(nodes, [floats("x", 3, 6)], [floats("y", 8, 8)], [weight("w", 6, 8)]))
-    found = divide(model, (1, 1), "exact")
+    found = Divider(model).divide((1, 1))
     assert divided(model, "exact") == [["product"]]
     assert [join.tensor for join in found.joins] == ["h"]
 
@@ -103,7 +103,7 @@ def test_queries_keys_and_values_in_one_weight_are_divided_each_by_itself(opened
     shapes = {"sizes": [16, 8], "heads": [3, 2, 2, 4], "kv heads": [3, 2, 1, 4], "repeat": [3, 2, 2, 4]}
     weights += [numpy_helper.from_array(np.array(values), name) for name, values in shapes.items()]
     model = opened(model_of(nodes, [floats("x", 3, 6)], [floats("y", 3, 2, 2, 4)], weights))
-    division = divide(model, (1, 1), "exact")
+    division = Divider(model).divide((1, 1))
     (found,) = division.classes
     assert found.axes.units == 2
     layouts = {use.tensor: layout for use, layout in found.axes.layouts.items()}
@@ -137,14 +137,14 @@ def test_units_are_whole_and_ranks_that_got_less_come_first_next_time() -> None:
 @pytest.mark.parametrize("shares", [(1,), (2, 0), (1, -1, 3)])
 def test_shares_that_divide_nothing_are_refused(shares: tuple[int, ...], opened: Open) -> None:
     with pytest.raises(UsageError, match="don't divide anything"):
-        divide(opened(mlp()), shares)
+        Divider(opened(mlp())).divide(shares)
 
 
 def test_what_is_not_divided_is_named_with_what_blocks_it(opened: Open) -> None:
     nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["", "y"], hidden_size=4, name="cell")]
     weights = [weight("w", 1, 16, 6), weight("r", 1, 16, 4)]
     model = opened(model_of(nodes, [floats("x", 5, 1, 6)], [floats("y", 1, 1, 4)], weights))
-    assert divide(model, (1, 1)).alone == {0: Blocker(0, "no rule for its weights, or too few columns")}
+    assert Divider(model).divide((1, 1)).alone == {0: Blocker(0, "no rule for its weights, or too few columns")}
 
 
 def test_a_tensor_that_one_node_reads_divided_and_whole_is_joined(opened: Open) -> None:
@@ -152,7 +152,8 @@ def test_a_tensor_that_one_node_reads_divided_and_whole_is_joined(opened: Open) 
         helper.make_node(op, reads, writes, name=writes[0])
         for op, reads, writes in (("MatMul", ["x", "w"], ["h"]), ("MatMul", ["h", "h"], ["y"]))
     ]
-    found = divide(opened(model_of(nodes, [floats("x", 8, 6)], [floats("y", 8, 8)], [weight("w", 6, 8)])), (1, 1))
+    model = opened(model_of(nodes, [floats("x", 8, 6)], [floats("y", 8, 8)], [weight("w", 6, 8)]))
+    found = Divider(model).divide((1, 1))
     assert [sorted(one.factors) for one in found.classes] == [[0, 1]]
     assert [join.tensor for join in found.joins] == ["h", "y"]
 

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -145,6 +146,7 @@ def test_a_split_that_is_told_to_end_leaves_a_whole_state(
 ) -> None:
     states = states_of(net, weights, is_there_an_old_one=True)
     words = ["split", net, "--at-nodes", "m1", "--weights", weights, "--force"]
+    monkeypatch.chdir(net.parent)  # where the parts are written
     monkeypatch.setattr(sys, "argv", ["graphcut", *map(str, words)])
     for at in random.sample(range(3, MOMENTS[weights, True]), KILLS // 3):
         begin(net, weights, is_there_an_old_one=True)
@@ -268,10 +270,8 @@ def test_a_second_split_into_the_same_folder_is_refused_while_the_first_writes(n
 
 def test_one_of_three_splits_into_a_new_folder_wins(net: Path) -> None:
     words = [sys.executable, "-m", "graphcut", "split", str(net), "--at-nodes"]
-    splits = [
-        subprocess.Popen([*words, at], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        for at in ("m0", "m1", "m0,m1")
-    ]
+    options: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "cwd": net.parent}
+    splits = [subprocess.Popen([*words, at], **options) for at in ("m0", "m1", "m0,m1")]
     said = [split.communicate(timeout=60)[1] for split in splits]
     assert sorted(split.returncode for split in splits) == [0, 2, 2], said
     assert sorted(path.name for path in net.parent.iterdir()) == ["net.onnx", "net.parts"]

@@ -281,11 +281,9 @@ def test_shared_inline_weights_refer_into_the_model_itself(inline: Path) -> None
 
 def test_another_folder_is_refused_for_shared_weights(inline: Path, tmp_path: Path) -> None:
     goal = tmp_path / "elsewhere"
-    with pytest.raises(UsageError, match=r"parts that share weights must be in the folder of net\.onnx") as caught:
+    with pytest.raises(UsageError, match=r"shares weights must be in the folder of net\.onnx, not in") as caught:
         cut(inline, "m0", output=goal, weights="share")
-    assert caught.value.hint == (
-        f"leave `output` out (the parts then go to {tmp_path}), or copy the weights with `weights='copy'`"
-    )
+    assert caught.value.hint == f"choose a place in {tmp_path}, or copy the weights with `weights='copy'`"
     assert list(holdings(tmp_path)) == ["net.onnx"]
 
 

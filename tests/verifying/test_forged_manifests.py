@@ -161,13 +161,9 @@ NOT_DERIVED = {"format", "assumed", "source/file", "text_files", "devices/memory
 
 @each(("field", "change", "objection"), FORGED)
 def test_a_forged_manifest(field: str, change: Callable[[Record], object], objection: str, cascade: Cascade) -> None:
-    honest = cascade.path.read_bytes()
-    try:
-        edit_manifest(cascade.path, change)
-        assert_said(by_structure(cascade.path), objection)
-        assert field not in FOUND_BY_FILES or by_files(cascade.path)
-    finally:
-        cascade.path.write_bytes(honest)
+    edit_manifest(cascade.path, change)
+    assert_said(by_structure(cascade.path), objection)
+    assert field not in FOUND_BY_FILES or by_files(cascade.path)
 
 
 FOUND_BY_FILES = {f"parts/{field}" for field in Part.__struct_fields__} - {

@@ -71,42 +71,38 @@ def axis_classes(model: ModelLike) -> tuple[AxisClass, ...]:
     return AxisAnalysis(model, operations_of(model), contracts=True).classes
 
 
+@dataclass(eq=False)
 class AxisAnalysis:
-    """The axis classes of a model."""
+    """The axis classes of a model with these operations.
 
-    def __init__(
-        self,
-        model: Model,
-        operations: Sequence[Operation],
-        *,
-        contracts: bool,
-        detached: AbstractSet[int] = frozenset(),
-    ) -> None:
-        """Find the classes of a model with these operations.
+    Contracted factors belong to classes if it `contracts`; else what they read is needed whole there. The outputs of
+    `detached` nodes are joined at once, so that their classes don't depend on readers.
+    """
 
-        Contracted factors belong to classes if it `contracts`; else what they read is needed whole there. The outputs
-        of `detached` nodes are joined at once, so that their classes don't depend on readers.
-        """
-        self._graph, self._operations = model.graph, operations
-        constants = constants_in(model.proto).items()
+    model: Model
+    operations: Sequence[Operation]
+    contracts: bool
+    detached: AbstractSet[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        constants = constants_in(self.model.proto).items()
         self._constants = {name: tensor_of_initializer(value).dtype for name, value in constants}
-        self._contracts, self._detached = contracts, detached
         self._parent: dict[_Axis, _Axis] = {}
         self._members: list[_Member] = []
         self._blocked: dict[_Axis, Blocker] = {}
         self._opaque: dict[str, Blocker] = {}
-        for node, operation in enumerate(operations):
+        for node, operation in enumerate(self.operations):
             self._add(node, operation)
         self.classes = tuple(self._classes())
 
     def _add(self, node: int, operation: Operation) -> None:
-        graph_node = self._graph.nodes[node]
+        graph_node = self.model.graph.nodes[node]
         factors = () if graph_node.is_stateful else factors_of(operation)
         divided: set[_Axis] = set()
         for factor in factors:
             axes = tuple(self._axes(node, operation, factor))
             divided.update((use, place.axis) for use, place in axes)
-            if self._contracts or not factor.is_contracted:
+            if self.contracts or not factor.is_contracted:
                 self._members.append(_Member(node, factor, axes))
                 self._join([(use, place.axis) for use, place in axes])
         if operation.op == "Shape":
@@ -133,7 +129,7 @@ class AxisAnalysis:
 
     def written(self, node: int, tensor: str) -> Use:
         """What a node writes."""
-        return Use(tensor, node) if node in self._detached else Use(tensor)
+        return Use(tensor, node) if node in self.detached else Use(tensor)
 
     def _tensors(self, node: int, operation: Operation) -> Iterator[tuple[Use, Shape | None]]:
         for slot, (tensor, shape) in enumerate(zip(operation.inputs, operation.reads, strict=True)):
@@ -167,7 +163,7 @@ class AxisAnalysis:
 
     def _is_product(self, member: _Member) -> bool:
         """Whether it divides a constant that the node multiplies by."""
-        operation, constant = self._operations[member.node], self._graph.nodes[member.node]
+        operation, constant = self.operations[member.node], self.model.graph.nodes[member.node]
         names = {*constant.weights, *constant.constants}
         return operation.op in PRODUCTS and any(
             operation.inputs[place.slot] in names and len(operation.reads[place.slot] or ()) > 1
@@ -191,7 +187,7 @@ class AxisAnalysis:
             layouts=uses,
             factors={member.node: member.factor for member in members},
             products=products,
-            weights=tuple(dict.fromkeys(use.tensor for use in uses if use.tensor in self._graph.weights)),
+            weights=tuple(dict.fromkeys(use.tensor for use in uses if use.tensor in self.model.graph.weights)),
             blockers=tuple(dict.fromkeys(blockers)),
         )
 
@@ -210,7 +206,7 @@ class AxisAnalysis:
                     yield self._opaque[use.tensor]
 
     def _size(self, use: Use, member: _Member, place: Place) -> int:
-        operation = self._operations[member.node]
+        operation = self.operations[member.node]
         shapes = [s for u, s in self._tensors(member.node, operation) if u == use and s is not None]
         return fixed(shapes[0][place.axis]) if shapes else 0
 
@@ -219,7 +215,7 @@ class AxisAnalysis:
         for (use, axis), segments in layouts.items():
             bits = BITS.get(self._constants.get(use.tensor, ""), 8)
             if bits < 8:
-                inner = prod(fixed(dim) or 1 for dim in (self._operations[use.node].read(use.slot) or ())[axis + 1 :])
+                inner = prod(fixed(dim) or 1 for dim in (self.operations[use.node].read(use.slot) or ())[axis + 1 :])
                 yield from (size * inner * bits // 8 if size * inner * bits % 8 == 0 else 1 for size in segments)
 
 

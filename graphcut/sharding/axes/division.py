@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from ...core.errors import UsageError
 from ...core.product import Product
+from ...costs.caches import find_caches
 from ...costs.device_groups import RankMode
 from ...loading.model import Model
 from ...loading.operations import Operation, operations_of
@@ -187,32 +188,16 @@ def products_of(model: Model, operations: Sequence[Operation]) -> tuple[int, ...
 _WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})  #: operators that multiply by weights, but have no rule.
 
 
-def divide(
-    model: Model,
-    shares: Sequence[int],
-    mode: RankMode = "exact",
-    *,
-    states: Iterable[tuple[str, str]] = (),
-    stages: Sequence[StageShares] = (),
-) -> Division:
-    """Divide what can be divided among ranks.
-
-    Of the classes that nothing blocks, those with most weights come first; a node is divided along one class only.
-    Nodes that multiply by a weight and are in none of them are divided by themselves: their columns, which are joined
-    at once. Each class gives a rank the whole number of units that is next to its share of `shares`, such as `(3, 1)`,
-    or of those of the stages that multiply by its weights. `states` are inputs and the outputs that become them. A
-    UsageError if there are fewer than two ranks, or a share is negative.
-    """
-    return Divider(model, mode, tuple(states)).divide(shares, stages)
-
-
 @dataclass(frozen=True)
 class Divider:
-    """Divides a model by any number of shares; see `divide`. What does not depend on shares is found once."""
+    """Divides a model by any number of shares. What does not depend on shares is found once."""
 
     model: Model
-    mode: RankMode
-    states: tuple[tuple[str, str], ...]
+    mode: RankMode = "exact"
+
+    @cached_property
+    def _states(self) -> tuple[tuple[str, str], ...]:
+        return tuple((cache.past, cache.present) for cache in find_caches(self.model))
 
     @cached_property
     def _operations(self) -> tuple[Operation, ...]:
@@ -221,11 +206,17 @@ class Divider:
     @cached_property
     def _analysis(self) -> Callable[[frozenset[int]], AxisAnalysis]:
         """The axis classes if the outputs of some nodes are detached."""
-        made = partial(AxisAnalysis, self.model, self._operations, contracts=self.mode == "sum")
-        return cache(lambda detached: made(detached=detached))
+        return cache(partial(AxisAnalysis, self.model, self._operations, self.mode == "sum"))
 
     def divide(self, shares: Sequence[int], stages: Sequence[StageShares] = ()) -> Division:
-        """The division by some shares."""
+        """Divide what can be divided among ranks.
+
+        Of the classes that nothing blocks, those with most weights come first; a node is divided along one class only.
+        Nodes that multiply by a weight and are in none of them are divided by themselves: their columns, which are
+        joined at once. Each class gives a rank the whole number of units that is next to its share of `shares`, such as
+        `(3, 1)`, or of those of the stages that multiply by its weights. A UsageError if there are fewer than two
+        ranks, or a share is negative.
+        """
         shares, model = tuple(shares), self.model
         if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
             raise UsageError(
@@ -255,7 +246,7 @@ class Divider:
                 left = set().union(*(stage.nodes for stage in stages)).difference(*(one.factors for one in classes))
                 products = products_of(model, self._operations)
                 alone = _reasons(analysis.classes, [node for node in products if node in left])
-        made = Division(model, self._operations, self.mode, shares, classes, analysis, self.states, alone)
+        made = Division(model, self._operations, self.mode, shares, classes, analysis, self._states, alone)
         return made, max(balance for _, balance in chosen)
 
 

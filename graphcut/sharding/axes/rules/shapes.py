@@ -1,6 +1,7 @@
 """Rules of operators that move elements: reshape, transpose, join, cut, gather."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import gcd, prod
 from typing import Final
 
@@ -181,22 +182,8 @@ def pad(o: Operation) -> Iterator[Factor]:
         yield from moved(shape, {axis: axis for axis, pair in enumerate(ends) if not any(pair)})
 
 
-def images(o: Operation) -> Iterator[Factor]:
-    """The batch and the channels: pools, resizing."""
-    yield from _first_axes(o, 2)
-
-
-def batch(o: Operation) -> Iterator[Factor]:
-    """The first axis."""
-    yield from _first_axes(o, 1)
-
-
-def triangle(o: Operation) -> Iterator[Factor]:
-    """Trilu: all axes but the last two."""
-    yield from _first_axes(o, len(o.read(0) or ()) - 2)
-
-
-def _first_axes(o: Operation, number: int) -> Iterator[Factor]:
+def first_axes(o: Operation, number: int) -> Iterator[Factor]:
+    """The first `number` axes; all but the last ones if it is negative."""
     shape, out = o.read(0) or (), o.written() or ()
     if len(out) == len(shape) and not o.writes_to(1):
         pairs = enumerate(zip(shape[:number], out, strict=False))
@@ -207,15 +194,15 @@ def resize(o: Operation) -> Iterator[Factor]:
     """The batch and the channels, if all axes are listed or none of them is changed."""
     if o.given("coordinate_transformation_mode", "") != "tf_crop_and_resize" and "axes" not in o.attributes:
         change = ShapeInput(3) if o.has(3) else None
-        yield from (Factor(f.units, f.reads, f.writes, change=change) for f in images(o))
+        yield from (Factor(f.units, f.reads, f.writes, change=change) for f in first_axes(o, 2))
 
 
 _POOLS = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
 
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    **dict.fromkeys(_POOLS.split(), images),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), batch),
+    **dict.fromkeys(_POOLS.split(), partial(first_axes, number=2)),
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), partial(first_axes, number=1)),
     **dict.fromkeys(("GatherElements", "ScatterElements"), along_others),
     "Concat": concat,
     "ConstantOfShape": filled,
@@ -227,6 +214,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "Split": split,
     "Tile": tile,
     "Transpose": transpose,
-    "Trilu": triangle,
-    "Upsample": images,
+    "Trilu": partial(first_axes, number=-2),
+    "Upsample": partial(first_axes, number=2),
 }
