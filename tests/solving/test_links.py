@@ -24,7 +24,7 @@ from graphcut.planning.problem import PlanningProblem
 from graphcut.solving.chain_dp import ChainPartition
 from graphcut.solving.instance import Hyperedges, Workload
 from graphcut.solving.linked_chains import LinkedChains
-from graphcut.solving.transfers import request_times, transfers_of
+from graphcut.solving.transfers import _Transfer, request_times, transfers_of
 
 from cases import each, seeded
 
@@ -295,3 +295,10 @@ def test_after_a_search_that_was_stopped_nothing_is_proven(problem_for: Callable
     found = evaluator._most_tokens(cast(LinkedChains, Chains()))
     assert found is not None
     assert (found.values[0], found.is_best) == (6.4, False)
+
+
+@pytest.mark.parametrize(("later_s", "longer_s"), [(0, 10), (2, 8)])
+def test_a_transfer_takes_longer_by_what_another_one_takes_of_its_link_meanwhile(later_s: int, longer_s: int) -> None:
+    """1,000 bytes at 100 bytes a second, or at 50 while the other one uses the link, too."""
+    own = _Transfer(1000, 100.0, 1.0, 100.0)
+    assert own.slowed_s(own._replace(begins_s=1.0 + later_s)) == longer_s

@@ -16,7 +16,7 @@ from graphcut.solving.boundaries import BoundaryTables
 from graphcut.solving.chain_dp import ChainPartition
 from graphcut.solving.instance import Floats, Workload
 from graphcut.solving.order_ideals import between_cuts, ideal_tables, pooled_tables, prefixes_of
-from graphcut.solving.search import search
+from graphcut.solving.search import _with_cheaper_cuts, search
 from graphcut.solving.topological_orders import orders as topological_orders
 
 from cases import seeded
@@ -78,3 +78,8 @@ def test_a_pool_has_the_first_ideals_and_both_ends() -> None:
     load = Workload.of([[1, 1, 1]], [])
     tables = pooled_tables(load, [0b100, 0b101, 0b001], most=2)
     assert [tables.groups_between(0, i) for i in range(tables.boundary_count)] == [(), (2,), (0, 2), (0, 1, 2)]
+
+
+def test_near_a_cut_groups_change_places_so_that_the_fewest_bytes_cross_it() -> None:
+    load = Workload.of([[1, 1, 1, 1]], [(0, (1,), 100), (2, (3,), 1)])
+    assert _with_cheaper_cuts(load, (0, 2, 1, 3), [2]) == (0, 1, 2, 3)
