@@ -31,6 +31,7 @@ from graphcut import (
 )
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.executors.via import Via
+from graphcut.workers.run_log import Coming
 from graphcut.workers.scheduling.assignment import scheduled_parts
 
 REQUESTS = 100
@@ -46,15 +47,17 @@ class WordsLog(RunLog):
         self.words: list[float] = []
         self._began: dict[int, float] = {}
 
-    def started(self, worker: int, step: Step, now_s: float) -> None:
+    def started(self, worker: int, step: Step, now_s: float, given_s: float | None = None) -> None:
         """See `RunLog`."""
-        super().started(worker, step, now_s)
+        super().started(worker, step, now_s, given_s)
         self._began[worker] = now_s
 
-    def done(self, worker: int, step: Step, seconds: Sequence[float], now_s: float) -> None:
+    def done(
+        self, worker: int, step: Step, seconds: Sequence[float], now_s: float, waits: Sequence[float] = ()
+    ) -> Coming:
         """See `RunLog`."""
-        super().done(worker, step, seconds, now_s)
         self.words.append(now_s - self._began[worker] - sum(seconds))
+        return super().done(worker, step, seconds, now_s, waits)
 
 
 def bench_simulate(folder: Path, *, small: bool) -> None:

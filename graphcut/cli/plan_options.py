@@ -78,7 +78,7 @@ class GoalOptions:
     def planner(self, tuning: TuningOptions | None = None, plan_file: Path | None = None) -> PlanMaker:
         """The function that makes the plan of a model; the options are checked before any model is opened."""
         given = given_options(self.ctx)
-        _check(given)
+        _check(given, ", --plan FILE" if tuning is None else "")
         tuning = tuning or TuningOptions()
         if "--in-flight" in given and self.objective != "decode":
             raise UsageError("--in-flight applies to --objective decode", hint="add --objective decode")
@@ -212,12 +212,12 @@ def _replayed(path: Path, source: AnalysisLike) -> Plan:
     return made
 
 
-def _check(given: Sequence[str]) -> None:
+def _check(given: Sequence[str], plan_file: str) -> None:
     goals = [option for option in GOALS if option in given]
     if len(goals) != 1 and goals != ["--num-splits", "--memory"]:
         raise UsageError(
             f"{' and '.join(goals)} are different goals" if goals else "no cut requested",
-            hint="use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES, --plan FILE",
+            hint=f"use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES{plan_file}",
         )
     for option, owners in _GOALS_OF.items():
         if option in given and not set(goals).intersection(owners):

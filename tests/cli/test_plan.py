@@ -176,7 +176,7 @@ def test_more_parts_than_layers_still_compute_what_is_cheaper_than_sending(run: 
 
 # What is asked wrongly
 
-ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES, --plan FILE"
+ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES"
 
 
 @pytest.mark.parametrize(
@@ -184,6 +184,7 @@ ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --
     [
         ("", ("no cut requested", ANY_GOAL)),
         ("--num-splits 2 --heads", ("--num-splits and --heads are different goals", ANY_GOAL)),
+        ("split", ("no cut requested", f"{ANY_GOAL}, --plan FILE")),
         ("--num-splits 0 --memory 1MB", ("a model can't have 0 parts", "allow 1 or more")),
         ("--heads --at-nodes x", ("--at-nodes and --heads are different goals", ANY_GOAL)),
         ("--num-splits 0", ("a model can't be cut into 0 parts", "ask for 1 or more")),
