@@ -431,14 +431,20 @@ def test_an_error_of_onnx_runtime_fails_one_request_only(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("machines")
-def test_every_type_of_tensor_is_sent(tmp_path: Path) -> None:
-    typed: dict[str, tuple[int, np.ndarray[Any, Any]]] = {
-        "words": (TensorProto.STRING, np.array(["ä", "", "b" * 200_000], object)),
-        "bits": (TensorProto.BFLOAT16, np.arange(120_000, dtype=np.uint16)),
-        "scalar": (TensorProto.DOUBLE, np.array(0.1)),
-        "none": (TensorProto.FLOAT16, np.zeros((0, 3), np.float16)),
-        "flags": (TensorProto.BOOL, np.array([[True], [False]])),
-    }
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {"words": (TensorProto.STRING, np.array(["ä", "", "b" * 200_000], object))},
+        {
+            "bits": (TensorProto.BFLOAT16, np.arange(120_000, dtype=np.uint16)),
+            "scalar": (TensorProto.DOUBLE, np.array(0.1)),
+            "none": (TensorProto.FLOAT16, np.zeros((0, 3), np.float16)),
+            "flags": (TensorProto.BOOL, np.array([[True], [False]])),
+        },
+    ],
+    ids=["strings", "numbers"],
+)
+def test_every_type_of_tensor_is_sent(tmp_path: Path, typed: dict[str, tuple[int, np.ndarray[Any, Any]]]) -> None:
     nodes = [helper.make_node("Identity", [name], [f"{name}_at"], name=f"{name}_first") for name in typed]
     nodes += [helper.make_node("Identity", [f"{name}_at"], [f"{name}_out"], name=f"{name}_last") for name in typed]
     inputs = [helper.make_tensor_value_info(name, kind, value.shape) for name, (kind, value) in typed.items()]
@@ -777,4 +783,4 @@ def test_an_error_says_that_ray_is_not_installed(tmp_path: Path) -> None:
     cascade = model_in_three(tmp_path / "bare")
     code = f"import sys; sys.modules['ray'] = None\n{ONCE}"
     done = subprocess.run([sys.executable, "-c", code, str(cascade.path)], capture_output=True, text=True, check=False)
-    assert "UsageError: `ray` needs Ray, which is not installed" in done.stderr
+    assert "UsageError: 'ray' needs Ray, which is not installed" in done.stderr
