@@ -8,9 +8,9 @@ from ..loading.model import Model, ModelLike, load
 from ..planning import planner
 from ..planning.goals import Goal
 from ..planning.plans import Plan
-from .model_files import Storage
+from .model_files import Progress, Storage
 from .ranks import prepare_groups
-from .splitting import PreparedFiles, Progress, prepare_parts, write
+from .splitting import PreparedFiles, prepare_parts, write
 
 
 def split(  # noqa: PLR0913 - independent settings
