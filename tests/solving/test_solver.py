@@ -352,7 +352,7 @@ def test_within_is_the_best_of_all_divisions_and_names_the_smallest_budget(
             with pytest.raises(PlanError) as caught:
                 plan_within(problem, goal, device)
             words = caught.value.hint if budget < smallest else str(caught.value)
-            assert f"--memory {smallest} " in words if budget < smallest else "not with these pins" in words
+            assert f"`Within({smallest})`" in words if budget < smallest else "not with these pins" in words
             continue
         solution = plan_within(problem, goal, device)
         found = checked(solution, brute, pins)
