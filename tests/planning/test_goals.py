@@ -141,22 +141,21 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     alone = plan(analysis, Into(1)).metrics[0]
     needed = alone.written_bytes + alone.activation_bytes + alone.cache_bytes
     found = 0
-    for share in (0.55, 0.85):
+    tried: Sequence[tuple[float, Objective]] = ((0.55, "devices"), (0.85, "throughput"))
+    for share, objective in tried:
         memory = int(needed * share)
         devices = tuple(Device(name=f"d{i}", memory_bytes=memory, flops_per_s=1e11 / (i + 1)) for i in range(4))
-        for objective in ("throughput", "devices"):
-            goal = Across(Cluster(devices=devices), objective)
-            try:
-                made = plan(analysis, goal, limits=Limits(inside_layers=True))
-            except PlanError as error:
-                assert "fits the devices" in str(error)  # noqa: PT017 - most models fit, and which do is not the claim
-                continue
-            found += 1
-            assert len(made.parts) > 1
-            assert len({device.name for device in made.devices}) == len(made.parts)
-            for figures, real in zip(made.metrics, sizes(prepare(analysis.model, made)), strict=True):
-                assert figures.written_bytes >= real
-                assert figures.written_bytes + figures.activation_bytes <= memory
+        try:
+            made = plan(analysis, Across(Cluster(devices=devices), objective), limits=Limits(inside_layers=True))
+        except PlanError as error:
+            assert "fits the devices" in str(error)  # noqa: PT017 - most models fit, and which do is not the claim
+            continue
+        found += 1
+        assert len(made.parts) > 1
+        assert len({device.name for device in made.devices}) == len(made.parts)
+        for figures, real in zip(made.metrics, sizes(prepare(analysis.model, made)), strict=True):
+            assert figures.written_bytes >= real
+            assert figures.written_bytes + figures.activation_bytes <= memory
     assert found > 0
 
 
@@ -382,6 +381,7 @@ def test_the_value_of_a_plan_is_what_its_metrics_add_up_to(name: str, objective:
         "devices": len(made.parts),
     }
     assert outcome.value == pytest.approx(says[objective], rel=1e-9)
+    assert outcome.bound is not None
     assert outcome.bound >= outcome.value if outcome.unit == "tokens/s" else outcome.bound <= outcome.value
 
 
@@ -525,7 +525,7 @@ for path in sys.argv[1:]:
     analysis = graphcut.analyze(graphcut.load(path))
     is_small = len(analysis.model.graph.flow) < 200  # a large one is searched along many orders: twice is enough
     for goal in goals if is_small else goals[::3]:
-        for inside_layers in (False, True) if is_small else (False,):
+        for inside_layers in (False, True) if is_small and analysis.repeat else (False,):
             try:
                 made = plan(analysis, goal, limits=Limits(inside_layers=inside_layers))
                 print(made.parts, made.recomputed, made.outcome, made.reasons, made.front, made.devices)
@@ -550,4 +550,4 @@ def test_plans_are_the_same_in_another_process(tmp_path: Path) -> None:
     said = [run.communicate()[0] for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
     assert said[0] == said[1]
-    assert said[0].count("\n") == 2 * 5 * 2 + 2
+    assert said[0].count("\n") == 2 * 5 + 5 + 2

@@ -117,8 +117,9 @@ def least(analysis: Analysis, costs: Costs, goal: SearchedGoal, most: int) -> fl
 def minimized(made: Plan) -> tuple[float, float]:
     """Value and bound of what the goal minimizes."""
     assert made.outcome is not None
-    numbers = made.outcome.value, made.outcome.bound
-    return numbers if made.outcome.unit != "tokens/s" else (1 / numbers[0], 1 / numbers[1])
+    value, bound = made.outcome.value, made.outcome.bound
+    assert bound is not None
+    return (value, bound) if made.outcome.unit != "tokens/s" else (1 / value, 1 / bound)
 
 
 def goals_for(analysis: Analysis, costs: Costs, draw: random.Random) -> Iterator[SearchedGoal]:

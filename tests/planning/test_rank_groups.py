@@ -104,6 +104,7 @@ def test_a_plan_is_the_best_of_all_divisions_on_all_devices_and_groups(
         assert made.times.objective(goal.objective, goal.in_flight) == pytest.approx(best, rel=1e-6)
         assert made.outcome.is_optimal
         bound = made.outcome.bound
+        assert bound is not None
         assert (1 / bound if objective == "decode" else bound) <= best * (1 + 1e-6)
 
 

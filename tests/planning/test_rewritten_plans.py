@@ -48,4 +48,5 @@ def test_no_division_in_two_is_better_whatever_it_repeats(tokens: int, tmp_path:
     made = graphcut.plan(analysis, goal, limits=Limits(inside_layers=True), costs=costs)
     assert made.outcome is not None
     assert made.outcome.value == pytest.approx(min(values))
+    assert made.outcome.bound is not None
     assert made.outcome.bound <= min(values) * (1 + 1e-6)

@@ -352,7 +352,7 @@ def test_within_is_the_best_of_all_divisions_and_names_the_smallest_budget(
             with pytest.raises(PlanError) as caught:
                 plan_within(problem, goal, device)
             words = caught.value.hint if budget < smallest else str(caught.value)
-            assert f"--memory {smallest} " in words if budget < smallest else "not with these pins" in words
+            assert f"`Within({smallest})`" in words if budget < smallest else "not with these pins" in words
             continue
         solution = plan_within(problem, goal, device)
         found = checked(solution, brute, pins)
@@ -454,11 +454,6 @@ def reached(solution: Solution, objective: Objective) -> float:
     return less_is_better(solution.outcome.value, objective)
 
 
-def bound_of(solution: Solution, objective: Objective) -> float:
-    """The bound of a plan, less is better."""
-    return less_is_better(solution.outcome.bound, objective)
-
-
 def less_is_better(value: float, objective: Objective) -> float:
     return 1 / value if objective == "decode" and value else value
 
@@ -522,7 +517,7 @@ def test_eleven_unequal_devices_are_planned_with_a_valid_bound(
             worth(objective, in_flight, brute, divided(solution), busy)[0]
         )
         wanted = min(worth(objective, in_flight, brute, *plan)[0] for plan in known)
-        assert bound_of(solution, objective) * (1 - 1e-12) <= wanted
+        assert solution.bound * (1 - 1e-12) <= wanted
         assert wanted * (1 - 1e-12) <= reached(solution, objective) <= wanted * 1.25
         assert solution.outcome.is_optimal <= (reached(solution, objective) == pytest.approx(wanted, rel=1e-12))
 
@@ -599,11 +594,8 @@ def test_a_plan_over_direct_links_has_its_true_value_and_a_valid_bound(
         assert busy is not None
         wanted = min(worth(objective, in_flight, brute, *plan)[0] for plan in known)
         value = worth(objective, in_flight, brute, divided(solution), busy)[0]
-        bound = (
-            1 / solution.outcome.bound if objective == "decode" and solution.outcome.bound else solution.outcome.bound
-        )
         assert value == pytest.approx(reached(solution, objective), rel=1e-12)
-        assert bound * (1 - 1e-12) <= wanted <= value
+        assert solution.bound * (1 - 1e-12) <= wanted <= value
         assert solution.outcome.is_optimal <= (value == wanted)
 
 
@@ -633,10 +625,7 @@ def test_along_orders_plans_are_feasible_and_bounds_are_valid(
         assert busy is not None
         wanted = min(worth(objective, in_flight, brute, *plan)[0] for plan in known)  # type: ignore[arg-type]
         value = worth(objective, in_flight, brute, divided(solution), busy)[0]  # type: ignore[arg-type]
-        bound = (
-            1 / solution.outcome.bound if objective == "decode" and solution.outcome.bound else solution.outcome.bound
-        )
-        assert bound * (1 - 1e-12) <= wanted <= value
+        assert solution.bound * (1 - 1e-12) <= wanted <= value
         assert solution.outcome.is_optimal <= (wanted == value)
 
 
@@ -652,7 +641,7 @@ def test_along_orders_bounds_of_parts_and_budgets_are_valid(
     for number in range(1, load.groups + 1):
         solution = plan_into(problem, Into(number, "bytes"), Device(name="d"), seconds_of(load))
         wanted = min(max(map(brute.memory, division)) for division in alone if len(division) == number)
-        assert solution.outcome.bound <= wanted <= max(map(brute.memory, checked(solution, brute, {})))
+        assert solution.bound <= wanted <= max(map(brute.memory, checked(solution, brute, {})))
     for budget in sorted({max(map(brute.memory, division)) for division in alone} - {0})[:4]:
         try:
             solution = plan_within(problem, Within(budget), Device(name="d"))
@@ -660,7 +649,7 @@ def test_along_orders_bounds_of_parts_and_budgets_are_valid(
             continue
         assert max(map(brute.memory, checked(solution, brute, {}))) <= budget
         wanted = min(len(division) for division in alone if max(map(brute.memory, division)) <= budget)
-        assert solution.outcome.bound <= wanted <= len(solution.found.parts)
+        assert solution.bound <= wanted <= len(solution.found.parts)
 
 
 def boundaries_of(tables: BoundaryTables) -> list[int]:
