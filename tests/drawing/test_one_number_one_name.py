@@ -66,7 +66,11 @@ def on_the_page(scene: Scene) -> Iterator[Said]:
     for card in data["cards"]:
         part, least = part_of(card["name"]), "" if card["is_exact"] else "≥ "
         yield part, "weights", size(card["weight_bytes"])
-        yield part, card["measure"], ("" if card["need_exact"] else "≥ ") + size(card["need_bytes"])
+        yield (
+            part,
+            card["measure"],
+            ("" if card["need_exact"] else "≥ ") + size(card["need_bytes"], like=card["budget_bytes"]),
+        )
         for name, key, text in (
             ("activations", "activation_bytes", size),
             ("compute", "flops", flop),
@@ -80,7 +84,7 @@ def on_the_page(scene: Scene) -> Iterator[Said]:
 
 def in_pictures(scene: Scene) -> Iterator[Said]:
     """What the SVG says aloud of each part, and the labels of DOT and Mermaid."""
-    quantity = r"([\w, ]+?) ((?:≥ )?[\d.]+ (?:B|KiB|MiB))"
+    quantity = r"([\w, ]+?) ((?:≥ )?[\d.]+ (?:B|[KM]iB|[kM]B))"
     for name, measure, value in re.findall(
         rf"<title>(p\d+|part-\d+\.onnx)[^<:]*: [\d,]+ nodes?, {quantity}", svg_of(scene)
     ):
