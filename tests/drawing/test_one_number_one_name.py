@@ -210,7 +210,7 @@ def test_what_hangs_on_unknown_sizes_is_at_least(tmp_path: Path) -> None:
 def test_a_folder_is_simulated_with_the_times_of_its_plan(tmp_path: Path) -> None:
     """A mask that a part recomputes is as long as a number that the part receives; alone the part doesn't tell."""
     model = graphcut.load(written("llm", tmp_path), dims={"batch": 1, "seq": 128, "past": 0, "total": 128})
-    devices = tuple(Device(name=name, link_bytes_per_s=1e7, latency_s=0.001) for name in "abc")
+    devices = tuple(Device(name=name, link_bytes_per_s=1e7, latency_s=0.001) for name in "ab")
     made = graphcut.plan(model, Across(Cluster(devices=devices)))
     cascade = graphcut.split(model, made, tmp_path / "parts")
     planned = scenario_of_plan(made, model, None)
