@@ -69,7 +69,7 @@ class Draft:
         """
         full_name = self._name(name or op)
         output = writes or f"{full_name}_output_0"
-        self._append(helper.make_node(op, reads, [output], name=full_name), attributes)
+        self._append(helper.make_node(op, reads, [output], name=full_name, domain=""), attributes)
         return output
 
     def nodes(self, op: str, *reads: str, outputs: int, **attributes: object) -> list[str]:

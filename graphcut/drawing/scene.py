@@ -10,12 +10,11 @@ from itertools import accumulate, pairwise
 from typing import Final, Literal
 
 from ..analysis.cut_points import CutPoint
-from .cut_costs import CutCosts
-from .cut_model import CutModel
 from .schedule import Schedule
 
 ModulePath = tuple[tuple[str, int | None], ...]
 """The modules around a node, outermost first, each a name and its number: `layers.3` is `("layers", 3)`."""
+PageData = Mapping[str, object]  #: what the script of the page reads, and nothing else.
 FlowKind = Literal["sequential", "residual", "exchange", "kept"]
 KINDS: Final[Mapping[FlowKind, str]] = {
     "sequential": "sequential: read by the next part only",
@@ -176,12 +175,12 @@ class Scene:
     model: str = ""  #: path of the model, as a command line names it; empty if unknown.
     #: of a model that is not cut the segments between its key nodes, each named after its first node.
     segments: tuple[str, ...] = ()
-    cut_model: CutModel | None = None  #: what the page needs to cut the model elsewhere; None if that is not known.
+    cut_model: PageData | None = None  #: what the page needs to cut the model elsewhere; None if that is not known.
     segment_tensors: tuple[BoundaryTensor, ...] = ()  #: the tensors between these, with their indices as parts.
     #: gives the graph that the page draws; only the page asks for it. None if the model is not at hand.
-    graph: Callable[[], Mapping[str, object]] | None = field(default=None, compare=False)
+    graph: Callable[[], PageData] | None = field(default=None, compare=False)
     #: gives what the page needs to predict other cuts; only the page asks for it, since that takes time.
-    cut_costs: Callable[[], CutCosts | None] = field(default=lambda: None, compare=False)
+    cut_costs: Callable[[], PageData | None] = field(default=lambda: None, compare=False)
     schedules: Callable[[], tuple[Schedule, ...]] = field(default=tuple, compare=False)  #: gives schedules of the plan.
 
     @property

@@ -92,7 +92,7 @@ def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
     details, command = (*details, *_storage(cascade)), _verify_command(cascade)
     scene = replace(planned, cards=tuple(cards), next_command=command, details=details)
-    cut_model = scene.cut_model and replace(scene.cut_model, dims=cascade.manifest.given_dims)
+    cut_model = scene.cut_model and {**scene.cut_model, "dims": cascade.manifest.given_dims}
     return replace(scene, sentence=sentences.answer(scene), cut_model=cut_model)
 
 

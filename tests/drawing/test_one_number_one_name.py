@@ -66,7 +66,11 @@ def on_the_page(scene: Scene) -> Iterator[Said]:
     for card in data["cards"]:
         part, least = part_of(card["name"]), "" if card["is_exact"] else "≥ "
         yield part, "weights", size(card["weight_bytes"])
-        yield part, card["measure"], ("" if card["need_exact"] else "≥ ") + size(card["need_bytes"])
+        yield (
+            part,
+            card["measure"],
+            ("" if card["need_exact"] else "≥ ") + size(card["need_bytes"], like=card["budget_bytes"]),
+        )
         for name, key, text in (
             ("activations", "activation_bytes", size),
             ("compute", "flops", flop),
@@ -80,7 +84,7 @@ def on_the_page(scene: Scene) -> Iterator[Said]:
 
 def in_pictures(scene: Scene) -> Iterator[Said]:
     """What the SVG says aloud of each part, and the labels of DOT and Mermaid."""
-    quantity = r"([\w, ]+?) ((?:≥ )?[\d.]+ (?:B|KiB|MiB))"
+    quantity = r"([\w, ]+?) ((?:≥ )?[\d.]+ (?:B|[KM]iB|[kM]B))"
     for name, measure, value in re.findall(
         rf"<title>(p\d+|part-\d+\.onnx)[^<:]*: [\d,]+ nodes?, {quantity}", svg_of(scene)
     ):
@@ -206,7 +210,7 @@ def test_what_hangs_on_unknown_sizes_is_at_least(tmp_path: Path) -> None:
 def test_a_folder_is_simulated_with_the_times_of_its_plan(tmp_path: Path) -> None:
     """A mask that a part recomputes is as long as a number that the part receives; alone the part doesn't tell."""
     model = graphcut.load(written("llm", tmp_path), dims={"batch": 1, "seq": 128, "past": 0, "total": 128})
-    devices = tuple(Device(name=name, link_bytes_per_s=1e7, latency_s=0.001) for name in "abc")
+    devices = tuple(Device(name=name, link_bytes_per_s=1e7, latency_s=0.001) for name in "ab")
     made = graphcut.plan(model, Across(Cluster(devices=devices)))
     cascade = graphcut.split(model, made, tmp_path / "parts")
     planned = scenario_of_plan(made, model, None)

@@ -30,13 +30,21 @@ def test_numbers_are_written_as_units_py_does() -> None:
     numbers += [made.randrange(1 << made.randrange(1, 50)) for _ in range(3000)]
     seconds = [number / 7e7 for number in numbers]
     answer = asked(
-        "numbers.map((n, i) => [units.size(n), units.flop(n), units.duration(seconds[i]), units.count(n, 'node')])",
+        "numbers.map((n, i) => [units.size(n), units.flop(n), units.duration(seconds[i]), units.count(n, 'node'), "
+        "units.sizeLike(n, 20e6), units.sizeLike(n, 12345678)])",
         "units",
         numbers=numbers,
         seconds=seconds,
     )
     assert answer == [
-        [size(number), f"{operations(number)}FLOP", duration(time), count(number, "node")]
+        [
+            size(number),
+            f"{operations(number)}FLOP",
+            duration(time),
+            count(number, "node"),
+            size(number, like=20_000_000),
+            size(number, like=12_345_678),
+        ]
         for number, time in zip(numbers, seconds, strict=True)
     ]
 

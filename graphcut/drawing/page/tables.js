@@ -2,7 +2,7 @@
 
 import { $, button, html, letKeysScroll } from "./elements.js";
 import { select } from "./panel.js";
-import { againstMean, duration, flop, grouped, leastOf, percent, size, sizeOf, sumOf } from "./units.js";
+import { againstMean, duration, flop, grouped, leastOf, percent, size, sizeLike, sizeOf, sumOf } from "./units.js";
 
 export const MAX_ROWS = 1000;
 
@@ -49,7 +49,7 @@ function meter(number, share, isBad = false, tick = null) {
 export const exactly = (text, number, unit = "B") => html("span", { text, title: `${unit === "s" ? number : grouped(number)} ${unit}` });
 
 export const isOver = (card) => card.budget_bytes !== null && card.need_bytes > card.budget_bytes;
-export const needOf = (card) => (card.need_exact ? "" : "≥ ") + size(card.need_bytes);
+export const needOf = (card) => (card.need_exact ? "" : "≥ ") + sizeLike(card.need_bytes, card.budget_bytes);
 
 /** A table of parts, with columns `before` and `after` those that all have; what is not known of any part has none. */
 export function partTable(title, parts, before, after = []) {

@@ -8,7 +8,7 @@ import { listed } from "./names.js";
 import { fillPanel, pin, showHint, showPinned, shows } from "./panel.js";
 import { cutter, kinds, names, profile, scene } from "./scene.js";
 import { isOver, needOf } from "./tables.js";
-import { duration, flop, grouped, leastOf, percent, size, sizeOf, three } from "./units.js";
+import { duration, flop, grouped, leastOf, percent, size, sizeLike, sizeOf, three } from "./units.js";
 
 const { cards, tensors, buses, received, sent } = scene;
 
@@ -17,14 +17,14 @@ export const titleOf = (card) => (card.content ? `${card.name} · ${card.content
 
 function showCard(index) {
   const card = cards[index];
-  const over = isOver(card) ? `, ${size(card.need_bytes - card.budget_bytes)} over` : "";
+  const over = isOver(card) ? `, ${sizeLike(card.need_bytes - card.budget_bytes, card.budget_bytes)} over` : "";
   fillPanel(titleOf(card), [
     ["device", card.device],
     ["nodes", grouped(card.nodes)],
     ["replicas", card.replicas ? grouped(card.replicas) : null],
     ["weights", size(card.weight_bytes)],
     [card.measure, needOf(card)],
-    ["budget", ifKnown(size, card.budget_bytes)],
+    ["budget", ifKnown((budget) => sizeLike(budget, budget), card.budget_bytes)],
     ["of budget", card.budget_bytes ? percent(card.need_bytes / card.budget_bytes) + over : null],
     ["activations", ifKnown(size, card.activation_bytes, leastOf(card))],
     ["compute", ifKnown(flop, card.flops, leastOf(card))],

@@ -7,13 +7,20 @@ export function three(value) {
   return String(isTieAfterEven ? Number(`${digits.slice(0, digits.indexOf(".") + 3)}e${exponent}`) : Number(value.toPrecision(3)));
 }
 
-export function size(bytes) {
+function scaled(bytes, base, units) {
   let value = bytes;
-  for (const unit of ["B", "KiB", "MiB", "GiB"]) {
-    if (Math.abs(value) < 999.5) return unit === "B" ? `${bytes} B` : `${three(value)} ${unit}`;
-    value /= 1024;
+  for (const unit of ["B", ...units]) {
+    if (Math.abs(value) < 999.5 || unit === units.at(-1)) return unit === "B" ? `${bytes} B` : `${three(value)} ${unit}`;
+    value /= base;
   }
-  return `${three(value)} TiB`;
+}
+
+export const size = (bytes) => scaled(bytes, 1024, ["KiB", "MiB", "GiB", "TiB"]);
+
+/** In decimal units where the number that it answers is whole in these, as that of 20MB is. */
+export function sizeLike(bytes, like) {
+  const isDecimal = like !== null && like % 1000 === 0 && Number(like.toPrecision(4)) === like;
+  return isDecimal ? scaled(bytes, 1000, ["kB", "MB", "GB", "TB"]) : size(bytes);
 }
 
 export function duration(seconds) {
