@@ -84,6 +84,9 @@ def test_a_part_that_holds_a_value_alone_counts_as_one_more(problem_for: Problem
     solution = plan_within(problem, Within(100, counting=("inputs",)), Device(name="d"))
     assert solution.found.parts == ((0,), (1,), (2,))
     assert solution.bounds == LowerBounds(simple=2, of_own_nodes=3, of_all=2)
+    three = with_value(Workload.of([[0, 0, 0]], [], [60, 60, 60]), (0, 1, 2), own=5)
+    solution = plan_within(problem_for(three), Within(100), Device(name="d"))
+    assert solution.bounds == LowerBounds(simple=2, of_own_nodes=3, of_all=3)
 
 
 def bounds_of(problem: PlanningProblem, load: Workload, goal: Across) -> tuple[float, float]:
