@@ -220,7 +220,7 @@ def test_a_limit_that_is_not_met_is_exit_1_and_nothing_is_written(run: Run, mode
     assert run(*words, "--precision", "int4", "--accept", "snr>10").code == 0
     assert (
         run(*words, "--force", "--accept", "top1>0.5").error[0]
-        == "--accept top1>0.5: top1 needs an output called logits"
+        == "the limit 'top1>0.5': top1 needs an output called logits"
     )
     assert run(*words, "--force", "--accept", "psnr>3").code == 2
     searched = run(*words, "--force", "--num-splits", 2, "--accept", "snr>50", "--memory", "270KB")
@@ -365,7 +365,7 @@ def test_a_failing_step_names_the_package_and_leaves_files_as_they_were(run: Run
     assert "error: int8-static: onnxruntime.quantization 1." in result.err
     assert "\\x1b[31mx" in result.err
     assert "\x1b" not in result.err
-    assert " hint: nothing was changed; try another --precision" in result.err
+    assert " hint: nothing was changed; try another precision" in result.err
     assert file_bytes(tmp_path) == before
     assert not [path for path in tmp_path.iterdir() if "tmp" in path.name]
 

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from graphcut import demos
+import graphcut
+from graphcut import Across, Into, Within, demos
 from graphcut.core.units import duration, size
 from graphcut.costs.tables import shipped_tables
+from graphcut.planning.goals import Recomputing
 
 from command_line import Result, Run, holdings, parts, run
 from control_flow import write_model
@@ -369,17 +371,23 @@ def test_the_cost_of_limits_is_shown(run: Run, llm: Path) -> None:
 
 @pytest.mark.parametrize("recompute", ["auto", "never"])
 @pytest.mark.parametrize("name", ["layers", "within", "throughput"])
-def test_plan_save_replay_verify(run: Run, house: Path, tmp_path: Path, name: str, recompute: str) -> None:
+def test_plan_save_replay_verify(run: Run, house: Path, tmp_path: Path, name: str, recompute: Recomputing) -> None:
     words = (*goal(house, name), "--recompute", recompute)
     planned = run("plan", house / "llm.onnx", *words, "-o", tmp_path / "plan.json")
     assert planned.code == 0
     assert planned.err.splitlines()[0] == f"wrote {tmp_path / 'plan.json'}"
     following = planned.err.splitlines()[1].removeprefix("next: ")
     assert run(*shlex.split(following)[1:], "-o", tmp_path / "replayed", "-q").code == 0
-    if recompute == "auto" and "--count" not in words:  # what split plans by itself
-        assert run("split", house / "llm.onnx", *goal(house, name), "-o", tmp_path / "planned", "-q").code == 0
-    for file in holdings(tmp_path / "planned") if (tmp_path / "planned").exists() else ():
+    model, limits = graphcut.load(house / "llm.onnx"), graphcut.Limits(recompute=recompute)
+    cluster = graphcut.read_cluster(house / "cluster.toml")
+    goals = {"layers": Into(3, "layers"), "within": Within(40_000), "throughput": Across(cluster)}
+    made = graphcut.plan(graphcut.analyze(model), goals[name], limits=limits)
+    files = holdings(graphcut.split(model, made, tmp_path / "planned").root)
+    assert files == holdings(tmp_path / "replayed") > {"cascade.json"}
+    for file in files:
         assert (tmp_path / "planned" / file).read_bytes() == (tmp_path / "replayed" / file).read_bytes(), file
+    if recompute == "auto" and "--count" not in words:  # the same files once more are no error
+        assert run("split", house / "llm.onnx", *goal(house, name), "-o", tmp_path / "planned", "-q").code == 0
     verified = run("verify", tmp_path / "replayed")
     assert (verified.code, verified.out.splitlines()[0]) == (
         0,
@@ -579,7 +587,7 @@ def test_a_calibrated_device_is_planned_for(run: Run, llm: Path, tmp_path: Path)
         ("machine --dim n=2", "--dim does not apply to this machine"),
         ("machine --computed", "--computed does not apply to this machine"),
         ("cluster --threads 2", "--threads does not apply to a cluster"),
-        ("config.json --tokens 2", "--tokens does not apply to a config.json"),
+        ("config.json --profile decode:2", "--profile does not apply to a config.json"),
     ],
 )
 def test_options_that_would_not_change_what_is_measured_are_refused(
@@ -591,7 +599,9 @@ def test_options_that_would_not_change_what_is_measured_are_refused(
 
 def test_float16_between_parts_is_said_by_split_and_by_verify(run: Run, tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "llm.onnx", hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
-    split = run("split", tmp_path / "llm.onnx", "--num-splits", "2", "--boundary-dtype", "float16")
+    words = ("--num-splits", 2, "--boundary-dtype", "float16", "-o", "plan.json")
+    assert run("plan", "llm.onnx", *words).code == 0
+    split = run("split", "llm.onnx", "--plan", "plan.json")
     assert "float32 tensors are sent as float16: outputs differ from the model's" in " ".join(split.out.split())
     verified = run("verify", tmp_path / "llm.parts")
     assert "same structure, runs differ by what float16 loses" in " ".join(verified.out.split())
