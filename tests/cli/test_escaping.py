@@ -19,6 +19,7 @@ from graphcut import Into
 from graphcut.core.text import LONGEST, printable, shell_word
 from graphcut.running.npz_files import save_outputs
 
+from cases import each
 from command_line import SCRIPT, Result, Run, environment, run
 from conftest import floats, model_of
 
@@ -77,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def home(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Path:  # noqa: ARG001 - it goes elsewhere first
     monkeypatch.chdir(folder)
     return folder
 
@@ -100,7 +101,7 @@ COMMANDS = {
     "plan m.onnx --cluster cluster.toml": 0,
     "plan m.onnx --num-splits 2 --cost-model costs.csv": 3,
     "split m.onnx --num-splits 2 -o dry --dry-run": 0,
-    "split m.onnx --num-splits 2 -o new --report r.html": 0,
+    "split m.onnx --num-splits 2 -o new": 0,
     "verify parts": 0,
     "verify parts --json": 0,
     "verify parts --model other.onnx": 3,
@@ -120,13 +121,13 @@ COMMANDS = {
     "generate parts --prompt-ids 1": 3,
     "simulate plan.json --cluster cluster.toml": 0,
     "merge parts -o merged.onnx": 0,
-    "shard m.onnx --ranks 2 -o sharded.onnx": 2,
+    "split m.onnx --ranks 2 --one-file -o sharded.onnx": 2,
     "measure m.onnx -o new.csv": 0,
     "bench parts --rounds 1 --way parts": 0,
 }
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@each("words", COMMANDS)
 @pytest.mark.usefixtures("home")
 def test_no_command_prints_a_control_character(run: Run, words: str) -> None:
     result = run(*words.split())
@@ -154,9 +155,7 @@ def test_the_suggested_command_works_in_a_shell(run: Run) -> None:
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "next: graphcut verify suggested")
 
 
-@pytest.mark.parametrize(
-    "text", ["plain", "a b", "it's", "\x1b'\\", "\n", "größe\x9b", "\udcff\t", "-", "\U0001f600\u202e"]
-)
+@each("text", ["plain", "a b", "it's", "\x1b'\\", "\n", "größe\x9b", "\udcff\t", "-", "\U0001f600\u202e"])
 def test_a_quoted_word_is_the_same_word_to_a_shell(text: str) -> None:
     word = shell_word(text)
     assert word.isprintable()

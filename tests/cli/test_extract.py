@@ -13,7 +13,7 @@ __all__ = ["llm", "run"]
 
 
 def test_a_layer_is_written_and_its_size_is_said(run: Run, llm: Path, tmp_path: Path) -> None:
-    layer = ("--to", "/model/layers.2/add_1", "-o", tmp_path / "layer.onnx")
+    layer = ("--until", "/model/layers.2/add_1", "-o", tmp_path / "layer.onnx")
     start = run("extract", llm, "--from", "/model/layers.1/add_1", *layer)
     assert start.code == 2
     assert start.error[0].startswith("'/model/layers.2/add_1_output_0' also needs 'input_ids'")
@@ -26,10 +26,10 @@ def test_a_layer_is_written_and_its_size_is_said(run: Run, llm: Path, tmp_path: 
     assert result.err.endswith(f"{len(graph.input)} inputs, 1 output\n")
 
 
-@pytest.mark.parametrize("words", [(), ("--to", "")])
+@pytest.mark.parametrize("words", [(), ("--until", "")])
 def test_some_tensor_must_be_named(run: Run, llm: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
     result = run("extract", llm, "-o", tmp_path / "x.onnx", *words)
     assert (result.code, result.error) == (
         2,
-        ("no tensor is named", "give --to NAMES, --from NAMES or --expose NAMES"),
+        ("no tensor is named", "give --until NAMES, --from NAMES or --expose NAMES"),
     )

@@ -67,10 +67,10 @@ def test_the_coverage_of_a_linked_model_is_reported(run: Run, own_llm: Path) -> 
     saved = {tensor.name: numpy_helper.to_array(tensor) for tensor in weights[1:]}
     folder = own_llm.parent
     save_safetensors(folder / "model.safetensors", saved)
-    result = run("link", own_llm, "--weights", folder, "-o", folder / "linked.onnx")
+    result = run("link", own_llm, "--checkpoint", folder, "-o", folder / "linked.onnx")
     n = len(saved)
     assert result.code == 0
     assert [line.partition(" (")[0] for line in result.out.splitlines()] == [f"{n} weights", "1 weight"]
     assert f"the largest that were not found: {weights[0].name!r}; the checkpoint has F32" in result.err
-    quiet = run("link", own_llm, "--weights", folder, "-o", folder / "linked.onnx", "--force", "--quiet")
+    quiet = run("link", own_llm, "--checkpoint", folder, "-o", folder / "linked.onnx", "--force", "--quiet")
     assert (quiet.out, quiet.err) == (f"{folder / 'linked.onnx'}\n", "")

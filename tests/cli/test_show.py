@@ -151,7 +151,9 @@ def test_a_plan_takes_no_dims(run: Run, house: House) -> None:
     )
 
 
-@pytest.mark.parametrize("words", [("plan", "--json"), ("cascade", "--json"), ("cascade", "--to", "dot", "--part", 0)])
+@pytest.mark.parametrize(
+    "words", [*((kind, "--to", "json") for kind in ("plan", "cascade")), ("cascade", "--to", "dot", "--part", 0)]
+)
 def test_dims_that_would_change_nothing_are_refused(run: Run, house: House, words: tuple[str, ...]) -> None:
     result = run("show", house.place(words[0]), *words[1:], "--dim", "seq=3")
     assert result.code == 2
@@ -161,7 +163,7 @@ def test_dims_that_would_change_nothing_are_refused(run: Run, house: House, word
 
 @pytest.mark.parametrize(
     "words",
-    [("model", "--json"), ("plan", "--json"), ("cascade", "--to", "json"), ("cascade", "--to", "dot", "--part", 0)],
+    [*((kind, "--to", "json") for kind in ("model", "plan", "cascade")), ("cascade", "--to", "dot", "--part", 0)],
 )
 def test_a_model_that_would_change_nothing_is_refused(run: Run, house: House, words: tuple[str, ...]) -> None:
     result = run("show", house.place(words[0]), *words[1:], "--model", house.model)
@@ -202,24 +204,21 @@ def test_a_saved_plan_is_shown_as_it_was_printed_with_reasons(
 # JSON
 
 
-@pytest.mark.parametrize("word", [("--to", "json"), ("--json",)])
-def test_the_json_of_a_plan_is_its_file(run: Run, house: House, word: tuple[str, ...]) -> None:
-    result = run("show", house.plan, *word)
+def test_the_json_of_a_plan_is_its_file(run: Run, house: House) -> None:
+    result = run("show", house.plan, "--to", "json")
     assert (result.code, result.err) == (0, "")
     assert json.loads(result.out) == json.loads(house.plan.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("word", [("--to", "json"), ("--json",)])
-def test_the_json_of_a_cascade_holds_its_manifest(run: Run, house: House, word: tuple[str, ...]) -> None:
-    result = run("show", house.cascade, *word)
+def test_the_json_of_a_cascade_holds_its_manifest(run: Run, house: House) -> None:
+    result = run("show", house.cascade, "--to", "json")
     assert (result.code, result.err) == (0, "")
     manifest = (house.cascade / "cascade.json").read_text(encoding="utf-8")
     assert json.loads(result.out)["manifest"] == json.loads(manifest)
 
 
-@pytest.mark.parametrize("word", [("--to", "json"), ("--json",)])
-def test_the_json_of_a_model_is_that_of_analyze(run: Run, house: House, word: tuple[str, ...]) -> None:
-    result = run("show", house.model, *word)
+def test_the_json_of_a_model_is_that_of_analyze(run: Run, house: House) -> None:
+    result = run("show", house.model, "--to", "json")
     assert (result.code, result.err) == (0, "")
     assert json.loads(result.out) == json.loads(run("analyze", house.model, "--json").out)
 
@@ -280,7 +279,7 @@ def test_a_text_file_holds_what_the_terminal_shows(
             ("a.html is not a file name for svg", "write -o a.svg, or leave out --to for html"),
         ),
         (
-            ("--json", "-o", "a.svg"),
+            ("--to", "json", "-o", "a.svg"),
             ("a.svg is not a file name for json", "write -o a.json, or leave out --to for svg"),
         ),
         (

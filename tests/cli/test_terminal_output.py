@@ -118,7 +118,7 @@ LATIN = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "PYTHONIO
 @pytest.mark.parametrize("words", [("analyze", "MODEL"), ("split", "MODEL", "--at-nodes", MIDDLE)], ids=" ".join)
 def test_a_terminal_without_utf_8_gets_plain_letters(own_llm: Path, words: Sequence[str]) -> None:
     """Sizes without a number are "at least"; layers are counted; types have unknown sizes."""
-    result = command(*(word.replace("MODEL", str(own_llm)) for word in words), env=LATIN)
+    result = command(*(word.replace("MODEL", str(own_llm)) for word in words), cwd=own_llm.parent, env=LATIN)
     assert result.code == 0, result.err
     assert result.out.isascii()
 
@@ -169,13 +169,19 @@ def test_an_interrupted_split_says_so_and_leaves_nothing(
     before = {name: (home / name).read_bytes() for name in holdings(home) if (home / name).is_file()}
     words = ["split", own_llm, "--at-nodes", "/model/layers.0/add_1", "--force"]
     with subprocess.Popen(
-        [sys.executable, "-c", SLOW, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SLOW, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=home,
     ) as running:
         deadline = time.monotonic() + 30
         while not list(home.glob("*.tmp-*/*/*/*.data")) and time.monotonic() < deadline:
             time.sleep(0.01)
+        is_writing = time.monotonic() < deadline
         running.send_signal(number)
         out, err = running.communicate(timeout=30)
+    assert is_writing
     assert (running.returncode, out) == (code, "")
     assert {name: (home / name).read_bytes() for name in holdings(home) if (home / name).is_file()} == before
     assert not list(home.glob("*tmp*"))

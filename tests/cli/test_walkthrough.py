@@ -37,7 +37,8 @@ __all__ = ["llm", "own_llm", "own_parts", "parts", "run"]
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Result]:
     """Every command in turn, in one folder."""
     home = tmp_path_factory.mktemp("walk")
-    sizes = [word for name, number in SMALL.items() for word in (f"--{name.replace('_', '-')}", number)]
+    options = {"heads": "attention-heads"}
+    sizes = [w for name, n in SMALL.items() for w in (f"--{options.get(name, name.replace('_', '-'))}", n)]
     inputs: dict[str, Any] = {
         "input_ids": np.array([[1, 2, 3]]),
         "attention_mask": np.ones((1, 3), np.int64),
@@ -139,7 +140,7 @@ def test_json_is_json_with_a_schema(run: Run, own_llm: Path, own_parts: Path, na
         "show": (own_parts,),
         "verify": (own_parts,),
     }
-    result = run(name, *words[name], "--json")
+    result = run(name, *words[name], *(("--to", "json") if name == "show" else ("--json",)))
     assert (result.code, result.err) == (0, "")
     assert json.loads(result.out)["format"] == SCHEMAS[name]
 
