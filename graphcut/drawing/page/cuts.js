@@ -4,10 +4,10 @@ import { costsOf, flowsBetween, namedCut, partsAt } from "./cutting.js";
 import { $ } from "./elements.js";
 import { NOTHING, plus } from "./flows.js";
 import { select } from "./panel.js";
-import { predicted } from "./predictions.js";
+import { predicted } from "./predicted.js";
 import { costs, cutter, profile, scene } from "./scene.js";
 import { state, tell } from "./state.js";
-import { sizeOf } from "./units.js";
+import { sizeOf } from "./number_words.js";
 
 const OF_THE_PLAN = ["map", "lanes", "balance", "schedule", "recomputed", "reasons"];
 let hidden = []; // sections of the plan that are not shown while the reader cuts

@@ -1,6 +1,6 @@
 /* Folds: modules, rows of numbered modules, and ranges of long lists, shown as one box; in each part its own. */
 
-import { groupsOf } from "./node_graph.js";
+import { groupsOf } from "./nodes_around.js";
 
 /** The ranges around a position, outermost first, so that no list is long. */
 export function rangesAround(position, length) {

@@ -7,12 +7,12 @@ import { kindOfLink, pictureOf } from "./graph_picture.js";
 import { typed, worded } from "./graph_words.js";
 import { layered, mean } from "./layered_layout.js";
 import { listed, visible } from "./names.js";
-import { AROUND, MANY, completed, endsOf, nodesAround } from "./node_graph.js";
+import { AROUND, MANY, completed, endsOf, nodesAround } from "./nodes_around.js";
 import { fillPanel, select } from "./panel.js";
 import { cutter, isRanked, kinds, names, partName, profile, scene, unpacked } from "./scene.js";
 import { state, when } from "./state.js";
 import { MAX_ROWS, table } from "./tables.js";
-import { count, grouped } from "./units.js";
+import { count, grouped } from "./number_words.js";
 
 const { buses, cards, tensors } = scene;
 

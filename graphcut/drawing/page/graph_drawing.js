@@ -5,7 +5,7 @@ import { kindOfLink } from "./graph_picture.js";
 import { typed } from "./graph_words.js";
 import { visible } from "./names.js";
 import { kinds } from "./scene.js";
-import { count } from "./units.js";
+import { count } from "./number_words.js";
 
 /** A box; `activate` is called for a click on it, `openBody` for one on a subgraph of it. */
 export function boxElement(box, isChosen, activate, openBody) {

@@ -3,7 +3,7 @@
 
 import { kindOf } from "./flows.js";
 import { closedFold, foldedLists, openedFirst } from "./folds.js";
-import { MANY, groupsOf } from "./node_graph.js";
+import { MANY, groupsOf } from "./nodes_around.js";
 
 /** The boxes of a view, and the links between them with their tensors. */
 export function pictureOf(view) {

@@ -1,8 +1,8 @@
 /* What the boxes of a graph say: a head, tags and lines. */
 
 import { shortOperator } from "./names.js";
-import { groupsOf } from "./node_graph.js";
-import { count, grouped } from "./units.js";
+import { groupsOf } from "./nodes_around.js";
+import { count, grouped } from "./number_words.js";
 
 const ROW = 17;
 

@@ -6,7 +6,7 @@ import { listed } from "./names.js";
 import { fillPanel, showPinned } from "./panel.js";
 import { kinds, scene } from "./scene.js";
 import { state, when } from "./state.js";
-import { count, grouped, sizeOf } from "./units.js";
+import { count, grouped, sizeOf } from "./number_words.js";
 
 const FEW_COLUMNS = matchMedia("(max-width: 640px)").matches ? 5 : 8; // with room for the bytes in each cell
 

@@ -1,7 +1,7 @@
 /* What a part takes in its file and in memory, by the formulas of the planner (weighing.py, disk_size.py; a test compares).
    Costs are `CutCosts` of cut_costs.py, completed; a part is the list of its nodes, ascending. */
 
-import { sumOf } from "./units.js";
+import { sumOf } from "./number_words.js";
 
 /** Costs with what follows from them: the tensors that each node reads, writes and uses. */
 export function completedCosts(costs) {

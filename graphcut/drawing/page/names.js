@@ -1,6 +1,6 @@
 /* Names of nodes, tensors and parts, which come from models and may be anything. */
 
-import { grouped } from "./units.js";
+import { grouped } from "./number_words.js";
 
 /** Makes characters visible that show nothing or change the direction of text: two names must not look the same. */
 export const visible = (text) =>

@@ -6,7 +6,7 @@ import { shortOperator } from "./names.js";
 import { select } from "./panel.js";
 import { cutter, profile } from "./scene.js";
 import { state, when } from "./state.js";
-import { count, grouped } from "./units.js";
+import { count, grouped } from "./number_words.js";
 
 const list = $("#list");
 const ROW_HEIGHT = 22;

@@ -8,7 +8,7 @@ import { canvas, drawProfile, shown, view } from "./profile_drawing.js";
 import { cutter, isRanked, profile, scene } from "./scene.js";
 import { state, when } from "./state.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
-import { count, grouped } from "./units.js";
+import { count, grouped } from "./number_words.js";
 
 const zoom = (from, to) => Object.assign(view, zoomed(from, to, profile.nodes.length));
 const nodeUnder = (x) => nodeAt(shown(), view, x, canvas.clientWidth);

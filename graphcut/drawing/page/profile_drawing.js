@@ -6,7 +6,7 @@ import { visible } from "./names.js";
 import { PLOT, envelope, gridLines, scaleFor } from "./plot.js";
 import { partName, profile, scene } from "./scene.js";
 import { state } from "./state.js";
-import { grouped, size, sizeOf } from "./units.js";
+import { grouped, size, sizeOf } from "./number_words.js";
 
 export const canvas = $("#profile canvas");
 export const view = { from: 0, to: profile ? profile.nodes.length : 0, log: false, hide: false };

@@ -6,7 +6,7 @@ import { kindOf } from "./flows.js";
 import { runs, titleOf } from "./things.js";
 import { cutter, isRanked, names, profile, scene } from "./scene.js";
 import { MAX_ROWS, asTable, nodeLink, partTable, table } from "./tables.js";
-import { duration, grouped, size, sizeOf } from "./units.js";
+import { duration, grouped, size, sizeOf } from "./number_words.js";
 
 const { boundaries, buses, cards, sent, tensors } = scene;
 

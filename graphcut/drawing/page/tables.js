@@ -2,7 +2,7 @@
 
 import { $, button, html, letKeysScroll } from "./elements.js";
 import { select } from "./panel.js";
-import { againstMean, duration, flop, grouped, leastOf, percent, size, sizeLike, sizeOf, sumOf } from "./units.js";
+import { againstMean, duration, flop, grouped, leastOf, percent, size, sizeLike, sizeOf, sumOf } from "./number_words.js";
 
 export const MAX_ROWS = 1000;
 

@@ -8,7 +8,7 @@ import { listed } from "./names.js";
 import { fillPanel, pin, showHint, showPinned, shows } from "./panel.js";
 import { cutter, kinds, names, profile, scene } from "./scene.js";
 import { isOver, needOf } from "./tables.js";
-import { duration, flop, grouped, leastOf, percent, size, sizeLike, sizeOf, three } from "./units.js";
+import { duration, flop, grouped, leastOf, percent, size, sizeLike, sizeOf, three } from "./number_words.js";
 
 const { cards, tensors, buses, received, sent } = scene;
 

@@ -1,6 +1,6 @@
 /* How long transfers and steps take, by the formulas of the planner (transfers.py; a test compares). */
 
-import { sumOf } from "./units.js";
+import { sumOf } from "./number_words.js";
 
 /** The links from one machine to another, each with its bytes per second, and the latency. */
 export function routeOf(costs, from, to) {

@@ -3,11 +3,11 @@
 import { command } from "./commands.js";
 import { cutAt, stopCutting } from "./cuts.js";
 import { $, copy, html, letKeysScroll } from "./elements.js";
-import { against } from "./predictions.js";
+import { against } from "./predicted.js";
 import { costs, cutter, profile, scene } from "./scene.js";
 import { state, when } from "./state.js";
 import { exactly, nodeLink, partTable } from "./tables.js";
-import { count, grouped, sizeOf } from "./units.js";
+import { count, grouped, sizeOf } from "./number_words.js";
 
 /** A choice of the device of a part. */
 function deviceOf(part) {

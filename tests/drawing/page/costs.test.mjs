@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { completedCosts, memoryOf, memoryOfAll, peakOf, runOrder } from "../../../graphcut/drawing/page/memory.js";
-import { against, predicted, valueOf } from "../../../graphcut/drawing/page/predictions.js";
+import { against, predicted, valueOf } from "../../../graphcut/drawing/page/predicted.js";
 import { routeOf, slowedBy, timesOf } from "../../../graphcut/drawing/page/times.js";
 
 /* Nodes 0, 1, 2 in a chain with input `x`, and what the first writes is read by the last again:

@@ -5,7 +5,7 @@ import { closedFold, foldedLists, openedFirst, rangesAround } from "../../../gra
 import { kindOfLink, pictureOf } from "../../../graphcut/drawing/page/graph_picture.js";
 import { tail, worded } from "../../../graphcut/drawing/page/graph_words.js";
 import { layered } from "../../../graphcut/drawing/page/layered_layout.js";
-import { AROUND, completed, endsOf, groupsOf, nodesAround } from "../../../graphcut/drawing/page/node_graph.js";
+import { AROUND, completed, endsOf, groupsOf, nodesAround } from "../../../graphcut/drawing/page/nodes_around.js";
 
 /** A graph whose nodes are [reads, writes], by the names of tensors. */
 function graphOf(nodes, { inputs = [], outputs = [], ...more } = {}) {

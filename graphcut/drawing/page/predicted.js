@@ -2,7 +2,7 @@
 
 import { memoryOfAll } from "./memory.js";
 import { timesOf } from "./times.js";
-import { againstMean, duration, flop, signed, size, sumOf, three } from "./units.js";
+import { againstMean, duration, flop, signed, size, sumOf, three } from "./number_words.js";
 
 /** What `costsOf` found, with what the planner predicts for the parts on the devices `on`; times are left out if they are not known. */
 export function predicted(costs, found, on) {
