@@ -17,6 +17,7 @@ from ..core.atomic_files import Content, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
 from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
+from ..core.product import Product
 from ..core.units import count, size
 from ..loading.model import Model, load
 from ..surgery.model_files import files_of
@@ -42,8 +43,8 @@ class _Converted:
     figures: Figures | None
 
 
-@dataclass(kw_only=True)
-class Automation:
+@dataclass(kw_only=True, repr=False)
+class Automation(Product):
     """What is to be made of a model."""
 
     model: Model  #: the given model.

@@ -10,6 +10,7 @@ import msgspec
 from ..core.digests import file_digest
 from ..core.errors import RecordError
 from ..core.manifest import MANIFEST, read_record
+from ..core.product import Product
 from .accuracy import Figures
 
 RECORD: Final = "auto.json"
@@ -37,7 +38,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     verdict: str  #: `chosen`, or why it was not.
 
 
-class AutoRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AutoRecord(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of `auto.json`."""
 
     format: Literal["graphcut.auto/1"] = "graphcut.auto/1"  #: `graphcut.auto/1`.
