@@ -21,12 +21,17 @@ from typer.testing import CliRunner
 import graphcut
 import graphcut.cli
 from graphcut.automating.record import AutoRecord
+from graphcut.benchmarking.comparison import BenchmarkRecord
 from graphcut.cli.application import app as command
 from graphcut.core.manifest import Manifest
 from graphcut.costs.cluster import SimulatedCluster
-from graphcut.drawing import json_records
+from graphcut.drawing.changes.record import Changes
+from graphcut.drawing.json_records import AnalysisRecord, CascadeRecord, SimulationRecord
+from graphcut.drawing.run_records import GenerationRecord
+from graphcut.drawing.verification_records import RECORDS
 from graphcut.planning.plan_files import PlanFile
 from graphcut.sharding.axes.rules import RULES
+from graphcut.surgery.sharding_record import ShardingRecord
 
 if TYPE_CHECKING:
     from sphinx.addnodes import pending_xref
@@ -34,6 +39,17 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 COLUMNS = 100
+DOCUMENTS = (
+    AnalysisRecord,
+    CascadeRecord,
+    *RECORDS.values(),
+    Changes,
+    SimulationRecord,
+    ShardingRecord,
+    BenchmarkRecord,
+    GenerationRecord,
+)
+"""What `--json` prints, each with its name under `format`."""
 
 
 def schema_types() -> dict[str, type]:
@@ -44,7 +60,7 @@ def schema_types() -> dict[str, type]:
         "graphcut.auto/1": AutoRecord,
         "cluster.toml": SimulatedCluster,
     }
-    return {**files, **json_records.schema_types()}
+    return files | {str(record.__struct_config__.tag): record for record in DOCUMENTS}
 
 
 def file_name(form: str) -> str:

@@ -47,6 +47,12 @@ class WayResult:
     error: str = ""  #: why it could not run; empty if it ran.
 
 
+class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="format", tag="graphcut.benchmark/1"):
+    """The results of the ways to run a model."""
+
+    ways: tuple[WayResult, ...]  #: one result for each way.
+
+
 def bench(
     cascade: Cascade,
     feed: Mapping[str, Any],

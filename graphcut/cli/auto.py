@@ -112,7 +112,7 @@ def auto(
     Each step is made by the library that is kept for it, and what it costs in accuracy is measured. If a limit of
     accuracy is not met, nothing is written, with exit code 1. auto.json in the folder says what was done.
     """
-    from ..drawing.terminal.automation import draw_automation
+    from .result_tables import draw_automation
 
     if replay is not None:
         own = ["--output", str(output), *["--force"] * force, *["--keep"] * keep, *["--json"] * as_json]

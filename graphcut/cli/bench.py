@@ -34,7 +34,7 @@ def bench(
 ) -> None:
     """Compare the model and its parts: time, memory, outputs."""
     from .. import bench
-    from ..drawing.terminal.runs import draw_benchmark
+    from .result_tables import draw_benchmark
 
     cascade = open_(cascade_path)
     if unknown := next((name for name in way or () if name not in WAYS), None):
@@ -55,7 +55,7 @@ def bench(
     if others > _QUIET_CORES:
         complain(f"other programs kept {others:.1f} cores busy: compare the processor column, not times and ratios")
     if as_json:
-        from ..drawing.run_records import BenchmarkRecord
+        from ..benchmarking.comparison import BenchmarkRecord
 
         print_json(BenchmarkRecord(results))
     else:

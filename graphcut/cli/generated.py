@@ -79,12 +79,13 @@ class Output:
     ) -> str:
         """The record of all sequences, as a line of JSON."""
         from ..drawing.json_records import dumps
-        from ..drawing.run_records import SequenceRecord, generation_record
+        from ..drawing.run_records import GenerationRecord, SequenceRecord, run_records
 
         texts = self.texts if self.is_text else [None] * len(self.prompts)
         rows = zip(self.prompts, self.tokens, texts, strict=True)
         found = [SequenceRecord(*r, ends[i], str(errors[i]) if i in errors else None) for i, r in enumerate(rows)]
-        record = generation_record(cascade, generation.log, generation.workers, found, reused, self.rates)
+        ran = run_records(cascade, generation.log, generation.workers)
+        record = GenerationRecord(tuple(found), *self.rates, reused, *ran)
         return f"{dumps(record, indent=0)}\n"
 
     @property

@@ -150,7 +150,8 @@ def _on_workers(
         pipeline.log.notify, pipeline.log.is_tracing = workers_notes(), options.trace is not None
         yield pipeline.map(feeds, on_error=feeds.on_error)
     log, workers = pipeline.log, pipeline.workers
-    print_(lambda console: draw_run_log(log, parts, workers, console, are_pieces=pipeline.is_divided), stderr=True)
+    noun = "piece" if pipeline.is_divided else "input"
+    print_(lambda console: draw_run_log(log, parts, workers, console, noun=noun), stderr=True)
     if options.trace is not None:
         put_trace(pipeline.log, scheduled_parts(feeds.cascade, {}), workers, options.trace)
 

@@ -136,8 +136,8 @@ def _shard(
 ) -> None:
     """Write one ordinary model, in which every layer that can be divided stands once for each rank."""
     from .. import shard as sharded
-    from ..drawing.json_records import sharding_record
     from ..surgery.sharding import describe
+    from ..surgery.sharding_record import sharding_record
 
     allowed = {"model", "--one-file", "--ranks", "--sum", "--output", "--weights", "--dim", "--force", "--json"}
     allowed |= {"--quiet", "--no-color", "--debug"}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import get_args
 
 from ..core.errors import CascadeError
-from ..core.graph import Graph
+from ..core.graph import Graph, reached
 from ..core.manifest import Cascade, Part
 from ..costs.device import Counted
 from ..loading.model import Model
@@ -99,12 +99,11 @@ def own_nodes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
 def _own_nodes(graph: Graph, part: Part) -> tuple[int, ...]:
     """All nodes between the part's inputs and its outputs, found backwards from the outputs."""
     inputs, replicas = {*part.reads, *part.derived}, set(part.replicas)
-    found: set[int] = set()
-    pending = [part.derived.get(name, name) for name in part.writes]
-    while pending:
-        name = pending.pop()
-        node = graph.producer.get(name)
-        if node is not None and node not in found and name not in inputs and not graph.nodes[node].is_constant:
-            found.add(node)
-            pending.extend(graph.nodes[node].reads)
+
+    def writers(names: Iterable[str]) -> Iterable[int]:
+        found = (graph.producer[name] for name in names if name in graph.producer and name not in inputs)
+        return (node for node in found if not graph.nodes[node].is_constant)
+
+    ends = writers(part.derived.get(name, name) for name in part.writes)
+    found = reached(ends, lambda node: writers(graph.nodes[node].reads))
     return tuple(sorted(node for node in found if graph.nodes[node].name not in replicas))

@@ -1,15 +1,15 @@
 """What the page needs to cut a model anywhere as `--at-nodes` does; its script has the same rules (see `parts_at`)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..core.tensors import TensorBytes
 from ..loading.model import Model
 from ..planning.by_goal.cut_at_nodes import price
-from .scene import PageData
+from .scene import NodeRows, PageData
 
 
-def cut_model_of(model: Model, order: Sequence[int], sizes: TensorBytes, dims: Mapping[str, int]) -> PageData | None:
-    """The dataflow of a model, whose nodes are named by their indices among its flowing nodes, in its order.
+def cut_model_of(model: Model, rows: NodeRows, sizes: TensorBytes, dims: Mapping[str, int]) -> PageData | None:
+    """The dataflow of a model with these nodes in its parts; nodes are named by their indices among its flowing nodes.
 
     None if an output is a constant: which part writes it is not a matter of the flow.
     """
@@ -26,7 +26,7 @@ def cut_model_of(model: Model, order: Sequence[int], sizes: TensorBytes, dims: M
                 users.setdefault(name, []).append(i)
     return {
         # The nodes in the order of the cut profile, and those that write an output of the model.
-        "order": tuple(index[node] for node in order),
+        "order": tuple(index[node] for row in rows for node in row),
         "ends": tuple({writer[name]: None for name in graph.writes}),
         # Tensors that a node writes and a node reads: these nodes, the size, whether that is known (otherwise it is a
         # lower bound), and what a minimum cut pays.

@@ -4,16 +4,17 @@ A tensor with many readers does not get an edge to each, since long edges make l
 between parts, a bus branches at a small dot; inside a part, the name of the tensor is beside each reader.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ..core.errors import UsageError
 from ..core.graph import Graph
 from ..core.manifest import Cascade
-from ..core.units import count, size
+from ..core.units import count
 from ..loading.model import load
+from .device_groups import grouped
 from .scene import Bus, Card, Scene
-from .sentences import need_text, size_text
+from .sentences import need_text, of_budget, size_text
 from .svg.primitives import plain
 from .svg.style import LIGHT
 
@@ -35,30 +36,21 @@ def dot_of(scene: Scene) -> str:
     Blue edges are sequential, dashed orange ones residual.
     """
     lines = [f"digraph {_quoted(scene.title)} {{", "  rankdir=LR", _DEFAULTS, f"  label={_quoted(scene.sentence)}"]
-    lines += _clusters(scene.cards)
+    boxes = ((card.device, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards))
+    lines += grouped(boxes, _cluster, "  }")
     for index, bus in enumerate(scene.buses):
         lines += _bus(index, bus)
     return "\n".join([*lines, "}\n"])
 
 
-def _clusters(cards: Sequence[Card]) -> Iterator[str]:
-    devices = dict.fromkeys(card.device for card in cards)
-    for number, device in enumerate(devices):
-        own = [f"p{index} [{_card(card)}]" for index, card in enumerate(cards) if card.device == device]
-        if device:
-            yield f"  subgraph cluster_{number} {{"
-            yield f"    label={_quoted(device)}"
-            yield from (f"    {line}" for line in own)
-            yield "  }"
-        else:
-            yield from (f"  {line}" for line in own)
+def _cluster(number: int, device: str) -> str:
+    return f"  subgraph cluster_{number} {{\n    label={_quoted(device)}"
 
 
 def _card(card: Card) -> str:
-    budget = "" if card.budget_bytes is None else f" of {size(card.budget_bytes, like=card.budget_bytes)}"
-    lines = (card.name, card.content, f"{card.measure} {need_text(card)}{budget}", count(card.nodes, "node"))
+    need = f"{card.measure} {need_text(card)}{of_budget(card.budget_bytes)}"
     over = f' color="{LIGHT["over"]}"' if card.is_over else ""
-    return f"label={_quoted(*(line for line in lines if line))}{over}"
+    return f"label={_quoted(card.name, card.content, need, count(card.nodes, 'node'))}{over}"
 
 
 def _bus(index: int, bus: Bus) -> Iterator[str]:

@@ -1,18 +1,14 @@
 """The graph that the page draws around a cut, a tensor, a node or a part."""
 
-from collections.abc import Mapping, Sequence
-
 from msgspec import to_builtins
 
 from ..core.tensors import TensorBytes
 from ..loading.model import Model
 from ..loading.node_graph import node_graph
-from .scene import ModulePath, PageData
+from .scene import Modules, NodeRows, PageData
 
 
-def drawn_graph(
-    model: Model, rows: Sequence[Sequence[int]], sizes: TensorBytes, modules: Mapping[int, ModulePath]
-) -> PageData:
+def drawn_graph(model: Model, rows: NodeRows, sizes: TensorBytes, modules: Modules) -> PageData:
     """The record of the `NodeGraph` of a model without what the profile has, its nodes part by part.
 
     `modules` in it are those of all nodes, and `module` has the index of each node's module there.

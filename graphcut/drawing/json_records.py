@@ -1,13 +1,8 @@
 """The documents that `--json` prints: msgspec records, each with a versioned name under `format`.
 
-`schema_types` lists them, and `msgspec.json.schema` makes the JSON schema of each. A key has the name of the attribute
-that it comes from. Infinite numbers are null, since JSON has no infinity. The keys of dependency maps are indices of
-parts or of segments.
+`msgspec.json.schema` makes the JSON schema of each. A key has the name of the attribute that it comes from. Infinite
+numbers are null, since JSON has no infinity. The keys of dependency maps are indices of parts or of segments.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +12,6 @@ from ..core.tensors import Tensor
 from ..core.wiring import DependencyMap
 from ..sharding.axes.classes import axis_classes
 from ..simulating.results import SimulationResult
-from .changes.record import Changes
-
-if TYPE_CHECKING:  # it loads ONNX Runtime
-    from ..surgery.sharding import Sharding
 
 
 def dumps(record: object, *, indent: int = 2) -> str:
@@ -33,16 +24,6 @@ def _in_ascii(line: str) -> str:
     units = line.encode("utf-16-be")
     numbers = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
     return "".join(chr(n) if n < 0x7F else f"\\u{n:04x}" for n in numbers)
-
-
-def schema_types() -> dict[str, type[msgspec.Struct]]:
-    """The type of each document, by the name under its key `format`."""
-    from .run_records import BenchmarkRecord, GenerationRecord  # they load ONNX Runtime
-    from .verification_records import RECORDS
-
-    types: list[type[msgspec.Struct]] = [AnalysisRecord, CascadeRecord, *RECORDS.values()]
-    types += [Changes, SimulationRecord, ShardingRecord, BenchmarkRecord, GenerationRecord]
-    return {str(record.__struct_config__.tag): record for record in types}
 
 
 class SegmentRecord(msgspec.Struct, frozen=True):
@@ -140,41 +121,6 @@ def cascade_record(cascade: Cascade, would_write: dict[str, int] | None = None) 
     """The document of a cascade."""
     maps = {name: getattr(cascade.wiring, name) for name in ("sequential", "residual")}
     return CascadeRecord(cascade=str(cascade.path), manifest=cascade.manifest, would_write=would_write, **maps)
-
-
-class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.sharding/1"):
-    """A sharded model."""
-
-    path: str  #: the .onnx file.
-    mode: str  #: `exact` or `sum`.
-    shares: tuple[int, ...]  #: the share of each rank.
-    units: tuple[tuple[int, ...], ...]  #: for each class of axes the units that each rank has.
-    weights: tuple[tuple[str, ...], ...]  #: for each class the weights that are divided in it.
-    not_divided: dict[str, str]  #: the nodes that multiply by a weight and are not divided, each with the reason.
-    rank_bytes: tuple[int, ...]  #: bytes of weights that each rank has for itself.
-    replicated_bytes: int  #: bytes of weights that are not divided.
-    product_bytes: int  #: bytes of the weights of nodes that multiply by weights.
-    divided_product_bytes: int  #: how many of these are divided.
-    exchanges: dict[str, int]  #: for each mode how many tensors are put together from pieces in a run.
-    received_bytes: dict[str, int]  #: for each mode the bytes that a rank receives in a run, on average.
-
-
-def sharding_record(sharding: Sharding) -> ShardingRecord:
-    """The document of a sharded model."""
-    division = sharding.division
-    whole = {node: why.reason for node, why in division.alone.items() if node not in division.class_of}
-    sizes = ("rank_bytes", "replicated_bytes", "product_bytes", "divided_product_bytes")
-    return ShardingRecord(
-        path=str(sharding.path),
-        mode=division.mode,
-        shares=division.shares,
-        units=tuple(divided.units for divided in division.classes),
-        weights=tuple(divided.axes.weights for divided in division.classes),
-        not_divided={division.model.graph.nodes[node].name: reason for node, reason in whole.items()},
-        exchanges={one.mode: len(one.joins) for one in sharding.modes},
-        received_bytes={one.mode: one.received_bytes[0] for one in sharding.modes},
-        **{name: getattr(sharding, name) for name in sizes},
-    )
 
 
 class SimulationRecord(SimulationResult, frozen=True, kw_only=True, tag_field="format", tag="graphcut.simulated/1"):

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
-from .scene import ModulePath
+from .scene import ModulePath, Modules, NodeRows
 
 _NUMBERED: Final = re.compile(r"(.+?)(_\._|\.|_)([0-9]{1,6})")  #: longer numbers are hashes.
 _MAX_STEPS: Final = 16  #: of a module's path; deeper modules are not shown.
@@ -88,9 +88,7 @@ def _numbered(word: str) -> tuple[str, str, str]:
     return (word, "", "") if match is None else (match[1], match[2], match[3])
 
 
-def _numbering(
-    paths: Mapping[int, ModulePath], blocks: Sequence[Sequence[int]], name: str
-) -> tuple[_Kind, Sequence[Sequence[int]]] | None:
+def _numbering(paths: Modules, blocks: NodeRows, name: str) -> tuple[_Kind, Sequence[Sequence[int]]] | None:
     """The numbered modules that the blocks are, and for each block the numbers that it holds, ascending.
 
     They hold most of the blocks' nodes, and their numbers ascend from block to block. Without such modules the blocks
@@ -116,7 +114,7 @@ def _numbering(
     return (max(around, key=len, default=()), name), [[index] for index in range(len(blocks))]
 
 
-def _numbers_of_blocks(nodes: Mapping[int, Counter[int]], blocks: Sequence[Sequence[int]]) -> list[list[int]] | None:
+def _numbers_of_blocks(nodes: Mapping[int, Counter[int]], blocks: NodeRows) -> list[list[int]] | None:
     """For each block the numbers of its modules, by how many `nodes` of a number it has; None if these are others.
 
     A number belongs to the block with most of its nodes. Blocks are equal, so they have equally many numbers.

@@ -8,9 +8,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ..core.units import count, size
-from .scene import Bus, Card, Scene, bus_of
-from .sentences import need_text, size_text
+from ..core.units import count
+from .device_groups import grouped
+from .scene import Bus, Card, Scene, buses_of
+from .sentences import need_text, of_budget, size_text
 from .svg.primitives import plain
 from .svg.style import LIGHT
 
@@ -40,33 +41,21 @@ def _flowchart(scene: Scene, fold: int) -> tuple[str, int]:
     """The flowchart with `fold` parts in a box, and its number of edges."""
     lines = ["flowchart LR"]
     boxes = [scene.cards[i : i + fold] for i in range(0, len(scene.cards), fold)]
-    lines += _devices(boxes)
+    lines += grouped(((_device(box), f'p{i}["{_label(box)}"]') for i, box in enumerate(boxes)), _subgraph, "  end")
     if fold > 1:
         lines.append(f'  note["{_text(f"each box is {fold} parts; tensors inside a box are not drawn")}"]')
-    edges = 0
-    styled: dict[bool, list[int]] = {False: [], True: []}
-    for index, bus in enumerate(_folded(scene, fold)):
-        drawn = list(_bus(index, bus))
-        lines += [line for line, _ in drawn]
-        own = sum(is_edge for _, is_edge in drawn)
-        styled[bus.is_residual] += range(edges, edges + own)
-        edges += own
-    for is_residual, indices in styled.items():
-        if indices:
-            lines.append(f"  linkStyle {','.join(map(str, indices))} {_STYLES[is_residual]}")
-    return "\n".join([*lines, ""]), edges
+    edges: list[bool] = []  # whether each is residual
+    for index, bus in enumerate(buses_of(scene.tensors, fold)):
+        lines += _bus(index, bus)
+        edges += [bus.is_residual] * (len(bus.readers) + (len(bus.readers) > 1))
+    for is_residual, style in _STYLES.items():
+        if indices := [str(i) for i, kind in enumerate(edges) if kind == is_residual]:
+            lines.append(f"  linkStyle {','.join(indices)} {style}")
+    return "\n".join([*lines, ""]), len(edges)
 
 
-def _devices(boxes: Sequence[Sequence[Card]]) -> Iterator[str]:
-    devices = dict.fromkeys(_device(box) for box in boxes)
-    for number, device in enumerate(devices):
-        own = [f'p{index}["{_label(box)}"]' for index, box in enumerate(boxes) if _device(box) == device]
-        if device:
-            yield f'  subgraph d{number}["{_name(device)}"]'
-            yield from (f"    {line}" for line in own)
-            yield "  end"
-        else:
-            yield from (f"  {line}" for line in own)
+def _subgraph(number: int, device: str) -> str:
+    return f'  subgraph d{number}["{_name(device)}"]'
 
 
 def _device(box: Sequence[Card]) -> str:
@@ -82,35 +71,21 @@ def _label(box: Sequence[Card]) -> str:
     largest = max(box, key=lambda card: (card.need_bytes, not card.need_exact))
     most = f"{largest.measure} {'' if len(box) == 1 else 'at most ' if largest.need_exact else ''}{need_text(largest)}"
     budgets = {card.budget_bytes for card in box}
-    budget = budgets.pop() if len(budgets) == 1 else None
-    of = f" of {size(budget, like=budget)}" if budget is not None else ""
+    of = of_budget(budgets.pop()) if len(budgets) == 1 else ""
     over = ", over" if any(card.is_over for card in box) else ""
     return "<br/>".join((name, *content, _text(f"{most}{of}{over}")))
 
 
-def _folded(scene: Scene, fold: int) -> Iterator[Bus]:
-    """The buses between boxes of `fold` parts; those with the same source and readers are one."""
-    found: dict[tuple[int, tuple[int, ...]], list[Bus]] = {}
-    for bus in scene.buses:
-        source = bus.source // fold
-        readers = tuple(sorted({reader // fold for reader in bus.readers} - {source}))
-        if readers:
-            found.setdefault((source, readers), []).append(bus)
-    for (source, readers), own in found.items():
-        yield bus_of(source, readers, own, (tensor for bus in own for tensor in bus.tensors))
-
-
-def _bus(index: int, bus: Bus) -> Iterator[tuple[str, bool]]:
-    """Its lines, and whether each is an edge."""
+def _bus(index: int, bus: Bus) -> Iterator[str]:
+    """Its lines: an edge, or a box with an edge to it and one to each reader."""
     text = _text(f"{size_text(bus, least='at least ')}, {count(len(bus.tensors), 'tensor')}")
     arrow, plain = ("-.->", "-.-") if bus.is_residual else ("-->", "---")
     if len(bus.readers) == 1:
-        yield f'  p{bus.source} {arrow}|"{text}"| p{bus.readers[0]}', True
+        yield f'  p{bus.source} {arrow}|"{text}"| p{bus.readers[0]}'
         return
-    yield f'  b{index}(["{text}"])', False
-    yield f"  p{bus.source} {plain} b{index}", True
-    for reader in bus.readers:
-        yield f"  b{index} {arrow} p{reader}", True
+    yield f'  b{index}(["{text}"])'
+    yield f"  p{bus.source} {plain} b{index}"
+    yield from (f"  b{index} {arrow} p{reader}" for reader in bus.readers)
 
 
 def _name(text: str) -> str:

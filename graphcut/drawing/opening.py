@@ -18,7 +18,7 @@ from ..planning.plan_files import read_plan, replay
 from .dot import dot_of
 from .html import html_of
 from .mermaid import mermaid_of
-from .path_kinds import kind_of
+from .path_kinds import Kind, kind_of
 from .scene import Scene
 from .scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from .svg.document import svg_of
@@ -32,9 +32,7 @@ _Renderers = dict[OutputFormat, Callable[[Scene], str]]
 _RENDERERS: Final[_Renderers] = {"html": html_of, "svg": svg_of, "dot": dot_of, "mermaid": mermaid_of}
 
 
-def kind_at(
-    path: Path, hint: str = "name a model, a plan, or the folder of a cascade"
-) -> Literal["model", "plan", "cascade"]:
+def kind_at(path: Path, hint: str = "name a model, a plan, or the folder of a cascade") -> Kind:
     """What is at `path`.
 
     Raises:
@@ -166,8 +164,7 @@ def _model_of_plan(path: Path, named: Path | None) -> Model:
     recorded = Path(os.path.normpath(path.parent.resolve() / record.model))
     found = [place for place in (recorded, path.parent / recorded.name, Path(recorded.name)) if place.is_file()]
     for candidate in found:
-        model = load(candidate)
-        if model.digest == record.graph:
+        if (model := load(candidate)).digest == record.graph:
             return model
     problem = f"the model of {path} is not at {recorded}"
     if found:

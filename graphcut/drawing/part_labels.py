@@ -2,14 +2,13 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby, takewhile
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import groupby
 from typing import Final, TypeVar
 
 from ..core.graph import Graph
-from .scene import ModulePath
+from .scene import ModulePath, Modules, NodeRows
 
 _WELL_KNOWN: Final = (
     (re.compile(r"(tok|word|token)?_?embed(_tokens|ding|dings|der)?s?|wte"), "embedding"),
@@ -22,14 +21,16 @@ _MAJOR: Final = 0.2  #: a module with a larger share of all nodes is described b
 ModuleUse = tuple[ModulePath, int]  #: a node's module, and the bytes of the weights that it is the first to read.
 _Key = TypeVar("_Key")
 _Kind = tuple[tuple[str, ...], str]  #: the name of modules of one kind, after those of the modules around it.
+_Use = tuple[_Kind, int | None]  #: the kind of a module, and its number.
+_Size = tuple[int, int]  #: a number of nodes, and the bytes of their weights.
 
 
-def part_labels(graph: Graph, rows: Sequence[Sequence[int]], modules: Mapping[int, ModulePath]) -> tuple[str, ...]:
+def part_labels(graph: Graph, rows: NodeRows, modules: Modules) -> tuple[str, ...]:
     """For each part, given by its nodes, its description by their `layer_modules`; empty if nothing is known."""
     return labels([list(_module_uses(graph, row, modules)) for row in rows])
 
 
-def _module_uses(graph: Graph, row: Sequence[int], modules: Mapping[int, ModulePath]) -> Iterable[ModuleUse]:
+def _module_uses(graph: Graph, row: Sequence[int], modules: Modules) -> Iterable[ModuleUse]:
     seen: set[str] = set()
     for i in row:
         node = graph.nodes[i]
@@ -39,114 +40,103 @@ def _module_uses(graph: Graph, row: Sequence[int], modules: Mapping[int, ModuleP
 
 def labels(rows: Sequence[Sequence[ModuleUse]]) -> tuple[str, ...]:
     """For each row of nodes its description; empty if nothing is known."""
-    labeler = _Labeler(rows)
-    return tuple(map(labeler.label, range(len(rows))))
+    modules = [_summed((module, 1, weight_bytes) for module, weight_bytes in row) for row in rows]
+    opened = _opened(modules)
+    uses = {module: _use(module, opened) for row in modules for module in row}
+    known = [_summed((use, *size) for module, size in row.items() if (use := uses[module])) for row in modules]
+    names, holders = _names(dict.fromkeys(kind for row in known for kind, _ in row)), _holders(known)
+    return tuple(_label(index, row, names, holders) for index, row in enumerate(known))
 
 
-@dataclass(frozen=True)
-class _Labeler:
-    rows: Sequence[Sequence[ModuleUse]]
-
-    @cached_property
-    def _paths(self) -> Collection[ModulePath]:
-        return dict.fromkeys(module for row in self.rows for module, _ in row)
-
-    @cached_property
-    def _opened(self) -> frozenset[tuple[str, ...]]:
-        """The modules that are described by what they contain.
-
-        These are major modules that contain numbered ones, and modules without numbered ones that several rows share.
-        """
-        numbered = {outer for path in self._paths for outer in _outer_modules(path)}
-        rows_of: dict[tuple[str, ...], set[int]] = defaultdict(set)
-        nodes = Counter[tuple[str, ...]]()
-        for i, row in enumerate(self.rows):
-            for module, times in Counter(module for module, _ in row).items():
-                names = tuple(name for name, _ in module)
-                for depth in range(1, len(names) + 1):
-                    nodes[names[:depth]] += times
-                    if depth < len(names):
-                        rows_of[names[:depth]].add(i)
-        major = {names for names in numbered if nodes[names] >= _MAJOR * sum(map(len, self.rows))}
-        return frozenset(major | {names for names, rows in rows_of.items() if len(rows) > 1 and names not in numbered})
-
-    @cached_property
-    def _kinds(self) -> Mapping[ModulePath, tuple[_Kind, int | None] | None]:
-        """For each module its kind and its number; None if nothing is known."""
-        return {path: self._kind(path) for path in self._paths}
-
-    def _kind(self, path: ModulePath) -> tuple[_Kind, int | None] | None:
-        names = tuple(name for name, _ in path)
-        for depth, (name, number) in enumerate(path):
-            if number is not None or names[: depth + 1] not in self._opened:
-                return (names[:depth], name), number
-        return None
-
-    @cached_property
-    def _names(self) -> Mapping[_Kind, str]:
-        """The name of each kind; where several kinds have the same name, after that of the module around it."""
-        same_name: dict[str, list[_Kind]] = defaultdict(list)
-        for kind in dict.fromkeys(found[0] for found in self._kinds.values() if found is not None):
-            same_name[kind[1]].append(kind)
-        found = {}
-        for name, kinds in same_name.items():
-            common = _common_steps([outer for outer, _ in kinds])
-            for outer, _ in kinds:
-                more = f"{outer[common]} " if len(outer) > common else ""
-                found[outer, name] = f"{more}{_well_known(name)}"
-        return found
-
-    @cached_property
-    def _holders(self) -> Mapping[tuple[_Kind, int], Sequence[int]]:
-        """For each numbered module the rows that hold more than a minor share of its nodes or of its weights."""
-        sizes: dict[tuple[_Kind, int], dict[int, list[int]]] = defaultdict(dict)
-        for index, row in enumerate(self.rows):
-            for module, weight_bytes in row:
-                kind, number = self._kinds[module] or (None, None)
-                if kind is not None and number is not None:
-                    _add(sizes[kind, number].setdefault(index, [0, 0]), weight_bytes)
-        shares = {module: _shares(rows) for module, rows in sizes.items()}
-        return {module: [row for row, share in found.items() if share >= _MINOR] for module, found in shares.items()}
-
-    def label(self, row: int) -> str:
-        """The description of a row."""
-        sizes: dict[_Kind, list[int]] = {}
-        numbers: dict[_Kind, set[int]] = defaultdict(set)
-        for module, weight_bytes in self.rows[row]:
-            kind, number = self._kinds[module] or (None, None)
-            if kind is not None:
-                _add(sizes.setdefault(kind, [0, 0]), weight_bytes)
-                numbers[kind].update([] if number is None else [number])
-        kinds = _important(sizes)
-        major = {kind: [n for n in sorted(numbers[kind]) if row in self._holders[kind, n]] for kind in kinds}
-        shown = [kind for kind in kinds if major[kind] or not numbers[kind]] or kinds
-        rows = (
-            [(n, self._piece(row, self._holders[kind, n])) for n in major[kind] or sorted(numbers[kind])]
-            for kind in shown
-        )
-        return ", ".join(_phrase(self._names[kind], pieces) for kind, pieces in zip(shown, rows, strict=True))
-
-    def _piece(self, row: int, holders: Sequence[int]) -> str:
-        """Which piece of a module a row has, of which others hold more than a minor share; empty for all of it."""
-        others = [other for other in holders if other != row]
-        if not others:
-            return ""
-        return "start" if row < others[0] else "end" if row > others[-1] else "middle"
+def _summed(uses: Iterable[tuple[_Key, int, int]]) -> dict[_Key, _Size]:
+    """For each entry its number of nodes and the bytes of their weights."""
+    found: dict[_Key, _Size] = {}
+    for key, nodes, weight_bytes in uses:
+        nodes_before, bytes_before = found.get(key, (0, 0))
+        found[key] = nodes_before + nodes, bytes_before + weight_bytes
+    return found
 
 
-def _add(size: list[int], weight_bytes: int) -> None:
-    """Count one more node, and its weights."""
-    size[0] += 1
-    size[1] += weight_bytes
+def _opened(rows: Sequence[Mapping[ModulePath, _Size]]) -> AbstractSet[tuple[str, ...]]:
+    """The modules that are described by what they contain.
+
+    These are major modules that contain numbered ones, and modules without numbered ones that several rows share.
+    """
+    numbered = {outer for row in rows for path in row for outer in _outer_modules(path)}
+    rows_of: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    sizes = Counter[tuple[str, ...]]()
+    for i, row in enumerate(rows):
+        for module, (nodes, _) in row.items():
+            names = tuple(name for name, _ in module)
+            for depth in range(1, len(names) + 1):
+                sizes[names[:depth]] += nodes
+                if depth < len(names):
+                    rows_of[names[:depth]].add(i)
+    every = sum(nodes for row in rows for nodes, _ in row.values())
+    major = {names for names in numbered if sizes[names] >= _MAJOR * every}
+    return major | {names for names, found in rows_of.items() if len(found) > 1 and names not in numbered}
 
 
-def _shares(sizes: Mapping[_Key, Sequence[int]]) -> dict[_Key, float]:
+def _use(path: ModulePath, opened: AbstractSet[tuple[str, ...]]) -> _Use | None:
+    """The kind of a module and its number; None if nothing is known."""
+    names = tuple(name for name, _ in path)
+    for depth, (name, number) in enumerate(path):
+        if number is not None or names[: depth + 1] not in opened:
+            return (names[:depth], name), number
+    return None
+
+
+def _names(kinds: Iterable[_Kind]) -> dict[_Kind, str]:
+    """The name of each kind; where several kinds have the same name, after that of the module around it."""
+    same_name: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for outer, name in kinds:
+        same_name[name].append(outer)
+    found = {}
+    for name, outers in same_name.items():
+        steps = enumerate(zip(*outers, strict=False))
+        common = next((i for i, alike in steps if len({*alike}) > 1), min(map(len, outers)))
+        for outer in outers:
+            more = f"{outer[common]} " if len(outer) > common else ""
+            found[outer, name] = f"{more}{_well_known(name)}"
+    return found
+
+
+def _holders(rows: Sequence[Mapping[_Use, _Size]]) -> dict[_Use, Sequence[int]]:
+    """For each module the rows that hold more than a minor share of its nodes or of its weights."""
+    sizes: dict[_Use, dict[int, _Size]] = defaultdict(dict)
+    for index, row in enumerate(rows):
+        for use, size in row.items():
+            sizes[use][index] = size
+    return {use: [row for row, share in _shares(found).items() if share >= _MINOR] for use, found in sizes.items()}
+
+
+def _label(
+    index: int, row: Mapping[_Use, _Size], names: Mapping[_Kind, str], holders: Mapping[_Use, Sequence[int]]
+) -> str:
+    """The description of a row."""
+    kinds = _important(_summed((kind, *size) for (kind, _), size in row.items()))
+    numbers = {kind: sorted(n for other, n in row if other == kind and n is not None) for kind in kinds}
+    major = {kind: [n for n in numbers[kind] if index in holders[kind, n]] for kind in kinds}
+    shown = [kind for kind in kinds if major[kind] or not numbers[kind]] or kinds
+    pieces = {kind: [(n, _piece(index, holders[kind, n])) for n in major[kind] or numbers[kind]] for kind in shown}
+    return ", ".join(_phrase(names[kind], found) for kind, found in pieces.items())
+
+
+def _piece(row: int, holders: Sequence[int]) -> str:
+    """Which piece of a module a row has, of which others hold more than a minor share; empty for all of it."""
+    others = [other for other in holders if other != row]
+    if not others:
+        return ""
+    return "start" if row < others[0] else "end" if row > others[-1] else "middle"
+
+
+def _shares(sizes: Mapping[_Key, _Size]) -> dict[_Key, float]:
     """For each entry its share of the nodes or of the weights, whichever is larger."""
     nodes, weights = (max(1, sum(size[i] for size in sizes.values())) for i in (0, 1))
     return {key: max(size[0] / nodes, size[1] / weights) for key, size in sizes.items()}
 
 
-def _important(sizes: Mapping[_Kind, Sequence[int]]) -> Iterable[_Kind]:
+def _important(sizes: Mapping[_Kind, _Size]) -> Sequence[_Kind]:
     """The kinds that make up a part, in their order; well-known ones however small they are."""
     shares = _shares(sizes)
     ranked = sorted(shares, key=lambda kind: -shares[kind])[:_MAX_KINDS]
@@ -167,27 +157,27 @@ def _phrase(name: str, pieces: Sequence[tuple[int, str]]) -> str:
 
 
 def _numbered(name: str, numbers: Sequence[int]) -> str:
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
-    ranges = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs[:_MAX_KINDS])
-    ranges += ", …" if len(runs) > _MAX_KINDS else ""
+    runs = ranges(numbers)
+    listed = ", ".join([*runs[:_MAX_KINDS], "…"] if len(runs) > _MAX_KINDS else runs)
     if name[-1:].isdigit() or len(name) <= _SYMBOL:
-        return f"{name}.{ranges}"
+        return f"{name}.{listed}"
     if len(numbers) == 1 and name.endswith("s") and not name.endswith("ss"):
         name = name[:-1]
     elif len(numbers) > 1 and name.endswith(("layer", "block")):
         name += "s"
-    return f"{name} {ranges}"
+    return f"{name} {listed}"
+
+
+def ranges(numbers: Sequence[int], prefix: str = "") -> list[str]:
+    """Ascending numbers as ranges: `p1-p3`, `p5` with the prefix `p`."""
+    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    return [f"{prefix}{run[0]}-{prefix}{run[-1]}" if len(run) > 1 else f"{prefix}{run[0]}" for run in runs]
 
 
 def _outer_modules(path: ModulePath) -> Iterable[tuple[str, ...]]:
     """The modules around the first numbered one."""
     depth = next((i for i, (_, number) in enumerate(path) if number is not None), 0)
     return (tuple(name for name, _ in path[: i + 1]) for i in range(depth))
-
-
-def _common_steps(paths: Sequence[tuple[str, ...]]) -> int:
-    """The number of steps that all paths start with."""
-    return sum(1 for _ in takewhile(lambda steps: len(set(steps)) == 1, zip(*paths, strict=False)))
 
 
 def _well_known(name: str) -> str:

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Literal
 
+Kind = Literal["model", "plan", "cascade"]
 
-def kind_of(path: Path) -> Literal["model", "plan", "cascade"]:
+
+def kind_of(path: Path) -> Kind:
     """A model by its name or since it is not JSON, a plan by the format in it; else it can only be a cascade."""
     if path.suffix.lower() == ".onnx":
         return "model"

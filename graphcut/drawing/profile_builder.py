@@ -1,38 +1,30 @@
 """The cut profile of a scene: bytes alive after each node, the cheap cut points, the long-lived tensors."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from ..analysis.cut_points import CutPoint, cut_points_of
+from ..analysis.cut_points import Analysis, CutPoint, cut_points_of
 from ..analysis.liveness import Liveness
 from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
 from ..core.tensors import TensorBytes
-from .scene import CutProfile, ModulePath
+from .scene import CutProfile, Modules, NodeRows
 
 _SHARES: Final = 8
 
 
-def build_profile(
-    graph: Graph,
-    rows: Sequence[Sequence[int]],
-    sizes: TensorBytes,
-    keys: Iterable[int],
-    modules: Mapping[int, ModulePath] | None = None,
-    repeat: RepeatedBlock | None = None,
-) -> CutProfile:
+def build_profile(analysis: Analysis, rows: NodeRows, sizes: TensorBytes, modules: Modules | None = None) -> CutProfile:
     """The profile of a graph; linear in its nodes and edges.
 
     `rows` are the flowing nodes of each part, in topological order; `modules` their `layer_modules`. A model that is
-    not cut has one row and needs none of these, and `repeat` is the block that it repeats.
+    not cut has one row and needs none of these.
     """
-    order = [node for row in rows for node in row]
-    liveness = Liveness(graph, order, sizes)
-    key_nodes = frozenset(keys)
+    graph = analysis.model.graph
     part = {node: index for index, row in enumerate(rows) for node in row}
-    far = _skipping(liveness, part) if len(rows) > 1 else _long_lived(liveness, repeat)
-    tensors, unknown = liveness.total(lambda _: 1), liveness.unknown_alive()
+    order, is_cut = list(part), len(rows) > 1
+    liveness = Liveness(graph, order, sizes)
+    far = _skipping(liveness, part) if is_cut else _long_lived(liveness, None if modules else analysis.repeat)
     near = [name for name in liveness.lifetimes if name not in far]
     return CutProfile(
         nodes=tuple(graph.nodes[node].name for node in order),
@@ -40,13 +32,13 @@ def build_profile(
         modules=tuple(modules[node] for node in order) if modules else (),
         alive=tuple(liveness.profile),
         near=tuple(liveness.bytes_alive(near)),
-        exact=tuple(number == 0 for number in unknown),
+        exact=tuple(number == 0 for number in liveness.unknown_alive()),
         near_exact=tuple(number == 0 for number in liveness.unknown_alive(near)),
-        tensors=tuple(tensors),
+        tensors=tuple(liveness.total(lambda _: 1)),
         weights=tuple(liveness.weights_before),
-        keys=tuple(sorted(liveness.index[node] for node in key_nodes)),
-        parts=tuple(part[node] for node in order) if len(rows) > 1 else (),
-        cut_options=cut_points_of(liveness, key_nodes),
+        keys=tuple(sorted(liveness.index[node] for node in analysis.key_nodes)),
+        parts=tuple(part.values()) if is_cut else (),
+        cut_options=cut_points_of(liveness, set(analysis.key_nodes)),
     )
 
 

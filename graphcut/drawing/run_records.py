@@ -1,18 +1,11 @@
-"""The documents that `bench --json` and `generate --json` print."""
+"""The document that `generate --json` prints."""
 
 from collections.abc import Sequence
 
 import msgspec
 
-from ..benchmarking.comparison import WayResult
 from ..core.manifest import Cascade
 from ..workers.run_log import RunLog
-
-
-class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="format", tag="graphcut.benchmark/1"):
-    """The results of the ways to run a model."""
-
-    ways: tuple[WayResult, ...]  #: one result for each way.
 
 
 class SequenceRecord(msgspec.Struct, frozen=True):
@@ -41,7 +34,7 @@ class DeathRecord(msgspec.Struct, frozen=True):
     why: str  #: why it ended.
 
 
-class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.generation/1"):
+class GenerationRecord(msgspec.Struct, frozen=True, tag_field="format", tag="graphcut.generation/1"):
     """Generated sequences; `tokens_per_s` is the rate after the first token, null if there is only one."""
 
     sequences: tuple[SequenceRecord, ...]  #: one for each prompt.
@@ -53,26 +46,10 @@ class GenerationRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="for
     deaths: tuple[DeathRecord, ...]  #: workers that ended.
 
 
-def generation_record(
-    cascade: Cascade,
-    log: RunLog,
-    workers: Sequence[str],
-    sequences: Sequence[SequenceRecord],
-    reused: int,
-    rates: tuple[float | None, float | None, float | None],
-) -> GenerationRecord:
-    """The document of sequences that are over; `rates` are in the order of its fields."""
-    first_token_s, prompt_tokens_per_s, tokens_per_s = rates
-    totals = [log.total_of(index) for index in range(len(cascade.parts))]
-    return GenerationRecord(
-        sequences=tuple(sequences),
-        first_token_s=first_token_s,
-        prompt_tokens_per_s=prompt_tokens_per_s,
-        tokens_per_s=tokens_per_s,
-        reused_tokens=reused,
-        parts=tuple(
-            PartRunRecord(part.file, total.runs, total.seconds, waited_s)
-            for part, total, waited_s in zip(cascade.parts, totals, log.waited_s, strict=True)
-        ),
-        deaths=tuple(DeathRecord(workers[worker], why) for worker, why, _ in log.deaths),
-    )
+def run_records(
+    cascade: Cascade, log: RunLog, workers: Sequence[str]
+) -> tuple[tuple[PartRunRecord, ...], tuple[DeathRecord, ...]]:
+    """What a log says of the parts, and of the workers that ended."""
+    rows = ((part.file, log.total_of(i), log.waited_s[i]) for i, part in enumerate(cascade.parts))
+    parts = tuple(PartRunRecord(file, total.runs, total.seconds, waited_s) for file, total, waited_s in rows)
+    return parts, tuple(DeathRecord(workers[worker], why) for worker, why, _ in log.deaths)

@@ -4,7 +4,7 @@ Builders make a scene, and every renderer only draws it, so the terminal, the pa
 An index of a part counts from 0 in the order the parts run.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Final, Literal
@@ -14,6 +14,8 @@ from .schedule import Schedule
 
 ModulePath = tuple[tuple[str, int | None], ...]
 """The modules around a node, outermost first, each a name and its number: `layers.3` is `("layers", 3)`."""
+NodeRows = Sequence[Sequence[int]]  #: the nodes of each part.
+Modules = Mapping[int, ModulePath]  #: the module of each node.
 PageData = Mapping[str, object]  #: what the script of the page reads, and nothing else.
 FlowKind = Literal["sequential", "residual", "exchange", "kept"]
 KINDS: Final[Mapping[FlowKind, str]] = {
@@ -158,7 +160,7 @@ class Scene:
     """Everything that a picture shows."""
 
     title: str  #: the name of the model.
-    sentence: str  #: the result in one or two sentences.
+    sentence: str = ""  #: the result in one or two sentences.
     #: pairs of a word and a short value for the header: `nodes`, `constants`, `weights`, `per run` (FLOPs), `dims`.
     facts: tuple[tuple[str, str], ...] = ()
     cards: tuple[Card, ...] = ()  #: the parts, in the order they run; empty if the model is not cut.
@@ -222,18 +224,21 @@ class Scene:
         return totals_of(tensor for tensor in self.tensors if tensor.source == part)
 
 
-def buses_of(tensors: Iterable[BoundaryTensor]) -> tuple[Bus, ...]:
-    """The tensors grouped by source and readers, in the order in which the groups first occur."""
+def buses_of(tensors: Iterable[BoundaryTensor], fold: int = 1) -> tuple[Bus, ...]:
+    """The tensors grouped by source and readers, in the order in which the groups first occur.
+
+    So many neighbouring parts as `fold` says count as one; what goes from one of these to another is left out.
+    """
     groups: dict[tuple[int, tuple[int, ...]], dict[int, BoundaryTensor]] = {}
     for i, tensor in enumerate(tensors):
-        groups.setdefault((tensor.source, tensor.readers), {})[i] = tensor
-    return tuple(bus_of(source, readers, group.values(), group) for (source, readers), group in groups.items())
+        source = tensor.source // fold
+        if readers := tuple(sorted({reader // fold for reader in tensor.readers} - {source})):
+            groups.setdefault((source, readers), {})[i] = tensor
+    return tuple(_bus(source, readers, group) for (source, readers), group in groups.items())
 
 
-def bus_of(source: int, readers: tuple[int, ...], flows: Iterable[Flow], tensors: Iterable[int]) -> Bus:
-    """A bus of the size of `flows`, which carries the boundary tensors with the indices `tensors`."""
-    own = list(flows)
-    total, kinds = totals_of(own), {flow.is_exchange for flow in own}
+def _bus(source: int, readers: tuple[int, ...], tensors: Mapping[int, BoundaryTensor]) -> Bus:
+    total, kinds = totals_of(tensors.values()), {tensor.is_exchange for tensor in tensors.values()}
     return Bus(
         source=source,
         readers=readers,

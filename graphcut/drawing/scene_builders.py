@@ -31,21 +31,16 @@ from .profile_builder import best_options, build_profile, most_balanced
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
 
 _MAX_TENSORS: Final = 3
-_PLAIN_NAMES: Final = {
-    "model",
-    "sharded",
-}  #: of files that are alone in their folders.
+_PLAIN_NAMES: Final = {"model", "sharded"}  #: of files that are alone in their folders.
 _SAME: Final = 1e-6  #: relative difference below which two times are the same.
 
 
 def scene_of_analysis(analysis: Analysis) -> Scene:
     """The scene of a model that is not cut: its cut profile and its cut points."""
-    model = analysis.sized
-    graph = model.graph
-    profile = build_profile(graph, [graph.flow], model.tensor_bytes, analysis.key_nodes, repeat=analysis.repeat)
+    model, blocks, wiring = analysis.sized, analysis.segments.blocks, analysis.segments.wiring
+    graph, sizes = model.graph, model.tensor_bytes
+    profile = build_profile(analysis, [graph.flow], sizes)
     best = most_balanced(best_options(profile))
-    segments = analysis.segments
-    blocks = segments.blocks
     return Scene(
         title=_title(model.path),
         sentence=sentences.cut_points_answer(best, len(profile.cut_options)),
@@ -60,11 +55,11 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         next_command="" if best is None else _split_command(model.path, best.node),
         details=tuple(_analysis_details(analysis)),
         model=str(model.path),
-        cut_model=cut_model_of(model, graph.flow, model.tensor_bytes, analysis.model.dims),
-        graph=lambda: drawn_graph(model, [graph.flow], model.tensor_bytes, layer_modules(graph, analysis.repeat)),
+        cut_model=cut_model_of(model, [graph.flow], sizes, analysis.model.dims),
+        graph=lambda: drawn_graph(model, [graph.flow], sizes, layer_modules(graph, analysis.repeat)),
         cut_costs=partial(cut_costs_of, analysis.model, dims=model.dims),
         segments=tuple(graph.nodes[block.nodes[0]].name for block in blocks if block.nodes),
-        segment_tensors=tuple(_boundary_tensors(blocks, segments.wiring, model.boundary_types, model.tensor_bytes)),
+        segment_tensors=_boundary_tensors(blocks, wiring, model.boundary_types, sizes),
     )
 
 
@@ -78,22 +73,15 @@ def scene_of_plan(plan: Plan, analysis: Analysis) -> Scene:
 
 def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
-    planned = _scene_of_parts(plan, analysis, [part.file for part in cascade.parts])
-    rows = zip(cascade.parts, planned.cards, plan.counted_bytes, strict=True)
-    cards = (
-        replace(
-            card,
-            nodes=part.nodes,
-            need_bytes=file_bytes(cascade, part) + counted,
-            measure="weights and graph" if card.measure == "weights" else card.measure,
-        )
-        for part, card, counted in rows
-    )
+    planned, cards = _scene_of_parts(plan, analysis, [part.file for part in cascade.parts]), []
+    for part, card, counted in zip(cascade.parts, planned.cards, plan.counted_bytes, strict=True):
+        measure = "weights and graph" if card.measure == "weights" else card.measure
+        need_bytes = file_bytes(cascade, part) + counted
+        cards.append(replace(card, nodes=part.nodes, need_bytes=need_bytes, measure=measure))
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
     details, command = (*details, *_storage(cascade)), _verify_command(cascade)
-    scene = replace(planned, cards=tuple(cards), next_command=command, details=details)
-    cut_model = scene.cut_model and {**scene.cut_model, "dims": cascade.manifest.given_dims}
-    return replace(scene, sentence=sentences.answer(scene), cut_model=cut_model)
+    cut_model = planned.cut_model and {**planned.cut_model, "dims": cascade.manifest.given_dims}
+    return _answered(replace(planned, cards=tuple(cards), next_command=command, details=details, cut_model=cut_model))
 
 
 def scene_of_ranks(cascade: Cascade, plan: Plan, model: Model) -> Scene:
@@ -104,45 +92,38 @@ def scene_of_ranks(cascade: Cascade, plan: Plan, model: Model) -> Scene:
 
 def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Scene:
     model, blocks, wiring = analysis.model, plan.partition.blocks, plan.partition.wiring
-    sizes = _planned_bytes(plan, model)
+    sizes = sent = model.with_dims(plan.dims).tensor_bytes if plan.costs is None else plan.costs.tensor_bytes
+    if plan.costs is not None:
+        sent = plan.costs.sent_bytes
     rows = [block.nodes for block in blocks]
-    sent = sizes if plan.costs is None else plan.costs.sent_bytes
-    tensors = tuple(_boundary_tensors(blocks, wiring, model.boundary_types, sent))
+    tensors = _boundary_tensors(blocks, wiring, model.boundary_types, sent)
+    given = {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i}
     holders = Counter(node for block in blocks for node in block.replicas)
     modules = layer_modules(model.graph, analysis.repeat)
     labels, depths = part_labels(model.graph, rows, modules), _depths(wiring, len(blocks))
     scene = Scene(
         title=_title(model.path),
-        sentence="",
         facts=tuple(_facts(model, plan.dims, plan.costs)),
         cards=tuple(plan_card(plan, i, names[i], labels[i], depths[i], holders) for i in range(len(blocks))),
         tensors=tensors,
         buses=buses_of(tensors),
-        profile=build_profile(model.graph, rows, sizes, analysis.key_nodes, modules),
+        profile=build_profile(analysis, rows, sizes, modules),
         recomputed=tuple(sentences.recomputations(plan, names)),
         reasons=tuple(sentences.cut_reasons(plan.reasons, names)),
         notes=tuple(sentences.plan_notes(plan, model)),
         details=(("goal", sentences.goal_text(plan.goal)), *_limits(plan.limits, names), *sentences.outcomes(plan)),
         other_plans=tuple(_other_plans(plan)),
         model=str(model.path),
-        cut_model=cut_model_of(
-            model,
-            [node for row in rows for node in row],
-            sizes,
-            {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i},
-        ),
+        cut_model=cut_model_of(model, rows, sizes, given),
         graph=partial(drawn_graph, model, rows, sizes, modules),
         cut_costs=partial(cut_costs_of, model, plan),
         schedules=cache(partial(schedules_of_plan, plan, model)),
     )
+    return _answered(scene)
+
+
+def _answered(scene: Scene) -> Scene:
     return replace(scene, sentence=sentences.answer(scene))
-
-
-def _planned_bytes(plan: Plan, model: Model) -> TensorBytes:
-    """Bytes of each tensor for the dims of the plan, even if the model was loaded with others."""
-    if plan.costs is not None:
-        return plan.costs.tensor_bytes
-    return model.with_dims(plan.dims).tensor_bytes
 
 
 def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
@@ -165,11 +146,10 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         modules = layer_modules(model.graph, analysis.repeat)
         labels = list(part_labels(model.graph, rows, modules))
         last_nodes = [model.graph.nodes[row[-1]].name if row else "" for row in rows]
-        profile = build_profile(model.graph, rows, sizes, analysis.key_nodes, modules)
+        profile = build_profile(analysis, rows, sizes, modules)
         drawn = partial(drawn_graph, model, rows, sizes, modules)
-        if not is_ranked:
-            cut_model = cut_model_of(model, [node for row in rows for node in row], sizes, manifest.given_dims)
-    tensors = tuple(_boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes))
+        cut_model = None if is_ranked else cut_model_of(model, rows, sizes, manifest.given_dims)
+    tensors = _boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes)
     if is_ranked:
         devices = [part.device for part in parts]
         meets = ({devices[i] for i in one.readers} != {devices[one.source]} for one in tensors)
@@ -178,7 +158,6 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
     replicas = replica_counts(cascade, model)
     scene = Scene(
         title=_title(cascade.source),
-        sentence="",
         facts=tuple(facts),
         cards=tuple(map(partial(cascade_card, cascade), parts, replicas, labels, depths, last_nodes)),
         tensors=tensors,
@@ -196,7 +175,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         graph=drawn,
         cut_costs=(lambda: None) if cut_model is None or model is None else partial(cut_costs_of, model),
     )
-    return replace(scene, sentence=sentences.answer(scene))
+    return _answered(scene)
 
 
 # Facts and details
@@ -301,30 +280,28 @@ def _split_command(model: Path, node: str) -> str:
 
 def _boundary_tensors(
     units: Sequence[Unit], wiring: Wiring, tensors: Mapping[str, Tensor], sizes: TensorBytes
-) -> Iterable[BoundaryTensor]:
+) -> tuple[BoundaryTensor, ...]:
     """The tensors between units, in the order they are made."""
-    for unit in units:
-        for name in unit.writes:
-            if name in wiring.boundary_tensors:
-                source, readers = wiring.boundary_tensors[name]
-                number, is_exact = sizes[name]
-                yield BoundaryTensor(
-                    tensor=name,
-                    type=str(tensors[name]),
-                    bytes=number,
-                    is_exact=is_exact,
-                    source=source,
-                    readers=tuple(sorted(readers)),
-                )
+    return tuple(
+        BoundaryTensor(
+            tensor=name,
+            type=str(tensors[name]),
+            bytes=sizes[name][0],
+            is_exact=sizes[name][1],
+            source=source,
+            readers=tuple(sorted(readers)),
+        )
+        for unit in units
+        for name in unit.writes
+        if name in wiring.boundary_tensors
+        for source, readers in [wiring.boundary_tensors[name]]
+    )
 
 
 def _depths(wiring: Wiring, parts: int) -> list[int]:
     """For each part the length of the longest path to it; the parts are in topological order."""
-    sources: list[set[int]] = [set() for _ in range(parts)]
-    for source, readers in wiring.boundary_tensors.values():
+    depths = [0] * parts
+    for source, readers in sorted(wiring.boundary_tensors.values()):
         for reader in readers:
-            sources[reader].add(source)
-    depths: list[int] = []
-    for found in sources:
-        depths.append(max((depths[source] + 1 for source in found), default=0))
+            depths[reader] = max(depths[reader], depths[source] + 1)
     return depths

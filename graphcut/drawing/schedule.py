@@ -2,20 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
+from ..core.wiring import Unit
 from ..workers.run_log import RunLog, Span
 
 REQUESTS: Final = 3  #: so many are drawn.
-
-
-class _Reading(Protocol):
-    """A part."""
-
-    @property
-    def reads(self) -> Sequence[str]: ...
-    @property
-    def writes(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +20,7 @@ class Schedule:
     exchanges: tuple[tuple[int, int], ...]  #: runs on two devices, of which the second reads what the first wrote.
 
 
-def schedule_of(log: RunLog, devices: Sequence[str], parts: Sequence[_Reading], title: str) -> Schedule:
+def schedule_of(log: RunLog, devices: Sequence[str], parts: Sequence[Unit], title: str) -> Schedule:
     """The schedule of a run with tracing; `devices` are the names of the workers."""
     first = sorted({span.request for span in log.spans if span.request >= 0})[:REQUESTS]
     spans = sorted((span for span in log.spans if span.request in first), key=lambda span: span.began_s)

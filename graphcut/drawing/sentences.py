@@ -71,6 +71,11 @@ def need_text(card: Card, least: str = "≥ ") -> str:
     return f"{'' if card.need_exact else least}{size(card.need_bytes, like=card.budget_bytes)}"
 
 
+def of_budget(budget_bytes: int | None) -> str:
+    """` of 2 GiB`, to stand after a need; empty for no limit."""
+    return "" if budget_bytes is None else f" of {size(budget_bytes, like=budget_bytes)}"
+
+
 def _needs(card: Card) -> str:
     need, is_all = need_text(card, "at least "), card.measure == "needs"
     text = f"needs {need}" if is_all else f"has {need} of {card.measure}"
@@ -100,10 +105,9 @@ def _crossing(scene: Scene) -> str:
         text = f"At most {largest} crosses a boundary in one run"
     else:
         text = f"At least {largest} crosses the busiest boundary"
-    residual = [tensor for tensor in scene.tensors if tensor.is_residual]
-    if not residual:
+    total = totals_of(tensor for tensor in scene.tensors if tensor.is_residual)
+    if not total.tensors:
         return f"{text}."
-    total = totals_of(residual)
     skipped = "a part" if len(boundaries) <= 2 else "parts"  # of three parts, only one can be skipped
     verb = "skips" if total.tensors == 1 else "skip"
     return f"{text}; {count(total.tensors, 'tensor')} ({size_text(total, least='at least ')}) {verb} over {skipped}."
@@ -168,7 +172,7 @@ def _outcome(outcome: Optimality) -> Iterable[str]:
     else:
         side = "upper" if outcome.unit == "tokens/s" else "lower"
         has_gap = outcome.unit not in {"parts", "devices"} and outcome.gap != float("inf")
-        gap = f", gap {percent(outcome.gap)}" if has_gap else ""
+        gap = f", gap {100 * outcome.gap:.1f} %" if has_gap else ""
         yield f"{side} bound {quantity(outcome.bound, outcome.unit)}{gap}"
 
 
@@ -186,11 +190,6 @@ def quantity(value: float, unit: MetricUnit) -> str:
         case "tokens/s":
             rounded = float(f"{value:.3g}")
             return f"{rounded:,.0f} tokens/s" if rounded >= 100 else f"{rounded:g} tokens/s"
-
-
-def percent(share: float) -> str:
-    """A share with one decimal, such as `20.7 %`."""
-    return f"{100 * share:.1f} %"
 
 
 def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:
@@ -225,11 +224,10 @@ def _compared(other: CandidateCut, chosen: CandidateCut) -> str:
 
 def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     """What a reader should know about the numbers of a plan: first what makes them incomplete."""
-    if plan.costs is not None:
-        yield from unknown_sizes(model, plan.costs.sizes, plan.dims)
+    costs = plan.costs
+    yield from unknown_sizes(model, costs.sizes, plan.dims) if costs is not None else ()
     yield from unbound_sizes(model, plan.dims)
-    if plan.costs is not None:
-        yield from uncounted_operators(plan.costs.uncounted)
+    yield from uncounted_operators(costs.uncounted) if costs is not None else ()
     if plan.metrics and not isinstance(plan.goal, Across):
         device = plan.devices[0]
         yield (
@@ -250,8 +248,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
         inputs, outputs = (sum(getattr(m, name) for m in plan.metrics) for name in ("input_bytes", "output_bytes"))
         driver = printable(plan.goal.cluster.driver.name)
         yield f"a request gets {size(inputs)} of inputs from {driver} and returns {size(outputs)} of outputs"
-    caches = plan.costs.caches if plan.costs is not None else find_caches(model)
-    yield from separated_states(plan.partition.blocks, caches)
+    yield from separated_states(plan.partition.blocks, costs.caches if costs is not None else find_caches(model))
     if plan.coverage is not None:
         yield "the values of the cost model are used as given, for the sizes it was made for"
         yield from _coverage(plan.coverage)
@@ -263,12 +260,8 @@ def _groups(plan: Plan) -> Iterable[str]:
         if isinstance(group, DeviceGroup):
             names = ", ".join(f"{printable(rank.device.name)} ({rank.share})" for rank in group.ranks)
             yield f"the layers of p{part} are divided among {names}, in these shares"
-    if (
-        plan.has_groups
-        and isinstance(plan.goal, Across)
-        and plan.goal.ranks is None
-        and plan.goal.objective != "latency"
-    ):
+    goal = plan.goal
+    if plan.has_groups and isinstance(goal, Across) and goal.ranks is None and goal.objective != "latency":
         yield "layers are divided since no other plan that was found fits these devices; see --ranks"
 
 

@@ -18,7 +18,8 @@ import graphcut
 from graphcut import At, Cascade, CascadeError, UsageError
 from graphcut.benchmarking.comparison import WayResult, bench, largest_difference
 from graphcut.benchmarking.ways import WAYS, way_descriptions
-from graphcut.drawing.terminal.runs import draw_benchmark, draw_run_log
+from graphcut.cli.result_tables import draw_benchmark
+from graphcut.drawing.terminal.runs import draw_run_log
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.run_log import RunLog
 
@@ -135,7 +136,7 @@ def test_the_run_report_counts_idle_workers_and_micro_batches() -> None:
     log.started(1, Step(0, (0,), ()), 0.0)
     log.done(1, Step(0, (0,), ()), (1.0,), 1.0)
     log.delivered(0, 2.0, failed=False)
-    text = said(draw_run_log(log, ["part-0.onnx"], ["worker 0", "worker 1", "worker 2"], Console(), are_pieces=True))
+    text = said(draw_run_log(log, ["part-0.onnx"], ["worker 0", "worker 1", "worker 2"], Console(), noun="piece"))
     assert text.splitlines()[0] == "1 piece in 2 s, 0.5 a second."
     assert text.splitlines()[-1] == "busy: worker 1 50%, 2 workers never"
 

@@ -2,9 +2,11 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Final
+
+from msgspec.structs import replace
 
 from ...core.errors import UsageError
 from ...core.text import printable
@@ -27,7 +29,6 @@ def changes_between(old: Scene, new: Scene) -> Changes:
     """
     _check_comparable(old, new)
     load = next(name for name in _LOADS if all(getattr(card, name) is not None for card in (*old.cards, *new.cards)))
-    before, after = _side(old, load), _side(new, load)
     successors = {index: index for index in range(min(len(old.cards), len(new.cards)))}
     nodes, cuts = None, None
     if old.profile is not None and new.profile is not None:
@@ -36,20 +37,20 @@ def changes_between(old: Scene, new: Scene) -> Changes:
         successors = _successors(overlap)
         nodes = tuple(_moves(old.profile, new_parts, successors))
         cuts = tuple(_cuts((old, old.profile), (new, new.profile), overlap))
-    tensors = tuple(_tensors(old, new))
-    return Changes(
+    found = Changes(
         model=new.title,
-        sentence=summary(before, after, nodes, cuts, tensors),
-        before=before,
-        after=after,
+        sentence="",
+        before=_side(old, load),
+        after=_side(new, load),
         parts=tuple(_pairs(old.cards, new.cards, successors)),
         nodes=nodes,
         cuts=cuts,
-        tensors=tensors,
+        tensors=tuple(_tensors(old, new)),
         details=tuple(_details(old, new)),
         recomputed=_recomputed(old, new),
         notes=tuple(_notes(old, new)),
     )
+    return replace(found, sentence=summary(found))
 
 
 def _check_comparable(old: Scene, new: Scene) -> None:
@@ -66,8 +67,7 @@ def _check_comparable(old: Scene, new: Scene) -> None:
 def _difference(old: Scene, new: Scene) -> str:
     """How their models differ; empty if they do not."""
     if old.profile is None or new.profile is None:
-        same = old.title == new.title
-        return "" if same else f"one is {printable(old.title)}, the other is {printable(new.title)}"
+        return "" if old.title == new.title else f"one is {printable(old.title)}, the other is {printable(new.title)}"
     ops, new_ops = (dict(zip(profile.nodes, profile.ops, strict=True)) for profile in (old.profile, new.profile))
     for found, others, which in ((ops, new_ops, "first"), (new_ops, ops, "second")):
         if alone := [node for node, op in found.items() if others.get(node) != op]:
@@ -149,15 +149,12 @@ def _cuts(old: tuple[Scene, CutProfile], new: tuple[Scene, CutProfile], overlap:
     """The boundaries of both, in topological order."""
     kept = dict(_kept_boundaries(len(old[0].cards), overlap))
     found: list[tuple[int, CutChange]] = []
-    sides: Iterable[tuple[tuple[Scene, CutProfile], Collection[int], Kind]]
-    sides = ((old, kept.keys(), "went"), (new, kept.values(), "came"))
-    for (scene, profile), staying, kind in sides:
+    for is_new, (scene, profile) in enumerate((old, new)):
         for boundary, total in enumerate(scene.boundaries):
-            if boundary in staying and kind == "went":
-                continue
-            nodes = bisect_right(profile.parts, boundary)
-            change: Kind = "stays" if boundary in staying else kind
-            found.append((nodes, CutChange(profile.nodes[nodes - 1], change, total.bytes, total.is_exact)))
+            if is_new or boundary not in kept:
+                nodes = bisect_right(profile.parts, boundary)
+                kind: Kind = "went" if not is_new else "stays" if boundary in kept.values() else "came"
+                found.append((nodes, CutChange(profile.nodes[nodes - 1], kind, total.bytes, total.is_exact)))
     return (cut for _, cut in sorted(found, key=itemgetter(0)))
 
 
@@ -175,12 +172,10 @@ def _kept_boundaries(parts: int, overlap: _Overlap) -> Iterable[tuple[int, int]]
 
 def _pairs(old: Sequence[Card], new: Sequence[Card], successors: Mapping[int, int]) -> Iterable[PartPair]:
     origin = {after: before for before, after in successors.items()}
-    for index, card in enumerate(new):
-        before = origin.get(index)
-        yield PartPair(before, index, None if before is None else old[before], card)
-    for index, card in enumerate(old):
-        if index not in successors:
-            yield PartPair(index, None, card, None)
+    rows: list[tuple[int | None, int | None]] = [(origin.get(index), index) for index in range(len(new))]
+    rows += [(index, None) for index in range(len(old)) if index not in successors]
+    for before, after in rows:
+        yield PartPair(before, after, None if before is None else old[before], None if after is None else new[after])
 
 
 def _tensors(old: Scene, new: Scene) -> Iterable[TensorChange]:

@@ -4,23 +4,18 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ...core.units import count, size
-from .record import ChangeSide, CutChange, NodeMove, TensorChange
+from .record import Changes, ChangeSide, CutChange, NodeMove, TensorChange
 
 _SAME: Final = 1e-3  #: relative difference below which two numbers are the same.
 
 
-def summary(
-    before: ChangeSide,
-    after: ChangeSide,
-    nodes: Sequence[NodeMove] | None,
-    cuts: Sequence[CutChange] | None,
-    tensors: Sequence[TensorChange],
-) -> str:
+def summary(changes: Changes) -> str:
     """The number of parts, how many cuts and nodes moved, what crosses, and whether it got faster or smaller."""
+    before, after = changes.before, changes.after
     was = "as before" if before.parts == after.parts else f"before: {before.parts}"
-    found = [f"{count(after.parts, 'part')} ({was})", *_cuts(cuts), *_nodes(nodes)]
+    found = [f"{count(after.parts, 'part')} ({was})", *_cuts(changes.cuts or ()), *_nodes(changes.nodes or ())]
     if before.dims == after.dims:
-        found += [*_tensors(tensors), *_load(before, after)]
+        found += [*_tensors(changes.tensors), *_load(before, after)]
     return f"{'; '.join(found)}."
 
 
@@ -32,22 +27,19 @@ def relative_change(before: float, after: float) -> str:
     return f"{abs(change) * 100:.3g} % {'more' if change > 0 else 'less'}"
 
 
-def _cuts(cuts: Sequence[CutChange] | None) -> Iterable[str]:
-    kinds = [cut.kind for cut in cuts or ()]
+def _cuts(cuts: Sequence[CutChange]) -> Iterable[str]:
+    kinds = [cut.kind for cut in cuts]
     came, went = kinds.count("came"), kinds.count("went")
     moved, more = min(came, went), abs(came - went)
-    words = (
-        f"{count(moved, 'cut')} moved" if moved else "",
-        f"{count(more, 'cut')} {'added' if came > went else 'removed'}" if more else "",
-        "no cut moved" if kinds and not came + went else "",
-    )
-    if any(words):
-        yield ", ".join(filter(None, words))
+    words = [f"{count(moved, 'cut')} moved"] if moved else []
+    words += [f"{count(more, 'cut')} {'added' if came > went else 'removed'}"] if more else []
+    if kinds:
+        yield ", ".join(words) or "no cut moved"
 
 
-def _nodes(moves: Sequence[NodeMove] | None) -> Iterable[str]:
-    if moved := sum(len(move.nodes) for move in moves or () if not move.stays):
-        every = sum(len(move.nodes) for move in moves or ())
+def _nodes(moves: Sequence[NodeMove]) -> Iterable[str]:
+    if moved := sum(len(move.nodes) for move in moves if not move.stays):
+        every = sum(len(move.nodes) for move in moves)
         yield f"{moved:,} of {count(every, 'node')} moved to another part"
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ...core.units import count, duration, size
+from ...core.units import count, duration
 from ..scene import Card
-from ..sentences import flop, need_text
+from ..sentences import flop, need_text, of_budget
 from .primitives import BODY, BOLD, CODE, SMALL, box, label, line, thing, width_of
 
 PADDING: Final = 12
@@ -40,9 +40,8 @@ def scales_of(cards: Sequence[Card]) -> Scales:
 def card_group(index: int, card: Card, marks: Sequence[str]) -> str:
     """All marks of a part as one group."""
     name = f"{card.name}, {card.content}" if card.content else card.name
-    budget = "" if card.budget_bytes is None else f" of {size(card.budget_bytes, like=card.budget_bytes)}"
-    over = ", over budget" if card.is_over else ""
-    description = f"{name}: {count(card.nodes, 'node')}, {card.measure} {need_text(card)}{budget}{over}"
+    need = f"{card.measure} {need_text(card)}{of_budget(card.budget_bytes)}{', over budget' if card.is_over else ''}"
+    description = f"{name}: {count(card.nodes, 'node')}, {need}"
     return thing("card", index, description, marks)
 
 

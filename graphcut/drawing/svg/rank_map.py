@@ -25,8 +25,9 @@ _MIN_STEP: Final = 14.0
 def draw_ranks(scene: Scene, width: float) -> Panel:
     """The map, at least `width` wide."""
     layout = _RankLayout(scene, width)
+    bottom = _ROW * len(layout.devices)
     drawn = [(index, bus) for index, bus in enumerate(scene.buses) if bus.is_exchange]
-    marks = [layout.drawn_bus(index, bus) for index, bus in drawn]
+    marks = [bus_group(index, bus, scene.cards, layout.lines(bus)) for index, bus in drawn]
     marks += [card_group(i, card, layout.cell(i)) for i, card in enumerate(scene.cards)]
     for row, device in enumerate(layout.devices):
         own = [card for card in scene.cards if card.device == device]
@@ -38,8 +39,8 @@ def draw_ranks(scene: Scene, width: float) -> Panel:
     tensors = count(sum(len(bus.tensors) for bus in kept), "more tensor")
     text += f"; not drawn: {size_text(totals_of(kept))} in {tensors} between parts of one rank" if kept else ""
     lines = wrapped(text, width, BODY)
-    marks += [label(0, layout.bottom + 4 + 17 * i, one, BODY) for i, one in enumerate(lines)]
-    return Panel(layout.width, layout.bottom + 17 * len(lines) - 5, tuple(marks))
+    marks += [label(0, bottom + 4 + 17 * i, one, BODY) for i, one in enumerate(lines)]
+    return Panel(max(width, layout.right), bottom + 17 * len(lines) - 5, tuple(marks))
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,8 @@ class _RankLayout:
         return max(_MIN_STEP, min((self.min_width - _LEFT) / (max(self.columns) + 1), 2 * _LEFT))
 
     @property
-    def width(self) -> float:
-        return max(self.min_width, _LEFT + self.step * (max(self.columns) + 1))
-
-    @property
-    def bottom(self) -> float:
-        return _ROW * len(self.devices)
+    def right(self) -> float:
+        return _LEFT + self.step * (max(self.columns) + 1)
 
     def _corner(self, part: int) -> tuple[float, float]:
         row = self.devices.index(self.scene.cards[part].device)
@@ -89,11 +86,8 @@ class _RankLayout:
         frame = box(x, y, width, _CELL, "card over" if card.is_over else "card", radius=3)
         return [frame, box(x + 3, y + _CELL - bar, width - 6, bar, "bar")]
 
-    def drawn_bus(self, index: int, bus: Bus) -> str:
+    def lines(self, bus: Bus) -> Iterator[str]:
         """Lines from a part to its readers on other devices."""
-        return bus_group(index, bus, self.scene.cards, self._lines(bus))
-
-    def _lines(self, bus: Bus) -> Iterator[str]:
         x, y = self._corner(bus.source)
         start = x + self.step * 0.5, y + _CELL / 2
         width = thickness(bus, self.scene.buses) / 2

@@ -41,7 +41,7 @@ def draw_rows(scene: Scene, width: float) -> Panel:
     measure = scene.cards[0].measure
     marks = part_cards.row_titles(layout.columns, layout.scales, measure) if layout.columns is not None else []
     marks += [layout.drawn_card(index) for index in range(len(scene.cards))]
-    marks += [layout.drawn_bus(index) for index in layout.shown]
+    marks += [layout.drawn_bus(index) for index in layout.tracks]
     if any(bus.is_residual for bus in scene.buses):
         marks += _totals(scene, layout)
     height = layout.tops[-1]
@@ -112,7 +112,7 @@ class _RowLayout:
 
     @cached_property
     def tracks(self) -> dict[int, int | None]:
-        """The buses that are drawn, large ones first, and their tracks in the gutter; None for those without one."""
+        """The buses that are drawn, and their tracks in the gutter, given to large ones first; None for none."""
         found: dict[int, int | None] = {}
         leaving: dict[int, int] = defaultdict(int)
         taken: list[list[tuple[int, int]]] = [[] for _ in range(self._max_tracks)]
@@ -129,11 +129,7 @@ class _RowLayout:
                 taken[track].append((first, last))
             found[index] = track
             leaving[bus.source] += 1
-        return found
-
-    @cached_property
-    def shown(self) -> list[int]:
-        return sorted(self.tracks)
+        return dict(sorted(found.items()))
 
     @cached_property
     def left(self) -> float:
@@ -159,7 +155,7 @@ class _RowLayout:
     @cached_property
     def _leaving_rows(self) -> list[list[int]]:
         """The buses that leave each row, card by card, direct ones first; each has a line of text in the gap below."""
-        order = sorted(self.shown, key=lambda b: (self.buses[b].source, not self.is_direct(b), b))
+        order = sorted(self.tracks, key=lambda b: (self.buses[b].source, not self.is_direct(b), b))
         return [[bus for bus in order if self.buses[bus].source in row] for row in self.rows]
 
     def _leaving(self, card: int) -> list[int]:
@@ -172,7 +168,7 @@ class _RowLayout:
     @cached_property
     def _rails(self) -> list[list[int]]:
         """The buses with a rail above each row."""
-        order = sorted(self.shown, key=lambda b: (self.buses[b].source, b))
+        order = sorted(self.tracks, key=lambda b: (self.buses[b].source, b))
         return [
             [bus for bus in order if self._is_on_rail(bus, row) and set(cards).intersection(self.buses[bus].readers)]
             for row, cards in enumerate(self.rows)
@@ -182,7 +178,7 @@ class _RowLayout:
     def _sideways(self) -> dict[int, list[int]]:
         """The buses that enter each card at its left side."""
         found: dict[int, list[int]] = defaultdict(list)
-        for bus in sorted((b for b in self.shown if not self.is_direct(b)), key=self._track_x):
+        for bus in sorted((b for b in self.tracks if not self.is_direct(b)), key=self._track_x):
             for reader in self.buses[bus].readers:
                 if self.is_alone(reader):
                     found[reader].append(bus)
@@ -192,9 +188,8 @@ class _RowLayout:
 
     def _row_height(self, row: int) -> float:
         first, *others = self.rows[row]
-        if others or self.columns is None:
-            least = self.scales.card_height if len(self.cards) <= MAX_CARDS else part_cards.SMALL_HEIGHT
-        else:
+        least = self.scales.card_height if len(self.cards) <= MAX_CARDS else part_cards.SMALL_HEIGHT
+        if not others and self.columns is not None:
             least = _ROW
         return max(least, 10.0 * len(self._sideways.get(first, ())) + 8)
 
@@ -258,11 +253,10 @@ class _RowLayout:
 
     def drawn_card(self, index: int) -> str:
         """A part: as a row if it is alone and there is room, else as a card."""
-        card, cell = self.cards[index], self.cells[index]
-        if self.is_alone(index) and self.columns is not None:
-            return part_cards.card_group(index, card, part_cards.row_card(card, self.scales, *cell))
         draw = part_cards.full_card if len(self.cards) <= MAX_CARDS else part_cards.small_card
-        return part_cards.card_group(index, card, draw(card, self.scales, *cell))
+        if self.is_alone(index) and self.columns is not None:
+            draw = part_cards.row_card
+        return part_cards.card_group(index, self.cards[index], draw(self.cards[index], self.scales, *self.cells[index]))
 
     def drawn_bus(self, index: int) -> str:
         """The lines, arrow heads and text of a bus."""

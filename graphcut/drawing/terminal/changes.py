@@ -13,7 +13,7 @@ from ..scene import BoundaryTensor, BoundaryTotals, Card
 from ..sentences import dims_text, need_text, size_text
 from .lanes import MAX_ROWS, ends_text
 from .screen import Screen, Section, picture, screen_on
-from .tables import Column, table
+from .tables import Column, section, table
 
 _SIGNS: Final[dict[ChangeKind, str]] = {"stays": " ", "came": "+", "went": "-"}
 _STYLES: Final[dict[ChangeKind, str]] = {"stays": "dim", "came": "green", "went": "red"}
@@ -35,8 +35,8 @@ def draw_changes(changes: Changes, console: Console) -> RenderableType:
         [_numbers_table(changes, screen)],
         [table(screen, _part_columns(changes.parts))],
         _moves(changes, screen),
-        _cuts(changes, screen),
-        _tensors(changes, screen),
+        _cuts(changes.cuts or (), screen),
+        _tensors(changes.tensors, screen),
         details,
         _sentences(changes.recomputed, screen),
         notes=map(screen.note, changes.notes),
@@ -54,35 +54,35 @@ def _numbers_table(changes: Changes, screen: Screen) -> RenderableType:
 
 def _numbers(before: ChangeSide, after: ChangeSide) -> Iterable[tuple[str, str, str, str]]:
     """A word, its values before and now, and the change."""
-
-    def number(word: str, value: Callable[[ChangeSide], int]) -> tuple[str, str, str, str]:
-        old, new = value(before), value(after)
-        return word, f"{old:,}", f"{new:,}", f"{new - old:+,}" if new != old else ""
-
-    def total(word: str, value: Callable[[ChangeSide], BoundaryTotals]) -> tuple[str, str, str, str]:
-        old, new = value(before), value(after)
-        more = f"{'+' if new.bytes > old.bytes else '-'}{size(abs(new.bytes - old.bytes))}"
-        is_known = old.is_exact and new.is_exact and new.bytes != old.bytes
-        return word, size_text(old), size_text(new), more if is_known else ""
-
-    yield number("parts", lambda side: side.parts)
-    old, new = (f"p{side.largest}, {size(side.largest_bytes)}" for side in (before, after))
+    sides = before, after
+    yield _number("parts", before.parts, after.parts)
+    old, new = (f"p{side.largest}, {size(side.largest_bytes)}" for side in sides)
     if before.measure == after.measure:
         change = relative_change(before.largest_bytes, after.largest_bytes)
         yield f"largest part, {after.measure}", old, new, change
     else:
         yield "largest part", f"{old} ({before.measure})", f"{new} ({after.measure})", ""
     if before.slowest_s is not None and after.slowest_s is not None:
-        slowest = [f"p{side.slowest}, {duration(side.slowest_s or 0)}" for side in (before, after)]
-        yield "slowest part", slowest[0], slowest[1], relative_change(before.slowest_s, after.slowest_s)
+        old, new = (f"p{side.slowest}, {duration(side.slowest_s or 0)}" for side in sides)
+        yield "slowest part", old, new, relative_change(before.slowest_s, after.slowest_s)
     yield "largest load / mean", f"{before.balance:.0%}", f"{after.balance:.0%}", ""
     if before.over or after.over:
-        yield number("parts over budget", lambda side: side.over)
-    yield total("sent in one run", lambda side: BoundaryTotals(side.sent_bytes, side.sent_exact, side.tensors))
-    yield total("busiest boundary", lambda side: BoundaryTotals(side.most_bytes, side.most_exact, 0))
-    yield number("boundary tensors", lambda side: side.tensors)
-    yield number("sequential edges", lambda side: side.sequential)
-    yield number("residual edges", lambda side: side.residual)
+        yield _number("parts over budget", before.over, after.over)
+    yield _total("sent in one run", *(BoundaryTotals(one.sent_bytes, one.sent_exact, one.tensors) for one in sides))
+    yield _total("busiest boundary", *(BoundaryTotals(one.most_bytes, one.most_exact, 0) for one in sides))
+    yield _number("boundary tensors", before.tensors, after.tensors)
+    yield _number("sequential edges", before.sequential, after.sequential)
+    yield _number("residual edges", before.residual, after.residual)
+
+
+def _number(word: str, old: int, new: int) -> tuple[str, str, str, str]:
+    return word, f"{old:,}", f"{new:,}", f"{new - old:+,}" if new != old else ""
+
+
+def _total(word: str, old: BoundaryTotals, new: BoundaryTotals) -> tuple[str, str, str, str]:
+    more = f"{'+' if new.bytes > old.bytes else '-'}{size(abs(new.bytes - old.bytes))}"
+    is_known = old.is_exact and new.is_exact and new.bytes != old.bytes
+    return word, size_text(old), size_text(new), more if is_known else ""
 
 
 # Parts
@@ -134,8 +134,6 @@ def _budget(card: Card) -> str:
 
 def _moves(changes: Changes, screen: Screen) -> Section:
     moved = [move for move in changes.nodes or () if not move.stays]
-    if not moved:
-        return []
     largest = sorted(moved, key=lambda move: -len(move.nodes))[:MAX_ROWS]
     shown = sorted(largest, key=lambda move: (move.old, move.new))
     columns = [
@@ -149,29 +147,24 @@ def _moves(changes: Changes, screen: Screen) -> Section:
         Column("from", [Text(move.nodes[0], style="dim") for move in shown], min_width=8, drop_order=3),
         Column("up to", [Text(move.nodes[-1], style="dim") for move in shown], min_width=8, drop_order=2),
     ]
-    return [table(screen, columns), *screen.hidden(len(moved) - len(shown), "move")]
+    return section(screen, columns, hidden=len(moved) - len(shown), noun="move")
 
 
-def _cuts(changes: Changes, screen: Screen) -> Section:
-    if not changes.cuts:
-        return []
-    shown = _first(changes.cuts)
+def _cuts(cuts: Sequence[CutChange], screen: Screen) -> Section:
+    shown = _first(cuts)
     columns = [
         _sign_column(shown),
         Column("cut after", [Text(cut.node, style=_STYLES[cut.kind]) for cut in shown], min_width=12),
         Column("crosses", [size_text(cut) for cut in shown]),
     ]
-    return [table(screen, columns), *screen.hidden(len(changes.cuts) - len(shown), "cut")]
+    return section(screen, columns, hidden=len(cuts) - len(shown), noun="cut")
 
 
-def _tensors(changes: Changes, screen: Screen) -> Section:
-    if not changes.tensors:
-        return []
-
+def _tensors(tensors: Sequence[TensorChange], screen: Screen) -> Section:
     def ends(tensor: BoundaryTensor | None) -> Text:
         return Text("-", style="dim") if tensor is None else ends_text(tensor, screen.glyphs, is_short=True)
 
-    shown = _first(changes.tensors)
+    shown = _first(tensors)
     columns = [
         _sign_column(shown),
         Column("boundary tensor", [Text(one.tensor, style=_STYLES[one.kind]) for one in shown], min_width=15),
@@ -179,7 +172,7 @@ def _tensors(changes: Changes, screen: Screen) -> Section:
         Column("before", [ends(one.before) for one in shown]),
         Column("now", [ends(one.after) for one in shown]),
     ]
-    return [table(screen, columns), *screen.hidden(len(changes.tensors) - len(shown), "tensor")]
+    return section(screen, columns, hidden=len(tensors) - len(shown), noun="tensor")
 
 
 def _sign_column(rows: Sequence[CutChange] | Sequence[TensorChange]) -> Column:

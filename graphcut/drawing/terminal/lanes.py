@@ -1,14 +1,14 @@
 """The lane chart: a row for each boundary tensor, with a line from the part that makes it to the last that reads it."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Final
 
 from rich.text import Text
 
 from ...core.units import count
 from ..lane_rows import lane_rows
+from ..part_labels import ranges
 from ..scene import Flow, FlowKind, Scene
 from ..sentences import size_text
 from .screen import Glyphs, Screen, Section
@@ -20,12 +20,7 @@ _FEW: Final = 8
 _STEP: Final = 3
 _MAX_RANGES: Final = 4
 _SHORT: Final = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u"}
-STYLES: Final[Mapping[FlowKind, str]] = {
-    "sequential": "blue",
-    "residual": "yellow",
-    "exchange": "blue",
-    "kept": "dim",
-}
+STYLES: Final[Mapping[FlowKind, str]] = {"sequential": "blue", "residual": "yellow", "exchange": "blue", "kept": "dim"}
 _LONG: Final = re.compile(r"^(float|bfloat|int|uint)(\d+\[)")
 
 
@@ -49,25 +44,18 @@ def lanes(scene: Scene, screen: Screen) -> Section:
     legend = f"{glyphs.near * 2} {near}   {glyphs.far * 2} {far}"
     if step:
         legend += f"   made {glyphs.made}   read {glyphs.read}"
-    more = [screen.text(f"{glyphs.more} {hidden}", "dim")] if hidden else []
+    more = [screen.more(hidden)] if hidden else []
     return [table(screen, [names, types, sizes, picture]), *more, Text(legend, style="dim")]
 
 
 def ends_text(flow: Flow, glyphs: Glyphs, *, is_short: bool = False) -> Text:
     """`p0 ──> p1-p63`: which part makes it, and which parts read it; if short, only how many."""
-    readers = list(ranges(flow.readers))
+    readers = ranges(flow.readers, "p")
     if is_short and len(readers) > 2:
         readers = [count(len(flow.readers), "part")]
     elif len(readers) > _MAX_RANGES:
         readers = [*readers[:2], f"{len(flow.readers)} parts, up to {readers[-1]}"]
     return Text(f"p{flow.source} {_sign(flow, glyphs) * 2}> {', '.join(readers)}", style=STYLES[flow.kind])
-
-
-def ranges(parts: Sequence[int]) -> Iterable[str]:
-    """Indices of parts, ascending, as ranges: `p1-p3`, `p5`."""
-    for _, run in groupby(enumerate(parts), key=lambda pair: pair[1] - pair[0]):
-        found = [part for _, part in run]
-        yield f"p{found[0]}-p{found[-1]}" if len(found) > 1 else f"p{found[0]}"
 
 
 def _short(type: str) -> str:  # noqa: A002 - that is what it is

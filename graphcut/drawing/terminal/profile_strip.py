@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -17,21 +16,6 @@ _MARGIN: Final = 12
 _MAX_WIDTH: Final = 120
 
 
-@dataclass(frozen=True)
-class _Bins:
-    """A bin of nodes for each column of the terminal; `edges` are the first nodes of the bins, and the end."""
-
-    profile: CutProfile
-    edges: Sequence[int]
-
-    @property
-    def number(self) -> int:
-        return len(self.edges) - 1
-
-    def bin_of(self, node: int) -> int:
-        return min(bisect_right(self.edges, node) - 1, self.number - 1)
-
-
 def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, screen: Screen) -> list[Text]:
     """A profile of at least two nodes, four rows high: the lowest bytes alive in each column, its cheapest cut.
 
@@ -40,17 +24,24 @@ def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, scree
     glyphs = screen.glyphs
     nodes = len(profile.alive) - 1  # after the last node there is nothing to cut
     columns = min(nodes, max(20, min(screen.width, _MAX_WIDTH) - _MARGIN))
-    bins = _Bins(profile, [nodes * i // columns for i in range(columns + 1)])
+    edges = [nodes * i // columns for i in range(columns + 1)]
+    lowest = [min(profile.alive[first:stop]) for first, stop in pairwise(edges)]
+    rows = (profile.keys, marks, profile.cuts)
+    keys, marked, cuts = ([min(bisect_right(edges, node), columns) - 1 for node in row] for row in rows)
+    cells = [(" ", "")] * columns
+    for signed, sign in ((keys, (glyphs.key, "dim")), (marked, (glyphs.cut, "yellow"))):
+        for place in signed:
+            cells[place] = sign
     least = "" if all(profile.exact) else glyphs.least
     legend = f"  {least}bytes alive, lowest per column   {glyphs.cut} {meaning}"
     if profile.keys:
         legend += f"   {glyphs.key} key node"
     title = Text("cut profile", style="bold").append(legend, "not bold dim")
-    return [title, *_columns(bins, glyphs), _marks(bins, marks, glyphs), *_parts(bins)]
+    marks_line = Text(" " * _MARGIN).append_text(Text.assemble(*cells))
+    return [title, *_columns(lowest, glyphs), marks_line, *_parts(cuts, columns)]
 
 
-def _columns(bins: _Bins, glyphs: Glyphs) -> list[Text]:
-    lowest = [min(bins.profile.alive[first:stop]) for first, stop in pairwise(bins.edges)]
+def _columns(lowest: Sequence[int], glyphs: Glyphs) -> list[Text]:
     top, steps = max(lowest) or 1, len(glyphs.levels) - 1
     # Anything above 0 is visible.
     heights = [max(round(value / top * _ROWS * steps), int(value > 0)) for value in lowest]
@@ -62,22 +53,12 @@ def _columns(bins: _Bins, glyphs: Glyphs) -> list[Text]:
     return rows
 
 
-def _marks(bins: _Bins, marks: Sequence[int], glyphs: Glyphs) -> Text:
-    cells = [(" ", "")] * bins.number
-    for node in bins.profile.keys:
-        cells[bins.bin_of(node)] = (glyphs.key, "dim")
-    for node in marks:
-        cells[bins.bin_of(node)] = (glyphs.cut, "yellow")
-    return Text(" " * _MARGIN).append_text(Text.assemble(*cells))
-
-
-def _parts(bins: _Bins) -> list[Text]:
+def _parts(cuts: Sequence[int], columns: int) -> list[Text]:
     """The number of each part; nothing if the model is not cut, or if a part is too narrow for its number."""
-    cuts = [bins.bin_of(node) for node in bins.profile.cuts]
     if not cuts:
         return []
-    line = [" "] * bins.number
-    for part, (start, stop) in enumerate(pairwise([-1, *cuts, bins.number])):
+    line = [" "] * columns
+    for part, (start, stop) in enumerate(pairwise([-1, *cuts, columns])):
         name = f"p{part}"
         if stop - start - 1 < len(name):
             return []

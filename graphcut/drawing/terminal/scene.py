@@ -9,13 +9,13 @@ from rich.text import Text
 from ...core.units import duration, size
 from ..profile_builder import best_options
 from ..scene import BoundaryTotals, Card, Scene, totals_of
-from ..sentences import flop, need_text, size_text
+from ..sentences import flop, need_text, of_budget, size_text
 from .lanes import lanes
 from .matrix import matrix
 from .profile_strip import profile_strip
 from .schedule import schedule_rows
 from .screen import BAR_CELLS, Screen, Section, picture, screen_on
-from .tables import Column, table
+from .tables import Column, section
 
 
 def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
@@ -27,11 +27,10 @@ def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> Rend
     return picture(
         [_title(scene, screen), screen.text(scene.sentence)],
         _details(scene, screen),
-        [table(screen, _part_columns(scene, screen))] if scene.cards and not scene.is_ranked else [],
-        [table(screen, _rank_columns(scene))] if scene.is_ranked else [],
+        section(screen, _rank_columns(scene) if scene.is_ranked else _part_columns(scene, screen)),
         [*lanes(scene, screen), *map(screen.text, scene.recomputed)] if scene.cards else [],
         _profile(scene, screen),
-        _cut_points(scene, screen),
+        section(screen, _cut_points(scene)),
         _other_plans(scene, screen),
         _reasons(scene, screen) if explain else [],
         matrix(scene, screen) if explain else [],
@@ -73,10 +72,8 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
     if any(card.need_bytes != card.weight_bytes for card in cards):
         yield Column(cards[0].measure, [need_text(card) for card in cards])
     if any(card.budget_bytes for card in cards):
-        budgets = {card.budget_bytes for card in cards}
-        title = (
-            f"of {size(budget, like=budget)}" if len(budgets) == 1 and (budget := budgets.pop()) else "of its budget"
-        )
+        first, *others = {card.budget_bytes for card in cards}
+        title = "of its budget" if others else of_budget(first).lstrip()
         yield Column(title, _budget_bars(cards, screen))
     if is_planned:
         yield from _predicted_columns(scene, screen)
@@ -131,17 +128,13 @@ def _budget_bars(cards: Sequence[Card], screen: Screen) -> list[Text]:
     """The need of each part as a share of its budget. The tick is the budget; a part over it goes beyond the tick."""
     shares = [card.need_bytes / card.budget_bytes if card.budget_bytes else 0.0 for card in cards]
     tick = round(BAR_CELLS / max(1.0, *shares))
-    return [
-        _budget_bar(share, tick, screen) if card.budget_bytes else Text("no limit", style="dim")
-        for card, share in zip(cards, shares, strict=True)
-    ]
-
-
-def _budget_bar(share: float, tick: int, screen: Screen) -> Text:
-    bar = screen.bar(share, tick)
-    beyond = screen.glyphs.bar * max(1, len(bar) - tick) if share > 1 else ""
-    style = "red" if share > 1 else "cyan"
-    return Text.assemble((bar[:tick].ljust(tick), style), (screen.glyphs.tick, "bold"), (beyond, style))
+    found = []
+    for card, share in zip(cards, shares, strict=True):
+        bar, style = screen.bar(share, tick), "red" if share > 1 else "cyan"
+        beyond = screen.glyphs.bar * max(1, len(bar) - tick) if share > 1 else ""
+        parts = (bar[:tick].ljust(tick), style), (screen.glyphs.tick, "bold"), (beyond, style)
+        found.append(Text.assemble(*parts) if card.budget_bytes else Text("no limit", style="dim"))
+    return found
 
 
 # The cut profile
@@ -152,23 +145,20 @@ def _profile(scene: Scene, screen: Screen) -> Section:
     if profile is None or len(profile.alive) < 2:
         return []
     if scene.cards:
-        return list(profile_strip(profile, scene.cuts, "cut", screen))
+        return profile_strip(profile, scene.cuts, "cut", screen)
     marks = [option.nodes_before - 1 for option in best_options(profile)]
-    return list(profile_strip(profile, marks, "the cut points below", screen))
+    return profile_strip(profile, marks, "the cut points below", screen)
 
 
-def _cut_points(scene: Scene, screen: Screen) -> Section:
+def _cut_points(scene: Scene) -> Iterable[Column]:
     """The best cut points of a model that is not cut."""
     options = [] if scene.cards or scene.profile is None else best_options(scene.profile)
-    columns = (
-        Column("cut after", [Text(one.node, style="bold" if one.is_key else "") for one in options], min_width=12),
-        Column("crosses", [size_text(one) for one in options]),
-        Column("tensors", [str(one.tensors) for one in options]),
-        Column("weights before", [size(one.weights_before) for one in options]),
-        Column("after", [size(one.weights_after) for one in options]),
-        Column("module", [Text(one.module, style="dim") for one in options], min_width=6),
-    )
-    return [table(screen, columns)] if options else []
+    yield Column("cut after", [Text(one.node, style="bold" if one.is_key else "") for one in options], min_width=12)
+    yield Column("crosses", [size_text(one) for one in options])
+    yield Column("tensors", [str(one.tensors) for one in options])
+    yield Column("weights before", [size(one.weights_before) for one in options])
+    yield Column("after", [size(one.weights_after) for one in options])
+    yield Column("module", [Text(one.module, style="dim") for one in options], min_width=6)
 
 
 # Sentences

@@ -9,7 +9,6 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ...core.text import printable
-from ...core.units import count
 
 Section = list[RenderableType]  #: lines and tables that belong together; an empty one is not drawn.
 BAR_CELLS: Final = 10
@@ -71,9 +70,14 @@ class Screen:
         """A note."""
         return self.text(f"note: {text}", "yellow")
 
-    def hidden(self, number: int, noun: str) -> Section:
-        """A line about rows that are left out, if there are any."""
-        return [self.text(f"{self.glyphs.more} and {count(number, f'more {noun}')}", "dim")] if number > 0 else []
+    def verdict(self, text: str, *, holds: bool) -> Text:
+        """An answer with its sign, in green or red."""
+        sign, colour = (self.glyphs.yes, "green") if holds else (self.glyphs.no, "red")
+        return self.text(f"{sign} {text}", f"bold {colour}")
+
+    def more(self, text: str) -> Text:
+        """What is left out."""
+        return self.text(f"{self.glyphs.more} {text}", "dim")
 
     def bar(self, share: float, cells: int = BAR_CELLS) -> str:
         """A bar of that share of `cells`; at least one cell for anything above 0."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
+from msgspec.structs import asdict
 from rich.console import Console, RenderableType
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from ..path_kinds import kind_of
 from ..sentences import assumed_sizes
 from .lanes import MAX_ROWS
 from .screen import Screen, Section, picture, screen_on
-from .tables import Column, table
+from .tables import Column, section, table
 
 _SATURATED: Final = 0.98  #: a device that is busy for this share of the time can take no more requests.
 
@@ -27,7 +28,7 @@ def draw_simulation(result: SimulationResult, source: Path, console: Console) ->
     return picture(
         [_title(result, str(source), screen), *_answer(result, how, screen)],
         _latency(result, screen),
-        _devices(result, screen),
+        section(screen, _device_columns(result, screen)),
         _links(result, screen),
         _cost_of_failures(result, screen),
     )
@@ -43,7 +44,7 @@ def _answer(result: SimulationResult, how: str, screen: Screen) -> Iterable[Rend
     busiest = max(result.devices, key=_busy)
     if result.stopped:
         when = f"stopped after {duration(result.total_s)}, {count(result.answered, 'request')} answered"
-        yield screen.text(f"{screen.glyphs.no} {when}: {result.stopped}", "bold red")
+        yield screen.verdict(f"{when}: {result.stopped}", holds=False)
     fetching = f" and fetches for {_share(busiest.fetching)}" if busiest.fetching else ""
     yield screen.text(
         f"{_rate(result.per_s)} answers a second. The busiest device, {busiest.name}, computes for "
@@ -60,15 +61,13 @@ def _answer(result: SimulationResult, how: str, screen: Screen) -> Iterable[Rend
 
 
 def _latency(result: SimulationResult, screen: Screen) -> Section:
-    latency = result.latency
-    if latency is None:
+    if result.latency is None:
         return []
-    facts = {"mean": latency.mean, "p50": latency.p50, "p90": latency.p90, "p99": latency.p99, "max": latency.max}
-    text = "   ".join(f"{word} {duration(seconds)}" for word, seconds in facts.items())
+    text = "   ".join(f"{word} {duration(seconds)}" for word, seconds in asdict(result.latency).items())
     return [Text("latency  ", "bold").append_text(screen.text(text, "not bold"))]
 
 
-def _devices(result: SimulationResult, screen: Screen) -> Section:
+def _device_columns(result: SimulationResult, screen: Screen) -> Iterable[Column]:
     """A row for each device, or for all devices with the same parts if there are too many."""
     groups = [[device] for device in result.devices]
     if len(groups) > MAX_ROWS:
@@ -77,21 +76,19 @@ def _devices(result: SimulationResult, screen: Screen) -> Section:
     is_grouped = len(groups) < len(result.devices)
     names = [count(len(group), "device") if is_grouped else group[0].name for group in groups]
     computing = _means(groups, lambda device: device.computing)
-    columns = [
-        Column("device", [Text(name, style="bold") for name in names], min_width=12),
-        Column("runs", [Text(", ".join(f"part {i}" for i in group[0].parts) or "-") for group in groups], min_width=12),
-        Column("steps", [f"{sum(device.steps for device in group):,}" for group in groups], drop_order=2),
-        Column("computing", list(map(_share, computing))),
-        _bars(computing, screen, drop_order=3),
-    ]
+    yield Column("device", [Text(name, style="bold") for name in names], min_width=12)
+    runs = [", ".join(f"part {i}" for i in group[0].parts) or "-" for group in groups]
+    yield Column("runs", list(map(Text, runs)), min_width=12)
+    yield Column("steps", [f"{sum(device.steps for device in group):,}" for group in groups], drop_order=2)
+    yield Column("computing", list(map(_share, computing)))
+    yield _bars(computing, screen, drop_order=3)
     if is_grouped:
         most = [_share(max(device.computing for device in group)) for group in groups]
-        columns.append(Column("max", most, drop_order=1))
-    columns.append(Column("fetching", list(map(_share, _means(groups, lambda device: device.fetching)))))
+        yield Column("max", most, drop_order=1)
+    yield Column("fetching", list(map(_share, _means(groups, lambda device: device.fetching))))
     if any(device.failures for device in result.devices):
-        columns.append(Column("failures", [f"{sum(device.failures for device in group):,}" for group in groups]))
-        columns.append(Column("down", list(map(_share, _means(groups, lambda device: device.down)))))
-    return [table(screen, columns)]
+        yield Column("failures", [f"{sum(device.failures for device in group):,}" for group in groups])
+        yield Column("down", list(map(_share, _means(groups, lambda device: device.down))))
 
 
 def _means(groups: Sequence[Sequence[DeviceUse]], share: Callable[[DeviceUse], float]) -> list[float]:
@@ -105,8 +102,6 @@ def _bars(shares: Iterable[float], screen: Screen, *, drop_order: int) -> Column
 def _links(result: SimulationResult, screen: Screen) -> Section:
     """The links that carried anything, the busiest first."""
     links = sorted((link for link in result.links if link.bytes), key=lambda link: -link.used)
-    if not links:
-        return []
     shown, rest = links[:MAX_ROWS], links[MAX_ROWS:]
     names = [Text(f"{link.source or 'router'} → {link.target or 'router'}") for link in shown]
     columns = [
@@ -115,10 +110,9 @@ def _links(result: SimulationResult, screen: Screen) -> Section:
         Column("used", [_share(link.used) for link in shown]),
         _bars([link.used for link in shown], screen, drop_order=1),
     ]
-    lines: Section = [table(screen, columns)]
+    lines = section(screen, columns)
     if rest:
-        more = f"{count(len(rest), 'more link')}, used for at most {_share(rest[0].used)}"
-        lines.append(screen.text(f"{screen.glyphs.more} {more}", "dim"))
+        lines.append(screen.more(f"{count(len(rest), 'more link')}, used for at most {_share(rest[0].used)}"))
     if result.lost:
         lines.append(screen.text(f"{count(result.lost, 'message')} lost and sent again", "dim"))
     return lines
@@ -139,12 +133,9 @@ def _cost_of_failures(result: SimulationResult, screen: Screen) -> Section:
         latencies = (result.latency, without.latency)
         rows["mean latency"] = [duration(one.mean) for one in latencies]
         rows["p99 latency"] = [duration(one.p99) for one in latencies]
-    columns = [
-        Column("cost of failures", list(map(Text, rows))),
-        Column("with", [values[0] for values in rows.values()]),
-        Column("without", [values[1] for values in rows.values()]),
-    ]
-    lines: Section = [table(screen, columns)]
+    cells = zip(*rows.values(), strict=True)
+    values = (Column(title, column) for title, column in zip(("with", "without"), cells, strict=True))
+    lines: Section = [table(screen, [Column("cost of failures", list(map(Text, rows))), *values])]
     if result.restarted:
         text = f"{count(result.restarted, 'request')} restarted: a device that failed had tensors that nothing else has"
         lines.append(screen.text(text, "dim"))

@@ -8,7 +8,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
-from .screen import Screen
+from ...core.units import count
+from .screen import Screen, Section
 
 _GAP: Final = 2
 _SHORTEST: Final = 6  #: letters that are left of a name at least.
@@ -56,6 +57,13 @@ def table(screen: Screen, columns: Iterable[Column]) -> Table:
         cells = [("", _shortened(cell, room)) for cell, room in zip(row, widths, strict=True)]
         made.add_row(*[part for cell in cells for part in cell][1:])
     return made
+
+
+def section(screen: Screen, columns: Iterable[Column], *, hidden: int = 0, noun: str = "") -> Section:
+    """A table, and how many more there are of what a row is; nothing for a table without rows."""
+    shown = list(columns)
+    more = [screen.more(f"and {count(hidden, f'more {noun}')}")] if hidden > 0 else []
+    return [table(screen, shown), *more] if shown[0].cells else []
 
 
 def _plain(column: Column, screen: Screen) -> Column:

@@ -34,11 +34,8 @@ def draw_verification(verification: Verification, cascade: Cascade | Model, cons
         lines.append(screen.text(f"  {verification.refusal}", "dim"))
         lines.append(Text("  pass your own with --inputs FILE.npz", "dim"))
     if verification.failure:
-        lines.append(
-            screen.text(
-                f"  the {verification.subject} rejects inputs that the model accepts: {verification.failure}", "red"
-            )
-        )
+        said = f"  the {verification.subject} rejects inputs that the model accepts: {verification.failure}"
+        lines.append(screen.text(said, "red"))
     if worst is not None:
         lines += _difference(worst, cascade, screen)
     if verification.is_random:
@@ -51,17 +48,15 @@ def draw_verification(verification: Verification, cascade: Cascade | Model, cons
 def draw_model_comparison(comparison: ModelComparison, console: Console) -> RenderableType:
     """The answer in the first line, then what was compared, and where the models begin to differ."""
     screen = screen_on(console)
-    sign, style = (screen.glyphs.yes, "bold green") if comparison else (screen.glyphs.no, "bold red")
     answer, *lines = str(comparison).split("\n")
-    return Group(Text(f"{sign} {answer}", style), *(screen.text(f"  {line}") for line in lines))
+    return Group(screen.verdict(answer, holds=bool(comparison)), *(screen.text(f"  {line}") for line in lines))
 
 
 def draw_file_verification(verification: FileVerification, console: Console) -> RenderableType:
     """The answer in the first line, then what was compared, what differs and what could not be compared."""
     screen = screen_on(console)
-    sign, style = (screen.glyphs.yes, "bold green") if verification else (screen.glyphs.no, "bold red")
-    answer = "are what the manifest says" if verification else "are not what the manifest says"
-    lines = [Text(f"{sign} the files {answer}", style), screen.text(f"  {verification.summary}")]
+    answer = f"the files are {'' if verification else 'not '}what the manifest says"
+    lines = [screen.verdict(answer, holds=bool(verification)), screen.text(f"  {verification.summary}")]
     lines += [screen.text(f"  {sentence}", "red") for sentence in verification.objections[:MAX_ROWS]]
     lines += [screen.text(f"  {verification.gap}", "yellow")] if verification.gap else []
     return Group(*lines)
@@ -69,13 +64,11 @@ def draw_file_verification(verification: FileVerification, console: Console) -> 
 
 def _answer(verification: Verification, screen: Screen) -> Text:
     if not verification.same:
-        return Text(f"{screen.glyphs.no} the {verification.subject} does not match the model", style="bold red")
+        return screen.verdict(f"the {verification.subject} does not match the model", holds=False)
     how = "runs are " + ("bit-identical" if verification.is_identical else "equal within the tolerance")
     how = "runs differ by what float16 loses" if verification.proof.halves and not verification.is_identical else how
     how = how if verification.runs else "nothing was run"
-    return Text(
-        f"{screen.glyphs.yes} the {verification.subject} matches the model: same structure, {how}", style="bold green"
-    )
+    return screen.verdict(f"the {verification.subject} matches the model: same structure, {how}", holds=True)
 
 
 def _difference(worst: TensorComparison, cascade: Cascade | Model, screen: Screen) -> list[Text]:

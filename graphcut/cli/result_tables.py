@@ -1,4 +1,4 @@
-"""What `auto` did, on the terminal: what each step costs in accuracy, what was tried, and what was verified."""
+"""Tables of results that one command alone prints: what `auto` did, and what `bench` measured."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from ...core.units import size
-from .screen import picture, screen_on
-from .tables import Column, table
+from ..core.units import duration, size
+from ..drawing.terminal.screen import picture, screen_on
+from ..drawing.terminal.tables import Column, section, table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
-    from ...automating.accuracy import Figures
-    from ...automating.record import AutoRecord
+    from ..automating.accuracy import Figures
+    from ..automating.record import AutoRecord
+    from ..benchmarking.comparison import WayResult
 
 _FORMATS = {"snr": "{:.1f} dB", "max": "{:.3g}", "mean": "{:.3g}", "top1": "{:.1%}", "perplexity": "{:,.4g}"}
 
@@ -35,12 +36,11 @@ def draw_automation(record: AutoRecord, console: Console) -> RenderableType:
         *_figures([one.figures for one in tried]),
         Column("verdict", [screen.text(one.verdict) for one in tried], min_width=12),
     ]
-    answer = screen.text(f"{screen.glyphs.no} a limit of --accept is not met; nothing was written", "bold red")
-    if record.verified:
-        answer = screen.text(f"{screen.glyphs.yes} {record.verified}", "bold green")
+    unmet = "a limit of --accept is not met; nothing was written"
+    answer = screen.verdict(record.verified or unmet, holds=bool(record.verified))
     guess = "inputs were generated: random weights or inputs say nothing about accuracy; give yours: --inputs"
     notes = [screen.note(guess)] if steps and record.inputs.startswith("generated") else []
-    return picture([table(screen, made)] if steps else [], [table(screen, found)], [answer], notes=notes)
+    return picture(section(screen, made), [table(screen, found)], [answer], notes=notes)
 
 
 def _figures(of: Sequence[Figures | None]) -> list[Column]:
@@ -54,3 +54,26 @@ def _shown(figures: Figures | None, name: str) -> str:
     if name == "snr" and figures is not None and figures.max == 0:
         return "same"
     return "-" if value is None or abs(value) == float("inf") else _FORMATS[name].format(value)
+
+
+def draw_benchmark(results: Sequence[WayResult], console: Console) -> RenderableType:
+    """A row for each way to run the model; below, the ways that failed."""
+    screen = screen_on(console)
+    ran = [one for one in results if not one.error]
+    columns = [
+        Column("way to run it", [Text(one.title) for one in ran]),
+        Column("one input", [duration(one.run_s) for one in ran]),
+        Column("ratio", [f"{one.ratio:.2f}" for one in ran]),
+        Column("processor", [duration(one.cpu_s) for one in ran], drop_order=1),
+        Column("memory", [size(one.peak_bytes) if one.peak_bytes else "-" for one in ran]),
+        Column("load", [duration(one.load_s) for one in ran], drop_order=2),
+        Column("outputs", [Text(_difference(one.difference)) for one in ran], drop_order=3),
+    ]
+    failed = (screen.text(f"{one.title}: not measured: {one.error}", "yellow") for one in results if one.error)
+    return picture([table(screen, columns), *failed])
+
+
+def _difference(difference: float | None) -> str:
+    if difference is None:
+        return "not compared"
+    return "same bits" if difference == 0 else f"within {difference:.1e}"
