@@ -85,14 +85,13 @@ def dot_of_part(cascade: Cascade, part: int) -> str:
 
 def _edges(graph: Graph, interface: Mapping[str, str]) -> Iterator[str]:
     """The inputs and outputs of a part, with their types if known, and an edge for each tensor and reader."""
-    number = {name: i for i, name in enumerate(interface)}
+    number = {name: i for i, name in enumerate(dict.fromkeys((*interface, *graph.producer)))}
     for name in graph.reads:
         yield f"  i{number[name]} {_ellipse(name, interface[name])}"
-        yield from _reader_edges(graph, name, f"i{number[name]}", len(number))
-    tensor_number = {tensor: len(number) + i for i, tensor in enumerate(graph.producer)}
+        yield from _reader_edges(graph, name, f"i{number[name]}", number[name])
     for i in graph.flow:
         for tensor in graph.nodes[i].writes:
-            yield from _reader_edges(graph, tensor, f"n{i}", tensor_number[tensor])
+            yield from _reader_edges(graph, tensor, f"n{i}", number[tensor])
     for name in graph.writes:
         yield f"  o{number[name]} {_ellipse(name, interface[name])}"
         writer = graph.producer.get(name)

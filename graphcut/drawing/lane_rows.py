@@ -1,16 +1,14 @@
 """The rows of a lane chart: one for each boundary tensor, or for each bus where there are too many tensors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..core.units import count
 from .scene import Bus, Flow, Scene, totals_of
 from .sentences import size_text
 
 
-@dataclass(frozen=True, slots=True)
-class LaneRow:
+class LaneRow(NamedTuple):
     """One row."""
 
     kind: Literal["tensor", "bus"]  #: whether the row is one tensor or all tensors of a bus.

@@ -104,8 +104,7 @@ def _numbering(paths: Modules, blocks: NodeRows, name: str) -> tuple[_Kind, Sequ
         if path[-1][1] is not None:
             kinds[path[:-1], path[-1][0]][path[-1][1]] = found
     for kind in sorted(kinds, key=lambda kind: len(kind[0])):
-        numbers = _numbers_of_blocks(kinds[kind], blocks)
-        if numbers is not None:
+        if numbers := _numbers_of_blocks(kinds[kind], blocks):
             return kind, numbers
     alone = (next(iter(found.items())) for found in held.values() if len(found) == 1)
     if len({block for block, nodes in alone if nodes >= _MOST * len(blocks[block])}) == len(blocks):

@@ -1,7 +1,6 @@
 """The SVG file, and the SVG elements of the HTML page."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 from xml.sax.saxutils import quoteattr
 
@@ -54,7 +53,7 @@ def svg_of(scene: Scene) -> str:
         panels.append(_titled(f"Cut profile: {alive} after each node", profile))
     panels += [_titled(title, panel) for title, panel in schedule_panel(scene, width).items()]
     whole = stacked([_header(scene, width), *panels, *_sentences(scene, width)], gap=_BETWEEN)
-    return svg_file(scene.title, scene.sentence, replace(whole, width=width))
+    return svg_file(scene.title, scene.sentence, whole._replace(width=width))
 
 
 def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:

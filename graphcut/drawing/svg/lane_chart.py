@@ -1,9 +1,8 @@
 """The lane chart: for each boundary tensor a line from the part that makes it to the last part that reads it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..lane_rows import LaneRow, lane_rows
 from ..scene import KINDS, Scene
@@ -17,8 +16,7 @@ _ROW: Final = 21
 _MIN_STEP: Final = 9.0
 
 
-@dataclass(frozen=True)
-class _Columns:
+class _Columns(NamedTuple):
     """Right edges of the text columns, and the positions of the parts."""
 
     name: float  #: end of the names.

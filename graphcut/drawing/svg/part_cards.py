@@ -1,8 +1,7 @@
 """Parts as cards and as rows: name, content, and bars on scales that all parts share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...core.units import count, duration
 from ..scene import Card
@@ -16,8 +15,7 @@ _METER: Final = 30
 _CONTENT: Final = 17
 
 
-@dataclass(frozen=True)
-class Scales:
+class Scales(NamedTuple):
     """The scales of the bars, over all parts."""
 
     need_bytes: int  #: the largest need or budget of a part.
@@ -74,8 +72,7 @@ def small_card(card: Card, scales: Scales, x: float, y: float, width: float, hei
     return [*marks, label(x + width - PADDING, y + 53, need, BODY, css=css, anchor="end")]
 
 
-@dataclass(frozen=True)
-class RowColumns:
+class RowColumns(NamedTuple):
     """Where the columns of a part's row start and end; the same for all rows."""
 
     name: float

@@ -6,9 +6,8 @@ Letters whose width is unknown are told how wide to be.
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, takewhile
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 Side = Literal["start", "end"]
@@ -17,8 +16,7 @@ ArrowDirection = Literal["right", "down"]
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Face:
+class Face(NamedTuple):
     """A type face."""
 
     css: str  #: its class in the style sheet.
@@ -53,8 +51,7 @@ _WIDTHS: Final = {
 ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """A piece of a picture, drawn from its own upper left corner."""
 
     width: float  #: in user units.

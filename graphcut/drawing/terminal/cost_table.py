@@ -13,6 +13,7 @@ from .screen import picture, screen_on
 from .tables import Column, table
 
 _MAX_ROWS: Final = 12
+_SUMMED: Final = ("num_params", "num_bytes", "num_flops", "time_s")
 
 
 def draw_cost_table(found: CostTable, costs: Costs, console: Console) -> RenderableType:
@@ -21,14 +22,8 @@ def draw_cost_table(found: CostTable, costs: Costs, console: Console) -> Rendera
     how = "measured" if found.is_measured else "computed, not measured"
     title = screen.title(costs.model.path.name, f"{count(len(rows), 'module')}, {how}", dims_text(costs.dims))
     ranked = sorted(rows, key=lambda row: (row.time_s or 0.0, row.num_flops, row.num_bytes), reverse=True)
-    total = CostRow(
-        module=f"all {count(len(rows), 'module')}",
-        num_params=sum(row.num_params for row in rows),
-        num_bytes=sum(row.num_bytes for row in rows),
-        num_flops=sum(row.num_flops for row in rows),
-        time_s=sum(row.time_s or 0.0 for row in rows),
-    )
-    shown = [*ranked[:_MAX_ROWS], total]
+    sums = {name: sum(getattr(row, name) or 0 for row in rows) for name in _SUMMED}
+    shown = [*ranked[:_MAX_ROWS], CostRow(module=f"all {count(len(rows), 'module')}", **sums)]
     columns = [
         Column("module", [Text(row.module) for row in shown], min_width=12),
         Column("parameters", [f"{row.num_params:,}" for row in shown]),

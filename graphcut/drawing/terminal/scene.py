@@ -24,8 +24,9 @@ def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> Rend
     The next command is not drawn.
     """
     screen = screen_on(console)
+    facts = ", ".join(f"{value} {word}" for word, value in scene.facts if word != "dims")
     return picture(
-        [_title(scene, screen), screen.text(scene.sentence)],
+        [screen.title(scene.title, facts, dict(scene.facts).get("dims", "")), screen.text(scene.sentence)],
         _details(scene, screen),
         section(screen, _rank_columns(scene) if scene.is_ranked else _part_columns(scene, screen)),
         [*lanes(scene, screen), *map(screen.text, scene.recomputed)] if scene.cards else [],
@@ -37,12 +38,6 @@ def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> Rend
         *(schedule_rows(schedule, screen) for schedule in (scene.schedules() if explain else ())),
         notes=map(screen.note, scene.notes),
     )
-
-
-def _title(scene: Scene, screen: Screen) -> Text:
-    facts = dict(scene.facts)
-    dims = facts.pop("dims", "")
-    return screen.title(scene.title, ", ".join(f"{value} {word}" for word, value in facts.items()), dims)
 
 
 def _details(scene: Scene, screen: Screen) -> Section:
@@ -114,9 +109,9 @@ def _predicted_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
         yield Column("FLOP/B", [f"{card.intensity or 0:.3g}" for card in cards], drop_order=8)
     yield Column("receives", [_moved(scene.received(i)) for i in range(len(cards))], drop_order=2)
     times = [card.busy_s or 0.0 for card in cards]
-    yield Column("time", [card.least + duration(card.busy_s or 0.0) for card in cards])
+    yield Column("time", [card.least + duration(time_s) for card, time_s in zip(cards, times, strict=True)])
     if len(cards) > 1:
-        bars = [Text(screen.bar(time / (max(times) or 1.0)), style="cyan") for time in times]
+        bars = [Text(screen.bar(time_s / (max(times) or 1.0)), style="cyan") for time_s in times]
         yield Column("balance", bars, drop_order=7)
 
 
@@ -165,14 +160,12 @@ def _cut_points(scene: Scene) -> Iterable[Column]:
 
 
 def _other_plans(scene: Scene, screen: Screen) -> Section:
-    if not scene.other_plans:
-        return []
-    lines = [
-        f"  {duration(plan.period_s):8}  {duration(plan.latency_s):8}{'  this plan' if plan.is_chosen else ''}".rstrip()
-        for plan in scene.other_plans
-    ]
+    lines: Section = []
+    for plan in scene.other_plans:
+        times = f"  {duration(plan.period_s):8}  {duration(plan.latency_s):8}"
+        lines.append(screen.text(f"{times}{'  this plan' if plan.is_chosen else ''}".rstrip()))
     title = Text("alternative plans: time between two requests, time of one request", "bold")
-    return [title, *map(screen.text, lines)]
+    return [title, *lines] if lines else []
 
 
 def _reasons(scene: Scene, screen: Screen) -> Section:
