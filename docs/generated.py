@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sphinx.environment import BuildEnvironment
 
 COLUMNS = 100
-DOCUMENTS = (
+DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     AnalysisRecord,
     CascadeRecord,
     *RECORDS.values(),
@@ -54,7 +54,7 @@ DOCUMENTS = (
 
 def schema_types() -> dict[str, type]:
     """The type of each JSON and TOML document that graphcut reads or writes, by the name of its format."""
-    files = {
+    files: dict[str, type] = {
         "graphcut.cascade/1": Manifest,
         "graphcut.plan/1": PlanFile,
         "graphcut.auto/1": AutoRecord,

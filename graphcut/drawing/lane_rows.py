@@ -1,14 +1,16 @@
 """The rows of a lane chart: one for each boundary tensor, or for each bus where there are too many tensors."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal
 
 from ..core.units import count
 from .scene import Bus, Flow, Scene, totals_of
 from .sentences import size_text
 
 
-class LaneRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LaneRow:
     """One row."""
 
     kind: Literal["tensor", "bus"]  #: whether the row is one tensor or all tensors of a bus.

@@ -9,14 +9,14 @@ from rich.text import Text
 
 from ...core.units import size
 from ..scene import CutProfile
-from .screen import Glyphs, Screen
+from .screen import Glyphs, Screen, Section
 
 _ROWS: Final = 4
 _MARGIN: Final = 12
 _MAX_WIDTH: Final = 120
 
 
-def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, screen: Screen) -> list[Text]:
+def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, screen: Screen) -> Section:
     """A profile of at least two nodes, four rows high: the lowest bytes alive in each column, its cheapest cut.
 
     Below, the nodes with the indices `marks` are marked; `meaning` is what they are.
