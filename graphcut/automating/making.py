@@ -50,7 +50,9 @@ class Automation(Product):
     model: Model  #: the given model.
     cut: Callable[[Model, Path], PreparedFiles]  #: plans a model, and prepares its parts in a folder.
     report: Callable[[str], object]  #: is told what is done.
-    precisions: Sequence[str]  #: the precision; several are tried in this order until one fits.
+    #: the precision; several are tried in this order until one fits, and if none is named all for which there are
+    #: inputs, those first that usually lose least.
+    precisions: Sequence[str] = ()
     optimized: bool = False  #: also optimize before a precision is converted.
     limits: Sequence[str] = ()  #: what the figures must meet, such as `snr>30`.
     inputs: Sequence[Feeds] = ()  #: inputs on which outputs are compared; generated ones if there are none.
@@ -63,6 +65,16 @@ class Automation(Product):
     options: Callable[[str], Sequence[str]] = lambda _: ()  #: what makes it again in a precision, for the record.
     replayed: AutoRecord | None = None  #: the record that is done again.
     _made: dict[tuple[str, ...], _Converted] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        unmet(self.limits, None)
+        needs_calibration = "int8-static" in self.precisions
+        if needs_calibration and not self.calibration:
+            raise UsageError("int8-static needs inputs to calibrate with", hint="give `calibration`, or use int8")
+        if self.calibration and self.precisions and not needs_calibration:
+            message = f"{self.precisions[0]} needs no calibration"
+            raise UsageError(message, hint="leave `calibration` out, or use int8-static")
+        self.precisions = self.precisions or [n for n in PRECISIONS if n != "int8-static" or self.calibration]
 
     def make(self, output: Path, *, force: bool = False) -> AutoRecord:
         """Make the parts in a new folder, or with `force` in one that was made before: all or nothing.

@@ -30,8 +30,3 @@ WAYS: Final[Mapping[str, Way]] = {  #: by their names.
     "threads": Way("pipeline of threads", "a pipeline whose workers are threads of one process"),
     "processes": Way("pipeline of processes", "a pipeline whose workers are processes"),
 }
-
-
-def way_descriptions() -> dict[str, str]:
-    """The description of each way, by its name."""
-    return {name: way.description for name, way in WAYS.items()}

@@ -75,6 +75,7 @@ class GeneralOptions:
         settings.has_no_color |= self.no_color
 
 
+GENERAL: Final = ("--quiet", "--no-color", "--debug")
 _GENERAL_NAMES: Final = {"help", *(field.name for field in fields(GeneralOptions))}
 _GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=GeneralOptions)
 

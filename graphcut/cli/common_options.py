@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 Output: Final = partial(Option, "--output", "-o", metavar="FILE")
 
-Text = str | None
 Texts = list[str] | None  #: the values of an option that may be repeated.
 ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
 CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
@@ -53,6 +52,9 @@ Optimize = Annotated[
 Optimized = Annotated[
     Literal["none", "all"], Option("--optimize", help="ONNX Runtime's graph optimizations of what is compared.")
 ]
+Trace = Annotated[
+    Path | None, Option(metavar="FILE", help="A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")
+]
 Workers = Annotated[int | None, Option(metavar="N", min=1, help="Number of workers that share the parts.")]
 
 
@@ -67,7 +69,7 @@ class SessionOptions:
     """How ONNX Runtime runs the parts."""
 
     provider: Annotated[
-        Text,
+        str | None,
         Option(
             metavar="NAME,KEY=VALUE...",
             help="Execution provider, and its options, e.g. CUDAExecutionProvider,device_id=0.",
@@ -171,8 +173,10 @@ def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
     return dict(numbered("--dim", text, "NAME=N with N >= 0", "seq=128") for text in dim or ())
 
 
-def parsed_profile(text: str) -> tuple[DecoderProfile, int | None]:
+def parsed_profile(text: str | None) -> tuple[DecoderProfile | None, int | None]:
     """The kind of work in the value of --profile, and the number of tokens that it names, if any."""
+    if text is None:
+        return None, None
     kind, colon, number = text.partition(":")
     if kind not in {"prefill", "decode"} or (colon and not (number.isdecimal() and int(number))):
         message = f"--profile {text}: expected prefill or decode, and a number of tokens >= 1"
@@ -188,8 +192,8 @@ def numbered(option: str, text: str, expected: str, example: str) -> tuple[str, 
     return name, int(number)
 
 
-def open_(path: Path, *, check_files: bool = True, parts: Literal["all", "here", "anywhere"] = "all") -> Cascade:
-    """The cascade at `path`; or of those parts that are `here`; or with parts that may be on other machines."""
+def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Cascade:
+    """The cascade at `path`, or of those of its parts that `are_here`."""
     from ..core.manifest import open_cascade, open_present
     from ..drawing.path_kinds import kind_of
 
@@ -199,6 +203,4 @@ def open_(path: Path, *, check_files: bool = True, parts: Literal["all", "here",
     if kind_of(path) == "plan":
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
-    if parts == "here":
-        return open_present(path)
-    return open_cascade(path, check_files=check_files, may_lack_parts=parts == "anywhere")
+    return open_present(path) if are_here else open_cascade(path, check_files=check_files)

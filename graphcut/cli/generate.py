@@ -15,7 +15,6 @@ from typer import Option
 from .. import Via
 from ..core.errors import UsageError
 from ..core.units import count
-from ..workers.executors.via import is_elsewhere
 from .application import check_applicable, given_options
 from .common_options import (
     AsJson,
@@ -71,11 +70,11 @@ def generate(
     if "--memory" in given and {"--via", "--workers"}.intersection(given):
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
     original = OriginalOptions(dim=dim, seed=seed)
-    cascade = open_(cascade_path, parts="anywhere" if is_elsewhere(via) else "all")
+    cascade = open_(cascade_path, check_files=False)  # `generate` checks what its workers need
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
     settings = DecodingSettings(inputs=fed, dims=original.dims, via=via, workers=workers)
-    settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
+    settings |= {"memory_bytes": memory.memory, "exact": memory.exact}
     settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
     stop_ids, stop = text.stop_of(tokenizer)
@@ -86,7 +85,7 @@ def generate(
         return
     output = output_of(prompts)
     tokens = decoded(
-        cascade,
+        cascade.path,
         prompts,
         max_tokens=most,
         stop=output.ends,
@@ -144,9 +143,8 @@ def _prompts_and_inputs(
 
 def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], dict[str, object]]:
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
-    from .. import generate_inputs
+    from .. import generate_inputs, role_of
     from ..core.states import states_of
-    from ..decoding.token_inputs import role_of
 
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
     roles = {name: role_of(tensor) for name, tensor in tensors.items()}

@@ -124,7 +124,7 @@ def converse(
     from .. import DecodingService
 
     messages: list[dict[str, str]] = []
-    with DecodingService(cascade, most=1, **settings) as service:
+    with DecodingService(cascade.path, most=1, **settings) as service:
         generation = service.generation
         say_before(generation.limited, exact=settings["exact"])
         generation.log.notify = workers_notes()

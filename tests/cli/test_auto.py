@@ -177,7 +177,7 @@ def test_static_int8_is_calibrated_with_the_inputs_that_are_given(run: Run, mode
     for i in range(3):
         np.savez(tmp_path / "inputs" / f"{i}.npz", image=rng.standard_normal((1, 3, 64, 64)).astype(np.float32))
     words = ["auto", model, "--precision", "int8-static", "--num-splits", 2, "-o", tmp_path / "parts"]
-    assert run(*words).error[1] == "add --calibration DIR, or use int8"
+    assert run(*words).error[1] == "give --calibration, or use int8"
     given = ["--calibration", tmp_path / "inputs", "--inputs", tmp_path / "inputs"]
     result = run(*words, *given, "--accept", "snr>20", "--accept", "top1>0.6")
     assert (result.code, GENERATED in result.out) == (0, False), result.err
