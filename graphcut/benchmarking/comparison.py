@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any, Final
 
 import msgspec
@@ -67,9 +67,8 @@ def bench(
         raise CascadeError(f"the whole model {source} does not exist", hint="name it with `model`")
     arrays = {name: np.asarray(value) for name, value in feed.items()}
     if strange := next((name for name, array in arrays.items() if array.dtype.kind not in _NUMBERS), None):
-        raise UsageError(
-            f"input {strange!r} is not an array of numbers", hint="only models with numeric inputs can be compared"
-        )
+        hint = "only models with numeric inputs can be compared"
+        raise UsageError(f"input {strange!r} is not an array of numbers", hint=hint)
     measured: dict[str, list[BenchmarkRun]] = {way: [] for way in (BASELINE, *ways)}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="graphcut-bench-") as folder:
@@ -120,9 +119,7 @@ def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun
         WAYS[way].title,
         ratio=median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True)),
         difference=difference,
-        peak_bytes=round(median(run.peak_bytes for run in runs)),
-        others_cores=median(run.others_cores for run in runs),
-        **{field: median(getattr(run, field) for run in runs) for field in ("load_s", "run_s", "cpu_s")},
+        **{field: median_low(getattr(run, field) for run in runs) for field in BenchmarkRun.__struct_fields__},
     )
 
 

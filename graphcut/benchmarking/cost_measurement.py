@@ -50,11 +50,6 @@ class MeasuredCosts(Product):
         """Seconds for one run of the whole model: the sum of all rows of the table."""
         return sum(row.time_s or 0.0 for row in self.table.rows)
 
-    @property
-    def remainder_s(self) -> float:
-        """The part of `run_s` that belongs to no module."""
-        return self.table.rows[-1].time_s or 0.0
-
 
 def measure(
     model: Model,

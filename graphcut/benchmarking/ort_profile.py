@@ -185,13 +185,9 @@ def _outermost(events: Sequence[ProfileEvent]) -> Iterator[ProfileEvent]:
 
 def _tensor_bytes(events: Sequence[ProfileEvent], optimized: Iterable[NodeProto]) -> dict[str, int]:
     outputs = {node.name: [name for name in node.output if name] for node in optimized}
-    found = {}
-    for event in events:
-        names, shapes = outputs.get(event.name.removesuffix(_KERNEL), []), event.args.output_type_shape
-        if len(names) == len(shapes):
-            sizes = zip(names, map(shape_bytes, shapes), strict=True)
-            found.update({name: size for name, size in sizes if size is not None})
-    return found
+    pairs = [(outputs.get(one.name.removesuffix(_KERNEL), []), one.args.output_type_shape) for one in events]
+    shapes = {n: s for row, typed in pairs if len(row) == len(typed) for n, s in zip(row, typed, strict=True)}
+    return {name: size for name, shape in shapes.items() if (size := shape_bytes(shape)) is not None}
 
 
 def shape_bytes(typed: Mapping[str, Sequence[int]]) -> int | None:

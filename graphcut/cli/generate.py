@@ -103,7 +103,7 @@ def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: boo
     """Print what is generated, how that went, and what failed."""
     was_interrupted = print_as_it_comes(tokens, output, as_json=as_json)
     if as_json and not was_interrupted:
-        put(output.document(cascade, tokens, tokens.reused, tokens.ends, tokens.errors))
+        put(output.document(cascade, tokens, tokens.reused, tokens.ends))
     elif output.times:
         from ..drawing.terminal.runs import draw_run_log
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from time import perf_counter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import UsageError
@@ -69,22 +68,15 @@ class Output:
         record = {"sequence": sequence, "token": token, "text": self.new if self.is_text else None}
         return f"{dumps(record, indent=0)}\n"
 
-    def document(
-        self,
-        cascade: Cascade,
-        generation: Generation,
-        reused: int,
-        ends: Mapping[int, FinishReason],
-        errors: Mapping[int, Exception] = MappingProxyType({}),
-    ) -> str:
+    def document(self, cascade: Cascade, tokens: Generation, reused: int, ends: Mapping[int, FinishReason]) -> str:
         """The record of all sequences, as a line of JSON."""
         from ..drawing.json_records import dumps
         from ..drawing.run_records import SequenceRecord, generation_record
 
         texts = self.texts if self.is_text else [None] * len(self.prompts)
-        rows = zip(self.prompts, self.tokens, texts, strict=True)
+        rows, errors = zip(self.prompts, self.tokens, texts, strict=True), tokens.errors
         found = [SequenceRecord(*r, ends[i], str(errors[i]) if i in errors else None) for i, r in enumerate(rows)]
-        record = generation_record(cascade, generation.log, generation.workers, found, reused, self.rates)
+        record = generation_record(cascade, tokens.log, tokens.workers, found, reused, self.rates)
         return f"{dumps(record, indent=0)}\n"
 
     @property
