@@ -5,7 +5,7 @@ from typing import Annotated
 from typer import Option
 
 from .common_options import AsJson, Dims, ModelPath, load
-from .output import print_, print_json, print_line, say_next
+from .output import print_, put_json, print_line, say_next
 
 
 def analyze(
@@ -25,7 +25,7 @@ def analyze(
     if as_json:
         from ..drawing.json_records import analysis_record
 
-        print_json(analysis_record(analysis))
+        put_json(analysis_record(analysis))
     elif axes:
         from ..drawing.axis_table import axis_table
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from ..core.text import shell_word
 from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
-from .output import check_output, print_, print_json, say, say_next
+from .output import check_output, print_, put_json, say, say_next
 from .plan_options import GoalOptions, TuningOptions
 
 
@@ -38,7 +38,7 @@ def plan(
     if output is not None:
         save_plan(made, opened, output)
     if as_json:
-        print_json(plan_file(made, opened, Path()))
+        put_json(plan_file(made, opened, Path()))
         return
     scene = scene_of_plan(made, analysis)
     print_(lambda console: draw_scene(scene, console))
