@@ -164,11 +164,9 @@ class Automation(Product):
         name, given, target = names[-1], before.model, folder / f"{'-'.join((self.model.path.stem, *names))}.onnx"
         package, number = library_of(name)
         self.report(f"{name}, by {package} {number}")
-        if not folder.exists():  # parts get their tokenizer from the folder of their model
-            folder.mkdir()
-            for file in (self.model.path.parent / text for text in get_args(TextFile)):
-                if file.is_file():
-                    shutil.copyfile(file, folder / file.name)
+        folder.mkdir(exist_ok=True)  # parts get their tokenizer from the folder of their model
+        for file in filter(Path.is_file, (self.model.path.parent / text for text in get_args(TextFile))):
+            shutil.copyfile(file, folder / file.name)
         options = convert(name, given, target, self.model.path.parent, self.calibration)
         if options is None:
             return before

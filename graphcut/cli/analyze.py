@@ -5,7 +5,7 @@ from typing import Annotated
 from typer import Option
 
 from .common_options import AsJson, Dims, ModelPath, load
-from .output import print_, put_json, print_line, say_next
+from .output import print_, print_line, put_json, say_next
 
 
 def analyze(

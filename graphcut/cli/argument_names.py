@@ -64,10 +64,10 @@ def in_options(text: str, command: str) -> str:
     >>> in_options("choose another `output`, or add `force=True`", "split")
     'choose another -o, or add --force'
     """
-    return _QUOTED.sub(lambda found: _reworded(*found.groups(), command) or found[0], text)
+    return _QUOTED.sub(lambda found: _reworded(command, *found.groups()) or found[0], text)
 
 
-def _reworded(name: str, value: str | None, inside: str | None, attribute: str | None, command: str) -> str:
+def _reworded(command: str, name: str, value: str | None, inside: str | None, attribute: str | None) -> str:
     """What stands for `name`, `name=value`, or `name(inside).attribute`; empty if it is no argument."""
     if inside is not None and name[0].islower():
         command = _COMMANDS.get(f"{name}{attribute or ''}", name)

@@ -23,7 +23,7 @@ def export(
 
     Args:
         cascade: the cascade or its path.
-        to: the format, see `graphcut export --help`.
+        to: the format; see docs/guides/export.md.
         folder: the folder to make.
         force: replace a folder that holds such an export and nothing else.
         options: for `genai` also `model`, the path of the model that was cut, if it has moved; for `lingualinked` also
