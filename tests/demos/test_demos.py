@@ -15,7 +15,7 @@ import pytest
 from onnx import numpy_helper
 
 from graphcut import demos
-from graphcut.core.errors import ModelError, UsageError
+from graphcut.core.errors import GraphcutError, ModelError, UsageError
 from graphcut.demos import drafting, llm, noise, saving
 
 from cases import each
