@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..core.manifest import CascadeLike
 
 ExportFormat = Literal["cpp", "genai", "js", "lingualinked", "mobile", "ort-annotations", "triton"]
+"""The formats that `export` writes."""
 
 
 def export(
