@@ -36,14 +36,9 @@ _PANELS_OF: Final[Mapping[str, Mapping[str, str]]] = {
         "Memory": "memory exact max-context cache-prefix",
         "Sessions": _SESSIONS,
     },
-    "simulate": {
-        "Load": "cluster requests rate in-flight",
-        "Failures": "fail copies",
-        "Output": "trace",
-    },
+    "simulate": {"Load": "cluster requests rate in-flight", "Failures": "fail copies", "Output": "trace"},
     "bench": {"Measurement": "inputs way rounds optimize"},
     "extract": {"Tensors and output": "from until expose output"},
-    "merge": {"Output": "output force"},
     "link": {"Checkpoint and output": "checkpoint output"},
     "export": {"Format and output": "to output"},
     "verify": {"Inputs": "inputs seed structural files"},
@@ -119,7 +114,7 @@ def panels_of(command: str, options: Sequence[str]) -> dict[str, list[str]]:
     """The options of each panel of a command, by its title.
 
     >>> panels_of("merge", ["connect", "force", "output"])
-    {'Output': ['output', 'force'], 'Inputs': [], 'Model': [], 'Advanced': ['connect']}
+    {'Inputs': [], 'Output': ['output', 'force'], 'Model': [], 'Advanced': ['connect']}
     """
     found: dict[str, list[str]] = {}
     left = list(options)

@@ -131,9 +131,9 @@ def test_rounds_are_divided_among_passes_over_all_pieces(opened: Open, monkeypat
     """A busy minute then spoils some runs of each piece, and not all runs of one."""
     model, order = opened(mlp(2), dims={"n": 3}), list[tuple[str, int]]()
 
-    def profile(piece: ModelProto, *given: Any, rounds: int, threads: int) -> ProfiledPiece:  # noqa: ANN401
+    def profile(model: Model, piece: ModelProto, feeds: Any, rounds: int, threads: int) -> ProfiledPiece:  # noqa: ANN401
         order.append((piece.graph.output[0].name, rounds))
-        return measured(piece, *given, rounds=rounds, threads=threads)
+        return measured(model, piece, feeds, rounds, threads)
 
     measured = ort_profile.profile
     monkeypatch.setattr(cost_measurement, "profile", profile)
