@@ -15,7 +15,13 @@ def analyze(
     axes: Annotated[bool, Option("--axes", help="List the axes along which layers can be divided.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a model can be cut, and what crosses each cut."""
+    """Show where a model can be cut, and what crosses each cut.
+
+    Examples:
+        graphcut analyze llm.onnx
+        graphcut analyze llm.onnx --cuts 5
+        graphcut analyze llm.onnx --axes
+    """
     from .. import analyze as analyzed
     from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
     from ..drawing.scene_builders import scene_of_analysis

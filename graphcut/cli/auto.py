@@ -100,6 +100,10 @@ def auto(
 
     Each step is made by the library that is kept for it, and what it costs in accuracy is measured. If a limit of
     accuracy is not met, nothing is written, with exit code 1. auto.json in the folder says what was done.
+
+    Examples:
+        graphcut auto unet.onnx --num-splits 2 -o auto.parts
+        graphcut auto unet.onnx --precision fp16 --memory 400kB -o half.parts
     """
     from ..drawing.terminal.automation import draw_automation
 

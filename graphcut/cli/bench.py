@@ -33,7 +33,12 @@ def bench(
     optimize: Optimize = "all",
     as_json: AsJson = False,
 ) -> None:
-    """Compare the model and its parts: time, memory, outputs."""
+    """Compare the model and its parts: time, memory, outputs.
+
+    Examples:
+        graphcut bench unet.parts --way parts --rounds 1
+        graphcut bench llm.parts --way threads --rounds 1
+    """
     from .. import bench
     from ..drawing.run_records import BenchmarkRecord
     from ..drawing.terminal.runs import draw_benchmark

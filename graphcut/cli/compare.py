@@ -42,6 +42,10 @@ def compare(
 
     Models are run on the same inputs, without --inputs on two sets generated from the seed. If an output differs, the
     first tensor that does is found; exit code 1. Of plans and cascades it says what changed from A to B.
+
+    Examples:
+        graphcut compare llm.parts planned.parts
+        graphcut compare llm.onnx llm.onnx --optimize all --tolerance 1e-4
     """
     from ..drawing.opening import kind_at
 

@@ -37,7 +37,12 @@ def export(
     dim: Dims = None,
     force: Force = False,
 ) -> None:
-    """Write a cascade as another engine reads it."""
+    """Write a cascade as another engine reads it.
+
+    Examples:
+        graphcut export llm.parts --to js -o web
+        graphcut export unet.parts --to triton -o triton
+    """
     takes_model = to in {"genai", "lingualinked"}
     owners = {"--dim": "--to lingualinked", **({} if takes_model else {"--model": "--to genai or lingualinked"})}
     check_applicable(given_options(ctx), owners, [f"--to {to}"])

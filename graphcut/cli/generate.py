@@ -61,6 +61,10 @@ def generate(
 
     Every part keeps its own KV cache. What is generated is printed as it comes. Inputs are those that are the same at
     every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
+
+    Examples:
+        graphcut generate llm.parts --prompt-ids 1,15,27 --max-tokens 8
+        graphcut generate llm.parts --prompt-ids random --temperature 0.8 --top-k 40
     """
     from .. import DecodingSettings
     from .. import generate as decoded

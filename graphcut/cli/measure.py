@@ -55,6 +55,11 @@ def measure(
     is computed, without times. `machine` is this one: FLOP/s, memory bandwidth and the time to start a node, a device
     for --cluster. `cluster` measures each machine that `ray start --resources` calls a device, its free memory and its
     link. Nothing else should run meanwhile.
+
+    Examples:
+        graphcut measure unet.onnx -o costs.csv --rounds 2
+        graphcut measure machine -o laptop.toml --seconds 1
+        graphcut measure cluster -o measured.toml
     """
     from .. import analyze, calibrate_cluster, default_dims, save_cluster, save_table, table_of, table_of_config, weigh
     from ..drawing.terminal.cost_table import draw_cost_table

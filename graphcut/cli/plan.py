@@ -23,6 +23,11 @@ def plan(
     """Find the best cut for a goal; write no parts.
 
     `graphcut show` explains each cut of a plan that is saved.
+
+    Examples:
+        graphcut plan llm.onnx --num-splits 3 -o plan.json
+        graphcut plan llm.onnx --memory 900kB --num-splits 2
+        graphcut plan unet.onnx --cluster cluster.toml --objective latency
     """
     from .. import analyze, plan_file, save_plan
     from ..drawing.scene_builders import scene_of_plan

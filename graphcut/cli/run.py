@@ -87,6 +87,11 @@ def run(
     """Run a cascade on inputs.
 
     `--inputs random` generates inputs, from a seed, with sizes of symbolic dimensions, for the model that was cut.
+
+    Examples:
+        graphcut run unet.parts --inputs random
+        graphcut run llm.parts --inputs random -o y.npz --memory 500MB
+        graphcut run unet.parts --inputs random -o mask.npz --via threads
     """
     from ..core.wiring import asked_for
 

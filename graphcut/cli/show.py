@@ -49,6 +49,11 @@ def show(
 
     With --to devices the parts of each device of a cascade, and two commands. The first makes its folder, to be copied
     there to the same path; the second, given there, makes it a device of a Ray cluster.
+
+    Examples:
+        graphcut show plan.json
+        graphcut show llm.parts -o report.html
+        graphcut show unet.parts --to devices
     """
     given = given_options(ctx)
     if to == "devices":

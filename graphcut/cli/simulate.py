@@ -61,6 +61,10 @@ def simulate(
     """Simulate a plan on a cluster: throughput, latency, failures.
 
     Exit code 1 if a failure stops the run.
+
+    Examples:
+        graphcut simulate unet.parts --cluster cluster.toml --requests 100
+        graphcut simulate unet.parts --cluster cluster.toml --fail board@0.5+1
     """
     from .. import RunLog, read_simulated_cluster
     from .. import simulate as simulated

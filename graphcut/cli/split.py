@@ -61,16 +61,21 @@ def split(
     The inputs and outputs of the parts are the boundary tensors. With --ranks layers are divided as well: there is a
     part for each phase and rank; with a number of splits each of these has ranks of its own. On a cluster the
     planner says which layers are divided among which devices.
+
+    Examples:
+        graphcut split llm.onnx --num-splits 2
+        graphcut split llm.onnx --plan plan.json -o planned.parts
+        graphcut split unet.onnx --cluster cluster.toml
     """
     from .. import analyze, write
     from ..drawing.json_records import cascade_record
     from ..drawing.scene_builders import scene_of_ranks, scene_of_split
     from ..drawing.terminal.scene import draw_scene
 
+    _check_ranks(options, is_one_file=one_file)
     if one_file:
-        _shard(options, model, output, weights=weights, dim=dim, force=force, as_json=as_json)
+        _shard(load(model, dim), options, output, weights=weights, force=force, as_json=as_json)
         return
-    _check_ranks(options)
     preparing = cutter(options, plan, device)
     opened = load(model, dim, state)
     folder = output or (Path(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else None)
@@ -101,9 +106,13 @@ def split(
         say_next(scene.next_command)
 
 
-def _check_ranks(options: GoalOptions) -> None:
+def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
     """Refuse options that would do nothing without ranks, or that ranks can't have."""
     given = given_options(options.ctx)
+    if is_one_file:
+        check_applicable(given, {"--one-file": "--ranks"}, given)
+        check_apply(given, {*given}.difference(_OF_ONE_FILE), "--one-file, which makes no parts")
+        return
     check_applicable(given, {"--sum": "--ranks"}, [*given, *["--ranks"] * (options.cluster is not None)])
     if _is_ranked(options):
         check_apply(
@@ -134,24 +143,15 @@ def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -
 
 
 def _shard(
-    options: GoalOptions,
-    model: Path,
-    output: Path | None,
-    *,
-    weights: WeightMode,
-    dim: Texts,
-    force: bool,
-    as_json: bool,
+    model: Model, options: GoalOptions, output: Path | None, *, weights: WeightMode, force: bool, as_json: bool
 ) -> None:
     """Write one ordinary model, in which every layer that can be divided stands once for each rank."""
     from .. import shard as sharded
     from ..drawing.json_records import sharding_record
 
-    given, (ranks, shares) = given_options(options.ctx), options.shares()
-    check_applicable(given, {"--one-file": "--ranks"}, given)
-    check_apply(given, {*given}.difference(_OF_ONE_FILE), "--one-file, which makes no parts")
-    path = output or Path(f"{model.name.removesuffix('.onnx')}.sharded.onnx")
-    made = sharded(load(model, dim), path, ranks=ranks, shares=shares, mode=options.mode, weights=weights, force=force)
+    ranks, shares = options.shares()
+    path = output or Path(f"{model.path.name.removesuffix('.onnx')}.sharded.onnx")
+    made = sharded(model, path, ranks=ranks, shares=shares, mode=options.mode, weights=weights, force=force)
     if as_json:
         put_json(sharding_record(made))
     elif settings.is_quiet:

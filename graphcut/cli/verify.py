@@ -33,6 +33,10 @@ def verify(
 
     Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed. --files needs no
     model: it compares parts and weights with the digests in the manifest.
+
+    Examples:
+        graphcut verify llm.parts
+        graphcut verify llm.parts --files
     """
     if files_only:
         if inputs or optimized != "none" or structural or original != OriginalOptions():
