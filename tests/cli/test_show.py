@@ -366,8 +366,8 @@ def test_only_dot_shows_the_nodes_of_a_part(run: Run, house: House, renderer: st
     result = run("show", house.cascade, "--to", renderer, "--part", 0)
     assert (result.code, *result.error) == (
         2,
-        "--part draws the nodes of a part, which only DOT can show",
-        "add --to dot",
+        "--part applies to --to dot",
+        "leave --part out, or add --to dot",
     )
 
 
