@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from typer import Argument, Option
@@ -24,7 +24,6 @@ from .split import PlanPath, cutter
 
 if TYPE_CHECKING:
     from .. import Automation, Model
-    from ..core.manifest import Cascade
 
 Precision = Literal["fp32", "fp16", "int8-static", "int8-mixed", "int8", "int4-mixed", "int4"]
 
@@ -117,17 +116,13 @@ def auto(
         message = "--keep would put a folder into the model repository that Triton takes for a model"
         raise UsageError(message, hint="leave --keep out, or --to: `graphcut export --to triton` comes after it")
     cut = cutter(options, plan)
-
-    def export(cascade: Cascade, source: Path, folder: Path) -> list[Path]:
-        return exported(cascade, cast("ExportFormat", to), folder, model=source, dims=parsed_dims(dim), force=False)
-
     record = conversion.automation(
         load(model, dim, state),
         [options.cluster, plan],
         searches=options.num_splits is not None and options.memory is not None,
         cut=cut,
         report=say,
-        export=None if to is None else export,
+        export=None if to is None else partial(exported, to=to, dims=parsed_dims(dim), force=False),
         keep=keep,
         options=lambda found: [*(_moved(word, Path(), output) for word in _words(options.ctx)), f"--precision={found}"],
         replayed=options.ctx.obj,

@@ -46,12 +46,12 @@ def export(
     takes_model = to in {"genai", "lingualinked"}
     owners = {"--dim": "--to lingualinked", **({} if takes_model else {"--model": "--to genai or lingualinked"})}
     check_applicable(given_options(ctx), owners, [f"--to {to}"])
-    for file in exported(open_(cascade_path), to, output, model=model, dims=parsed_dims(dim), force=force):
+    for file in exported(open_(cascade_path), model, output, to=to, dims=parsed_dims(dim), force=force):
         say(f"wrote {file}")
 
 
 def exported(
-    cascade: Cascade, to: ExportFormat, output: Path, *, model: Path | None, dims: Mapping[str, int], force: bool
+    cascade: Cascade, model: Path | None, output: Path, *, to: ExportFormat, dims: Mapping[str, int], force: bool
 ) -> list[Path]:
     from .. import export
 
