@@ -10,7 +10,7 @@ from .output import print_, print_line, put_json, say_next
 
 def analyze(
     model: ModelPath,
-    dim: Dims = None,
+    dims: Dims = None,
     cuts: Annotated[int | None, Option(metavar="[N]", min=0, help="List all cut points, or the N cheapest.")] = None,
     axes: Annotated[bool, Option("--axes", help="List the axes along which layers can be divided.")] = False,
     as_json: AsJson = False,
@@ -27,7 +27,7 @@ def analyze(
     from ..drawing.scene_builders import scene_of_analysis
     from ..drawing.terminal.scene import draw_scene
 
-    analysis = analyzed(load(model, dim))
+    analysis = analyzed(load(model, dims))
     if as_json:
         from ..drawing.json_records import analysis_record
 

@@ -26,22 +26,14 @@ _PARAMETERS: Final[Mapping[str, str]] = {
     "by": "count",
     "counting": "count",
     "deadline_s": "deadline",
-    "dims": "dim",
     "interleave": "objective",
-    "max_shard_bytes": "max_shard_size",
-    "memory_bytes": "memory",
     "most_parts": "num_splits",
-    "optimized": "fuse",
     "options": "provider",
     "parts": "part",
     "path": "trace",
-    "pins": "pin",
     "precisions": "precision",
     "prompts": "prompt_ids",
     "rate_per_s": "rate",
-    "states": "state",
-    "structural_only": "structural",
-    "window": "in_flight",
 }
 #: the same for one command, in which a parameter of the argument's name means something else.
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {

@@ -43,7 +43,7 @@ class ConversionOptions:
             "given. mixed: the first and last layers are kept."
         ),
     ] = None
-    fuse: Annotated[bool, Option("--fuse", help="Fuse nodes of the model first, by ONNX Runtime's tools.")] = False
+    optimized: Annotated[bool, Option("--fuse", help="Fuse nodes of the model first, by ONNX Runtime's tools.")] = False
     calibration: Annotated[
         Path | None, Option(metavar="DIR", help="Inputs for int8-static: a folder of .npz files.")
     ] = None
@@ -65,7 +65,7 @@ class ConversionOptions:
         return Automation(
             model=model,
             precisions=[] if searches and self.precision is None else [self.precision or "fp32"],
-            optimized=self.fuse,
+            optimized=self.optimized,
             limits=self.accept or (),
             inputs=[feeds[file] for file in given],
             seed=self.seed,
@@ -73,7 +73,7 @@ class ConversionOptions:
             text=self.text,
             sources=[
                 *(path for path in (*feeds, self.text, *sources) if path is not None),
-                *[config] * (self.fuse and config.is_file()),
+                *[config] * (self.optimized and config.is_file()),
             ],
             **rest,
         )
@@ -90,8 +90,8 @@ def auto(
     to: Annotated[ExportFormat | None, Option(help="Write the parts as another engine reads them.")] = None,
     keep: Annotated[bool, Option("--keep", help="Keep the models of the steps, in DIR/models.")] = False,
     replay: Annotated[Path | None, Option(metavar="FILE", help="Do again what an auto.json says: same bytes.")] = None,
-    dim: Dims = None,
-    state: States = None,
+    dims: Dims = None,
+    states: States = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -117,12 +117,12 @@ def auto(
         raise UsageError(message, hint="leave --keep out, or --to: `graphcut export --to triton` comes after it")
     cut = cutter(options, plan)
     record = conversion.automation(
-        load(model, dim, state),
+        load(model, dims, states),
         [options.cluster, plan],
         searches=options.num_splits is not None and options.memory is not None,
         cut=cut,
         report=say,
-        export=None if to is None else partial(exported, to=to, dims=parsed_dims(dim), force=False),
+        export=None if to is None else partial(exported, to=to, dims=parsed_dims(dims), force=False),
         keep=keep,
         options=lambda found: [*(_moved(word, Path(), output) for word in _words(options.ctx)), f"--precision={found}"],
         replayed=options.ctx.obj,

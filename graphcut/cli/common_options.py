@@ -13,19 +13,23 @@ from typer import Argument, Option
 
 from ..core.errors import CascadeError, UsageError
 from ..core.text import shell_word
+from ..core.units import parse_bytes
 
 if TYPE_CHECKING:
     from .. import DecoderProfile, Model, SessionConfig
     from ..core.manifest import Cascade
 
 Output: Final = partial(Option, "--output", "-o", metavar="FILE")
+Size: Final = partial(Option, parser=parse_bytes, metavar="SIZE")
 
 Texts = list[str] | None  #: the values of an option that may be repeated.
 ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
 CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
 OriginalModel = Annotated[Path | None, Option(metavar="FILE", help="The model that was sharded, or cut and has moved.")]
-Dims = Annotated[Texts, Option(metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
-States = Annotated[Texts, Option(metavar="INPUT=OUTPUT", help="OUTPUT becomes INPUT at the next step. Repeatable.")]
+Dims = Annotated[Texts, Option("--dim", metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
+States = Annotated[
+    Texts, Option("--state", metavar="INPUT=OUTPUT", help="OUTPUT is INPUT at the next step. Repeatable.")
+]
 Inputs = Annotated[
     list[Path] | None, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`. Repeatable.")
 ]
@@ -105,24 +109,24 @@ class OriginalOptions:
     """Options of the model that was cut, and of inputs that are generated for it."""
 
     model: OriginalModel = None
-    dim: Dims = None
+    dims: Dims = None
     seed: Seed = 0
 
     @property
-    def dims(self) -> dict[str, int]:
-        return parsed_dims(self.dim)
+    def sizes(self) -> dict[str, int]:
+        return parsed_dims(self.dims)
 
     def load_original(self, cascade: Cascade | Model) -> Model:
         """The model that a cascade was cut from, or that was sharded, with none but the sizes of the options."""
         from .. import load, original_of
 
-        return load(self.model or original_of(cascade), dims=self.dims or None)
+        return load(self.model or original_of(cascade), dims=self.sizes or None)
 
     def load(self, cascade: Cascade) -> Model:
         """The model that `cascade` was cut from, with the sizes of the manifest."""
         from .. import find_source, load
 
-        model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.dims})
+        model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.sizes})
         if model.digest != cascade.manifest.source.graph:
             raise CascadeError(
                 f"{cascade.path} was not cut from {model.path}: the graphs differ",
@@ -131,10 +135,10 @@ class OriginalOptions:
         return model
 
 
-def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
+def load(path: Path, dims: Sequence[str] | None, states: Sequence[str] | None = None) -> Model:
     from .. import load
 
-    return load(path, dims=parsed_dims(dim), states=parsed_states(state))
+    return load(path, dims=parsed_dims(dims), states=parsed_states(states))
 
 
 def parsed_states(texts: Sequence[str] | None) -> dict[str, str]:
@@ -168,9 +172,9 @@ def listed_names(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row)
 
 
-def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
+def parsed_dims(texts: Sequence[str] | None) -> dict[str, int]:
     """Sizes by name, from texts like `seq=128`."""
-    return dict(numbered("--dim", text, "NAME=N with N >= 0", "seq=128") for text in dim or ())
+    return dict(numbered("--dim", text, "NAME=N with N >= 0", "seq=128") for text in texts or ())
 
 
 def parsed_profile(text: str | None) -> tuple[DecoderProfile | None, int | None]:

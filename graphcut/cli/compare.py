@@ -27,7 +27,7 @@ def compare(
     after: Annotated[Path, Argument(metavar="B", help="Another model; or another plan or cascade of the same model.")],
     output: Annotated[Path | None, Output(help="A text file; with --json or the ending .json a JSON file.")] = None,
     model: OriginalModel = None,
-    dim: Dims = None,
+    dims: Dims = None,
     inputs: Inputs = None,
     seed: Seed = 0,
     tolerance: Annotated[
@@ -64,7 +64,7 @@ def compare(
         from ..drawing.terminal.verification import draw_model_comparison
         from ..drawing.verification_records import verification_record
 
-        first, config = load(before, dim), replace(EXACT, optimize=optimize, provider=provider)
+        first, config = load(before, dims), replace(EXACT, optimize=optimize, provider=provider)
         feeds = read_given(inputs, first)
         found = compare_models(first, after, inputs=feeds, seed=seed, tolerance=tolerance, config=config)
         draw, record = partial(draw_model_comparison, found), verification_record(found)
@@ -74,7 +74,7 @@ def compare(
         from ..drawing.opening import scene_at
         from ..drawing.terminal.changes import draw_changes
 
-        sizes = parsed_dims(dim)
+        sizes = parsed_dims(dims)
         changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (before, after)))
         put_answer(changes, partial(draw_changes, changes), output, as_json=is_json)
 

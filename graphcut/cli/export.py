@@ -34,7 +34,7 @@ def export(
     to: Annotated[ExportFormat, Option(help="The format.")],
     output: Annotated[Path, Output(help="The folder.")],
     model: OriginalModel = None,
-    dim: Dims = None,
+    dims: Dims = None,
     force: Force = False,
 ) -> None:
     """Write a cascade as another engine reads it.
@@ -46,7 +46,7 @@ def export(
     takes_model = to in {"genai", "lingualinked"}
     owners = {"--dim": "--to lingualinked", **({} if takes_model else {"--model": "--to genai or lingualinked"})}
     check_applicable(given_options(ctx), owners, [f"--to {to}"])
-    for file in exported(open_(cascade_path), model, output, to=to, dims=parsed_dims(dim), force=force):
+    for file in exported(open_(cascade_path), model, output, to=to, dims=parsed_dims(dims), force=force):
         say(f"wrote {file}")
 
 

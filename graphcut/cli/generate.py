@@ -50,7 +50,7 @@ def generate(
     drawing: SamplingOptions,
     memory: MemoryOptions,
     inputs: Inputs = None,
-    dim: Dims = None,
+    dims: Dims = None,
     seed: Seed = 0,
     batch: Annotated[int, Option(metavar="N", min=1, help="Sequences that are decoded together at most.")] = 8,
     via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
@@ -73,12 +73,12 @@ def generate(
     check_applicable(given, NEEDS_MEMORY, given)
     if "--memory" in given and {"--via", "--workers"}.intersection(given):
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
-    original = OriginalOptions(dim=dim, seed=seed)
+    original = OriginalOptions(dims=dims, seed=seed)
     cascade = open_(cascade_path, check_files=False)  # `generate` checks what its workers need
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
-    settings = DecodingSettings(inputs=fed, dims=original.dims, via=via, workers=workers)
-    settings |= {"memory_bytes": memory.memory, "exact": memory.exact}
+    settings = DecodingSettings(inputs=fed, dims=original.sizes, via=via, workers=workers)
+    settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
     settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
     stop_ids, stop = text.stop_of(tokenizer)
@@ -157,7 +157,7 @@ def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], 
         raise UsageError("no input of the model is called input_ids", hint="give token ids and input files")
     sizes = zip(tensors[ids].shape or (), (1, _RANDOM_LENGTH), strict=False)
     dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]
-    feeds = generate_inputs(replace(original, dim=dims).load(cascade), seed=original.seed)
+    feeds = generate_inputs(replace(original, dims=dims).load(cascade), seed=original.seed)
     past = {state.past for state in states_of(cascade, {})}
     constants = {name: value for name, value in feeds.items() if roles[name] is None and name not in past}
     return [int(token) for token in feeds[ids].ravel()], constants

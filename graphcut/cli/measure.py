@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from typer import Argument, Option
 
-from ..core.units import count, duration, operations, parse_bytes
+from ..core.units import count, duration, operations
 from .application import check_apply, given_options
-from .common_options import Dims, Force, OneInput, Output, ProfileText, load, parsed_profile
+from .common_options import Dims, Force, OneInput, Output, ProfileText, Size, load, parsed_profile
 from .input_files import RANDOM, is_random
 from .output import check_output, print_, print_line, say
 
@@ -38,12 +38,10 @@ def measure(
         False
     ),
     rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of a model.")] = 12,
-    memory: Annotated[
-        int | None, Option(parser=parse_bytes, metavar="SIZE", help="Memory limit of these runs, e.g. 2GB.")
-    ] = None,
+    memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of these runs, e.g. 2GB.")] = None,
     inputs: OneInput = RANDOM,
     profile: ProfileText = None,
-    dim: Dims = None,
+    dims: Dims = None,
     seconds: Annotated[float, Option(metavar="S", min=0, help="How long a machine or cluster is measured.")] = 10.0,
     threads: Annotated[int, Option(metavar="N", min=0, help="Threads of an operator; 0: as ONNX Runtime does.")] = 0,
     insecure: Annotated[bool, Option("--insecure", help="Accept a cluster without a token.")] = False,
@@ -80,9 +78,9 @@ def measure(
             save_table(table, output)
             print_line(f"{count(len(table.rows), 'module')}, {sum(row.num_params for row in table.rows):,} parameters")
         case _:
-            model = load(Path(what), dim)
+            model = load(Path(what), dims)
             costs = weigh(model, default_dims(analyze(model), None, *parsed_profile(profile)))
-            found = None if computed else _measured(costs, inputs, rounds, memory, threads)
+            found = None if computed else _measured(costs, inputs, rounds, memory_bytes, threads)
             table = found.table if found else table_of(costs)
             save_table(table, output)
             print_(lambda console: draw_cost_table(table, costs, console))

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
 
-from ..core.units import parse_bytes, size
+from ..core.units import size
+from .common_options import Size
 from .output import complain, say
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ NEEDS_MEMORY: Final = {"--exact": "--memory"}  #: the options that apply with it
 class MemoryOptions:
     """A memory limit, and how it is kept."""
 
-    memory: Annotated[
-        int | None, Option(parser=parse_bytes, metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")
-    ] = None
+    memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of this process, e.g. 300MiB.")] = None
     exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False
 
 

@@ -15,8 +15,8 @@ def plan(
     tuning: TuningOptions,
     model: ModelPath,
     output: Annotated[Path | None, Output(help="Save the plan, to edit it or to split by it.")] = None,
-    dim: Dims = None,
-    state: States = None,
+    dims: Dims = None,
+    states: States = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -37,7 +37,7 @@ def plan(
     check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"}, active)
     planner = options.planner(tuning)
     check_output(output, force=force)
-    opened = load(model, dim, state)
+    opened = load(model, dims, states)
     analysis = analyze(opened)
     made = planner(analysis)
     if output is not None:

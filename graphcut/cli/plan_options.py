@@ -145,7 +145,7 @@ class TuningOptions:
         ),
     ] = None
     outputs: Outputs = None
-    pin: Annotated[Texts, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
+    pins: Annotated[Texts, Option("--pin", metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
     avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
     inside_layers: Annotated[
         Literal["auto", "always", "never"], Option(help="Cut inside repeated layers. auto: if it pays.")
@@ -172,7 +172,7 @@ class TuningOptions:
     ] = None
 
     def limits(self) -> Limits:
-        pins = tuple(numbered("--pin", text, "NODE=PART", "/model/norm/Mul=1") for text in self.pin or ())
+        pins = tuple(numbered("--pin", text, "NODE=PART", "/model/norm/Mul=1") for text in self.pins or ())
         inside = _INSIDE_LAYERS[self.inside_layers]
         return Limits(pins, names_in(self.avoid or ()), inside, self.recompute, self.boundary_dtype)
 

@@ -97,7 +97,7 @@ def run(
 
     given, is_generated = given_options(ctx), any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])
-    if memory.memory is not None and pipeline.via is not None:
+    if memory.memory_bytes is not None and pipeline.via is not None:
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
     check_output(pipeline.trace, force=force, option="--trace")
     config, via = session.session_config(), pipeline.via
@@ -150,7 +150,7 @@ def _in_this_process(memory: MemoryOptions, feeds: FeedReader, config: SessionCo
     """The outputs of each input, in order; predicted and measured memory are printed before and after."""
     from .. import Runner
 
-    with Runner(feeds.cascade, memory_bytes=memory.memory, exact=memory.exact, config=config) as runner:
+    with Runner(feeds.cascade, memory_bytes=memory.memory_bytes, exact=memory.exact, config=config) as runner:
         with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
             say_before(runner, exact=memory.exact)
             yield answers

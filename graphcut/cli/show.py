@@ -39,7 +39,7 @@ def show(
     output: Annotated[Path | None, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
     part: Annotated[int | None, Option(metavar="K", min=0, help="Draw the nodes of part K; with --to dot.")] = None,
     model: OriginalModel = None,
-    dim: Dims = None,
+    dims: Dims = None,
     force: Force = False,
     opens: Annotated[bool, Option("--open", help="Open the page in a browser; without -o it is a temporary file.")] = (
         False
@@ -65,7 +65,7 @@ def show(
         raise UsageError(f"--open shows the page, not {form}", hint="leave out --to, or write -o NAME.html")
     _check(given, thing, form)
     check_output(output, force=force)
-    sizes = parsed_dims(dim)
+    sizes = parsed_dims(dims)
     if form == "terminal":
         from ..drawing.opening import scene_at
         from ..drawing.terminal.scene import draw_scene

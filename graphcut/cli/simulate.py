@@ -41,8 +41,9 @@ def simulate(
     ] = None,
     requests: Annotated[int, Option(metavar="N", help="Number of requests.")] = 1000,
     rate: Annotated[str | None, Option(metavar="R/s", help="Open loop: Poisson arrivals, requests per second.")] = None,
-    in_flight: Annotated[
-        int | None, Option(metavar="W", help="Closed loop: requests in flight.", show_default="2 x active devices")
+    window: Annotated[
+        int | None,
+        Option("--in-flight", metavar="W", help="Closed loop: requests in flight.", show_default="2 x active devices"),
     ] = None,
     copies: Annotated[int, Option(metavar="N", help="Number of identical clusters side by side.")] = 1,
     fail: Annotated[
@@ -74,13 +75,13 @@ def simulate(
 
     check_output(trace, force=force, option="--trace")
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
-    known_cluster = None if cluster is None else read_simulated_cluster(cluster)
-    scenario = scenario_at(plan, known_cluster, model=original.model, outputs=output_names(outputs), dims=original.dims)
+    known, names = None if cluster is None else read_simulated_cluster(cluster), output_names(outputs)
+    scenario = scenario_at(plan, known, model=original.model, outputs=names, dims=original.sizes)
     scenario = scenario.copied(copies).with_failures(failures)
     devices = [device.name for device in scenario.cluster.devices]
     log = RunLog(len(scenario.parts), len(devices), is_tracing=trace is not None)
     seed = original.seed
-    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=in_flight, seed=seed, log=log)
+    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=window, seed=seed, log=log)
     put_answer(simulation_record(result, str(plan)), partial(draw_simulation, result, plan), as_json=as_json)
     if trace is not None:
         put_trace(log, {part.name: part for part in scenario.parts}, devices, trace)

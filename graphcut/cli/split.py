@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from typer import Option
 
 from ..core.text import shell_word
-from ..core.units import parse_bytes, size
+from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, Output, States, Texts, load
+from .common_options import AsJson, Dims, Force, ModelPath, Output, Size, States, Texts, load
 from .output import print_, print_line, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
 
@@ -40,18 +40,15 @@ def split(
     weights: Annotated[
         WeightMode, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
     ] = "copy",
-    max_shard_size: Annotated[
-        int | None,
-        Option(
-            parser=parse_bytes, metavar="SIZE", help="Divide copied weights among files of at most SIZE, with an index."
-        ),
+    max_shard_bytes: Annotated[
+        int | None, Size("--max-shard-size", help="Divide copied weights among files of at most SIZE, with an index.")
     ] = None,
     digest: Annotated[bool, Option("--digest", help="Compute digests of shared weights, too.")] = False,
     one_file: Annotated[
         bool, Option("--one-file", help="With --ranks: one ordinary model, MODEL.sharded.onnx, instead of parts.")
     ] = False,
-    dim: Dims = None,
-    state: States = None,
+    dims: Dims = None,
+    states: States = None,
     dry_run: Annotated[bool, Option("--dry-run", "-n", help="List the files that would be written.")] = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -74,12 +71,12 @@ def split(
 
     _check_ranks(options, is_one_file=one_file)
     if one_file:
-        _shard(load(model, dim), options, output, weights=weights, force=force, as_json=as_json)
+        _shard(load(model, dims), options, output, weights=weights, force=force, as_json=as_json)
         return
     preparing = cutter(options, plan, device)
-    opened = load(model, dim, state)
+    opened = load(model, dims, states)
     folder = output or (Path(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else None)
-    cut = preparing(opened, folder, weights=weights, max_shard_bytes=max_shard_size, digest=digest)
+    cut = preparing(opened, folder, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
     if dry_run and as_json:
         put_json(cascade_record(cut.cascade, cut.files))
         return

@@ -25,7 +25,7 @@ def verify(
     original: OriginalOptions,
     inputs: Inputs = None,
     optimized: Optimized = "none",
-    structural: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
+    structural_only: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
     files_only: Annotated[bool, Option("--files", help="Compare files with the manifest, without the model.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -39,7 +39,7 @@ def verify(
         graphcut verify llm.parts --files
     """
     if files_only:
-        if inputs or optimized != "none" or structural or original != OriginalOptions():
+        if inputs or optimized != "none" or structural_only or original != OriginalOptions():
             raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
         from .. import verify_files
         from ..drawing.terminal.verification import draw_file_verification
@@ -54,7 +54,7 @@ def verify(
     cascade = load(cascade_path, None) if kind_of(cascade_path) == "model" else open_(cascade_path)
     source = original.load_original(cascade)  # without the sizes of the manifest, which are to be verified
     feeds, seed, is_optimized = read_given(inputs, source), original.seed, optimized == "all"
-    report = verified(source, cascade, inputs=feeds, seed=seed, optimized=is_optimized, structural_only=structural)
+    report = verified(source, cascade, inputs=feeds, seed=seed, optimized=is_optimized, structural_only=structural_only)
     _show(report, partial(draw_verification, report, cascade), as_json=as_json)
 
 
