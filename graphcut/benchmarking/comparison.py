@@ -92,12 +92,10 @@ def bench(
         if BASELINE in failed:
             message = f"{source} ran once and then failed: {failed[BASELINE]}"
             raise RunError(message, hint="is there enough memory for it?")
-        return tuple(
-            WayResult(way, WAYS[way].title, error=failed[way])
-            if way in failed
-            else _result(way, own, measured[BASELINE], Path(folder))
-            for way, own in measured.items()
-        )
+        known = {
+            way: _result(way, own, measured[BASELINE], folder) for way, own in measured.items() if way not in failed
+        }
+        return tuple(known.get(way) or WayResult(way, WAYS[way].title, error=failed[way]) for way in measured)
 
 
 def _measured(task: BenchmarkTask) -> BenchmarkRun | str:
@@ -111,16 +109,12 @@ def _measured(task: BenchmarkTask) -> BenchmarkRun | str:
     return _ERROR_CLASS.sub("", lines[-1]) if lines else "it ended without a message"
 
 
-def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun], folder: Path) -> WayResult:
-    with np.load(folder / f"{BASELINE}.npz") as expected, np.load(folder / f"{way}.npz") as found:
-        difference = largest_difference([(expected[name], found[name]) for name in expected.files])
-    return WayResult(
-        way,
-        WAYS[way].title,
-        ratio=median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True)),
-        difference=difference,
-        **{field: median_low(getattr(run, field) for run in runs) for field in BenchmarkRun.__struct_fields__},
-    )
+def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun], folder: str) -> WayResult:
+    with np.load(f"{folder}/{BASELINE}.npz") as expected, np.load(f"{folder}/{way}.npz") as found:
+        gap = largest_difference([(expected[name], found[name]) for name in expected.files])
+    ratio = median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True))
+    figures = {name: median_low(getattr(run, name) for run in runs) for name in BenchmarkRun.__struct_fields__}
+    return WayResult(way, WAYS[way].title, ratio=ratio, difference=gap, **figures)
 
 
 def largest_difference(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> float | None:
