@@ -14,6 +14,7 @@ from .benchmarking.calibration import save_device as save_device
 from .benchmarking.comparison import bench as bench
 from .benchmarking.cost_measurement import MeasuredCosts as MeasuredCosts
 from .benchmarking.cost_measurement import measure as measure
+from .benchmarking.ways import WAYS as WAYS
 from .core.errors import CascadeError as CascadeError
 from .core.errors import GraphcutError as GraphcutError
 from .core.errors import LeftoverWarning as LeftoverWarning
@@ -62,7 +63,10 @@ from .decoding.generation import DecodingSettings as DecodingSettings
 from .decoding.generation import FinishReason as FinishReason
 from .decoding.generation import Generation as Generation
 from .decoding.generation import generate as generate
+from .decoding.token_inputs import role_of as role_of
 from .decoding.tokenizer import Tokenizer as Tokenizer
+from .exporting import ExportFormat as ExportFormat
+from .exporting import export as export
 from .inputs.generating import generate_inputs as generate_inputs
 from .inputs.input_files import load_readers as load_readers
 from .inputs.input_files import read_inputs as read_inputs
@@ -97,6 +101,7 @@ from .simulating.scenario import Scenario as Scenario
 from .simulating.scenario import scenario_of_cascade as scenario_of_cascade
 from .simulating.scenario import scenario_of_plan as scenario_of_plan
 from .simulating.simulator import simulate as simulate
+from .surgery.cutting import prepare as prepare
 from .surgery.cutting import split as split
 from .surgery.extracting import extract as extract
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
@@ -105,12 +110,16 @@ from .surgery.linking import LinkedWeight as LinkedWeight
 from .surgery.linking import Linking as Linking
 from .surgery.linking import link as link
 from .surgery.merging import merge as merge
+from .surgery.ranks import prepare_by_rank as prepare_by_rank
 from .surgery.ranks import split_by_rank as split_by_rank
 from .surgery.sharding import Sharding as Sharding
 from .surgery.sharding import shard as shard
+from .surgery.splitting import PreparedFiles as PreparedFiles
+from .surgery.splitting import write as write
 from .transferring.fetching import fetch as fetch
 from .verifying.files import FileVerification as FileVerification
 from .verifying.files import verify_files as verify_files
+from .verifying.numerical import EXACT as EXACT
 from .verifying.two_models import ModelComparison as ModelComparison
 from .verifying.two_models import compare_models as compare_models
 from .verifying.verification import Verification as Verification

@@ -7,9 +7,11 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -189,24 +191,14 @@ def _preprocess(job: Job) -> dict[str, Any]:
     return options
 
 
-class _Reader:
-    """Inputs as the library takes them, one after the other."""
-
-    def __init__(self, inputs: Sequence[Feeds]) -> None:
-        self._inputs = iter(inputs)
-
-    def get_next(self) -> Feeds | None:
-        """The next inputs; None after the last."""
-        return next(self._inputs, None)
-
-
 def _int8_static(job: Job) -> dict[str, Any]:
     library = import_module("onnxruntime.quantization")
     types = {"activation_type": "QUInt8", "weight_type": "QInt8"}
     opsets = {domain(one.domain): one.version for one in job.model.proto.opset_import}
     per_channel = opsets.get("", 0) >= 13  # DequantizeLinear has no axis before
+    reader = SimpleNamespace(get_next=partial(next, iter(job.calibration), None))  # as the library takes inputs
     library.quantize_static(
-        *(str(job.model.path), str(job.target), _Reader(job.calibration)),
+        *(str(job.model.path), str(job.target), reader),
         quant_format=library.QuantFormat.QDQ,
         per_channel=per_channel,
         use_external_data_format=True,

@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -13,7 +13,7 @@ from typing import Final, get_args
 import msgspec
 from msgspec.structs import replace
 
-from ..core.atomic_files import Content, scratch_folder, write_folder
+from ..core.atomic_files import Content, check_target, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
 from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
@@ -30,6 +30,7 @@ from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay,
 
 _OPTIMIZING: Final = ("fuse", "optimize")
 _PACKAGES: Final = ("graphcut", "onnx", "onnxruntime")
+_WHAT: Final = "a file of such a result"
 _LITTLE_BYTES: Final = 1 << 16  #: with less than this a disk is full.
 
 
@@ -50,7 +51,9 @@ class Automation(Product):
     model: Model  #: the given model.
     cut: Callable[[Model, Path], PreparedFiles]  #: plans a model, and prepares its parts in a folder.
     report: Callable[[str], object]  #: is told what is done.
-    precisions: Sequence[str]  #: the precision; several are tried in this order until one fits.
+    #: the precision; several are tried in this order until one fits, and if none is named all for which there are
+    #: inputs, those first that usually lose least.
+    precisions: Sequence[str] = ()
     optimized: bool = False  #: also optimize before a precision is converted.
     limits: Sequence[str] = ()  #: what the figures must meet, such as `snr>30`.
     inputs: Sequence[Feeds] = ()  #: inputs on which outputs are compared; generated ones if there are none.
@@ -64,6 +67,16 @@ class Automation(Product):
     replayed: AutoRecord | None = None  #: the record that is done again.
     _made: dict[tuple[str, ...], _Converted] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        unmet(self.limits, None)
+        needs_calibration = "int8-static" in self.precisions
+        if needs_calibration and not self.calibration:
+            raise UsageError("int8-static needs inputs to calibrate with", hint="give `calibration`, or use int8")
+        if self.calibration and self.precisions and not needs_calibration:
+            message = f"{self.precisions[0]} needs no calibration"
+            raise UsageError(message, hint="leave `calibration` out, or use int8-static")
+        self.precisions = self.precisions or [n for n in PRECISIONS if n != "int8-static" or self.calibration]
+
     def make(self, output: Path, *, force: bool = False) -> AutoRecord:
         """Make the parts in a new folder, or with `force` in one that was made before: all or nothing.
 
@@ -75,20 +88,16 @@ class Automation(Product):
             RecordError: a replay makes other bytes.
             GraphcutError: a package is missing or fails, or files can't be written.
         """
-        if output.exists() and not force:
-            raise UsageError(
-                f"{output} already exists", hint="choose another folder with `output`, or add `force=True`"
-            )
-        if output.is_file():
-            raise UsageError(f"{output} is a file", hint="name a folder with `output`")
         parent, is_given = output.absolute().parent, bool(self.inputs)
         if not parent.is_dir():
             raise UsageError(f"there is no folder {parent}", hint="make it first")
+        own = [RECORD, *read_auto(output / RECORD).files] if (output / RECORD).exists() else ()
+        check_target(output, output, own=own, what=_WHAT, force=force)
         if len(self.precisions) == 1:
             check_memory(self._names(self.precisions[0]), self.model)
         with scratch_folder(parent, f"{output.name}.auto") as folder:
             try:
-                return self._made_in(folder, output, is_given=is_given, force=force)
+                return self._made_in(folder, output, own, is_given=is_given, force=force)
             except (GraphcutError, OSError) as error:
                 if not _is_full(error, folder):
                     raise
@@ -98,8 +107,8 @@ class Automation(Product):
                 hint = f"{what}; nothing was changed"
                 raise GraphcutError(f"the disk of {parent} is full: {error}", hint=hint) from error
 
-    def _made_in(self, folder: Path, output: Path, *, is_given: bool, force: bool) -> AutoRecord:
-        """Make the parts by way of a scratch folder."""
+    def _made_in(self, folder: Path, output: Path, own: Collection[str], *, is_given: bool, force: bool) -> AutoRecord:
+        """Make the parts by way of a scratch folder; the output folder may have the files `own`."""
         self._measure()
         chosen, tried, prepared = self._search(folder)
         verified, places = self._written(chosen.model, prepared, output) if prepared else ("", {})
@@ -116,10 +125,9 @@ class Automation(Product):
         if self.replayed is not None:
             check_replay(self.replayed, record)
         if prepared:
-            old = read_auto(output / RECORD).files if (output / RECORD).exists() else ()
             files: dict[str, Content] = {name: partial(os.replace, place) for name, place in places.items()}
             files[RECORD] = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-            write_folder(output, files, own=[*old], what="a file of such a result", force=force)
+            write_folder(output, files, own=own, what=_WHAT, force=force)
         return record
 
     def _measure(self) -> None:
@@ -156,11 +164,9 @@ class Automation(Product):
         name, given, target = names[-1], before.model, folder / f"{'-'.join((self.model.path.stem, *names))}.onnx"
         package, number = library_of(name)
         self.report(f"{name}, by {package} {number}")
-        if not folder.exists():  # parts get their tokenizer from the folder of their model
-            folder.mkdir()
-            for file in (self.model.path.parent / text for text in get_args(TextFile)):
-                if file.is_file():
-                    shutil.copyfile(file, folder / file.name)
+        folder.mkdir(exist_ok=True)  # parts get their tokenizer from the folder of their model
+        for file in filter(Path.is_file, (self.model.path.parent / text for text in get_args(TextFile))):
+            shutil.copyfile(file, folder / file.name)
         options = convert(name, given, target, self.model.path.parent, self.calibration)
         if options is None:
             return before
@@ -204,7 +210,7 @@ class Automation(Product):
             attempt = Attempt(
                 precision=precision,
                 parts=len(prepared.parts) if prepared else None,
-                largest_bytes=_largest(prepared) if prepared else None,
+                largest_bytes=max(part.bytes for part in prepared.parts) if prepared else None,
                 figures=found.figures if found else None,
                 verdict=verdict,
             )
@@ -250,7 +256,3 @@ def _is_full(error: BaseException, folder: Path) -> bool:
     while cause := error.__cause__ or error.__context__:
         error = cause
     return may_be or (isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT})
-
-
-def _largest(prepared: PreparedFiles) -> int:
-    return max(part.bytes for part in prepared.parts)

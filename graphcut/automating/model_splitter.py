@@ -1,9 +1,9 @@
 """`ModelSplitter`: split a model, run its parts on workers, and use it like the whole model."""
 
-import tempfile
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -51,10 +51,12 @@ class ModelSplitter(AbstractContextManager["ModelSplitter"]):
         Raises:
             GraphcutError: the model can't be read or split.
         """
-        self._scratch = tempfile.TemporaryDirectory(prefix="graphcut-") if folder is None else None
-        output = Path(self._scratch.name) / "parts" if self._scratch else folder
-        self.cascade = split(load(model, dims=dims), Into(num_devices), output)
-        self.pipeline = Pipeline(self.cascade, via=via, workers=num_devices, micro_batch="auto", config=config)
+        with ExitStack() as opened:
+            output = folder or Path(opened.enter_context(TemporaryDirectory(prefix="graphcut-"))) / "parts"
+            self.cascade = split(load(model, dims=dims), Into(num_devices), output)
+            pipeline = Pipeline(self.cascade, via=via, workers=num_devices, micro_batch="auto", config=config)
+            self.pipeline = opened.enter_context(pipeline)
+            self._opened = opened.pop_all()
 
     def forward(self, inputs: Mapping[str, object] | np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - see Returns
         """The model's outputs. A batch is divided among the workers if the model declares an axis for it.
@@ -72,19 +74,15 @@ class ModelSplitter(AbstractContextManager["ModelSplitter"]):
         if not isinstance(inputs, Mapping):
             names = self.cascade.manifest.reads
             if len(names) != 1:
-                raise UsageError(
-                    f"the model reads {len(names)} inputs, and one array is given",
-                    hint=f"name them: {', '.join(names)}",
-                )
+                message = f"the model reads {len(names)} inputs, and one array is given"
+                raise UsageError(message, hint=f"name them: {', '.join(names)}")
             inputs = {names[0]: inputs}
         outputs = self.pipeline.submit(inputs).result()
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
     def close(self) -> None:
         """End the workers, and delete the temporary folder."""
-        self.pipeline.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
+        self._opened.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()

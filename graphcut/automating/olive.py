@@ -6,7 +6,6 @@ olive run --config workflow.json --package-config packages.json
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +59,10 @@ class GraphcutSplit(Pass):  # type: ignore[misc]
 
 
 def _goal(config: Any) -> Goal:  # noqa: ANN401 - see above
-    kinds: dict[str, Callable[[Any], Goal]] = {
-        "num_splits": Into,
-        "memory": Within,
-        "cluster": lambda path: Across(read_cluster(path)),
-    }
-    given = [name for name in kinds if getattr(config, name) is not None]
-    if len(given) != 1:
-        raise UsageError(f"GraphcutSplit needs one of {', '.join(kinds)}", hint="set it in the workflow")
-    return kinds[given[0]](getattr(config, given[0]))
+    parts, memory_bytes, cluster = config.num_splits, config.memory, config.cluster
+    if [parts, memory_bytes, cluster].count(None) != 2:
+        raise UsageError("GraphcutSplit needs one of num_splits, memory, cluster", hint="set it in the workflow")
+    return Into(parts) if parts else Within(memory_bytes) if memory_bytes else Across(read_cluster(cluster))
 
 
 if __name__ == "__main__":  # write Olive's own package config with this pass added

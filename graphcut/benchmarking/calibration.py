@@ -20,8 +20,7 @@ from msgspec.structs import fields
 from msgspec.structs import replace as changed
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from ..core.atomic_files import replacing
-from ..core.errors import GraphcutError
+from ..core.atomic_files import replacing, write_errors
 from ..core.product import Product
 from ..costs.cluster import Cluster, Host, NetworkLink
 from ..costs.device import Device
@@ -200,23 +199,14 @@ def save_cluster(cluster: Cluster, worst: Calibration, path: str | Path) -> None
     if isinstance(cluster.origin, str):
         lines.append(f"origin = {_toml(cluster.origin)}")
     lines += [f"{name} = {_toml(s)}" for name in ("store_s", "step_s") if (s := getattr(cluster, name))]
-    tables: list[tuple[str, Struct]] = [
-        *(("[[devices]]", one) for one in cluster.devices),
-        *(("[[links]]", one) for one in cluster.links),
-    ]
-    if isinstance(cluster.origin, Host):
-        tables.append(("[origin]", cluster.origin))
+    tables: list[tuple[str, Struct]] = [("[[devices]]", one) for one in cluster.devices]
+    tables += [("[[links]]", one) for one in cluster.links]
+    tables += [("[origin]", one) for one in [cluster.origin] if isinstance(one, Host)]
     for title, record in tables:
-        values = {one.name: getattr(record, one.name) for one in fields(record)}
-        measured = {one.name: values[one.name] for one in fields(record) if values[one.name] != one.default}
-        lines += [title, *(f"{name} = {_toml(value)}" for name, value in measured.items())]
-    path = Path(path)
-    try:
-        with replacing(path) as new:
-            new.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    except OSError as error:
-        hint = "check that the folder exists and has room"
-        raise GraphcutError(f"{path} can't be written: {error.strerror or error}", hint=hint) from None
+        found = {one.name: (getattr(record, one.name), one.default) for one in fields(record)}
+        lines += [title, *(f"{name} = {_toml(value)}" for name, (value, default) in found.items() if value != default)]
+    with write_errors(path, "check that the folder exists and has room"), replacing(Path(path)) as new:
+        new.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _toml(value: object) -> str:

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any, Final
 
 import msgspec
@@ -73,9 +73,8 @@ def bench(
         raise CascadeError(f"the whole model {source} does not exist", hint="name it with `model`")
     arrays = {name: np.asarray(value) for name, value in feed.items()}
     if strange := next((name for name, array in arrays.items() if array.dtype.kind not in _NUMBERS), None):
-        raise UsageError(
-            f"input {strange!r} is not an array of numbers", hint="only models with numeric inputs can be compared"
-        )
+        hint = "only models with numeric inputs can be compared"
+        raise UsageError(f"input {strange!r} is not an array of numbers", hint=hint)
     measured: dict[str, list[BenchmarkRun]] = {way: [] for way in (BASELINE, *ways)}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="graphcut-bench-") as folder:
@@ -99,12 +98,10 @@ def bench(
         if BASELINE in failed:
             message = f"{source} ran once and then failed: {failed[BASELINE]}"
             raise RunError(message, hint="is there enough memory for it?")
-        return tuple(
-            WayResult(way, WAYS[way].title, error=failed[way])
-            if way in failed
-            else _result(way, own, measured[BASELINE], Path(folder))
-            for way, own in measured.items()
-        )
+        known = {
+            way: _result(way, own, measured[BASELINE], folder) for way, own in measured.items() if way not in failed
+        }
+        return tuple(known.get(way) or WayResult(way, WAYS[way].title, error=failed[way]) for way in measured)
 
 
 def _measured(task: BenchmarkTask) -> BenchmarkRun | str:
@@ -118,18 +115,12 @@ def _measured(task: BenchmarkTask) -> BenchmarkRun | str:
     return _ERROR_CLASS.sub("", lines[-1]) if lines else "it ended without a message"
 
 
-def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun], folder: Path) -> WayResult:
-    with np.load(folder / f"{BASELINE}.npz") as expected, np.load(folder / f"{way}.npz") as found:
-        difference = largest_difference([(expected[name], found[name]) for name in expected.files])
-    return WayResult(
-        way,
-        WAYS[way].title,
-        ratio=median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True)),
-        difference=difference,
-        peak_bytes=round(median(run.peak_bytes for run in runs)),
-        others_cores=median(run.others_cores for run in runs),
-        **{field: median(getattr(run, field) for run in runs) for field in ("load_s", "run_s", "cpu_s")},
-    )
+def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun], folder: str) -> WayResult:
+    with np.load(f"{folder}/{BASELINE}.npz") as expected, np.load(f"{folder}/{way}.npz") as found:
+        gap = largest_difference([(expected[name], found[name]) for name in expected.files])
+    ratio = median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True))
+    figures = {name: median_low(getattr(run, name) for run in runs) for name in BenchmarkRun.__struct_fields__}
+    return WayResult(way, WAYS[way].title, ratio=ratio, difference=gap, **figures)
 
 
 def largest_difference(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> float | None:

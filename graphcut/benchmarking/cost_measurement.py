@@ -50,11 +50,6 @@ class MeasuredCosts(Product):
         """Seconds for one run of the whole model: the sum of all rows of the table."""
         return sum(row.time_s or 0.0 for row in self.table.rows)
 
-    @property
-    def remainder_s(self) -> float:
-        """The part of `run_s` that belongs to no module."""
-        return self.table.rows[-1].time_s or 0.0
-
 
 def measure(
     model: Model,
@@ -196,7 +191,7 @@ def _profiles(
         nodes = tuple(sorted((*block.replicas, *block.nodes)))
         for proto, node in zip(piece.graph.node, nodes, strict=True):
             proto.name = model.graph.nodes[node].name  # unique, even if the model has no names
-        done = profile(piece, held, model.tensors, model.path.parent, rounds=rounds, threads=threads)
+        done = profile(model, piece, held, rounds, threads)
         yield nodes, done
         held.update(done.outputs)
         held = {name: value for name, value in held.items() if last_reader.get(name, -1) > i}

@@ -24,7 +24,8 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from ..core.errors import RunError
 from ..core.graph import reached
-from ..core.tensors import BITS, Tensor
+from ..core.tensors import BITS
+from ..loading.model import Model
 from ..loading.shape_inference import dtype_from_ort
 from ..loading.tensor_values import values_bytes
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
@@ -78,31 +79,23 @@ class ProfiledPiece:
     outputs: Mapping[str, Value]  #: the values of the piece's outputs.
 
 
-def profile(
-    piece: ModelProto,
-    feeds: Mapping[str, Value],
-    tensors: Mapping[str, Tensor],
-    folder: Path,
-    *,
-    rounds: int,
-    threads: int = 0,
-) -> ProfiledPiece:
-    """Run `piece`, whose nodes have unique names, once to warm up, then `rounds` times with and without profiling.
+def profile(model: Model, piece: ModelProto, feeds: Mapping[str, Value], rounds: int, threads: int) -> ProfiledPiece:
+    """Run a piece of a model, once to warm up, then `rounds` times with and without profiling.
 
-    `tensors` are the types of its inputs and outputs, `folder` holds its external weights.
+    The nodes of `piece` have unique names.
     """
     with tempfile.TemporaryDirectory(prefix="graphcut-") as scratch:
         inputs, names = ([value.name for value in values] for values in (piece.graph.input, piece.graph.output))
         fed = {name: feeds[name] for name in inputs if name in feeds}
         try:
-            session = _session(piece, folder, Path(scratch), threads)
+            session = _session(piece, model.path.parent, Path(scratch), threads)
             for _ in range(1 + rounds):
-                outputs = run_session(session, fed, names, tensors)
+                outputs = run_session(session, fed, names, model.tensors)
             events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
             times = []
             for _ in range(rounds):
                 began = time.perf_counter()
-                run_session(session, fed, names, tensors)
+                run_session(session, fed, names, model.tensors)
                 times.append(time.perf_counter() - began)
         except RunError:
             raise
@@ -185,13 +178,9 @@ def _outermost(events: Sequence[ProfileEvent]) -> Iterator[ProfileEvent]:
 
 def _tensor_bytes(events: Sequence[ProfileEvent], optimized: Iterable[NodeProto]) -> dict[str, int]:
     outputs = {node.name: [name for name in node.output if name] for node in optimized}
-    found = {}
-    for event in events:
-        names, shapes = outputs.get(event.name.removesuffix(_KERNEL), []), event.args.output_type_shape
-        if len(names) == len(shapes):
-            sizes = zip(names, map(shape_bytes, shapes), strict=True)
-            found.update({name: size for name, size in sizes if size is not None})
-    return found
+    pairs = [(outputs.get(one.name.removesuffix(_KERNEL), []), one.args.output_type_shape) for one in events]
+    shapes = {n: s for row, typed in pairs if len(row) == len(typed) for n, s in zip(row, typed, strict=True)}
+    return {name: size for name, shape in shapes.items() if (size := shape_bytes(shape)) is not None}
 
 
 def shape_bytes(typed: Mapping[str, Sequence[int]]) -> int | None:

@@ -18,7 +18,7 @@ class Way:
     description: str
 
 
-WAYS: Final[Mapping[str, Way]] = {  #: by their names.
+WAYS: Final[Mapping[str, Way]] = {
     BASELINE: Way("whole model", "one session with the whole model, configured as graphcut does; always measured"),
     "whole-one-thread": Way("whole model, 1 thread", "the same with one thread, as each of many workers has"),
     "whole-spinning": Way("whole model, spinning", "ONNX Runtime's default options: idle threads spin"),
@@ -30,8 +30,4 @@ WAYS: Final[Mapping[str, Way]] = {  #: by their names.
     "threads": Way("pipeline of threads", "a pipeline whose workers are threads of one process"),
     "processes": Way("pipeline of processes", "a pipeline whose workers are processes"),
 }
-
-
-def way_descriptions() -> dict[str, str]:
-    """The description of each way, by its name."""
-    return {name: way.description for name, way in WAYS.items()}
+"""The ways that `bench` measures, by their names."""

@@ -15,7 +15,7 @@ from typing import Final
 
 import typer
 
-from ..benchmarking.ways import way_descriptions
+from .. import WAYS
 from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, UsageError
 from ..demos import DEMOS
 from .application import add_command, app
@@ -41,7 +41,7 @@ _SECTIONS: Final = {
 #: what the help of a command explains after its options.
 _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "demo": {"Demos": DEMOS},
-    "bench": {"Ways": way_descriptions()},
+    "bench": {"Ways": {name: way.description for name, way in WAYS.items()}},
     "export": {"Formats": FORMATS},
 }
 

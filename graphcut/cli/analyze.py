@@ -5,27 +5,33 @@ from typing import Annotated
 from typer import Option
 
 from .common_options import AsJson, Dims, ModelPath, load
-from .output import print_, print_json, print_line, say_next
+from .output import print_, print_line, put_json, say_next
 
 
 def analyze(
     model: ModelPath,
-    dim: Dims = None,
+    dims: Dims = None,
     cuts: Annotated[int | None, Option(metavar="[N]", min=0, help="List all cut points, or the N cheapest.")] = None,
     axes: Annotated[bool, Option("--axes", help="List the axes along which layers can be divided.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show where a model can be cut, and what crosses each cut."""
+    """Show where a model can be cut, and what crosses each cut.
+
+    Examples:
+        graphcut analyze llm.onnx
+        graphcut analyze llm.onnx --cuts 5
+        graphcut analyze llm.onnx --axes
+    """
     from .. import analyze as analyzed
     from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
     from ..drawing.scene_builders import scene_of_analysis
     from ..drawing.terminal.scene import draw_scene
 
-    analysis = analyzed(load(model, dim))
+    analysis = analyzed(load(model, dims))
     if as_json:
         from ..drawing.json_records import analysis_record
 
-        print_json(analysis_record(analysis))
+        put_json(analysis_record(analysis))
     elif axes:
         from ..drawing.axis_table import axis_table
 

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature, getdoc, signature
 from typing import Annotated, Any, ClassVar, Final
 
 import typer
@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 
 from ..core.errors import UsageError
 from ..core.version import __version__
-from .help_pages import EXAMPLES, panels_of
+from .help_pages import panels_of
 from .output import settings
 from .root_help import Root
 
@@ -25,6 +25,7 @@ class _Command(TyperCommand):
 
     #: the titles of such lists, and what they explain: words and their meanings.
     legend: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    examples: ClassVar[str] = ""  #: a command in each line.
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - typer has no public name for its type
         arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
@@ -46,7 +47,7 @@ class _Command(TyperCommand):
             with formatter.section(title):
                 formatter.write_dl(list(meanings.items()))
         with formatter.section("Examples"):
-            formatter.write("".join(f"  {example}\n" for example in EXAMPLES.get(self.name or "", ())))
+            formatter.write("".join(f"  {example.strip()}\n" for example in self.examples.splitlines()))
         formatter.write("\nGlobal options: graphcut --help\n")
 
 
@@ -75,6 +76,7 @@ class GeneralOptions:
         settings.has_no_color |= self.no_color
 
 
+GENERAL: Final = ("--quiet", "--no-color", "--debug")
 _GENERAL_NAMES: Final = {"help", *(field.name for field in fields(GeneralOptions))}
 _GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=GeneralOptions)
 
@@ -82,13 +84,14 @@ _GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=Genera
 def add_command(
     function: Callable[..., None], section: str, legend: Mapping[str, Mapping[str, str]] | None = None
 ) -> None:
-    """Make a function a command, called like it, in a section of the help of `graphcut`.
+    """Make a function a command, called like it, in a section of the help of `graphcut`. Its docstring is its help.
 
     A parameter whose type is a dataclass is a group of options: its fields are options of the command, and the function
     gets the dataclass. Every command has the `GeneralOptions`, too.
     """
-    kind = type("_Command", (_Command,), {"legend": legend or {}})
-    app.command(function.__name__, cls=kind, rich_help_panel=section)(_flat(function))
+    text, _, examples = (getdoc(function) or "").partition("\n\nExamples:\n")
+    kind = type("_Command", (_Command,), {"legend": legend or {}, "examples": examples})
+    app.command(function.__name__, cls=kind, help=text, rich_help_panel=section)(_flat(function))
 
 
 def _flat(function: Callable[..., None]) -> Callable[..., None]:
@@ -103,7 +106,6 @@ def _flat(function: Callable[..., None]) -> Callable[..., None]:
         made.pop(_GENERAL.name).apply()
         function(**values, **made)
 
-    called.__doc__ = function.__doc__
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     called.__signature__ = Signature(  # type: ignore[attr-defined]
         [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]

@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import typer
 
@@ -26,22 +26,14 @@ _PARAMETERS: Final[Mapping[str, str]] = {
     "by": "count",
     "counting": "count",
     "deadline_s": "deadline",
-    "dims": "dim",
     "interleave": "objective",
-    "max_shard_bytes": "max_shard_size",
-    "memory_bytes": "memory",
     "most_parts": "num_splits",
-    "optimized": "fuse",
     "options": "provider",
     "parts": "part",
     "path": "trace",
-    "pins": "pin",
     "precisions": "precision",
     "prompts": "prompt_ids",
     "rate_per_s": "rate",
-    "states": "state",
-    "structural_only": "structural",
-    "window": "in_flight",
 }
 #: the same for one command, in which a parameter of the argument's name means something else.
 _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
@@ -55,7 +47,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "options_of": "demo --help",
     "save_plan": "plan MODEL -o FILE",
 }
-_QUOTED: Final = re.compile(r"`([A-Za-z_]\w*(?:=[^`]+|\([^`]*\)(?:\.\w+)?)?)`")
+_QUOTED: Final = re.compile(r"`([A-Za-z_]\w*)(?:=([^`]+)|\(([^`]*)\)(\.\w+)?)?`")
 
 
 def in_options(text: str, command: str) -> str:
@@ -64,49 +56,33 @@ def in_options(text: str, command: str) -> str:
     >>> in_options("choose another `output`, or add `force=True`", "split")
     'choose another -o, or add --force'
     """
-    return _QUOTED.sub(lambda found: _reworded(found[1], command) or found[0], text)
+    return _QUOTED.sub(lambda found: _reworded(command, *found.groups()) or found[0], text)
 
 
-def _reworded(code: str, command: str) -> str:
-    """What stands for a piece of Python; empty if it is no argument."""
+def _reworded(command: str, name: str, value: str | None, inside: str | None, attribute: str | None) -> str:
+    """What stands for `name`, `name=value`, or `name(inside).attribute`; empty if it is no argument."""
+    if inside is not None and name[0].islower():
+        command = _COMMANDS.get(f"{name}{attribute or ''}", name)
+        return f"`graphcut {' '.join([command, *_options(inside.removeprefix('...').removeprefix(', '), command)])}`"
+    if inside is not None and "=" in inside:
+        return " ".join(_options(inside, command))
+    return " ".join(_options(f"{name}={inside or value or True}", command))
+
+
+def _options(keywords: str, command: str) -> list[str]:
+    """The options for arguments like `pins=2, force=True`; none if this is no Python, empty ones for unknown names."""
     try:
-        tree = ast.parse(f"_({code})", mode="eval").body
+        call = cast("ast.Call", ast.parse(f"_({keywords})", mode="eval").body)
     except SyntaxError:
-        return ""
-    match tree:
-        case ast.Call(_, [], [keyword]):
-            return _keyword(keyword, command)
-        case ast.Call(_, [argument]):
-            return _positional(argument, command)
-    return ""
-
-
-def _positional(tree: ast.expr, command: str) -> str:
-    match tree:
-        case ast.Name(name):
-            return _option(name, command)
-        case ast.Call(ast.Name(name), [value], []) if name[0].isupper():
-            return f"{_option(name, command)} {_word(value)}"
-        case ast.Call(ast.Name(name), _, keywords) if name[0].isupper():
-            return " ".join(_keyword(keyword, command) for keyword in keywords)
-        case ast.Call(ast.Name(name), _, keywords):
-            command = _COMMANDS.get(name, name)
-            return f"`graphcut {' '.join([command, *(_keyword(keyword, command) for keyword in keywords)])}`"
-        case ast.Attribute(ast.Call(ast.Name(name)), attribute) if f"{name}.{attribute}" in _COMMANDS:
-            return f"`graphcut {_COMMANDS[f'{name}.{attribute}']}`"
-    return ""
-
-
-def _keyword(keyword: ast.keyword, command: str) -> str:
-    option, value = _option(keyword.arg or "", command), _word(keyword.value)
-    value = "always" if option == "--inside-layers" and value == "True" else value
-    return option if value == "True" else option and f"{option} {value}"
-
-
-def _word(value: ast.expr) -> str:
-    """A value as a word of the command line."""
-    is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
-    return shell_word(ast.literal_eval(value)) if is_text else ast.unparse(value)
+        return []
+    found = []
+    for keyword in call.keywords:
+        option, value = _option(keyword.arg or "", command), ast.unparse(keyword.value)
+        if isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str):
+            value = shell_word(keyword.value.value)
+        value = "always" if option == "--inside-layers" and value == "True" else value
+        found.append(option if value == "True" else option and f"{option} {value}")
+    return found
 
 
 @cache

@@ -5,28 +5,29 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from typer import Argument, Option
 
+from .. import ExportFormat
 from ..core.errors import UsageError
-from .application import app, given_options
+from .application import GENERAL, app, check_apply, given_options
 from .common_options import AsJson, Dims, Force, Inputs, Output, Seed, States, Texts, load, parsed_dims
-from .export import Format, exported
+from .export import exported
 from .input_files import files_of, is_random
-from .output import print_, print_json, say
+from .output import put_answer, say
 from .plan_options import GoalOptions
 from .split import PlanPath, cutter
 
 if TYPE_CHECKING:
     from .. import Automation, Model
-    from ..core.manifest import Cascade
 
 Precision = Literal["fp32", "fp16", "int8-static", "int8-mixed", "int8", "int4-mixed", "int4"]
 
-_OWN: Final = ("--output", "--force", "--keep", "--json", "--replay", "--quiet", "--no-color", "--debug")
+_OWN: Final = ("--output", "--force", "--keep", "--json", "--replay", *GENERAL)
 """Options that a replay may have."""
 _PATHS: Final = ("model", "--cluster", "--plan", "--calibration", "--inputs", "--text")
 
@@ -42,7 +43,7 @@ class ConversionOptions:
             "given. mixed: the first and last layers are kept."
         ),
     ] = None
-    fuse: Annotated[bool, Option("--fuse", help="Fuse nodes of the model first, by ONNX Runtime's tools.")] = False
+    optimized: Annotated[bool, Option("--fuse", help="Fuse nodes of the model first, by ONNX Runtime's tools.")] = False
     calibration: Annotated[
         Path | None, Option(metavar="DIR", help="Inputs for int8-static: a folder of .npz files.")
     ] = None
@@ -53,31 +54,18 @@ class ConversionOptions:
         Texts, Option(metavar="LIMIT", help="Such as 'snr>30'; also max, mean, top1, perplexity. Repeatable.")
     ] = None
 
-    def check(self) -> None:
-        """Refuse options that contradict each other; before any model is opened."""
-        from ..automating.accuracy import unmet
-
-        if self.precision == "int8-static" and self.calibration is None:
-            raise UsageError("int8-static needs inputs to calibrate with", hint="add --calibration DIR, or use int8")
-        if self.calibration is not None and self.precision not in {None, "int8-static"}:
-            message = f"{self.precision} needs no calibration"
-            raise UsageError(message, hint="leave --calibration out, or use int8-static")
-        unmet(self.accept or (), None)
-
     def automation(self, model: Model, sources: Sequence[Path | None], *, searches: bool, **rest: Any) -> Automation:  # noqa: ANN401
         """What they ask to make of a model, or of the first precision that fits if it `searches`; and other fields."""
         from .. import Automation, read_inputs
-        from ..automating.conversions import PRECISIONS
 
         given = files_of([file for file in self.inputs or () if not is_random(file)])
         calibrating = files_of([self.calibration] if self.calibration else [])
         feeds = {f: read_inputs(f, model.graph.reads, tensors=model.tensors) for f in (*given, *calibrating)}
-        usable = [name for name in PRECISIONS if name != "int8-static" or self.calibration]
         config = model.path.parent / "config.json"  # says how to fuse
         return Automation(
             model=model,
-            precisions=usable if searches and self.precision is None else [self.precision or "fp32"],
-            optimized=self.fuse,
+            precisions=[] if searches and self.precision is None else [self.precision or "fp32"],
+            optimized=self.optimized,
             limits=self.accept or (),
             inputs=[feeds[file] for file in given],
             seed=self.seed,
@@ -85,7 +73,7 @@ class ConversionOptions:
             text=self.text,
             sources=[
                 *(path for path in (*feeds, self.text, *sources) if path is not None),
-                *[config] * (self.fuse and config.is_file()),
+                *[config] * (self.optimized and config.is_file()),
             ],
             **rest,
         )
@@ -99,11 +87,11 @@ def auto(
         Path | None, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")
     ] = None,
     plan: PlanPath = None,
-    to: Annotated[Format | None, Option(help="Write the parts as another engine reads them.")] = None,
+    to: Annotated[ExportFormat | None, Option(help="Write the parts as another engine reads them.")] = None,
     keep: Annotated[bool, Option("--keep", help="Keep the models of the steps, in DIR/models.")] = False,
     replay: Annotated[Path | None, Option(metavar="FILE", help="Do again what an auto.json says: same bytes.")] = None,
-    dim: Dims = None,
-    state: States = None,
+    dims: Dims = None,
+    states: States = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -111,6 +99,10 @@ def auto(
 
     Each step is made by the library that is kept for it, and what it costs in accuracy is measured. If a limit of
     accuracy is not met, nothing is written, with exit code 1. auto.json in the folder says what was done.
+
+    Examples:
+        graphcut auto unet.onnx --num-splits 2 -o auto.parts
+        graphcut auto unet.onnx --precision fp16 --memory 400kB -o half.parts
     """
     from .result_tables import draw_automation
 
@@ -123,29 +115,19 @@ def auto(
     if keep and to == "triton":
         message = "--keep would put a folder into the model repository that Triton takes for a model"
         raise UsageError(message, hint="leave --keep out, or --to: `graphcut export --to triton` comes after it")
-    conversion.check()
     cut = cutter(options, plan)
-
-    def export(cascade: Cascade, source: Path, folder: Path) -> list[Path]:
-        return exported(cascade, cast("Format", to), folder, model=source, dims=parsed_dims(dim), force=False)
-
     record = conversion.automation(
-        load(model, dim, state),
+        load(model, dims, states),
         [options.cluster, plan],
         searches=options.num_splits is not None and options.memory is not None,
         cut=cut,
         report=say,
-        export=None if to is None else export,
+        export=None if to is None else partial(exported, to=to, dims=parsed_dims(dims), force=False),
         keep=keep,
         options=lambda found: [*(_moved(word, Path(), output) for word in _words(options.ctx)), f"--precision={found}"],
         replayed=options.ctx.obj,
     ).make(output, force=force)
-    if as_json:
-        print_json(record)
-    else:
-        print_(lambda console: draw_automation(record, console))
-    if not record.files:
-        raise typer.Exit(1)
+    put_answer(record, partial(draw_automation, record), as_json=as_json, is_yes=bool(record.files))
 
 
 def _words(ctx: typer.Context) -> Iterator[str]:
@@ -170,8 +152,7 @@ def _do_again(replay: Path, model: Path | None, own: Sequence[str], given: Seque
     """Run the command of a record; the model may be named anew, if it has moved."""
     from .. import read_auto
 
-    if unused := [option for option in given if option not in {*_OWN, "model"}]:
-        raise UsageError(f"--replay does what the record says, and {unused[0]} is given", hint="leave it out")
+    check_apply(given, {*given}.difference(_OWN, ["model"]), "--replay, which does what the record says")
     record = read_auto(replay)
     words = [_moved(word, replay.parent, Path()) for word in record.options]
     found = [word.partition("=")[2] if word.startswith("model=") else word for word in words]

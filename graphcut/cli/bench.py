@@ -1,16 +1,17 @@
 """The command `graphcut bench`."""
 
+from functools import partial
 from typing import Annotated, Final
 
 import typer
 from typer import Option
 
-from ..benchmarking.ways import WAYS, way_descriptions
+from .. import WAYS
 from ..core.errors import UsageError
 from .application import check_applicable, given_options
 from .common_options import AsJson, CascadePath, OneInput, Optimize, OriginalOptions, open_
 from .input_files import RANDOM, is_random, read_or_generate
-from .output import complain, print_, print_json, say
+from .output import complain, put_answer, say
 
 _QUIET_CORES: Final = 0.2  #: below this, other programs hardly change the times.
 
@@ -26,14 +27,20 @@ def bench(
         Option(
             metavar="WAY",
             help="Measure this way, and not the others. Repeatable.",
-            autocompletion=lambda: list(way_descriptions().items()),
+            autocompletion=lambda: [(name, way.description) for name, way in WAYS.items()],
         ),
     ] = None,
     optimize: Optimize = "all",
     as_json: AsJson = False,
 ) -> None:
-    """Compare the model and its parts: time, memory, outputs."""
+    """Compare the model and its parts: time, memory, outputs.
+
+    Examples:
+        graphcut bench unet.parts --way parts --rounds 1
+        graphcut bench llm.parts --way threads --rounds 1
+    """
     from .. import bench
+    from ..benchmarking.comparison import BenchmarkRecord
     from .result_tables import draw_benchmark
 
     cascade = open_(cascade_path)
@@ -54,9 +61,4 @@ def bench(
     others = max(result.others_cores for result in results)
     if others > _QUIET_CORES:
         complain(f"other programs kept {others:.1f} cores busy: compare the processor column, not times and ratios")
-    if as_json:
-        from ..benchmarking.comparison import BenchmarkRecord
-
-        print_json(BenchmarkRecord(results))
-    else:
-        print_(lambda console: draw_benchmark(results, console))
+    put_answer(BenchmarkRecord(results), partial(draw_benchmark, results), as_json=as_json)

@@ -13,20 +13,23 @@ from typer import Argument, Option
 
 from ..core.errors import CascadeError, UsageError
 from ..core.text import shell_word
+from ..core.units import parse_bytes
 
 if TYPE_CHECKING:
     from .. import DecoderProfile, Model, SessionConfig
     from ..core.manifest import Cascade
 
 Output: Final = partial(Option, "--output", "-o", metavar="FILE")
+Size: Final = partial(Option, parser=parse_bytes, metavar="SIZE")
 
-Text = str | None
 Texts = list[str] | None  #: the values of an option that may be repeated.
 ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
 CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
 OriginalModel = Annotated[Path | None, Option(metavar="FILE", help="The model that was sharded, or cut and has moved.")]
-Dims = Annotated[Texts, Option(metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
-States = Annotated[Texts, Option(metavar="INPUT=OUTPUT", help="OUTPUT becomes INPUT at the next step. Repeatable.")]
+Dims = Annotated[Texts, Option("--dim", metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
+States = Annotated[
+    Texts, Option("--state", metavar="INPUT=OUTPUT", help="OUTPUT is INPUT at the next step. Repeatable.")
+]
 Inputs = Annotated[
     list[Path] | None, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`. Repeatable.")
 ]
@@ -53,6 +56,9 @@ Optimize = Annotated[
 Optimized = Annotated[
     Literal["none", "all"], Option("--optimize", help="ONNX Runtime's graph optimizations of what is compared.")
 ]
+Trace = Annotated[
+    Path | None, Option(metavar="FILE", help="A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")
+]
 Workers = Annotated[int | None, Option(metavar="N", min=1, help="Number of workers that share the parts.")]
 
 
@@ -67,7 +73,7 @@ class SessionOptions:
     """How ONNX Runtime runs the parts."""
 
     provider: Annotated[
-        Text,
+        str | None,
         Option(
             metavar="NAME,KEY=VALUE...",
             help="Execution provider, and its options, e.g. CUDAExecutionProvider,device_id=0.",
@@ -103,24 +109,24 @@ class OriginalOptions:
     """Options of the model that was cut, and of inputs that are generated for it."""
 
     model: OriginalModel = None
-    dim: Dims = None
+    dims: Dims = None
     seed: Seed = 0
 
     @property
-    def dims(self) -> dict[str, int]:
-        return parsed_dims(self.dim)
+    def sizes(self) -> dict[str, int]:
+        return parsed_dims(self.dims)
 
     def load_original(self, cascade: Cascade | Model) -> Model:
         """The model that a cascade was cut from, or that was sharded, with none but the sizes of the options."""
         from .. import load, original_of
 
-        return load(self.model or original_of(cascade), dims=self.dims or None)
+        return load(self.model or original_of(cascade), dims=self.sizes or None)
 
     def load(self, cascade: Cascade) -> Model:
         """The model that `cascade` was cut from, with the sizes of the manifest."""
         from .. import find_source, load
 
-        model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.dims})
+        model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.sizes})
         if model.digest != cascade.manifest.source.graph:
             raise CascadeError(
                 f"{cascade.path} was not cut from {model.path}: the graphs differ",
@@ -129,10 +135,10 @@ class OriginalOptions:
         return model
 
 
-def load(path: Path, dim: Sequence[str] | None, state: Sequence[str] | None = None) -> Model:
+def load(path: Path, dims: Sequence[str] | None, states: Sequence[str] | None = None) -> Model:
     from .. import load
 
-    return load(path, dims=parsed_dims(dim), states=parsed_states(state))
+    return load(path, dims=parsed_dims(dims), states=parsed_states(states))
 
 
 def parsed_states(texts: Sequence[str] | None) -> dict[str, str]:
@@ -166,13 +172,15 @@ def listed_names(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(name.strip() for row in csv.reader(texts, skipinitialspace=True) for name in row)
 
 
-def parsed_dims(dim: Sequence[str] | None) -> dict[str, int]:
+def parsed_dims(texts: Sequence[str] | None) -> dict[str, int]:
     """Sizes by name, from texts like `seq=128`."""
-    return dict(numbered("--dim", text, "NAME=N with N >= 0", "seq=128") for text in dim or ())
+    return dict(numbered("--dim", text, "NAME=N with N >= 0", "seq=128") for text in texts or ())
 
 
-def parsed_profile(text: str) -> tuple[DecoderProfile, int | None]:
+def parsed_profile(text: str | None) -> tuple[DecoderProfile | None, int | None]:
     """The kind of work in the value of --profile, and the number of tokens that it names, if any."""
+    if text is None:
+        return None, None
     kind, colon, number = text.partition(":")
     if kind not in {"prefill", "decode"} or (colon and not (number.isdecimal() and int(number))):
         message = f"--profile {text}: expected prefill or decode, and a number of tokens >= 1"
@@ -188,8 +196,8 @@ def numbered(option: str, text: str, expected: str, example: str) -> tuple[str, 
     return name, int(number)
 
 
-def open_(path: Path, *, check_files: bool = True, parts: Literal["all", "here", "anywhere"] = "all") -> Cascade:
-    """The cascade at `path`; or of those parts that are `here`; or with parts that may be on other machines."""
+def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Cascade:
+    """The cascade at `path`, or of those of its parts that `are_here`."""
     from ..core.manifest import open_cascade, open_present
     from ..drawing.path_kinds import kind_of
 
@@ -199,6 +207,4 @@ def open_(path: Path, *, check_files: bool = True, parts: Literal["all", "here",
     if kind_of(path) == "plan":
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
-    if parts == "here":
-        return open_present(path)
-    return open_cascade(path, check_files=check_files, may_lack_parts=parts == "anywhere")
+    return open_present(path) if are_here else open_cascade(path, check_files=check_files)

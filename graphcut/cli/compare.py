@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from typer import Argument, Option
@@ -15,11 +16,7 @@ from ..core.text import shell_word
 from .application import check_apply, given_options
 from .common_options import AsJson, Dims, Force, Inputs, Optimized, OriginalModel, Output, Seed, load, parsed_dims
 from .input_files import read_given
-from .output import check_output, put_drawing, put_text
-
-if TYPE_CHECKING:
-    import msgspec
-    from rich.console import Console, RenderableType
+from .output import check_output, put_answer
 
 _OF_MODELS: Final = ("--inputs", "--seed", "--tolerance", "--optimize", "--provider")
 
@@ -30,7 +27,7 @@ def compare(
     after: Annotated[Path, Argument(metavar="B", help="Another model; or another plan or cascade of the same model.")],
     output: Annotated[Path | None, Output(help="A text file; with --json or the ending .json a JSON file.")] = None,
     model: OriginalModel = None,
-    dim: Dims = None,
+    dims: Dims = None,
     inputs: Inputs = None,
     seed: Seed = 0,
     tolerance: Annotated[
@@ -45,6 +42,10 @@ def compare(
 
     Models are run on the same inputs, without --inputs on two sets generated from the seed. If an output differs, the
     first tensor that does is found; exit code 1. Of plans and cascades it says what changed from A to B.
+
+    Examples:
+        graphcut compare llm.parts planned.parts
+        graphcut compare llm.onnx llm.onnx --optimize all --tolerance 1e-4
     """
     from ..drawing.opening import kind_at
 
@@ -59,26 +60,23 @@ def compare(
     check_output(output, force=force)
     is_json = as_json or (output is not None and output.suffix.lower() == ".json")
     if "model" in kinds:
-        from .. import compare_models
+        from .. import EXACT, compare_models
         from ..drawing.terminal.verification import draw_model_comparison
         from ..drawing.verification_records import verification_record
-        from ..verifying.numerical import EXACT
 
-        first, config = load(before, dim), replace(EXACT, optimize=optimize, provider=provider)
+        first, config = load(before, dims), replace(EXACT, optimize=optimize, provider=provider)
         feeds = read_given(inputs, first)
         found = compare_models(first, after, inputs=feeds, seed=seed, tolerance=tolerance, config=config)
-        record = verification_record(found)
-        _put(record, lambda console: draw_model_comparison(found, console), output, as_json=is_json)
-        if not found:
-            raise typer.Exit(1)
+        draw, record = partial(draw_model_comparison, found), verification_record(found)
+        put_answer(record, draw, output, as_json=is_json, is_yes=found.same)
     else:
         from ..drawing.changes.differences import changes_between
         from ..drawing.opening import scene_at
         from ..drawing.terminal.changes import draw_changes
 
-        sizes = parsed_dims(dim)
+        sizes = parsed_dims(dims)
         changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (before, after)))
-        _put(changes, lambda console: draw_changes(changes, console), output, as_json=is_json)
+        put_answer(changes, partial(draw_changes, changes), output, as_json=is_json)
 
 
 def _mixed(kinds: Mapping[str, Path]) -> UsageError:
@@ -89,14 +87,3 @@ def _mixed(kinds: Mapping[str, Path]) -> UsageError:
     if other == "cascade":
         hint = f"`graphcut verify {shell_word(str(path))} --model {shell_word(str(model))}` compares these two"
     return UsageError(f"{model} is a model, and {path} is a {other}", hint=hint)
-
-
-def _put(
-    record: msgspec.Struct, draw: Callable[[Console], RenderableType], output: Path | None, *, as_json: bool
-) -> None:
-    from ..drawing.json_records import dumps
-
-    if as_json:
-        put_text(dumps(record) + "\n", output)
-    else:
-        put_drawing(draw, output)

@@ -35,7 +35,13 @@ def demo(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Write an example model with random weights."""
+    """Write an example model with random weights.
+
+    Examples:
+        graphcut demo llm
+        graphcut demo unet
+        graphcut demo llm -o wide.onnx --hidden 128 --layers 4
+    """
     path = output or Path(f"{name}.onnx")
     check_output(path, force=force)
     values = {

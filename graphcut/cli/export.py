@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer import Option
 
+from .. import ExportFormat
 from .application import check_applicable, given_options
 from .common_options import CascadePath, Dims, Force, OriginalModel, Output, open_, parsed_dims
 from .output import say
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
-
-Format = Literal["cpp", "genai", "js", "lingualinked", "mobile", "ort-annotations", "triton"]
 
 FORMATS: Final = {  #: what each format is, for the help.
     "cpp": "parts, and a header that runs them in a C++ program",
@@ -32,38 +31,35 @@ FORMATS: Final = {  #: what each format is, for the help.
 def export(
     ctx: typer.Context,
     cascade_path: CascadePath,
-    to: Annotated[Format, Option(help="The format.")],
+    to: Annotated[ExportFormat, Option(help="The format.")],
     output: Annotated[Path, Output(help="The folder.")],
     model: OriginalModel = None,
-    dim: Dims = None,
+    dims: Dims = None,
     force: Force = False,
 ) -> None:
-    """Write a cascade as another engine reads it."""
+    """Write a cascade as another engine reads it.
+
+    Examples:
+        graphcut export llm.parts --to js -o web
+        graphcut export unet.parts --to triton -o triton
+    """
     takes_model = to in {"genai", "lingualinked"}
     owners = {"--dim": "--to lingualinked", **({} if takes_model else {"--model": "--to genai or lingualinked"})}
     check_applicable(given_options(ctx), owners, [f"--to {to}"])
-    for file in exported(open_(cascade_path), to, output, model=model, dims=parsed_dims(dim), force=force):
+    for file in exported(open_(cascade_path), model, output, to=to, dims=parsed_dims(dims), force=force):
         say(f"wrote {file}")
 
 
 def exported(
-    cascade: Cascade, to: Format, output: Path, *, model: Path | None, dims: Mapping[str, int], force: bool
+    cascade: Cascade, model: Path | None, output: Path, *, to: ExportFormat, dims: Mapping[str, int], force: bool
 ) -> list[Path]:
-    from ..drawing.opening import source_of, with_dims
-    from ..exporting import cpp, genai, js, lingualinked, mobile, one_model, triton
+    from .. import export
 
-    plain = {
-        "cpp": cpp.export_cpp,
-        "js": js.export_js,
-        "mobile": mobile.export_mobile,
-        "ort-annotations": one_model.export_ort_annotations,
-        "triton": triton.export_triton,
-    }
-    if to == "genai":
-        return genai.export_genai(cascade, output, model=model, force=force)
-    if to != "lingualinked":
-        return plain[to](cascade, output, force=force)
-    cascade = with_dims(cascade, dims)
-    source = None if model is None else source_of(cascade, model)
-    sizes = None if source is None else source.tensor_bytes
-    return lingualinked.export_lingualinked(cascade, output, sizes=sizes, force=force)
+    options: dict[str, object] = {"model": model} if to == "genai" else {}
+    if to == "lingualinked":
+        from ..drawing.opening import source_of, with_dims
+
+        cascade = with_dims(cascade, dims)
+        source = None if model is None else source_of(cascade, model)
+        options["sizes"] = None if source is None else source.tensor_bytes
+    return export(cascade, to, output, force=force, **options)

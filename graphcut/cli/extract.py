@@ -31,6 +31,10 @@ def extract(
 
     A node stands for the tensors that it writes. Without --from its inputs are those of the model, without --until its
     outputs.
+
+    Examples:
+        graphcut extract llm.onnx --until /model/layers.1/add_1 -o front.onnx
+        graphcut extract llm.onnx --from /model/norm/Mul --until logits -o head.onnx
     """
     from .. import extract as extracted
     from .. import load

@@ -24,6 +24,10 @@ def fetch(
 
     All parts without --part and --device. The same command goes on after an interruption, and adds parts. From a path,
     --device makes a folder to be copied to that device.
+
+    Examples:
+        graphcut fetch unet.parts --part 0 -o first
+        graphcut fetch unet.parts --device board -o board
     """
     from .. import fetch as fetched
 

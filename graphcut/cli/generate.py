@@ -15,7 +15,6 @@ from typer import Option
 from .. import Via
 from ..core.errors import UsageError
 from ..core.units import count
-from ..workers.executors.via import is_elsewhere
 from .application import check_applicable, given_options
 from .common_options import (
     AsJson,
@@ -51,7 +50,7 @@ def generate(
     drawing: SamplingOptions,
     memory: MemoryOptions,
     inputs: Inputs = None,
-    dim: Dims = None,
+    dims: Dims = None,
     seed: Seed = 0,
     batch: Annotated[int, Option(metavar="N", min=1, help="Sequences that are decoded together at most.")] = 8,
     via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
@@ -62,6 +61,10 @@ def generate(
 
     Every part keeps its own KV cache. What is generated is printed as it comes. Inputs are those that are the same at
     every step, or initial states; `random` generates the former. Of several sequences, one that fails ends alone.
+
+    Examples:
+        graphcut generate llm.parts --prompt-ids 1,15,27 --max-tokens 8
+        graphcut generate llm.parts --prompt-ids random --temperature 0.8 --top-k 40
     """
     from .. import DecodingSettings
     from .. import generate as decoded
@@ -70,11 +73,11 @@ def generate(
     check_applicable(given, NEEDS_MEMORY, given)
     if "--memory" in given and {"--via", "--workers"}.intersection(given):
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
-    original = OriginalOptions(dim=dim, seed=seed)
-    cascade = open_(cascade_path, parts="anywhere" if is_elsewhere(via) else "all")
+    original = OriginalOptions(dims=dims, seed=seed)
+    cascade = open_(cascade_path, check_files=False)  # `generate` checks what its workers need
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
-    settings = DecodingSettings(inputs=fed, dims=original.dims, via=via, workers=workers)
+    settings = DecodingSettings(inputs=fed, dims=original.sizes, via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
     settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
@@ -86,7 +89,7 @@ def generate(
         return
     output = output_of(prompts)
     tokens = decoded(
-        cascade,
+        cascade.path,
         prompts,
         max_tokens=most,
         stop=output.ends,
@@ -104,7 +107,7 @@ def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: boo
     """Print what is generated, how that went, and what failed."""
     was_interrupted = print_as_it_comes(tokens, output, as_json=as_json)
     if as_json and not was_interrupted:
-        put(output.document(cascade, tokens, tokens.reused, tokens.ends, tokens.errors))
+        put(output.document(cascade, tokens, tokens.reused, tokens.ends))
     elif output.times:
         from ..drawing.terminal.runs import draw_run_log
 
@@ -144,9 +147,8 @@ def _prompts_and_inputs(
 
 def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], dict[str, object]]:
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
-    from .. import generate_inputs
+    from .. import generate_inputs, role_of
     from ..core.states import states_of
-    from ..decoding.token_inputs import role_of
 
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
     roles = {name: role_of(tensor) for name, tensor in tensors.items()}
@@ -155,7 +157,7 @@ def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], 
         raise UsageError("no input of the model is called input_ids", hint="give token ids and input files")
     sizes = zip(tensors[ids].shape or (), (1, _RANDOM_LENGTH), strict=False)
     dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]
-    feeds = generate_inputs(replace(original, dim=dims).load(cascade), seed=original.seed)
+    feeds = generate_inputs(replace(original, dims=dims).load(cascade), seed=original.seed)
     past = {state.past for state in states_of(cascade, {})}
     constants = {name: value for name, value in feeds.items() if roles[name] is None and name not in past}
     return [int(token) for token in feeds[ids].ravel()], constants

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
 from time import perf_counter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from ..core.errors import UsageError
@@ -69,22 +68,15 @@ class Output:
         record = {"sequence": sequence, "token": token, "text": self.new if self.is_text else None}
         return f"{dumps(record, indent=0)}\n"
 
-    def document(
-        self,
-        cascade: Cascade,
-        generation: Generation,
-        reused: int,
-        ends: Mapping[int, FinishReason],
-        errors: Mapping[int, Exception] = MappingProxyType({}),
-    ) -> str:
+    def document(self, cascade: Cascade, tokens: Generation, reused: int, ends: Mapping[int, FinishReason]) -> str:
         """The record of all sequences, as a line of JSON."""
         from ..drawing.json_records import dumps
         from ..drawing.run_records import GenerationRecord, SequenceRecord, run_records
 
         texts = self.texts if self.is_text else [None] * len(self.prompts)
-        rows = zip(self.prompts, self.tokens, texts, strict=True)
+        rows, errors = zip(self.prompts, self.tokens, texts, strict=True), tokens.errors
         found = [SequenceRecord(*r, ends[i], str(errors[i]) if i in errors else None) for i, r in enumerate(rows)]
-        ran = run_records(cascade, generation.log, generation.workers)
+        ran = run_records(cascade, tokens.log, tokens.workers)
         record = GenerationRecord(tuple(found), *self.rates, reused, *ran)
         return f"{dumps(record, indent=0)}\n"
 
@@ -125,7 +117,7 @@ def converse(
     from .. import DecodingService
 
     messages: list[dict[str, str]] = []
-    with DecodingService(cascade, most=1, **settings) as service:
+    with DecodingService(cascade.path, most=1, **settings) as service:
         generation = service.generation
         say_before(generation.limited, exact=settings["exact"])
         generation.log.notify = workers_notes()

@@ -25,6 +25,9 @@ def link(
     """Refer to weights in safetensors files instead of copying them.
 
     Weights are found by their bytes, whatever their names. Those that are not found are copied to OUTPUT.data.
+
+    Examples:
+        graphcut link llm.onnx --checkpoint checkpoint -o linked.onnx
     """
     from .. import link as linked
 

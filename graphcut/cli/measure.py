@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from typer import Argument, Option
 
-from ..core.units import count, duration, operations, parse_bytes
+from ..core.units import count, duration, operations
 from .application import check_apply, given_options
-from .common_options import Dims, Force, OneInput, Output, ProfileText, load, parsed_profile
+from .common_options import Dims, Force, OneInput, Output, ProfileText, Size, load, parsed_profile
 from .input_files import RANDOM, is_random
 from .output import check_output, print_, print_line, say
 
 if TYPE_CHECKING:
-    from .. import MeasuredCosts, Model
+    from .. import Costs, MeasuredCosts
 
 _SIZES: Final = ("--profile", "--dim")
 _APPLYING: Final[Mapping[str, tuple[str, ...]]] = {  #: the options that apply to each kind of thing.
@@ -38,10 +38,10 @@ def measure(
         False
     ),
     rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of a model.")] = 12,
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of these runs, e.g. 2GB.")] = None,
+    memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of these runs, e.g. 2GB.")] = None,
     inputs: OneInput = RANDOM,
     profile: ProfileText = None,
-    dim: Dims = None,
+    dims: Dims = None,
     seconds: Annotated[float, Option(metavar="S", min=0, help="How long a machine or cluster is measured.")] = 10.0,
     threads: Annotated[int, Option(metavar="N", min=0, help="Threads of an operator; 0: as ONNX Runtime does.")] = 0,
     insecure: Annotated[bool, Option("--insecure", help="Accept a cluster without a token.")] = False,
@@ -53,27 +53,40 @@ def measure(
     is computed, without times. `machine` is this one: FLOP/s, memory bandwidth and the time to start a node, a device
     for --cluster. `cluster` measures each machine that `ray start --resources` calls a device, its free memory and its
     link. Nothing else should run meanwhile.
+
+    Examples:
+        graphcut measure unet.onnx -o costs.csv --rounds 2
+        graphcut measure machine -o laptop.toml --seconds 1
+        graphcut measure cluster -o measured.toml
     """
+    from .. import analyze, calibrate_cluster, default_dims, save_cluster, save_table, table_of, table_of_config, weigh
+    from ..drawing.terminal.cost_table import draw_cost_table
+
     kind = _kind_of(what, computed=computed)
     others = {option for options in _APPLYING.values() for option in options}.difference(_APPLYING[kind])
     check_apply(given_options(ctx), others, kind)
     check_output(output, force=force)
     match kind:
         case "this machine":
-            _write_device(output, seconds, threads)
+            _measure_machine(output, seconds, threads)
         case "a cluster":
-            _write_cluster(output, seconds, insecure=insecure)
+            save_cluster(*calibrate_cluster(seconds, insecure=insecure), output)
+            for line in output.read_text(encoding="utf-8").splitlines():
+                print_line(line)
         case "a config.json":
-            _write_table_of(Path(what), output)
+            table = table_of_config(Path(what))
+            save_table(table, output)
+            print_line(f"{count(len(table.rows), 'module')}, {sum(row.num_params for row in table.rows):,} parameters")
         case _:
-            from .. import analyze, default_dims
-
-            model = load(Path(what), dim)
-            decoding = (None, None) if profile is None else parsed_profile(profile)
-            dims = default_dims(analyze(model), None, *decoding)
-            limit = None if memory is None else parse_bytes(memory)
-            found = None if computed else _measured(model, dims, inputs, rounds, limit, threads)
-            _write_costs(model, dims, found, output)
+            model = load(Path(what), dims)
+            costs = weigh(model, default_dims(analyze(model), None, *parsed_profile(profile)))
+            found = None if computed else _measured(costs, inputs, rounds, memory_bytes, threads)
+            table = found.table if found else table_of(costs)
+            save_table(table, output)
+            print_(lambda console: draw_cost_table(table, costs, console))
+            if found:
+                _say_spread(count(found.rounds, "run"), found.spread)
+    say(f"wrote {output}")
 
 
 def _kind_of(what: str, *, computed: bool) -> str:
@@ -86,45 +99,20 @@ def _kind_of(what: str, *, computed: bool) -> str:
     return "a model that is not run" if computed else "a model"
 
 
-def _measured(
-    model: Model, dims: Mapping[str, int], inputs: Path, rounds: int, memory_bytes: int | None, threads: int
-) -> MeasuredCosts:
-    from .. import load as open_model
+def _measured(costs: Costs, inputs: Path, rounds: int, memory_bytes: int | None, threads: int) -> MeasuredCosts:
     from .. import measure, read_inputs
 
-    sized = open_model(model.path, dims={name: n for name, n in dims.items() if name in model.symbols})
+    model = costs.model
+    sized = model.with_dims({name: number for name, number in costs.dims.items() if name in model.symbols})
     read = None if is_random(inputs) else read_inputs(inputs, sized.graph.reads, tensors=sized.tensors)
     return measure(sized, rounds=rounds, inputs=read, memory_bytes=memory_bytes, threads=threads)
 
 
-def _write_costs(model: Model, dims: Mapping[str, int], found: MeasuredCosts | None, output: Path) -> None:
-    from .. import save_table, table_of, weigh
-    from ..drawing.terminal.cost_table import draw_cost_table
-
-    costs = weigh(model, dims)
-    table = found.table if found else table_of(costs)
-    save_table(table, output)
-    print_(lambda console: draw_cost_table(table, costs, console))
-    if found:
-        _say_spread(count(found.rounds, "run"), found.spread)
-    say(f"wrote {output}")
-
-
-def _write_table_of(config: Path, output: Path) -> None:
-    from .. import save_table, table_of_config
-
-    table = table_of_config(config)
-    save_table(table, output)
-    print_line(f"{count(len(table.rows), 'module')}, {sum(row.num_params for row in table.rows):,} parameters")
-    say(f"wrote {output}")
-
-
-def _write_device(output: Path, seconds: float, threads: int) -> None:
-    from .. import calibrate as measured
-    from .. import save_device
+def _measure_machine(output: Path, seconds: float, threads: int) -> None:
+    from .. import calibrate, save_device
     from ..drawing.sentences import flop
 
-    found = measured(seconds=seconds, threads=threads)
+    found = calibrate(seconds=seconds, threads=threads)
     save_device(found, output)
     device = found.device
     print_line(
@@ -132,16 +120,6 @@ def _write_device(output: Path, seconds: float, threads: int) -> None:
         f"{duration(device.dispatch_s)} to start a node"
     )
     _say_spread(count(found.rounds, "round"), found.spread)
-    say(f"wrote {output}")
-
-
-def _write_cluster(output: Path, seconds: float, *, insecure: bool) -> None:
-    from .. import calibrate_cluster, save_cluster
-
-    save_cluster(*calibrate_cluster(seconds, insecure=insecure), output)
-    for line in output.read_text(encoding="utf-8").splitlines():
-        print_line(line)
-    say(f"wrote {output}")
 
 
 def _say_spread(runs: str, spread: float) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
 
-from ..core.units import parse_bytes, size
+from ..core.units import size
+from .common_options import Size
 from .output import complain, say
 
 if TYPE_CHECKING:
-    from .. import Runner
     from ..core.manifest import Part
-    from ..workers.executors.limited_worker import LimitedWorker
 
 NEEDS_MEMORY: Final = {"--exact": "--memory"}  #: the options that apply with it.
 
@@ -23,15 +22,11 @@ NEEDS_MEMORY: Final = {"--exact": "--memory"}  #: the options that apply with it
 class MemoryOptions:
     """A memory limit, and how it is kept."""
 
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Memory limit of this process, e.g. 300MiB.")] = None
+    memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of this process, e.g. 300MiB.")] = None
     exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False
 
-    @property
-    def memory_bytes(self) -> int | None:
-        return None if self.memory is None else parse_bytes(self.memory)
 
-
-def say_before(run: Runner | LimitedWorker | None, *, exact: bool) -> None:
+def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or None or `Generation.limited`
     """Say what is predicted, if there is a limit."""
     forecast = None if run is None else run.forecast
     if forecast is None or forecast.memory_bytes is None:
@@ -45,7 +40,7 @@ def say_before(run: Runner | LimitedWorker | None, *, exact: bool) -> None:
         say("tensors between parts that do not fit into memory go to a temporary folder")
 
 
-def say_after(run: Runner | LimitedWorker | None, parts: Sequence[Part]) -> None:
+def say_after(run: Any, parts: Sequence[Part]) -> None:  # noqa: ANN401 - as above
     """Say what other providers took, and what was measured, if there is a limit."""
     from ..drawing.sentences import placement_text
 

@@ -31,6 +31,9 @@ def merge(
 
     Inputs of models read outputs of the same name in other ones, unless connections are given. Other names that models
     share are changed.
+
+    Examples:
+        graphcut merge llm.parts -o whole.onnx
     """
     if len(paths) > 1:
         from .. import load, merge_models

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..core.errors import GraphcutError, UsageError
+import typer
+
+from ..core.errors import UsageError
 from ..core.text import escaped, printable
 from ..core.units import count
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from .. import RunLog
-    from ..workers.scheduling.requests import ScheduledPart
 
 INTERRUPTED: Final = 130  #: the exit code after Ctrl-C.
 _WIDE: Final = 10_000  #: columns for output that is not a terminal: nothing is shortened in a pipe or a file.
@@ -57,10 +58,28 @@ def print_(draw: Callable[[Console], RenderableType], *, stderr: bool = False) -
         console.print(draw(console))
 
 
-def print_json(record: object) -> None:
+def put_json(record: object, output: Path | None = None) -> None:
+    """Print a record, or write it to a file."""
     from ..drawing.json_records import dumps
 
-    sys.stdout.write(dumps(record) + "\n")
+    put_text(dumps(record) + "\n", output)
+
+
+def put_answer(
+    record: object,
+    draw: Callable[[Console], RenderableType],
+    output: Path | None = None,
+    *,
+    as_json: bool,
+    is_yes: bool = True,
+) -> None:
+    """Print a result, or write it to a file, as JSON or drawn. If it is no, the exit code is 1."""
+    if as_json:
+        put_json(record, output)
+    else:
+        put_drawing(draw, output)
+    if not is_yes:
+        raise typer.Exit(1)
 
 
 def print_line(line: str) -> None:
@@ -69,23 +88,14 @@ def print_line(line: str) -> None:
 
 
 def put_text(text: str, output: Path | None) -> None:
-    """Write text to a file, or to stdout.
-
-    Raises:
-        GraphcutError: the file can't be written.
-    """
+    """Write text to a file, or to stdout. A GraphcutError if the file can't be written."""
     if output is None:
         sys.stdout.write(text)
         return
-    from ..core.atomic_files import replacing
+    from ..core.atomic_files import replacing, write_errors
 
-    try:
-        with replacing(output) as new:
-            new.write_text(text, encoding="utf-8")
-    except OSError as error:  # a full disk has no name
-        raise GraphcutError(
-            f"{output} can't be written: {error.strerror or error}", hint="check the folder and the space on the disk"
-        ) from None
+    with write_errors(output, "check the folder and the space on the disk"), replacing(output) as new:
+        new.write_text(text, encoding="utf-8")
     say(f"wrote {output}")
 
 
@@ -199,15 +209,18 @@ def writing(*, is_silent: bool = False, verb: str = "writing") -> Iterator[Calla
             yield lambda file, moved, total: bar.update(task, description=file, advance=moved, total=total)
 
 
-def put_trace(log: RunLog, parts: Sequence[ScheduledPart], workers: Sequence[str], path: Path) -> None:
-    """Write the timeline of a run: its first requests as a picture (.svg, .txt, - for stdout), or all of it."""
+def put_trace(log: RunLog, parts: Mapping[str, Any], workers: Sequence[str], path: Path) -> None:
+    """Write the timeline of a run: its first requests as a picture (.svg, .txt, - for stdout), or all of it.
+
+    `parts` are by their names, and have `reads` and `writes`.
+    """
     from .. import save_trace
     from ..drawing.schedule import schedule_of
     from ..drawing.svg.schedule_chart import schedule_svg
     from ..drawing.terminal.schedule import draw_schedule
     from ..drawing.terminal.screen import screen_on
 
-    schedule = schedule_of(log, workers, parts, f"the first of {count(log.answered, 'request')}")
+    schedule = schedule_of(log, workers, [*parts.values()], f"the first of {count(log.answered, 'request')}")
     if path.suffix.lower() == ".svg":
         put_text(schedule_svg(schedule), path)
     elif path.name == "-":
@@ -216,7 +229,7 @@ def put_trace(log: RunLog, parts: Sequence[ScheduledPart], workers: Sequence[str
     elif path.suffix.lower() == ".txt":
         put_drawing(lambda console: draw_schedule(schedule, screen_on(console)), path)
     else:
-        save_trace(log, [part.name for part in parts], workers, path)
+        save_trace(log, [*parts], workers, path)
         say(f"wrote {path}")
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 from ..core.text import shell_word
 from .application import check_applicable, given_options
 from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
-from .output import check_output, print_, print_json, say, say_next
+from .output import check_output, print_, put_json, say, say_next
 from .plan_options import GoalOptions, TuningOptions
 
 
@@ -15,14 +15,19 @@ def plan(
     tuning: TuningOptions,
     model: ModelPath,
     output: Annotated[Path | None, Output(help="Save the plan, to edit it or to split by it.")] = None,
-    dim: Dims = None,
-    state: States = None,
+    dims: Dims = None,
+    states: States = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the best cut for a goal; write no parts.
 
     `graphcut show` explains each cut of a plan that is saved.
+
+    Examples:
+        graphcut plan llm.onnx --num-splits 3 -o plan.json
+        graphcut plan llm.onnx --memory 900kB --num-splits 2
+        graphcut plan unet.onnx --cluster cluster.toml --objective latency
     """
     from .. import analyze, plan_file, save_plan
     from ..drawing.scene_builders import scene_of_plan
@@ -32,13 +37,13 @@ def plan(
     check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"}, active)
     planner = options.planner(tuning)
     check_output(output, force=force)
-    opened = load(model, dim, state)
+    opened = load(model, dims, states)
     analysis = analyze(opened)
     made = planner(analysis)
     if output is not None:
         save_plan(made, opened, output)
     if as_json:
-        print_json(plan_file(made, opened, Path()))
+        put_json(plan_file(made, opened, Path()))
         return
     scene = scene_of_plan(made, analysis)
     print_(lambda console: draw_scene(scene, console))

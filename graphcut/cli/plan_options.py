@@ -15,11 +15,11 @@ from .. import Across, At, Counted, Device, Goal, Heads, Into, Limits, Measure, 
 from ..core.errors import UsageError
 from ..core.units import count as count_of
 from ..core.units import parse_bytes
-from .application import given_options
+from .application import check_applicable, given_options
 from .common_options import Outputs, ProfileText, Texts, listed_names, names_in, numbered, output_names, parsed_profile
 
 if TYPE_CHECKING:
-    from .. import AnalysisLike, DecoderProfile, Plan, RankMode
+    from .. import AnalysisLike, Objective, Plan, RankMode
 
     PlanMaker = Callable[[AnalysisLike], Plan]
 
@@ -80,13 +80,11 @@ class GoalOptions:
         given = given_options(self.ctx)
         _check(given, ", --plan FILE" if tuning is None else "")
         tuning = tuning or TuningOptions()
-        if "--in-flight" in given and self.objective != "decode":
-            raise UsageError("--in-flight applies to --objective decode", hint="add --objective decode")
+        check_applicable(given, {"--in-flight": "--objective decode"}, [f"--objective {self.objective}"])
         if plan_file is not None:
             return partial(_replayed, plan_file)
-        goal = self._goal(tuning)
-        profile, tokens = tuning.workload()
-        limits = tuning.limits()
+        goal, limits = self._goal(tuning), tuning.limits()
+        profile, tokens = parsed_profile(tuning.profile)
 
         def plan_of(source: AnalysisLike) -> Plan:
             from .. import analyze, default_dims, plan, read_table, shipped_tables, weigh
@@ -103,15 +101,12 @@ class GoalOptions:
 
     def shares(self) -> tuple[int | None, tuple[int, ...] | None]:
         """The number of ranks, or the share of each."""
-        try:
-            numbers = tuple(map(int, (self.ranks or "").split(":"))) if self.ranks is not None else ()
-        except ValueError:
-            numbers = (0,)
+        if self.ranks is None:
+            return None, None
+        numbers = tuple(int(word) if word.isdecimal() else 0 for word in self.ranks.split(":"))
         if 0 in numbers:
-            raise UsageError(
-                f"--ranks {self.ranks}: expected numbers >= 1", hint="for example --ranks 2 or --ranks 3:1"
-            )
-        return (None, numbers) if len(numbers) > 1 else (next(iter(numbers), None), None)
+            raise UsageError(f"--ranks {self.ranks}: expected numbers >= 1", hint="such as --ranks 2 or --ranks 3:1")
+        return (None, numbers) if len(numbers) > 1 else (numbers[0], None)
 
     def _goal(self, tuning: TuningOptions) -> Goal:
         from .. import read_cluster
@@ -129,16 +124,10 @@ class GoalOptions:
             ranks, shares = self.shares()
             if shares:
                 raise UsageError("shares don't apply to --cluster: the plan finds them", hint="for example --ranks 2")
-            is_interleaved = self.objective == "interleaved"
-            return Across(
-                read_cluster(self.cluster),
-                "throughput" if self.objective == "interleaved" else self.objective,
-                tuning.in_flight,
-                is_interleaved,
-                output_names(tuning.outputs),
-                ranks,
-                self.mode,
-            )
+            names, is_interleaved = output_names(tuning.outputs), self.objective == "interleaved"
+            objective: Objective = "throughput" if self.objective == "interleaved" else self.objective
+            cluster = read_cluster(self.cluster)
+            return Across(cluster, objective, tuning.in_flight, is_interleaved, names, ranks, self.mode)
         return Heads(tuple(tuple(group.split("+")) for group in names_in([self.heads or ""])))
 
 
@@ -156,7 +145,7 @@ class TuningOptions:
         ),
     ] = None
     outputs: Outputs = None
-    pin: Annotated[Texts, Option(metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
+    pins: Annotated[Texts, Option("--pin", metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
     avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
     inside_layers: Annotated[
         Literal["auto", "always", "never"], Option(help="Cut inside repeated layers. auto: if it pays.")
@@ -183,12 +172,9 @@ class TuningOptions:
     ] = None
 
     def limits(self) -> Limits:
-        pins = tuple(numbered("--pin", text, "NODE=PART", "/model/norm/Mul=1") for text in self.pin or ())
+        pins = tuple(numbered("--pin", text, "NODE=PART", "/model/norm/Mul=1") for text in self.pins or ())
         inside = _INSIDE_LAYERS[self.inside_layers]
         return Limits(pins, names_in(self.avoid or ()), inside, self.recompute, self.boundary_dtype)
-
-    def workload(self) -> tuple[DecoderProfile | None, int | None]:
-        return (None, None) if self.profile is None else parsed_profile(self.profile)
 
 
 def with_devices(made: Plan, texts: Sequence[str]) -> Plan:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from typer import Option
 
 from .. import Via
 from ..core.errors import RunError, UsageError
-from ..workers.executors.via import is_elsewhere
 from .application import check_applicable, given_options
 from .common_options import (
     CascadePath,
@@ -22,6 +22,7 @@ from .common_options import (
     Output,
     Outputs,
     SessionOptions,
+    Trace,
     Workers,
     open_,
     output_names,
@@ -43,34 +44,25 @@ _APPLIES_TO: Final = {
 _Answers = Iterator[dict[str, Any] | RunError]
 
 
+def _pieces(text: str) -> int | str:
+    if text != "auto" and not (text.isdecimal() and int(text)):
+        raise UsageError(f"--micro-batch {text}: expected N >= 1, or auto", hint="for example --micro-batch 8")
+    return text if text == "auto" else int(text)
+
+
 @dataclass(frozen=True)
 class PipelineOptions:
     """Options of a run on several workers."""
 
     via: Annotated[Via | None, Option(help="Run as a pipeline of workers.")] = None
     workers: Workers = None
-    micro_batch: Annotated[str | None, Option(metavar="N|auto", help="With --via: split batches into pieces of N.")] = (
-        None
-    )
+    micro_batch: Annotated[
+        Any, Option(parser=_pieces, metavar="N|auto", help="With --via: split batches into pieces of N.")
+    ] = None
     deadline: Annotated[
         float, Option(metavar="SECONDS", help="With --via: restart a worker whose load or first step takes longer.")
     ] = 300
-    trace: Annotated[
-        Path | None,
-        Option(metavar="FILE", help="With --via: a timeline (.svg, .txt, - prints it, or for ui.perfetto.dev)."),
-    ] = None
-
-    @property
-    def micro_batch_size(self) -> int | Literal["auto"] | None:
-        if self.micro_batch is None:
-            return None
-        if self.micro_batch == "auto":
-            return "auto"
-        if not self.micro_batch.isdecimal() or not int(self.micro_batch):
-            raise UsageError(
-                f"--micro-batch {self.micro_batch}: expected N >= 1, or auto", hint="for example --micro-batch 8"
-            )
-        return int(self.micro_batch)
+    trace: Trace = None
 
 
 def run(
@@ -95,18 +87,21 @@ def run(
     """Run a cascade on inputs.
 
     `--inputs random` generates inputs, from a seed, with sizes of symbolic dimensions, for the model that was cut.
+
+    Examples:
+        graphcut run unet.parts --inputs random
+        graphcut run llm.parts --inputs random -o y.npz --memory 500MB
+        graphcut run unet.parts --inputs random -o mask.npz --via threads
     """
     from ..core.wiring import asked_for
 
     given, is_generated = given_options(ctx), any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])
-    if memory.memory is not None and pipeline.via is not None:
+    if memory.memory_bytes is not None and pipeline.via is not None:
         raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
     check_output(pipeline.trace, force=force, option="--trace")
-    config = session.session_config()
-    limit = memory.memory_bytes
-    via = pipeline.via
-    cascade = open_(cascade_path, parts="anywhere" if is_elsewhere(via) else "all" if via else "here")
+    config, via = session.session_config(), pipeline.via
+    cascade = open_(cascade_path, check_files=False, are_here=via is None)  # a pipeline checks what its workers need
     if cascade.elsewhere:
         absent = ", ".join(dict.fromkeys(cascade.elsewhere.values()))
         if is_generated:
@@ -116,12 +111,8 @@ def run(
     if is_generated:
         feeds.generated = read_or_generate(RANDOM, original.load(cascade), original.seed)
     names = asked_for(cascade.manifest.writes, output_names(outputs))
-    run_all = (
-        _on_workers(feeds, pipeline, config, names)
-        if pipeline.via is not None
-        else _in_this_process(feeds, memory_bytes=limit, config=config, exact=memory.exact)
-    )
-    with run_all as answers:
+    run_all = partial(_in_this_process, memory) if via is None else partial(_on_workers, pipeline, names)
+    with run_all(feeds, config) as answers:
         failed = _save_all(feeds, answers, names)
     if failed:
         complain(f"{failed} of {len(feeds)} inputs failed")
@@ -130,19 +121,18 @@ def run(
 
 @contextmanager
 def _on_workers(
-    feeds: FeedReader, options: PipelineOptions, config: SessionConfig, outputs: Sequence[str]
+    options: PipelineOptions, outputs: Sequence[str], feeds: FeedReader, config: SessionConfig
 ) -> Iterator[_Answers]:
     """The outputs of each input, in order, from a pipeline of workers; afterwards a summary is printed."""
     from .. import Pipeline
     from ..drawing.terminal.runs import draw_run_log
-    from ..workers.scheduling.assignment import scheduled_parts
 
-    parts = [part.file for part in feeds.cascade.parts]
+    parts = {part.file: part for part in feeds.cascade.parts}
     with Pipeline(
-        feeds.cascade,
+        feeds.cascade.path,
         via=options.via or "threads",
         workers=options.workers,
-        micro_batch=options.micro_batch_size,
+        micro_batch=options.micro_batch,
         config=config,
         deadline_s=options.deadline,
         outputs=outputs,
@@ -151,19 +141,19 @@ def _on_workers(
         yield pipeline.map(feeds, on_error=feeds.on_error)
     log, workers = pipeline.log, pipeline.workers
     noun = "piece" if pipeline.is_divided else "input"
-    print_(lambda console: draw_run_log(log, parts, workers, console, noun=noun), stderr=True)
+    print_(lambda console: draw_run_log(log, [*parts], workers, console, noun=noun), stderr=True)
     if options.trace is not None:
-        put_trace(pipeline.log, scheduled_parts(feeds.cascade, {}), workers, options.trace)
+        put_trace(log, parts, workers, options.trace)
 
 
 @contextmanager
-def _in_this_process(feeds: FeedReader, **options: Any) -> Iterator[_Answers]:  # noqa: ANN401 - those of Runner
+def _in_this_process(memory: MemoryOptions, feeds: FeedReader, config: SessionConfig) -> Iterator[_Answers]:
     """The outputs of each input, in order; predicted and measured memory are printed before and after."""
     from .. import Runner
 
-    with Runner(feeds.cascade, **options) as runner:
+    with Runner(feeds.cascade, memory_bytes=memory.memory_bytes, exact=memory.exact, config=config) as runner:
         with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
-            say_before(runner, exact=options["exact"])
+            say_before(runner, exact=memory.exact)
             yield answers
         say_after(runner, feeds.cascade.parts)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -13,9 +12,9 @@ from typer import Argument, Option
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.text import shell_word
-from .application import check_apply, given_options
+from .application import check_applicable, check_apply, given_options
 from .common_options import Dims, Force, OriginalModel, Output, open_, parsed_dims
-from .output import check_output, print_, print_line, put_drawing, put_text, say, say_next
+from .output import check_output, print_, print_line, put_drawing, put_json, put_text, say, say_next
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -40,7 +39,7 @@ def show(
     output: Annotated[Path | None, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
     part: Annotated[int | None, Option(metavar="K", min=0, help="Draw the nodes of part K; with --to dot.")] = None,
     model: OriginalModel = None,
-    dim: Dims = None,
+    dims: Dims = None,
     force: Force = False,
     opens: Annotated[bool, Option("--open", help="Open the page in a browser; without -o it is a temporary file.")] = (
         False
@@ -50,34 +49,24 @@ def show(
 
     With --to devices the parts of each device of a cascade, and two commands. The first makes its folder, to be copied
     there to the same path; the second, given there, makes it a device of a Ray cluster.
+
+    Examples:
+        graphcut show plan.json
+        graphcut show llm.parts -o report.html
+        graphcut show unet.parts --to devices
     """
+    given = given_options(ctx)
     if to == "devices":
-        check_apply(given_options(ctx), _OF_DRAWINGS, "--to devices")
+        check_apply(given, _OF_DRAWINGS, "--to devices")
         _show_devices(open_(thing, check_files=False))
-    else:
-        drawn = _format(to, output, is_given="--to" in given_options(ctx))
-        _draw(thing, drawn, output, part=part, model=model, dim=dim, force=force, opens=opens)
-
-
-def _draw(
-    thing: Path,
-    to: Format,
-    output: Path | None,
-    *,
-    part: int | None,
-    model: Path | None,
-    dim: Sequence[str] | None,
-    force: bool,
-    opens: bool,
-) -> None:
-    if opens and output is None and to == "terminal":
-        to = "html"
-    if opens and to != "html":
-        raise UsageError(f"--open shows the page, not {to}", hint="leave out --to, or write -o NAME.html")
-    _check(thing, to, part, model, sized=dim is not None)
+        return
+    form = _format("html" if opens and output is None and to == "terminal" else to, output, is_given="--to" in given)
+    if opens and form != "html":
+        raise UsageError(f"--open shows the page, not {form}", hint="leave out --to, or write -o NAME.html")
+    _check(given, thing, form)
     check_output(output, force=force)
-    sizes = parsed_dims(dim)
-    if to == "terminal":
+    sizes = parsed_dims(dims)
+    if form == "terminal":
         from ..drawing.opening import scene_at
         from ..drawing.terminal.scene import draw_scene
 
@@ -85,11 +74,10 @@ def _draw(
         put_drawing(lambda console: draw_scene(scene, console, explain=True), output)
         if scene.next_command and output is None:
             say_next(scene.next_command)
-    elif to == "json":
-        from ..drawing.json_records import dumps
+    elif form == "json":
         from ..drawing.opening import record_at
 
-        put_text(dumps(record_at(thing, dims=sizes)) + "\n", output)
+        put_json(record_at(thing, dims=sizes), output)
     elif part is not None:
         from ..drawing.dot import dot_of_part
 
@@ -97,7 +85,7 @@ def _draw(
     else:
         from ..drawing.opening import rendered_at
 
-        text = rendered_at(thing, to, model=model, dims=sizes)
+        text = rendered_at(thing, form, model=model, dims=sizes)
         output = _temporary_page(thing) if opens and output is None else output
         put_text(text, output)
         if opens and output is not None and not webbrowser.open(output.absolute().as_uri()):
@@ -123,9 +111,8 @@ def _temporary_page(thing: Path) -> Path:
     """An empty file that stays after the command has ended: a browser reads it then."""
     import tempfile
 
-    number, name = tempfile.mkstemp(prefix=f"{thing.resolve().stem}-", suffix=".html")
-    os.close(number)
-    return Path(name)
+    with tempfile.NamedTemporaryFile(prefix=f"{thing.resolve().stem}-", suffix=".html", delete=False) as file:
+        return Path(file.name)
 
 
 def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:
@@ -143,15 +130,13 @@ def _format(to: Format, output: Path | None, *, is_given: bool) -> Format:
     return to if is_given or named is None else named
 
 
-def _check(thing: Path, to: Format, part: int | None, model: Path | None, *, sized: bool) -> None:
-    """Refuse options that would do nothing, or contradict each other."""
+def _check(given: Collection[str], thing: Path, form: Format) -> None:
+    """Refuse options that would do nothing."""
     from ..drawing.path_kinds import kind_of
 
-    if part is not None and to != "dot":
-        raise UsageError("--part draws the nodes of a part, which only DOT can show", hint="add --to dot")
-    if model is not None and (to == "json" or part is not None):
-        what = "JSON is" if to == "json" else "the nodes of a part are"
-        raise UsageError(f"--model changes nothing here: {what} read from {thing} itself", hint="leave --model out")
-    if sized and (part is not None or (to == "json" and kind_of(thing) != "model")):
-        what = "the nodes of a part have no sizes" if part is not None else f"the JSON is the content of {thing}"
-        raise UsageError(f"--dim changes nothing here: {what}", hint="leave --dim out")
+    check_applicable(given, {"--part": "--to dot"}, [f"--to {form}"])
+    if "--part" in given:
+        check_apply(given, ("--model", "--dim"), "the nodes of a part")
+    elif form == "json":
+        kind = kind_of(thing)
+        check_apply(given, ("--model",) if kind == "model" else ("--model", "--dim"), f"the JSON of a {kind}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -10,12 +11,13 @@ import typer
 from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, Force, OriginalOptions, Outputs, output_names
-from .output import check_output, print_, print_json, put_trace
+from .common_options import AsJson, Force, OriginalOptions, Outputs, Trace, output_names
+from .output import check_output, put_answer, put_trace
 
 if TYPE_CHECKING:
     from .. import ScheduledFailure
 
+_FAILURE: Final = re.compile(r"(.+)@(-?[\d.e]+)(?:\+([\d.e]+))?")
 _FAILURE_HINT: Final = "for example --fail pi@10, or --fail pi@10+5 for 5 s"
 
 
@@ -39,8 +41,9 @@ def simulate(
     ] = None,
     requests: Annotated[int, Option(metavar="N", help="Number of requests.")] = 1000,
     rate: Annotated[str | None, Option(metavar="R/s", help="Open loop: Poisson arrivals, requests per second.")] = None,
-    in_flight: Annotated[
-        int | None, Option(metavar="W", help="Closed loop: requests in flight.", show_default="2 x active devices")
+    window: Annotated[
+        int | None,
+        Option("--in-flight", metavar="W", help="Closed loop: requests in flight.", show_default="2 x active devices"),
     ] = None,
     copies: Annotated[int, Option(metavar="N", help="Number of identical clusters side by side.")] = 1,
     fail: Annotated[
@@ -52,15 +55,17 @@ def simulate(
         ),
     ] = None,
     outputs: Outputs = None,
-    trace: Annotated[
-        Path | None, Option(metavar="FILE", help="A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")
-    ] = None,
+    trace: Trace = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a plan on a cluster: throughput, latency, failures.
 
     Exit code 1 if a failure stops the run.
+
+    Examples:
+        graphcut simulate unet.parts --cluster cluster.toml --requests 100
+        graphcut simulate unet.parts --cluster cluster.toml --fail board@0.5+1
     """
     from .. import RunLog, read_simulated_cluster
     from .. import simulate as simulated
@@ -70,48 +75,36 @@ def simulate(
 
     check_output(trace, force=force, option="--trace")
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
-    known_cluster = None if cluster is None else read_simulated_cluster(cluster)
-    scenario = scenario_at(plan, known_cluster, model=original.model, outputs=output_names(outputs), dims=original.dims)
+    known, names = None if cluster is None else read_simulated_cluster(cluster), output_names(outputs)
+    scenario = scenario_at(plan, known, model=original.model, outputs=names, dims=original.sizes)
     scenario = scenario.copied(copies).with_failures(failures)
     devices = [device.name for device in scenario.cluster.devices]
     log = RunLog(len(scenario.parts), len(devices), is_tracing=trace is not None)
-    result = simulated(
-        scenario, requests=requests, rate_per_s=rate_per_s, window=in_flight, seed=original.seed, log=log
-    )
-    if as_json:
-        print_json(simulation_record(result, str(plan)))
-    else:
-        print_(lambda console: draw_simulation(result, plan, console))
+    seed = original.seed
+    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=window, seed=seed, log=log)
+    put_answer(simulation_record(result, str(plan)), partial(draw_simulation, result, plan), as_json=as_json)
     if trace is not None:
-        put_trace(log, scenario.parts, devices, trace)
+        put_trace(log, {part.name: part for part in scenario.parts}, devices, trace)
     if result.stopped:
         raise typer.Exit(1)
 
 
 def _rate(text: str) -> float:
     """Requests per second, from `20/s` or `0.5`."""
-    number = _numbers([text.removesuffix("/s")])
-    if number is None:
-        raise UsageError(f"--rate {text}: expected requests per second", hint="for example --rate 20/s")
-    return number[0]
+    try:
+        return float(text.removesuffix("/s"))
+    except ValueError:
+        raise UsageError(f"--rate {text}: expected requests per second", hint="for example --rate 20/s") from None
 
 
 def _failure(text: str) -> ScheduledFailure:
     """A failure from `pi@10` (at 10 s, for good) or `pi@10+5` (for 5 s)."""
     from .. import ScheduledFailure
 
-    name, _, times = text.rpartition("@")
-    numbers = _numbers(times.split("+"))
-    if not name or numbers is None or len(numbers) > 2:
+    found = _FAILURE.fullmatch(text)
+    if found is None:
         raise UsageError(f"--fail {text}: expected NAME@SECONDS", hint=_FAILURE_HINT)
     try:
-        return ScheduledFailure(device=name, at_s=numbers[0], for_s=numbers[1] if len(numbers) == 2 else None)
+        return ScheduledFailure(device=found[1], at_s=float(found[2]), for_s=float(found[3]) if found[3] else None)
     except ValueError as error:
         raise UsageError(f"--fail {text}: {error}", hint=_FAILURE_HINT) from None
-
-
-def _numbers(words: Sequence[str]) -> list[float] | None:
-    try:
-        return [float(word) for word in words]
-    except ValueError:
-        return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from ..core.errors import UsageError
 from .common_options import AsJson, Inputs, Optimized, OriginalOptions, load, open_
 from .input_files import read_given
-from .output import print_, print_json
+from .output import put_answer
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,7 +25,7 @@ def verify(
     original: OriginalOptions,
     inputs: Inputs = None,
     optimized: Optimized = "none",
-    structural: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
+    structural_only: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
     files_only: Annotated[bool, Option("--files", help="Compare files with the manifest, without the model.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -33,15 +33,19 @@ def verify(
 
     Exit code 1 if it does not. Without --inputs, two sets of inputs are generated from the seed. --files needs no
     model: it compares parts and weights with the digests in the manifest.
+
+    Examples:
+        graphcut verify llm.parts
+        graphcut verify llm.parts --files
     """
     if files_only:
-        if inputs or optimized != "none" or structural or original != OriginalOptions():
+        if inputs or optimized != "none" or structural_only or original != OriginalOptions():
             raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
         from .. import verify_files
         from ..drawing.terminal.verification import draw_file_verification
 
         files = verify_files(open_(cascade_path, check_files=False))
-        _show(files, lambda console: draw_file_verification(files, console), as_json=as_json)
+        _show(files, partial(draw_file_verification, files), as_json=as_json)
         return
     from .. import verify as verified
     from ..drawing.path_kinds import kind_of
@@ -49,26 +53,15 @@ def verify(
 
     cascade = load(cascade_path, None) if kind_of(cascade_path) == "model" else open_(cascade_path)
     source = original.load_original(cascade)  # without the sizes of the manifest, which are to be verified
-    feeds = read_given(inputs, source)
-    seed = original.seed
-    report = verified(
-        source, cascade, inputs=feeds, seed=seed, optimized=optimized == "all", structural_only=structural
-    )
-    _show(report, lambda console: draw_verification(report, cascade, console), as_json=as_json)
+    feeds, seed, is_optimized = read_given(inputs, source), original.seed, optimized == "all"
+    report = verified(source, cascade, inputs=feeds, seed=seed, optimized=is_optimized, structural_only=structural_only)
+    _show(report, partial(draw_verification, report, cascade), as_json=as_json)
 
 
-def _show(
-    result: Verification | FileVerification,
-    draw: Callable[[Console], RenderableType],
-    *,
-    as_json: bool,
-) -> None:
-    """Print a result. Exit code 1 if it is false."""
+def _show(result: Verification | FileVerification, draw: Callable[[Console], RenderableType], *, as_json: bool) -> None:
+    record: object = result
     if as_json:
         from ..drawing.verification_records import verification_record
 
-        print_json(verification_record(result))
-    else:
-        print_(draw)
-    if not result:
-        raise typer.Exit(1)
+        record = verification_record(result)
+    put_answer(record, draw, as_json=as_json, is_yes=bool(result))

@@ -176,8 +176,8 @@ def write_folder(
     folder = Path(folder)
     place = (folder.absolute().parent, folder.name)
     mend(*place)
-    check_target = partial(_check_target, folder, own={*files, *own}, what=what, force=force)
-    check_target(folder)
+    check = partial(check_target, folder, own={*files, *own}, what=what, force=force)
+    check(folder)
     with write_errors(folder), scratch_folder(*place) as scratch:
         new = scratch / "new" / folder.name
         for name, content in files.items():
@@ -190,13 +190,13 @@ def write_folder(
                 (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
             else:
                 content(new / name)
-        check = partial(check_target, scratch / "old" / folder.name)
-        replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=check)
+        moved = scratch / "old" / folder.name
+        replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=partial(check, moved))
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _check_target(folder: Path, place: Path, *, own: Collection[str], what: str, force: bool) -> None:
-    """Check what is in `folder`, which may have been moved to `place`."""
+def check_target(folder: Path, place: Path, *, own: Collection[str], what: str, force: bool) -> None:
+    """Raise the UsageErrors of `write_folder` for what is in `folder`, which may have been moved to `place`."""
     if place.exists() and not place.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder with `output`")
     files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..core.errors import ModelError, UsageError, did_you_mean
+from ..core.atomic_files import write_errors
+from ..core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,16 +41,14 @@ def write(name: str, path: str | Path, *, external: bool | None = None, **option
 
     Raises:
         UsageError: there is no such demo or option, or the option can't have this value.
-        ModelError: the weights do not fit into one ONNX file, or a file can't be written.
+        ModelError: the weights do not fit into one ONNX file.
+        GraphcutError: a file can't be written.
     """
-    path = Path(path)
     draft = _prepare(name, options).draw()
-    saving = import_module(".saving", __name__)
-    try:
-        saving.save(draft, path, external=external)
-    except OSError as error:
-        message = f"cannot write {path}: {error.strerror or error}"
-        raise ModelError(message, hint="choose a folder that exists and has enough free space") from error
+    from .saving import save  # it imports onnx
+
+    with write_errors(path, "choose a folder that exists and has enough free space"):
+        save(draft, Path(path), external=external)
 
 
 def options_of(name: str) -> Mapping[str, object]:

@@ -20,7 +20,7 @@ import onnx
 
 from ..core.atomic_files import Content, write_folder
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, PlannedDevice, open_cascade
+from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, SessionSettings, open_cascade
 from .cascade_files import PARTS, cascade_files
 
 CONFIG: Final = "genai_config.json"
@@ -124,15 +124,12 @@ def _pipeline(config: dict[str, Any], cascade: Cascade, renamed: Mapping[str, st
     """The configuration with a stage for each part."""
     decoder = {key: value for key, value in config["model"]["decoder"].items() if key != "filename"}
     options = decoder.pop("session_options", {})
-    hosts = {host.name: host for host in cascade.manifest.devices}
     caches = {name for state in cascade.manifest.states for name in (state.past, state.present)}
     stages = []
     for part in cascade.parts:
-        stage: dict[str, Any] = {"filename": part.file}
-        stage["inputs"], stage["outputs"] = (
-            [renamed.get(name, name) for name in names] for names in (part.reads, part.writes)
-        )
-        stage["session_options"] = _session_options(options, hosts.get(part.device or ""))
+        stage: dict[str, Any] = {"filename": part.file, "inputs": part.reads, "outputs": part.writes}
+        stage |= {end: [renamed.get(name, name) for name in stage[end]] for end in ("inputs", "outputs")}
+        stage["session_options"] = _session_options(options, cascade.settings(part) if part.device else None)
         if _is_head(part, decoder, caches):
             stage["is_lm_head"] = True
         stages.append({part.file.removesuffix(".onnx"): stage})
@@ -145,7 +142,7 @@ def _is_head(part: Part, decoder: Mapping[str, Any], caches: set[str]) -> bool:
     return decoder["outputs"].get("logits", "logits") in part.writes and caches.isdisjoint((*part.reads, *part.writes))
 
 
-def _session_options(options: Mapping[str, Any], host: PlannedDevice | None) -> dict[str, Any]:
+def _session_options(options: Mapping[str, Any], host: SessionSettings | None) -> dict[str, Any]:
     """Those of the model; of a device its own provider, threads and session configuration."""
     if host is None:
         return dict(options)

@@ -78,20 +78,15 @@ def _with_indices(names: Mapping[int, Mapping[int, Sequence[str]]], parts: Seque
 
 def _by_receiver(sent: Map) -> Map:
     """A sender's map with source and target swapped, both ascending as numbers."""
-    found: dict[int, dict[str, list[int]]] = {}
-    for source, targets in sent.items():
-        for target, indices in targets.items():
-            found.setdefault(int(target), {})[source] = indices
-    return {str(target): found[target] for target in sorted(found)}
+    targets = sorted({int(target) for found in sent.values() for target in found})
+    return {str(t): {source: found[str(t)] for source, found in sent.items() if str(t) in found} for t in targets}
 
 
 def _inputs(cascade: Cascade, index: int) -> list[str]:
     """The inputs of a module: from the module before, from earlier ones in their order, from outside."""
     sequential, residual = cascade.wiring.sequential, cascade.wiring.residual
-    received = list(sequential.get(index - 1, {}).get(index, ()))
-    for source in sorted(residual):
-        received += residual[source].get(index, ())
-    return list(dict.fromkeys((*received, *cascade.parts[index].reads)))
+    earlier = [name for source in sorted(residual) for name in residual[source].get(index, ())]
+    return list(dict.fromkeys((*sequential.get(index - 1, {}).get(index, ()), *earlier, *cascade.parts[index].reads)))
 
 
 def _sizes_of_outputs(parts: Sequence[Part], sequential: Map, residual: Map, sizes: Mapping[str, int]) -> Content:

@@ -34,12 +34,8 @@ def export_mobile(cascade: CascadeLike, folder: str | Path, *, force: bool = Fal
     cascade_files(cascade)  # they are there, and as long as they were
     # Written in this order: the last two read the parts that were written before.
     files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
-    files |= {name: cascade.root / name for name in cascade.manifest.text_files}
-    files |= {
-        USABILITY: _usability(cascade),
-        OPERATORS: partial(_write_operators, cascade),
-        MANIFEST: partial(_write_manifest, cascade),
-    }
+    files |= {name: cascade.root / name for name in cascade.manifest.text_files} | {USABILITY: _usability(cascade)}
+    files |= {OPERATORS: partial(_write_operators, cascade), MANIFEST: partial(_write_manifest, cascade)}
     return write_folder(folder, files, own=("part-*.ort",), what="a file of such an export", force=force)
 
 

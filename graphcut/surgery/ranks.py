@@ -60,13 +60,21 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
         PlanError: no plan meets the goal.
         GraphcutError: there is too little disk space, or writing failed.
     """
-    model = load(model)
-    prepared = prepare_ranks(division_of(model, ranks, shares, mode), output, stages)
+    prepared = prepare_by_rank(model, output, ranks=ranks, shares=shares, mode=mode, stages=stages)
     return write(prepared, force=force, progress=progress)
 
 
-def prepare_ranks(division: Division, output: str | Path | None, stages: Plan | Goal | None) -> PreparedFiles:
-    """The files that `split_by_rank` would write."""
+def prepare_by_rank(
+    model: ModelLike,
+    output: str | Path | None = None,
+    *,
+    ranks: int | None = None,
+    shares: Sequence[int] | None = None,
+    mode: RankMode = "exact",
+    stages: Plan | Goal | None = None,
+) -> PreparedFiles:
+    """The files that `split_by_rank` would write; the errors are the same."""
+    division = division_of(load(model), ranks, shares, mode)
     plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(division.model, stages)
     if plan is not None and isinstance(plan.goal, Across | Within):
         raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use `Into` or `At`")

@@ -29,7 +29,10 @@ from .model_files import Pieces, Storage, beside, check_sharing, check_targets, 
 
 @dataclass(frozen=True, repr=False)
 class Sharding(Product):
-    """A sharded model, and what is divided in it."""
+    """A sharded model, and what is divided in it.
+
+    `print` shows the axes that are divided, the share of weights, what is replicated, and the exchanges of either mode.
+    """
 
     path: Path  #: the .onnx file.
     division: Division  #: what is divided, and how.
@@ -55,6 +58,19 @@ class Sharding(Product):
     def divided_share(self) -> float:
         """The share of `product_bytes` that is divided; 0 if there are none."""
         return self.divided_product_bytes / self.product_bytes if self.product_bytes else 0.0
+
+    def __str__(self) -> str:
+        classes = (replace(divided.axes, factors=divided.factors) for divided in self.division.classes)
+        rows = (row[:4] for row in class_rows(self.division.model, classes))
+        by_rank = ", ".join(size(number) for number in self.rank_bytes)
+        lines = [
+            *aligned([("divided", "units", "nodes", "weights"), *rows]),
+            f"divided: {self.divided_share:.1%} of the weights that nodes multiply by ({size(self.product_bytes)})",
+            f"weights of the ranks: {by_rank}; replicated: {size(self.replicated_bytes)}",
+            *_not_divided(self.division),
+            *aligned([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(self)]),
+        ]
+        return "\n".join(lines)
 
 
 def shard(
@@ -173,20 +189,6 @@ def pieces_of(model: Model, proto: ModelProto, slices: Iterable[WeightSlice]) ->
         source = model.range_of(tensor if one is None else one.source)
         pieces.append((tensor, source if one is None else bytes_of_slice(one.source, source, one.note)))
     return pieces
-
-
-def describe(sharding: Sharding) -> list[str]:
-    """The axes that are divided, the share of weights, what is replicated, and the exchanges of either mode."""
-    division = sharding.division
-    classes = (replace(divided.axes, factors=divided.factors) for divided in division.classes)
-    by_rank = ", ".join(size(number) for number in sharding.rank_bytes)
-    return [
-        *aligned([("divided", "units", "nodes", "weights"), *(row[:4] for row in class_rows(division.model, classes))]),
-        f"divided: {sharding.divided_share:.1%} of the weights that nodes multiply by ({size(sharding.product_bytes)})",
-        f"weights of the ranks: {by_rank}; replicated: {size(sharding.replicated_bytes)}",
-        *_not_divided(division),
-        *aligned([("", "exchanges in a run", "bytes that a rank receives"), *_exchanges(sharding)]),
-    ]
 
 
 def _not_divided(division: Division) -> Iterator[str]:

@@ -83,7 +83,7 @@ class PartFile(Product):
 
 @dataclass(frozen=True, repr=False)
 class PreparedFiles(Product):
-    """All files that a split will write."""
+    """All files that a split will write, not written yet; `print` shows one in each line."""
 
     source: Model  #: the model.
     plan: Plan  #: the plan.
@@ -126,6 +126,11 @@ class PreparedFiles(Product):
     def cascade(self) -> Cascade:
         """The cascade as it will be, without digests of weights."""
         return Cascade(self.folder / self.manifest_name, _manifest(self, [{} for _ in self.parts]))
+
+    def __str__(self) -> str:
+        nodes = {part.name: f", {count(len(part.model.graph.node), 'node')}" for part in self.parts}
+        lines = [f"{self.folder / name}  {size(number)}{nodes.get(name, '')}" for name, number in self.files.items()]
+        return "\n".join((*lines, f"{self.folder / self.manifest_name}"))
 
 
 def prepare_parts(
@@ -364,10 +369,3 @@ def _source(files: PreparedFiles) -> Source:
 def _devices(files: PreparedFiles) -> Sequence[Device]:
     """The device of each part; empty if no cluster was given, and there are no ranks."""
     return files.plan.devices if isinstance(files.plan.goal, Across | At) or files.whole is not None else ()
-
-
-def describe(files: PreparedFiles) -> list[str]:
-    """The files that `write` would write, one line each."""
-    nodes = {part.name: f", {count(len(part.model.graph.node), 'node')}" for part in files.parts}
-    lines = [f"{files.folder / name}  {size(number)}{nodes.get(name, '')}" for name, number in files.files.items()]
-    return [*lines, f"{files.folder / files.manifest_name}"]

@@ -35,6 +35,8 @@ _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
 
 EXACT: Final = SessionConfig(optimize="none", prepacked=False, threads=1, is_checked=False)
+"""How models run so that equal nodes give equal bits: without graph optimizations, prepacked weights or threads."""
+
 OPTIMIZED: Final = SessionConfig(optimize="all", prepacked=False, threads=1, is_checked=False)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import decoders
 import encoders
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -177,7 +178,7 @@ def test_static_int8_is_calibrated_with_the_inputs_that_are_given(run: Run, mode
     for i in range(3):
         np.savez(tmp_path / "inputs" / f"{i}.npz", image=rng.standard_normal((1, 3, 64, 64)).astype(np.float32))
     words = ["auto", model, "--precision", "int8-static", "--num-splits", 2, "-o", tmp_path / "parts"]
-    assert run(*words).error[1] == "add --calibration DIR, or use int8"
+    assert run(*words).error[1] == "give --calibration, or use int8"
     given = ["--calibration", tmp_path / "inputs", "--inputs", tmp_path / "inputs"]
     result = run(*words, *given, "--accept", "snr>20", "--accept", "top1>0.6")
     assert (result.code, GENERATED in result.out) == (0, False), result.err
@@ -418,7 +419,10 @@ def test_a_disk_that_fills_up_is_named_with_what_is_needed(models: Path, tmp_pat
     """On a disk of its own, which has room for one of three models."""
     disk, words = tmp_path / "disk", ["--num-splits", "2", "--force", "-o", str(tmp_path / "disk" / "parts")]
     disk.mkdir()
-    small = f"mount -t tmpfs -o size=600k tmpfs {disk} && mkdir {disk}/parts && echo old >{disk}/parts/auto.json"
+    nothing: dict[str, Any] = {"options": (), "versions": {}, "sources": {}, "steps": (), "tried": (), "files": {}}
+    record = graphcut.AutoRecord(inputs="", verified="", **nothing)
+    old = f"mkdir {disk}/parts && echo '{msgspec.json.encode(record).decode()}' >{disk}/parts/auto.json"
+    small = f"mount -t tmpfs -o size=600k tmpfs {disk} && {old}"
     world = ["unshare", "--mount", "--map-root-user", "sh", "-c", f'{small} && "$@"; find {disk} -type f', "sh"]
     if subprocess.run([*world, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this system does not let one mount a disk of one's own")

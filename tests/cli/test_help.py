@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import graphcut
-from graphcut.benchmarking.ways import way_descriptions
+from graphcut.benchmarking.ways import WAYS
 from graphcut.cli.root_help import _MOVED
 from graphcut.demos import DEMOS, options_of
 
@@ -107,7 +107,7 @@ def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
 
 
 def test_demos_and_ways_are_explained(run: Run) -> None:
-    for name, meanings in (("demo", DEMOS), ("bench", way_descriptions())):
+    for name, meanings in (("demo", DEMOS), ("bench", {name: way.description for name, way in WAYS.items()})):
         text = " ".join(run(name, "--help").out.split())
         for word, meaning in meanings.items():
             assert f" {word} {' '.join(meaning.split())}" in text
@@ -162,7 +162,7 @@ def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
         ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json", "devices"]),
         ("graphcut plan x --profile ", ["prefill", "decode"]),
         ("graphcut plan x --cost-model Phi", ["Phi-3.5-mini"]),
-        ("graphcut bench x --way whole-", [way for way in way_descriptions() if way.startswith("whole-")]),
+        ("graphcut bench x --way whole-", [way for way in WAYS if way.startswith("whole-")]),
         ("graphcut run x --provider CPU", ["CPUExecutionProvider"]),
         ("graphcut run x --via ", ["threads", "processes", "ray"]),
         ("graphcut simulate plan.json --cluster cluster.toml --fail ", ["pi@", "jetson@"]),

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from graphcut.cli import help_pages
-from graphcut.cli.help_pages import EXAMPLES
 
 from command_line import COMMANDS, Run, command, run
 
@@ -73,17 +72,20 @@ def test_goals_and_the_output_come_first(run: Run, name: str) -> None:
 
 
 def test_every_page_ends_with_examples_that_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one folder, in the order of `EXAMPLES`."""
+    """In one folder with `cluster.toml` and `checkpoint`, in the order of the help, the demos first."""
     (tmp_path / "cluster.toml").write_text(CLUSTER, "utf-8")
     header = json.dumps({"norm": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    for name in COMMANDS:
-        page = run(name, "--help").out.partition("\nExamples:\n")[2].partition("\n\n")[0]
-        assert [line.strip() for line in page.splitlines()] == list(EXAMPLES[name])
-        assert 1 <= len(EXAMPLES[name]) <= 3
+    pages = {name: run(name, "--help").out.partition("\nExamples:\n")[2].partition("\n\n")[0] for name in COMMANDS}
+    lines = {name: [line.strip() for line in page.splitlines()] for name, page in pages.items()}
+    assert {len(examples) for examples in lines.values()} <= {1, 2, 3}
+    assert {
+        name for name, examples in lines.items() for one in examples if one.split()[:2] != ["graphcut", name]
+    } == set()
     monkeypatch.chdir(tmp_path)
-    for example in (example for examples in EXAMPLES.values() for example in examples if example not in WITHOUT):
+    ordered = [example for name in ("demo", *COMMANDS) for example in lines[name]]
+    for example in dict.fromkeys(example for example in ordered if example not in WITHOUT):
         words = shlex.split(example)[1:]  # a limit of memory counts what else this process holds
         result = command(*words, cwd=tmp_path) if words[0] == "run" and "--memory" in words else run(*words)
         assert result.code == 0, (example, result.err)

@@ -47,10 +47,13 @@ def test_a_sharded_model_is_verified_whatever_its_file_is_called(run: Run, llm: 
     ("words", "message"),
     [
         ("split --one-file", "--one-file applies to --ranks"),
-        ("split --ranks 2 --one-file --num-splits 2", "--one-file makes no parts, so --num-splits does nothing"),
+        (
+            "split --ranks 2 --one-file --num-splits 2",
+            "--num-splits does not apply to --one-file, which makes no parts",
+        ),
         ("split --ranks 3-1", "--ranks 3-1: expected numbers >= 1"),
         ("split --ranks 3:0", "--ranks 3:0: expected numbers >= 1"),
-        ("split --ranks 2 --weights share", "ranks have slices of weights, which can't be shared"),
+        ("split --ranks 2 --weights share", "--weights does not apply to ranks, which have slices of the weights"),
         ("split --num-splits 2 --sum", "--sum applies to --ranks"),
         ("split --ranks 2 --memory 1MB", "a plan for a cluster or a budget counts no ranks"),
     ],

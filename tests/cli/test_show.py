@@ -157,7 +157,7 @@ def test_a_plan_takes_no_dims(run: Run, house: House) -> None:
 def test_dims_that_would_change_nothing_are_refused(run: Run, house: House, words: tuple[str, ...]) -> None:
     result = run("show", house.place(words[0]), *words[1:], "--dim", "seq=3")
     assert result.code == 2
-    assert result.error[0].startswith("--dim changes nothing here: ")
+    assert result.error[0].startswith("--dim does not apply to the ")
     assert result.error[1] == "leave --dim out"
 
 
@@ -168,7 +168,7 @@ def test_dims_that_would_change_nothing_are_refused(run: Run, house: House, word
 def test_a_model_that_would_change_nothing_is_refused(run: Run, house: House, words: tuple[str, ...]) -> None:
     result = run("show", house.place(words[0]), *words[1:], "--model", house.model)
     assert result.code == 2
-    assert result.error[0].startswith("--model changes nothing here: ")
+    assert result.error[0].startswith("--model does not apply to the ")
     assert result.error[1] == "leave --model out"
 
 
@@ -366,8 +366,8 @@ def test_only_dot_shows_the_nodes_of_a_part(run: Run, house: House, renderer: st
     result = run("show", house.cascade, "--to", renderer, "--part", 0)
     assert (result.code, *result.error) == (
         2,
-        "--part draws the nodes of a part, which only DOT can show",
-        "add --to dot",
+        "--part applies to --to dot",
+        "leave --part out, or add --to dot",
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, Limits
-from graphcut.exporting.one_model import export_ort_annotations
+from graphcut.exporting.ort_annotations import export_ort_annotations
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES
