@@ -18,7 +18,7 @@ from .token_inputs import TokenChunk
 
 
 def predict_decoding(
-    decoder: Decoder, memory: AvailableMemory, longest: tuple[int, int], sequences: int, *, prepacked: bool, exact: bool
+    decoder: Decoder, memory: AvailableMemory, longest: tuple[int, int], sequences: int, *, prepacked: bool
 ) -> MemoryForecast:
     """What decoding a batch of `sequences` needs, and which parts stay loaded meanwhile.
 
@@ -41,16 +41,8 @@ def predict_decoding(
         [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)],
         is_exact=False,
     )
-    base_bytes = memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes)
-    return predict_memory(
-        cascade,
-        sizes,
-        replace(memory, base_bytes=base_bytes),
-        times=1,
-        is_once=False,
-        prepacked=prepacked,
-        exact=exact,
-    )
+    memory = replace(memory, base_bytes=memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes))
+    return predict_memory(cascade, sizes, memory, is_once=False, prepacked=prepacked)
 
 
 def _sizes(decoder: Decoder, chunk: TokenChunk) -> TensorSizes:

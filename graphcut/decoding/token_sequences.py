@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ..core.errors import RunError, UsageError
+from ..core.states import next_state
 from ..running.sampling import TOKENS, Sampling, ScoredRow
 from ..running.values import Value
 from ..workers.executors.protocol import Origin
@@ -105,7 +106,8 @@ class SequenceBatch:
     def step_done(self, answer: Mapping[str, Value]) -> list[tuple[TokenSequence, int]]:
         """The next token of each sequence whose tokens are all fed."""
         self.is_begun = True
-        self._sent = self._decoder.states_after(answer, self._sent)
+        after = {past: answer[self._decoder.presents[past]] for past in self._sent}
+        self._sent = {past: next_state(before, after[past]) for past, before in self._sent.items()}
         tokens = answer[TOKENS.name].numpy().tolist()
         return [(one, token) for (_, one), token in zip(self._complete(), tokens, strict=True)]
 
@@ -118,6 +120,6 @@ class SequenceBatch:
         rows = [row for row, one in enumerate(self.sequences) if one.unfed]
         if rows and len(rows) < len(self.sequences):
             self.sequences = [self.sequences[row] for row in rows]
-            self._rows = self._decoder.rows(rows)
+            self._rows = {name: (axis, tuple(rows)) for name, axis in (self._decoder.batch_axes or {}).items()}
             self._sent = self._decoder.some_of(self._sent, rows)
         return bool(rows)

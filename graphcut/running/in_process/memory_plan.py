@@ -1,7 +1,7 @@
 """Memory forecast of a run and the parts that stay loaded, from the manifest and the shapes of the inputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ...core.errors import MemoryCapError
@@ -204,18 +204,52 @@ def residency_plan(needs: Sequence[PartMemory], budget_bytes: int, *, is_once: b
 
 
 @dataclass(frozen=True, slots=True)
+class AvailableMemory:
+    """What there is for a run now."""
+
+    memory_bytes: int | None  #: the limit of this process; None without one.
+    is_exact: bool = False  #: weights are prepacked even if not all parts fit.
+    is_forced: bool = False  #: the run is tried even if the limit is predicted to be too small.
+    #: what the process has already.
+    base_bytes: int = field(default_factory=lambda: resident_bytes() + unloaded_library_bytes())
+    #: what the machine has available.
+    free_bytes: int = field(default_factory=lambda: _UNLIMITED if (free := available_bytes()) is None else free)
+
+    @property
+    def budget_bytes(self) -> int:
+        """The memory for parts, activations and waiting tensors."""
+        return self.free_bytes if self.memory_bytes is None else self.memory_bytes - self.base_bytes
+
+    def error_for(self, parts_bytes: int) -> MemoryCapError | None:
+        """The error if parts that need `parts_bytes` exceed the limit, and are not to be tried; else None."""
+        if self.memory_bytes is None or self.is_forced or parts_bytes <= self.budget_bytes:
+            return None
+        smallest_bytes = self.base_bytes + parts_bytes
+        allowed = smallest_bytes + _SLACK_BYTES
+        return MemoryCapError(
+            f"this run is predicted to need {smallest_bytes:,} bytes, and the memory limit is {self.memory_bytes:,}",
+            smallest_bytes=allowed,
+            hint=f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts",
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryForecast:
     """What a run is predicted to need."""
 
+    memory: AvailableMemory  #: what there is.
     peak_bytes: int  #: the maximum memory of the process.
-    memory_bytes: int | None  #: its memory limit; None without one.
     is_estimated: bool  #: sizes had to be estimated.
     is_mapped: bool  #: weights are mapped from disk and not prepacked: results may differ, see `Runner`.
     is_single: bool  #: there is one input.
     spills: bool  #: tensors that wait for a later part are written to disk when memory is full.
     parts: int  #: the number of parts.
     plan: ResidencyPlan  #: which of them stay loaded.
-    budget_bytes: int  #: the memory for parts, activations and waiting tensors.
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory limit of the process; None without one."""
+        return self.memory.memory_bytes
 
     @property
     def is_resident(self) -> bool:
@@ -237,23 +271,6 @@ class MemoryForecast:
         return words + (", the next one is loaded ahead" if self.plan.is_ahead else "")
 
 
-@dataclass(frozen=True, slots=True)
-class AvailableMemory:
-    """What there is for a run."""
-
-    base_bytes: int  #: what the process has already.
-    memory_bytes: int | None  #: its memory limit; None without one.
-    free_bytes: int  #: what the machine has available.
-    is_forced: bool = False  #: the run is tried even if the limit is predicted to be too small.
-
-
-def available_memory(memory_bytes: int | None, *, is_forced: bool) -> AvailableMemory:
-    """What there is now, for a process with a memory limit or without one."""
-    free = available_bytes()
-    base = resident_bytes() + unloaded_library_bytes()
-    return AvailableMemory(base, memory_bytes, _UNLIMITED if free is None else free, is_forced)
-
-
 def predict_memory(
     cascade: Cascade,
     inputs: Mapping[str, Sequence[int]] | TensorSizes,
@@ -262,47 +279,34 @@ def predict_memory(
     times: int | None = 1,
     is_once: bool = True,
     prepacked: bool = True,
-    exact: bool = False,
 ) -> MemoryForecast:
     """The best plan for `times` inputs (None: unknown) in `memory`, and what it is predicted to need.
 
     `inputs` are their shapes, or the sizes of all tensors. Each part is used once for all inputs if `is_once`, else
-    once for each. Weights are `prepacked` if all parts fit, with `exact` also if they don't. Raises MemoryCapError if
-    the memory limit is too small.
+    once for each. Weights are `prepacked` if all parts fit, or if the memory `is_exact`. Raises MemoryCapError if the
+    memory limit is too small.
     """
     sizes = inputs if isinstance(inputs, TensorSizes) else tensor_sizes(cascade, inputs)
-    is_mapped, is_single = not prepacked, times == 1 and is_once
-    budget = memory.free_bytes if memory.memory_bytes is None else memory.memory_bytes - memory.base_bytes
+    is_single, budget, is_limited = times == 1 and is_once, memory.budget_bytes, memory.memory_bytes is not None
     needs = part_memory(cascade, sizes, prepacked=prepacked, is_single=is_single)
     plan = residency_plan(needs, budget, is_once=is_once)
-    if prepacked and not exact and memory.memory_bytes is not None and (plan is None or len(plan.pinned) < len(needs)):
-        is_mapped, needs = True, part_memory(cascade, sizes, prepacked=False, is_single=is_single)
+    if prepacked and is_limited and not memory.is_exact and (plan is None or len(plan.pinned) < len(needs)):
+        prepacked, needs = False, part_memory(cascade, sizes, prepacked=False, is_single=is_single)
         plan = residency_plan(needs, budget, is_once=is_once)
-    least = peak_memory(needs, frozenset())
-    if plan is None and memory.memory_bytes is not None and not memory.is_forced:
-        raise limit_error(memory.memory_bytes, memory.base_bytes + least)
-    plan = plan or ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=least)
+    if plan is None:
+        plan = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=peak_memory(needs, frozenset()))
+        if error := memory.error_for(plan.peak_bytes):
+            raise error
     one, left = boundary_bytes(cascade, sizes), max(0, budget - plan.peak_bytes)
     # If parts stay loaded, inputs run one after another; otherwise all inputs wait at each boundary.
     waiting = one if len(plan.pinned) == len(needs) else one * times if times is not None else max(one, left)
     return MemoryForecast(
+        memory=memory,
         peak_bytes=memory.base_bytes + plan.peak_bytes + min(left, waiting),
-        memory_bytes=memory.memory_bytes,
         is_estimated=not sizes.is_exact,
-        is_mapped=is_mapped,
+        is_mapped=not prepacked,
         is_single=is_single,
         spills=waiting > left,
         parts=len(needs),
         plan=plan,
-        budget_bytes=budget,
-    )
-
-
-def limit_error(memory_bytes: int, smallest_bytes: int) -> MemoryCapError:
-    """The error for a memory limit that is too small; `smallest_bytes` are predicted to be needed."""
-    allowed = smallest_bytes + _SLACK_BYTES
-    return MemoryCapError(
-        f"this run is predicted to need {smallest_bytes:,} bytes, and the memory limit is {memory_bytes:,}",
-        smallest_bytes=allowed,
-        hint=f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts",
     )

@@ -18,8 +18,6 @@ from .loaded_parts import LoadedParts
 from .memory_plan import (
     AvailableMemory,
     MemoryForecast,
-    available_memory,
-    limit_error,
     part_memory,
     peak_memory,
     predict_memory,
@@ -115,9 +113,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._followed: MemoryForecast | None = None
         self._cascade = cascade = open_present(cascade)
         self._config = config or SessionConfig()
-        self._exact = exact
-        self._memory_bytes = memory_bytes
-        self._forced = forced
+        self._limit = memory_bytes, exact, forced
         self._parts = LoadedParts(cascade)
         self.placements = self._parts.placements
 
@@ -127,7 +123,7 @@ class Runner(AbstractContextManager["Runner"]):
     @cached_property
     def _memory(self) -> AvailableMemory:
         """What there was when the first input had been read: reading it may load modules."""
-        return available_memory(self._memory_bytes, is_forced=self._forced)
+        return AvailableMemory(*self._limit)
 
     def close(self) -> None:
         """Drop all parts."""
@@ -205,35 +201,29 @@ class Runner(AbstractContextManager["Runner"]):
         self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, store: SpillStore
     ) -> Iterator[dict[str, Value] | RunError]:
         """The inputs. For one larger than the first, memory is freed; one too large for the limit becomes an error."""
-        budget, pinned, most = forecast.budget_bytes, forecast.plan.pinned, forecast.plan.peak_bytes
+        memory, pinned, most = forecast.memory, forecast.plan.pinned, forecast.plan.peak_bytes
         for values in inputs:
             if isinstance(values, RunError):
                 yield values
                 continue
             sizes = tensor_sizes(self._cascade, _shapes(values))
             needs = part_memory(self._cascade, sizes, prepacked=not forecast.is_mapped, is_single=forecast.is_single)
-            if self._parts.plan.is_ahead and peak_memory(needs, pinned, is_ahead=True) > budget:
+            if self._parts.plan.is_ahead and peak_memory(needs, pinned, is_ahead=True) > memory.budget_bytes:
                 self._parts.stop_ahead()
             peak = peak_memory(needs, pinned, is_ahead=self._parts.plan.is_ahead)
-            if forecast.memory_bytes is not None and peak > budget and not self._memory.is_forced:
-                yield limit_error(forecast.memory_bytes, self._memory.base_bytes + peak)
+            if error := memory.error_for(peak):
+                yield error
                 continue
             most = max(most, peak)
-            store.shrink(max(0, budget - most))
+            store.shrink(max(0, memory.budget_bytes - most))
             yield values
 
     def _predict(self, values: Mapping[str, Value], *, times: int | None, is_once: bool) -> MemoryForecast:
         shapes = _shapes(values)
         if (shapes, times, is_once) != self._predicted or self.forecast is None:
-            self._predicted = None
+            prepacked = self._config.prepacked
             self.forecast = predict_memory(
-                self._cascade,
-                shapes,
-                self._memory,
-                times=times,
-                is_once=is_once,
-                prepacked=self._config.prepacked,
-                exact=self._exact,
+                self._cascade, shapes, self._memory, times=times, is_once=is_once, prepacked=prepacked
             )
             self._predicted = shapes, times, is_once
         return self.forecast
@@ -247,7 +237,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._parts.follow(forecast, self._config)
         cores = os.cpu_count() or 1
         copies = cores * max(part.largest_weight_bytes for part in self._cascade.parts)
-        if not forecast.is_tight and forecast.plan.peak_bytes + copies <= forecast.budget_bytes:
+        if not forecast.is_tight and forecast.plan.peak_bytes + copies <= forecast.memory.budget_bytes:
             self._parts.load_all(cores)
         self._followed = forecast
 
@@ -255,7 +245,8 @@ class Runner(AbstractContextManager["Runner"]):
         self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, on_error: OnError
     ) -> Generator[Outputs | RunError]:
         self._follow(forecast)
-        with SpillStore(self._cascade.tensors, max(0, forecast.budget_bytes - forecast.plan.peak_bytes)) as store:
+        left_bytes = max(0, forecast.memory.budget_bytes - forecast.plan.peak_bytes)
+        with SpillStore(self._cascade.tensors, left_bytes) as store:
             try:
                 admitted = self._admitted(inputs, forecast, store)
                 yield from LayerwisePass(self._cascade, store, on_error=on_error).run(admitted, self._parts)
