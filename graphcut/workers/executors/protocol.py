@@ -7,7 +7,7 @@ scheduler decides which step runs when and on which worker. The executor runs it
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -16,7 +16,7 @@ from ...running.sampling import LogitsChoice
 from ...running.values import Value
 from .exchange import Exchange
 
-Handle = object
+Handle = Any
 """A reference to a tensor that an executor stores: an OrtValue, a shared-memory tensor ref, a Ray object reference."""
 
 

@@ -29,12 +29,11 @@ class RayAndThreads(RayExecutor):
         self._waiting: list[tuple[int, Step, Mapping[str, Handle]]] = []  # steps of threads whose inputs come
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        placement = self._placed()
-        if not placement.is_here(worker):
+        if not self._placement.is_here(worker):
             super().start(worker, parts)
             return
         self._here.add(worker)
-        self._threads_here.config = placement.config(worker)
+        self._threads_here.config = self._placement.config(worker)
         if self._has(worker, parts):
             self._threads_here.start(worker, parts)
 

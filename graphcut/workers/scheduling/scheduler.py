@@ -44,7 +44,7 @@ class Scheduler:
         self.log = log or RunLog(len(routing.parts), len(workers))
         self.pool = WorkerPool(executor, workers, routing.parts, deadline_s)
         self._routing = routing
-        self._executor = executor
+        self.executor = executor
         self._window = window
         self._deadline_s = deadline_s
         self._arrived = 0
@@ -80,7 +80,7 @@ class Scheduler:
                     undelivered += 1
                     yield answer
         finally:
-            self._executor.close()
+            self.executor.close()
 
     @property
     def worker_names(self) -> tuple[str, ...]:
@@ -90,13 +90,13 @@ class Scheduler:
     def stop(self) -> None:
         """End the run soon, without delivering requests in flight. For other threads."""
         self._stopping = True
-        self._executor.wake()
+        self.executor.wake()
 
     def forget(self, sequence: int, *, states: bool = True) -> None:
         """Delete the steps of a sequence that has ended, and its states, unless others may begin with them."""
         self._history.forget(sequence, states=states)
         if states:
-            self._executor.forget(sequence)
+            self.executor.forget(sequence)
 
     # Requests
 
@@ -109,7 +109,7 @@ class Scheduler:
                 return
             if request is None:
                 return
-            self.log.arrived(self._executor.now())
+            self.log.arrived(self.executor.now())
             self._flight.start(self._arrived, request)
             self._arrived += 1
 
@@ -152,7 +152,7 @@ class Scheduler:
             for part in state.enabling(parts)
             if self.log.outlasts_message(index, [later for later in parts if later > part], state.pace)
         )
-        if early and not self._executor.reports_early:
+        if early and not self.executor.reports_early:
             parts, early = tuple(part for part in parts if part <= early[0]), ()
         step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt, early)
         self._run(index, step, state.inputs_of(parts), state)
@@ -189,10 +189,10 @@ class Scheduler:
             state.taken.update(step.parts)
             state.running += 1
         steps = self.pool.workers[index].steps
-        steps.append(GivenStep(step, state, self._executor.now()))
+        steps.append(GivenStep(step, state, self.executor.now()))
         if len(steps) == 1:
             self._begin(index)
-        self._executor.run(index, step, handles)
+        self.executor.run(index, step, handles)
 
     def _begin(self, index: int) -> None:
         """A worker begins the first of its steps."""
@@ -203,14 +203,14 @@ class Scheduler:
         if expected is not None:
             patience_s = max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
         self.pool.set_deadline(index, patience_s)
-        self.log.started(index, step, self._executor.now(), given_s)
+        self.log.started(index, step, self.executor.now(), given_s)
 
     # Events
 
     def _wait(self) -> None:
         self.pool.excuse()
         left = self.pool.left_s()
-        event = self._executor.next_event(left)
+        event = self.executor.next_event(left)
         if event is not None:
             self._handle(event)
         # Events that came already are handled before any worker is killed.
@@ -253,7 +253,7 @@ class Scheduler:
         worker = self.pool.workers[event.worker]
         if worker.deaths and not worker.is_up:
             self.log.notify(f"{worker.name} runs again", None)
-        self.log.loaded(event.worker, event.placements, self._executor.now())
+        self.log.loaded(event.worker, event.placements, self.executor.now())
         self.pool.loaded(event.worker, event.parts)
         self._apply(self._rebalancing.finish())
 
@@ -262,7 +262,7 @@ class Scheduler:
         steps = self.pool.workers[index].steps
         if steps[0].step != step:
             steps.rotate(1)
-            self.log.started(index, step, self._executor.now(), steps[0].given_s)
+            self.log.started(index, step, self.executor.now(), steps[0].given_s)
 
     def _free(self, index: int) -> RequestState | None:
         """A worker's step has ended. Its request; None if that was restarted or answered, or if states were rebuilt."""
@@ -277,12 +277,12 @@ class Scheduler:
         step = event.step
         self._overtake(event.worker, step)
         usual_s = self.log.recent_s(event.worker, step.parts)
-        coming = self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
+        coming = self.log.done(event.worker, step, event.seconds, self.executor.now(), event.waits)
         state = self._free(event.worker)
         self.pool.workers[event.worker].deaths = 0
         if state is not None and usual_s:
             state.pace = sum(event.seconds) / usual_s
-        if state is not None and self._executor.has_links:
+        if state is not None and self.executor.has_links:
             self._received(state, event, coming)
         self.log.memory(event.worker, event.memory_bytes)
         if step.request < 0:
@@ -295,7 +295,7 @@ class Scheduler:
 
     def _received(self, state: RequestState, event: Done, coming: Coming) -> None:
         """Take note of how long the inputs of a step took to its worker."""
-        sizes = {name: self._executor.bytes_of(handle) for name, handle in state.inputs_of(event.step.parts).items()}
+        sizes = {name: self.executor.bytes_of(handle) for name, handle in state.inputs_of(event.step.parts).items()}
         self._rebalancing.tensor_bytes.update(sizes)
         came = {name: size for name, size in sizes.items() if state.makers.get(name) != event.worker}
         if total_bytes := sum(came.values()):
@@ -347,7 +347,7 @@ class Scheduler:
         self._rebalancing.abandon()
         self._history.died(event.worker)
         self.log.notify(self.pool.died(event.worker, event.reason, for_good=event.is_permanent), None)
-        self.log.deaths.append((event.worker, worker.death_reason, self._executor.now()))
+        self.log.deaths.append((event.worker, worker.death_reason, self.executor.now()))
         if worker.is_gone:
             self._rebalancing.end()  # the load balance is for all workers
             self._employ_all()
@@ -375,8 +375,8 @@ class Scheduler:
     def _apply(self, bounds: Bounds | None) -> None:
         """Parts were moved to other workers, if `bounds` are given."""
         if bounds is not None:
-            self.log.rebalances.append((bounds, self._executor.now()))
-            if self._executor.has_links:
+            self.log.rebalances.append((bounds, self.executor.now()))
+            if self.executor.has_links:
                 parts = (f"{worker.name} {len(worker.owns)}" for worker in self.pool.workers)
                 self.log.notify(f"parts moved, there are now: {', '.join(parts)}", None)
             self._employ_all()
