@@ -164,13 +164,8 @@ def _batch_axes(batch: Dim | None, states: Sequence[State], logits: Tensor) -> d
     """The axis of each state for the batch; None if they don't say that the model takes any number of sequences."""
     if isinstance(batch, int) or not logits.shape or isinstance(logits.shape[0], int):
         return None
-    found = {}
-    for state in states:
-        axes = [i for i, dim in enumerate(state.start or ()) if _is_batch(i, dim, batch)]
-        if len(axes) != 1:
-            return None
-        found[state.past] = axes[0]
-    return found
+    axes = {state.past: [i for i, dim in enumerate(state.start or ()) if _is_batch(i, dim, batch)] for state in states}
+    return {past: own[0] for past, own in axes.items()} if all(len(own) == 1 for own in axes.values()) else None
 
 
 def _is_batch(axis: int, dim: Dim | None, batch: str | None) -> bool:
@@ -257,15 +252,10 @@ def _capacity(
     cascade: Cascade, roles: Mapping[str, DecoderInputRole], states: Sequence[State], max_context: int | None
 ) -> int | None:
     """The maximum length of a sequence: by the user, by buffers of a fixed size, and by masks of a fixed size."""
-    limits: list[Dim | None] = [max_context]
-    for state in states:
-        shape = cascade.tensors[state.past].shape
-        if state.axis is not None and shape is not None:
-            limits.append(shape[state.axis])
-    for name, role in roles.items():
-        shape = cascade.tensors[name].shape
-        if shape and (role == "mask" or (role == "ids" and not states)):
-            limits.append(shape[-1])
+    buffers = [(state.past, state.axis) for state in states if state.axis is not None]
+    masks = [(name, -1) for name, role in roles.items() if role == "mask" or (role == "ids" and not states)]
+    shapes = [(cascade.tensors[name].shape, axis) for name, axis in (*buffers, *masks)]
+    limits = [max_context, *(shape[axis] for shape, axis in shapes if shape)]
     return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 

@@ -260,11 +260,7 @@ class _Service:
 
 
 def stream(
-    cascade: CascadeLike,
-    feeds: Iterable[Feeds],
-    *,
-    on_error: OnError = "raise",
-    **settings: Unpack[PipelineSettings],
+    cascade: CascadeLike, feeds: Iterable[Feeds], *, on_error: OnError = "raise", **settings: Unpack[PipelineSettings]
 ) -> Iterator[Outputs | RunError]:
     """The model's outputs for each of `feeds`, in order, from a pipeline.
 

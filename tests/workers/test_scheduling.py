@@ -912,7 +912,10 @@ def test_a_request_whose_tensors_are_lost_again_and_again_fails() -> None:
 def sequences(lengths: Sequence[int]) -> list[Request]:
     """Steps of several sequences, in turns; the first of each begins with zero states."""
     rounds = [(step, s) for step in range(max(lengths)) for s, length in enumerate(lengths) if step < length]
-    return [Request({"x": f"s{s}.{step}"}, s, {"state": (1,)} if step == 0 else {}) for step, s in rounds]
+    return [
+        Request({"x": f"s{s}.{step}"}, template=Step(sequence=s, zero_states={} if step else {"state": (1,)}))
+        for step, s in rounds
+    ]
 
 
 def step_by_step(requests: Sequence[Request], scheduler: list[Scheduler]) -> Iterator[Request | None]:

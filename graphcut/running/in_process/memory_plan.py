@@ -120,13 +120,9 @@ def boundary_bytes(cascade: Cascade, sizes: TensorSizes) -> int:
 
 def _alive(cascade: Cascade) -> list[list[str]]:
     """The tensors that exist before each part runs and that it, a later part or the user reads."""
-    end = len(cascade.parts)
     writer = {name: index for index, part in reversed([*enumerate(cascade.parts)]) for name in part.writes}
-    last = {name: index for index, part in enumerate(cascade.parts) for name in part.reads}
-    last |= dict.fromkeys(cascade.manifest.writes, end)
-    return [
-        [name for name in cascade.tensors if writer.get(name, -1) < index <= last.get(name, -1)] for index in range(end)
-    ]
+    asked = (cascade.alive_after[0].union(cascade.parts[0].reads), *cascade.alive_after[:-1])
+    return [[name for name in names if writer.get(name, -1) < index] for index, names in enumerate(asked)]
 
 
 def _is_half(cascade: Cascade, parts: Iterable[Part]) -> bool:

@@ -1,6 +1,7 @@
 """Running a cascade in this process, once or many times, within a memory limit."""
 
 import os
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -58,9 +59,7 @@ def run(
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
             return outputs  # type: ignore[return-value]  # errors are raised
-    values: dict[str, Value] = {}
-    for held in run_sequentially(cascade, feeds, config=config or SessionConfig()):
-        values = held
+    (values,) = deque(run_sequentially(cascade, feeds, config=config or SessionConfig()), maxlen=1)
     return outputs_of(cascade, values)
 
 
@@ -182,7 +181,9 @@ class Runner(AbstractContextManager["Runner"]):
                 raise values
             forecast = self._predict(values, times=1, is_once=False)
             if forecast.is_resident and not forecast.spills:
-                yield self._run_resident(values, forecast)
+                self._follow(forecast)
+                (held,) = deque(run_stages(self._cascade, values, self._parts.take), maxlen=1)
+                yield outputs_of(self._cascade, held)
                 return
         except RunError as error:
             if on_error == "raise":
@@ -190,12 +191,6 @@ class Runner(AbstractContextManager["Runner"]):
             yield error
         else:
             yield from self._pass([values], forecast, on_error)
-
-    def _run_resident(self, values: dict[str, Value], forecast: MemoryForecast) -> Outputs:
-        self._follow(forecast)
-        for held in run_stages(self._cascade, values, self._parts.take):
-            values = held
-        return outputs_of(self._cascade, values)
 
     def _admitted(
         self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, store: SpillStore

@@ -31,9 +31,9 @@ class Origin(NamedTuple):
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """Parts that one worker runs one after the other for one request."""
 
-    request: int  #: the number of the request.
-    parts: tuple[int, ...]  #: the indices of the parts, ascending.
-    writes: tuple[str, ...]  #: the names of the output tensors to keep.
+    request: int = 0  #: the number of the request.
+    parts: tuple[int, ...] = ()  #: the indices of the parts, ascending.
+    writes: tuple[str, ...] = ()  #: the names of the output tensors to keep.
     attempt: int = 0  #: how often the request was restarted; results of an earlier attempt are dropped.
     sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
     #: on the first step of a sequence, the shapes of its states, which start as zeros, or from those of the `origin`.

@@ -85,8 +85,7 @@ class RayExecutor(Executor):
     `next_event`.
     """
 
-    has_links = True
-    queues = True
+    has_links = queues = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
         self._cascade = cascade

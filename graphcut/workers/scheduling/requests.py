@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ...running.sampling import TOKENS, LogitsChoice
+from msgspec.structs import replace
+
+from ...running.sampling import TOKENS
 from ...running.values import Value
-from ..executors.exchange import Exchange
-from ..executors.protocol import Handle, Origin, Step
+from ..executors.protocol import Handle, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,29 +29,14 @@ class Request:
     """One run of the cascade."""
 
     feeds: Mapping[str, Value]  #: the inputs, by name.
-    sequence: int | None = None  #: the sequence whose states it continues; None without states.
-    #: at the beginning of a sequence, the shapes of its states, which are all zeros.
-    zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
-    rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    origin: Origin | None = None  #: the sequence whose states it begins with.
     title: str = ""  #: its name in messages; `input N` by default.
-    choice: LogitsChoice | None = None  #: how tokens are chosen from its logits; None to choose none.
-    in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
+    #: what its steps have in common: the sequence, its states, and how tokens are chosen.
+    template: Step = field(default_factory=Step)
 
-    def step(
-        self,
-        number: int,
-        parts: tuple[int, ...],
-        writes: tuple[str, ...],
-        attempt: int = 0,
-        early: tuple[int, ...] = (),
-        exchange: Exchange | None = None,
-    ) -> Step:
-        """The step that runs `parts` for it; `number` is that of the request."""
-        states = (self.sequence, dict(self.zero_states), self.rows)
-        choice = self.choice if TOKENS.name in writes else None
-        return Step(number, parts, writes, attempt, *states, early, self.origin, choice, self.in_place, exchange)
+    def step(self, number: int, parts: tuple[int, ...], writes: tuple[str, ...], **more: object) -> Step:
+        """The step that runs `parts` for it; `number` is that of the request, and `more` are fields of `Step`."""
+        choice = self.template.choice if TOKENS.name in writes else None
+        return replace(self.template, request=number, parts=parts, writes=writes, choice=choice, **more)
 
 
 class Routing:
@@ -160,16 +146,13 @@ class RequestState:
         """Can the part run now?"""
         return part not in self.taken and self._missing[part] == 0 and self.error is None
 
-    def _is_absent(self, name: str, part: int) -> bool:
-        return name in self._absent and self._routing.is_input(name, part)
-
     def add(self, handles: Mapping[str, Handle]) -> list[int]:
         """Add tensors. Returns the parts that can run now and could not before."""
         runnable = []
         for name, handle in handles.items():
             self.handles[name] = handle
             for part in self._routing.readers.get(name, ()):
-                if not self._is_absent(name, part):
+                if not (name in self._absent and self._routing.is_input(name, part)):
                     self._missing[part] -= 1
                     if self._missing[part] == 0:
                         runnable.append(part)

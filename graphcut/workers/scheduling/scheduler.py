@@ -42,6 +42,7 @@ class Scheduler:
     ) -> None:
         """Starts nothing. At most `window` requests are in flight; unless `balanced`, parts stay where they are."""
         self.log = log or RunLog(len(routing.parts), len(workers))
+        self.worker_names = tuple(worker.name for worker in workers)  #: the workers in the log.
         self.pool = WorkerPool(executor, workers, routing.parts, deadline_s)
         self._routing = routing
         self.executor = executor
@@ -82,11 +83,6 @@ class Scheduler:
         finally:
             self.executor.close()
 
-    @property
-    def worker_names(self) -> tuple[str, ...]:
-        """The workers in the log."""
-        return tuple(worker.name for worker in self.pool.workers)
-
     def stop(self) -> None:
         """End the run soon, without delivering requests in flight. For other threads."""
         self._stopping = True
@@ -124,21 +120,21 @@ class Scheduler:
         """Give a worker the oldest request that it can work on, now or after the step that it runs."""
         worker = self.pool.workers[index]
         if index in self._recovery:
-            if worker.is_idle:
-                self._replay(index)
+            if worker.is_idle and (found := self._recovery.next_step(index)) is not None:
+                self._run(index, *found)
             return
-        if worker.is_idle and not self._rebalancing.is_preparing:
+        if worker.is_idle and self._rebalancing.next is None:
             self.pool.drop_unused(index)
         if index in self._groups:
             self._employ_group(self._groups[index])
             return
-        found = self._flight.oldest(self.pool.runnable_on(index))
-        if found is None:
+        oldest = self._flight.oldest(self.pool.runnable_on(index))
+        if oldest is None:
             self.pool.list_taker(index)
             return
-        state, first = found
-        parts, request = state.step_parts(first, worker.can_run), state.request
-        if request.sequence is not None and (replay := self._history.lost(request.sequence, parts, index)):
+        state, first = oldest
+        parts, sequence = state.step_parts(first, worker.can_run), state.request.template.sequence
+        if sequence is not None and (replay := self._history.lost(sequence, parts, index)):
             if not replay.entries:
                 self._flight.fail(state, RunError(f"{state.title} lost its states with a worker"))
                 self._employ(index)
@@ -154,7 +150,7 @@ class Scheduler:
         )
         if early and not self.executor.reports_early:
             parts, early = tuple(part for part in parts if part <= early[0]), ()
-        step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt, early)
+        step = state.request.step(state.number, parts, self._routing.wanted(parts), attempt=state.attempt, early=early)
         self._run(index, step, state.inputs_of(parts), state)
         self._employ(index)
 
@@ -170,19 +166,15 @@ class Scheduler:
             for index in group:
                 self.pool.list_taker(index)
             return
-        state, request = found[0], found[0].request
+        state = found[0]
         steps = state.joint_steps(owners)
         wanted = self._routing.wanted(tuple(part for parts in steps.values() for part in parts))
         exchange = Exchange(self._routing.handed_over(list(steps.values())))
         for index, parts in steps.items():
             own = {name for part in parts for name in self._routing.parts[part].writes}
             writes = tuple(name for name in wanted if name in own)
-            step = request.step(state.number, parts, writes, state.attempt, exchange=exchange)
+            step = state.request.step(state.number, parts, writes, attempt=state.attempt, exchange=exchange)
             self._run(index, step, state.inputs_of(parts), state)
-
-    def _replay(self, index: int) -> None:
-        if (found := self._recovery.next_step(index)) is not None:
-            self._run(index, *found)
 
     def _run(self, index: int, step: Step, handles: Mapping[str, Handle], state: RequestState | None = None) -> None:
         if state is not None:
@@ -344,7 +336,7 @@ class Scheduler:
         worker = self.pool.workers[event.worker]
         given = [(one.step, self._flight.leave(one.state)) for one in worker.steps]
         self._recovery.died(event.worker)
-        self._rebalancing.abandon()
+        self._rebalancing.next = None
         self._history.died(event.worker)
         self.log.notify(self.pool.died(event.worker, event.reason, for_good=event.is_permanent), None)
         self.log.deaths.append((event.worker, worker.death_reason, self.executor.now()))
