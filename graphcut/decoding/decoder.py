@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, TypedDict
+
+from msgspec.structs import replace
 
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade, State

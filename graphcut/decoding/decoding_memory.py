@@ -1,7 +1,8 @@
 """What decoding needs in memory: the tensors of its longest steps, and the states that parts keep between steps."""
 
-from dataclasses import replace
 from math import prod
+
+from msgspec.structs import replace
 
 from ..core.states import token_axis
 from ..running.in_process.memory_plan import (

@@ -3,10 +3,11 @@
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import count
 from math import ceil, inf
 from typing import Final, Literal, NamedTuple, Unpack, cast
+
+from msgspec.structs import replace
 
 from ..core.errors import GraphcutError, RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade

@@ -1,9 +1,9 @@
 """Sequences of tokens, and batches of sequences that are decoded together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from ..core.errors import RunError, UsageError
@@ -19,8 +19,7 @@ MOST_ROOM: Final = 8192
 """Caches are written in place for sequences of at most so many tokens: for longer ones much would be reserved."""
 
 
-@dataclass(slots=True)
-class TokenSequence:
+class TokenSequence(msgspec.Struct):
     """The sequence that continues the prompt at `index`."""
 
     index: int
@@ -28,7 +27,7 @@ class TokenSequence:
     max_tokens: int  #: the maximum number of generated tokens.
     sampling: Sampling  #: how the next token is chosen; the same in a batch.
     draws: int  #: what is drawn depends on this number.
-    fed: list[int] = field(default_factory=list)  #: the tokens before them.
+    fed: list[int] = []  #: the tokens before them.
     generated: int = 0  #: how many of its tokens were generated.
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
 

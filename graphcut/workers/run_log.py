@@ -33,8 +33,7 @@ class Coming(NamedTuple):
         return self.waited_s > _NOTABLE * self.took_s
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """One run of a part for a request on a worker. `began_s` is on the clock of the executor."""
 
     worker: int
@@ -44,8 +43,7 @@ class Span:
     seconds: float
 
 
-@dataclass(slots=True)
-class PartTotals:
+class PartTotals(msgspec.Struct):
     """The runs of a part: their number, their total time, and a moving average of it (half the last run)."""
 
     runs: int = 0

@@ -8,7 +8,7 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import count, pairwise
 from operator import itemgetter
@@ -397,10 +397,10 @@ def test_nothing_is_reported_early_if_the_rest_of_the_step_is_shorter_than_a_mes
 
 def test_a_request_that_takes_longer_than_others_reports_early_once_that_is_seen() -> None:
     """A prompt after tokens: its first step shows how much longer it takes."""
-    units = [*trunk_and_heads(), *(replace(unit, name=f"{unit.name}2") for unit in trunk_and_heads())]
+    units = [*trunk_and_heads(), *(changed(unit, name=f"{unit.name}2") for unit in trunk_and_heads())]
     renamed = {"x": "joined", "trunk": "trunk2", "a": "a2", "b": "b2", "joined": "joined2"}
     units[4:] = [
-        replace(unit, reads=tuple(renamed[n] for n in unit.reads), writes=tuple(renamed[n] for n in unit.writes))
+        changed(unit, reads=tuple(renamed[n] for n in unit.reads), writes=tuple(renamed[n] for n in unit.writes))
         for unit in units[4:]
     ]
     costs = [0.5] * 8
@@ -981,7 +981,7 @@ def test_a_sequence_with_lost_tensors_goes_on_with_its_states() -> None:
 
 def test_forgetting_a_sequence_drops_its_states_and_its_inputs() -> None:
     script = Script(row(2, is_stateful=True), 2)
-    requests = [replace(request, feeds={"x": Text("x")}) for request in sequences([3])]
+    requests = [changed(request, feeds={"x": Text("x")}) for request in sequences([3])]
     found = decode(script, workers_with([0], [1]), requests)
     kept = [weakref.ref(request.feeds["x"]) for request in requests]
     del requests

@@ -3,6 +3,8 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
+import msgspec
+
 from ...core.manifest import Cascade
 from ..process_memory import return_freed_memory, return_large_blocks
 from ..providers import NodesByProvider
@@ -44,7 +46,7 @@ class LoadedParts:
 
     def stop_ahead(self) -> None:
         """Load nothing ahead for the rest of this pass, and drop what was."""
-        self.plan = replace(self.plan, is_ahead=False)
+        self.plan = msgspec.structs.replace(self.plan, is_ahead=False)
         self._drop_prefetched()
 
     def take(self, index: int) -> Stage:

@@ -1,8 +1,9 @@
 """Memory forecast of a run and the parts that stay loaded, from the manifest and the shapes of the inputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from ...core.errors import MemoryCapError
 from ...core.manifest import Cascade, Part
@@ -22,8 +23,7 @@ _UNLIMITED: Final = 1 << 62  #: the available memory where the system does not r
 _STEPS: Final = 1 << 16  #: into so many steps the budget is divided for the subset-sum problem.
 
 
-@dataclass(frozen=True, slots=True)
-class PartMemory:
+class PartMemory(msgspec.Struct, frozen=True):
     """The memory of a part, in bytes, on top of what the process has otherwise."""
 
     loaded: int  #: as long as it is loaded: weights, and its session.
@@ -32,8 +32,7 @@ class PartMemory:
     running: int  #: additionally while it runs: activations, inputs and outputs.
 
 
-@dataclass(frozen=True, slots=True)
-class ResidencyPlan:
+class ResidencyPlan(msgspec.Struct, frozen=True):
     """Which parts stay loaded; the others are loaded for each use."""
 
     pinned: frozenset[int]  #: the parts that stay loaded.
@@ -41,8 +40,7 @@ class ResidencyPlan:
     peak_bytes: int  #: without tensors that wait for a later part.
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSizes:
+class TensorSizes(msgspec.Struct, frozen=True):
     """Sizes in bytes."""
 
     tensors: Mapping[str, int]  #: inputs, outputs and boundary tensors by name.
@@ -199,17 +197,16 @@ def residency_plan(needs: Sequence[PartMemory], budget_bytes: int, *, is_once: b
     return ResidencyPlan(pinned, is_ahead, peak_memory(needs, pinned, is_ahead=is_ahead))
 
 
-@dataclass(frozen=True, slots=True)
-class AvailableMemory:
+class AvailableMemory(msgspec.Struct, frozen=True):
     """What there is for a run now."""
 
     memory_bytes: int | None  #: the limit of this process; None without one.
     is_exact: bool = False  #: weights are prepacked even if not all parts fit.
     is_forced: bool = False  #: the run is tried even if the limit is predicted to be too small.
     #: what the process has already.
-    base_bytes: int = field(default_factory=lambda: resident_bytes() + unloaded_library_bytes())
+    base_bytes: int = msgspec.field(default_factory=lambda: resident_bytes() + unloaded_library_bytes())
     #: what the machine has available.
-    free_bytes: int = field(default_factory=lambda: _UNLIMITED if (free := available_bytes()) is None else free)
+    free_bytes: int = msgspec.field(default_factory=lambda: _UNLIMITED if (free := available_bytes()) is None else free)
 
     @property
     def budget_bytes(self) -> int:
@@ -229,8 +226,7 @@ class AvailableMemory:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryForecast:
+class MemoryForecast(msgspec.Struct, frozen=True):
     """What a run is predicted to need."""
 
     memory: AvailableMemory  #: what there is.

@@ -10,7 +10,7 @@ from itertools import chain
 import onnxruntime as ort
 
 from ...core.errors import RunError
-from ...core.manifest import CascadeLike, open_present
+from ...core.manifest import Cascade, CascadeLike, open_present
 from ..process_memory import PeakMemory
 from ..stage import SessionConfig
 from ..values import Feeds, OnError, Outputs, UserInputs, Value, outputs_of, shape_of
@@ -59,8 +59,7 @@ def run(
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
             return outputs  # type: ignore[return-value]  # errors are raised
-    (values,) = deque(run_sequentially(cascade, feeds, config=config or SessionConfig()), maxlen=1)
-    return outputs_of(cascade, values)
+    return _outputs_after(cascade, run_sequentially(cascade, feeds, config=config or SessionConfig()))
 
 
 class Runner(AbstractContextManager["Runner"]):
@@ -182,8 +181,7 @@ class Runner(AbstractContextManager["Runner"]):
             forecast = self._predict(values, times=1, is_once=False)
             if forecast.is_resident and not forecast.spills:
                 self._follow(forecast)
-                (held,) = deque(run_stages(self._cascade, values, self._parts.take), maxlen=1)
-                yield outputs_of(self._cascade, held)
+                yield _outputs_after(self._cascade, run_stages(self._cascade, values, self._parts.take))
                 return
         except RunError as error:
             if on_error == "raise":
@@ -252,6 +250,11 @@ class Runner(AbstractContextManager["Runner"]):
 def _then_check(answers: Iterator[Outputs | RunError], source: UserInputs) -> Generator[Outputs | RunError]:
     yield from answers
     source.check()
+
+
+def _outputs_after(cascade: Cascade, boundaries: Iterable[dict[str, Value]]) -> Outputs:
+    """The outputs, from the values at each boundary, of which only the last are kept."""
+    return outputs_of(cascade, deque(boundaries, maxlen=1).pop())
 
 
 def _shapes(values: Mapping[str, Value]) -> dict[str, tuple[int, ...]]:

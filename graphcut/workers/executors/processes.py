@@ -14,11 +14,12 @@ import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
 from typing import Final
+
+import msgspec
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade
@@ -34,17 +35,16 @@ _SERVE: Final = "from graphcut.workers.executors.process_worker import serve; se
 _PIPE_TIMEOUT_S: Final = 5  #: a worker that blocks in the middle of a message for this long is hung, and is killed.
 
 
-@dataclass(slots=True)
-class _WorkerProcess:
+class _WorkerProcess(msgspec.Struct):
     """A process that is a worker, and the hub's end of its pipe."""
 
     popen: subprocess.Popen[bytes]
     connection: Connection
     owner: str  #: the prefix of the names of its shared-memory regions.
     #: sent with its next step, as are `removed` and `forgotten`, see `RunStep`.
-    freed: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    forgotten: list[int] = field(default_factory=list)
+    freed: list[str] = []
+    removed: list[str] = []
+    forgotten: list[int] = []
 
 
 class ProcessExecutor(Executor):

@@ -4,8 +4,9 @@ A call of Ray's takes milliseconds, also where nothing crosses a link.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from ...core.manifest import Cascade
 from ...running.stage import SessionConfig

@@ -8,7 +8,6 @@ pass through this process.
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -50,8 +49,7 @@ _ACTOR_OPTIONS: Final[Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _RayTensor:
+class _RayTensor(msgspec.Struct, frozen=True):
     """A stored tensor, and the machine that made it (or "")."""
 
     data: Any  #: an `InlineArray`, or a reference to what is in an object store.
@@ -59,17 +57,17 @@ class _RayTensor:
     node: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class _Actor:
+class _Actor(msgspec.Struct, eq=False):
     """A Ray actor, from its start to its death. A worker that is restarted gets another one."""
 
     worker: int
     remote: Any  #: Ray's handle of the actor.
     life: Any  #: the result of `live`, which comes when the actor ends.
-    loads: SimpleQueue[Sequence[int] | None] = field(default_factory=SimpleQueue)  #: the parts to hold; None ends it.
+    #: the parts to hold; None ends it.
+    loads: SimpleQueue[Sequence[int] | None] = msgspec.field(default_factory=SimpleQueue)
     node: str = ""  #: Ray's id of its machine; empty until that is known.
     #: by Ray's reference of its result, a step that it was given, and the machines that made what the step reads.
-    calls: dict[Any, tuple[Step, frozenset[str]]] = field(default_factory=dict)
+    calls: dict[Any, tuple[Step, frozenset[str]]] = {}
     reason: str = ""  #: why this process ended it.
     is_dead: bool = False  #: its death was reported to the scheduler.
 

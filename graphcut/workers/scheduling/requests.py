@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 from msgspec.structs import replace
 
 from ...running.sampling import TOKENS
@@ -13,8 +13,7 @@ from ...running.values import Value
 from ..executors.protocol import Handle, Step
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledPart:
+class ScheduledPart(msgspec.Struct, frozen=True):
     """A part as the scheduler sees it. States that the part keeps are neither read nor written here."""
 
     name: str  #: its name in messages.
@@ -24,14 +23,13 @@ class ScheduledPart:
     is_stateful: bool = False  #: it keeps states between the steps of a sequence.
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One run of the cascade."""
 
     feeds: Mapping[str, Value]  #: the inputs, by name.
     title: str = ""  #: its name in messages; `input N` by default.
     #: what its steps have in common: the sequence, its states, and how tokens are chosen.
-    template: Step = field(default_factory=Step)
+    template: Step = msgspec.field(default_factory=Step)
 
     def step(self, number: int, parts: tuple[int, ...], writes: tuple[str, ...], **more: object) -> Step:
         """The step that runs `parts` for it; `number` is that of the request, and `more` are fields of `Step`."""

@@ -3,8 +3,9 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from ...core.errors import RunError
 from ...core.units import size
@@ -47,8 +48,7 @@ class GivenStep(NamedTuple):
     given_s: float  #: when, on the clock of the executor.
 
 
-@dataclass(slots=True)
-class WorkerState:
+class WorkerState(msgspec.Struct):
     """The state of a worker."""
 
     name: str  #: its name in messages: its device, or `worker N`.
@@ -57,7 +57,7 @@ class WorkerState:
     holds: frozenset[int] = frozenset()  #: the parts that it has loaded.
     requested: frozenset[int] = frozenset()  #: the parts that it was last told to hold.
     #: the step that it runs and, behind it, the one that it goes on with by itself.
-    steps: deque[GivenStep] = field(default_factory=deque)
+    steps: deque[GivenStep] = msgspec.field(default_factory=deque)
     deadline: float | None = None  #: when it is considered hung.
     patience_s: float = 0.0  #: how long before its deadline that was set.
     deaths: int = 0  #: how often it ended since it last finished a step.
