@@ -46,7 +46,6 @@ class DecodingSettings(TypedDict, total=False):
     #: need is predicted for prompts and the tokens after them; see `Runner`.
     memory_bytes: int | None
     exact: bool  #: see `Runner`.
-    forced: bool  #: see `Runner`.
     #: keep the states of sequences that have ended, up to so many bytes, for prompts that begin with the same tokens.
     #: Sequences are decoded one by one then, not in batches.
     cache_bytes: int

@@ -115,9 +115,9 @@ class Generation:
         """A worker in a memory limit, for so many sequences at once."""
         if settings.get("via", "threads") != "threads" or (settings.get("workers") or 1) > 1:
             raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
-        limit = settings.get("memory_bytes"), settings.get("exact", False), settings.get("forced", False)
-        memory, longest = AvailableMemory(*limit), _longest(self._decoder, sequences)
+        memory = AvailableMemory(settings.get("memory_bytes"), settings.get("exact", False))
         memory = replace(memory, base_bytes=memory.base_bytes + self._cache.max_bytes)
+        longest = _longest(self._decoder, sequences)
         forecast = predict_decoding(self._decoder, memory, longest, at_once, prepacked=config.prepacked)
         return LimitedWorker(self._decoder.cascade, self._decoder.kept, config, forecast)
 

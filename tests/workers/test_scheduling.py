@@ -298,10 +298,10 @@ def by_hand(
         values = dict(request.feeds)
         for part, unit in enumerate(units):
             past = ""
-            if unit.is_stateful and request.sequence is not None:
-                past = "" if request.zero_states else kept[request.sequence, part]
+            if unit.is_stateful and request.template.sequence is not None:
+                past = "" if request.template.zero_states else kept[request.template.sequence, part]
             values |= written(unit, values, past)
-            kept[request.sequence, part] = state_of(unit, values, past)
+            kept[request.template.sequence, part] = state_of(unit, values, past)
         answers.append({name: values[name] for name in outputs})
     return answers
 
@@ -921,14 +921,15 @@ def sequences(lengths: Sequence[int]) -> list[Request]:
 def step_by_step(requests: Sequence[Request], scheduler: list[Scheduler]) -> Iterator[Request | None]:
     """A step of a sequence is given after the answer to the step before."""
     for number, request in enumerate(requests):
-        before = sum(r.sequence == request.sequence for r in requests[:number])
-        while before and _delivered(scheduler[0], requests, request.sequence) < before:
+        sequence = request.template.sequence
+        before = sum(r.template.sequence == sequence for r in requests[:number])
+        while before and _delivered(scheduler[0], requests, sequence) < before:
             yield None
         yield request
 
 
 def _delivered(scheduler: Scheduler, requests: Sequence[Request], sequence: int | None) -> int:
-    return sum(r.sequence == sequence for r in requests[: scheduler.log.answered])
+    return sum(r.template.sequence == sequence for r in requests[: scheduler.log.answered])
 
 
 def decode(script: Script, workers: Sequence[WorkerState], requests: Sequence[Request], window: int = 4) -> Run:

@@ -202,7 +202,6 @@ class AvailableMemory(msgspec.Struct, frozen=True):
 
     memory_bytes: int | None  #: the limit of this process; None without one.
     is_exact: bool = False  #: weights are prepacked even if not all parts fit.
-    is_forced: bool = False  #: the run is tried even if the limit is predicted to be too small.
     #: what the process has already.
     base_bytes: int = msgspec.field(default_factory=lambda: resident_bytes() + unloaded_library_bytes())
     #: what the machine has available.
@@ -214,8 +213,8 @@ class AvailableMemory(msgspec.Struct, frozen=True):
         return self.free_bytes if self.memory_bytes is None else self.memory_bytes - self.base_bytes
 
     def error_for(self, parts_bytes: int) -> MemoryCapError | None:
-        """The error if parts that need `parts_bytes` exceed the limit, and are not to be tried; else None."""
-        if self.memory_bytes is None or self.is_forced or parts_bytes <= self.budget_bytes:
+        """The error if parts that need `parts_bytes` exceed the limit; else None."""
+        if self.memory_bytes is None or parts_bytes <= self.budget_bytes:
             return None
         smallest_bytes = self.base_bytes + parts_bytes
         allowed = smallest_bytes + _SLACK_BYTES

@@ -92,7 +92,6 @@ class Runner(AbstractContextManager["Runner"]):
         config: SessionConfig | None = None,
         memory_bytes: int | None = None,
         exact: bool = False,
-        forced: bool = False,
     ) -> None:
         """Loads nothing yet.
 
@@ -102,7 +101,6 @@ class Runner(AbstractContextManager["Runner"]):
             memory_bytes: memory limit of this process.
             exact: prepack weights even if not all parts fit. Results are then those of a run without a memory limit,
                 bit for bit. Loading takes longer, and memory for a copy of the largest weight.
-            forced: run with the least memory possible even if more is predicted to be needed than the limit.
         """
         self.forecast: MemoryForecast | None = None
         #: the arguments for which it was predicted: those of most runs are the same.
@@ -111,7 +109,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._followed: MemoryForecast | None = None
         self._cascade = cascade = open_present(cascade)
         self._config = config or SessionConfig()
-        self._limit = memory_bytes, exact, forced
+        self._limit = memory_bytes, exact
         self._parts = LoadedParts(cascade)
         self.placements = self._parts.placements
 
