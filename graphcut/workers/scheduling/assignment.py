@@ -19,19 +19,17 @@ from .worker_pool import WorkerState
 def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPart]:
     """The parts as the scheduler sees them. States that a part keeps are not sent."""
     read = {name for part in cascade.parts for name in part.reads}
-    found = []
-    for index, part in enumerate(cascade.parts):
-        kept = {name for state in states.get(index, ()) for name in (state.past, state.present)}
-        found.append(
-            ScheduledPart(
-                part.file,
-                tuple(name for name in part.reads if name not in kept),
-                tuple(name for name in part.writes if name not in kept or name in read),
-                part_memory_bytes(part),
-                is_stateful=bool(kept),
-            )
+    kept = [{n for s in states.get(i, ()) for n in (s.past, s.present)} for i in range(len(cascade.parts))]
+    return [
+        ScheduledPart(
+            part.file,
+            tuple(name for name in part.reads if name not in own),
+            tuple(name for name in part.writes if name not in own or name in read),
+            part_memory_bytes(part),
+            is_stateful=bool(own),
         )
-    return found
+        for part, own in zip(cascade.parts, kept, strict=True)
+    ]
 
 
 def part_memory_bytes(part: Part) -> int:
