@@ -69,7 +69,8 @@ class Decoder:
         #: by index of the part, the states that stay with it.
         self.kept = kept_states(cascade.parts, [state for state in states if state.past not in given])
         local, read = {state.past for row in self.kept.values() for state in row}, _read(cascade)
-        #: for each state that a part reads, the output that becomes it in the next step.
+        #: for each state that a part reads, the output that becomes it in the next step. Without any, each step is fed
+        #: the whole sequence.
         self.presents = {state.past: state.present for state in states if state.past in read}
         sent = [state for state in states if state.past in read - local]
         self.most = _most(ids, states)  #: the maximum number of tokens in a step; None for no limit.
@@ -105,11 +106,6 @@ class Decoder:
         shared = (s for s in states if in_place and s.is_shareable and s.past in local)
         #: the axis of the tokens of each state that is written where it is read.
         self.room_axes = {state.past: state.axis for state in shared if state.axis is not None}
-
-    @property
-    def is_stateless(self) -> bool:
-        """Are there no states? Then each step is fed the whole sequence."""
-        return not self.presents
 
     @property
     def vocabulary(self) -> int | None:

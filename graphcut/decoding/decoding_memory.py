@@ -27,11 +27,11 @@ def predict_decoding(
     the other arguments and for errors.
     """
     prompt, total = longest
-    if decoder.is_stateless:
-        first = last = TokenChunk(0, ((0,) * total,) * sequences)
-    else:
+    if decoder.presents:
         first = TokenChunk(0, ((0,) * min(prompt, decoder.most or prompt),) * sequences)
         last = TokenChunk(total - 1, ((0,),) * sequences)
+    else:
+        first = last = TokenChunk(0, ((0,) * total,) * sequences)
     cascade, steps = decoder.cascade, [_sizes(decoder, step) for step in (first, last)]
     held, tensors = state_bytes(decoder, sequences, total), cascade.tensors
     kept = {name for row in decoder.kept.values() for state in row for name in (state.past, state.present)}

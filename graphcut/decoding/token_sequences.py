@@ -90,10 +90,10 @@ class SequenceBatch:
         for one, now in zip(self.sequences, rows, strict=True):
             one.fed.extend(now)
             one.unfed = one.unfed[length:]
-        if self._decoder.is_stateless:
-            self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
-        else:
+        if self._decoder.presents:
             self.chunk = TokenChunk(past, rows)
+        else:
+            self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
         names = ", ".join(str(one.index) for one in self.sequences)
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
