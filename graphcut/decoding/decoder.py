@@ -194,15 +194,11 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
             raise UsageError(f"{given!r} is among the inputs, but prompts are fed there", hint="leave it out of them")
         integers = [name for name in rest if cascade.tensors[name].dtype in _INTEGERS]
         if len(integers) != 1 and "inputs_embeds" in rest:
-            raise RunError(
-                "the model reads embeddings (inputs_embeds), and tokens can't be fed to it",
-                hint="export it with its embedding, so that it reads input_ids",
-            )
+            hint = "export it with its embedding, so that it reads input_ids"
+            raise RunError("the model reads embeddings (inputs_embeds), and tokens can't be fed to it", hint=hint)
         if len(integers) != 1:
-            raise RunError(
-                f"no input of the model is known to read tokens; there is {', '.join(rest) or 'none'}",
-                hint="a decoder reads integers from an input called input_ids",
-            )
+            message = f"no input of the model is known to read tokens; there is {', '.join(rest) or 'none'}"
+            raise RunError(message, hint="a decoder reads integers from an input called input_ids")
         roles[integers[0]] = "ids"
     for name in rest:
         if name not in roles and name not in cascade.manifest.optional:
@@ -221,10 +217,8 @@ def _logits(cascade: Cascade, states: Sequence[State]) -> str:
         tensor.name for tensor in tensors if tensor.dtype in _FLOATS and len(tensor.shape or ()) in {2, 3}
     ]
     if len(likely) != 1:
-        raise RunError(
-            f"it is not clear which output holds the logits; there is {', '.join(others) or 'none'}",
-            hint="name it logits; if some of these become inputs again, say so with `states`",
-        )
+        message = f"it is not clear which output holds the logits; there is {', '.join(others) or 'none'}"
+        raise RunError(message, hint="name it logits; if some of these become inputs again, say so with `states`")
     return likely[0]
 
 
@@ -237,10 +231,8 @@ def _most(ids: Tensor, states: Sequence[State]) -> int | None:
     if not isinstance(length, int):
         return None
     if states and length > 1:
-        raise RunError(
-            f"the model reads exactly {length} tokens at each step, and tokens come one by one",
-            hint="export it with a sequence length that is a symbol, or 1",
-        )
+        hint = "export it with a sequence length that is a symbol, or 1"
+        raise RunError(f"the model reads exactly {length} tokens at each step, and tokens come one by one", hint=hint)
     return length
 
 
@@ -264,9 +256,7 @@ def _zero_shape(state: State, sizes: Mapping[str, int], batch: int, *, has_branc
     for axis, dim in enumerate(state.start):
         size = batch if dim is None and axis == 0 else sizes.get(dim) if isinstance(dim, str) else dim
         if size is None and not has_branch:
-            raise RunError(
-                f"the size {dim or '?'!r} of the state {state.past!r} is not known",
-                hint="give it with `dims`" if dim else "feed its first value with `inputs`",
-            )
+            hint = "give it with `dims`" if dim else "feed its first value with `inputs`"
+            raise RunError(f"the size {dim or '?'!r} of the state {state.past!r} is not known", hint=hint)
         shape.append(size or 0)  # with a branch, the first step takes the one that reads no cache
     return tuple(shape)

@@ -17,10 +17,8 @@ def save_outputs(outputs: Mapping[str, object], path: Path) -> None:
     """
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray):
-            raise RunError(
-                f"output {name!r} is a {type(value).__name__}, and a .npz file can hold arrays only",
-                hint="run the cascade from Python: graphcut.run returns it as it is",
-            )
+            message = f"output {name!r} is a {type(value).__name__}, and a .npz file can hold arrays only"
+            raise RunError(message, hint="run the cascade from Python: graphcut.run returns it as it is")
     hint = "does its folder exist, with free space?"
     with write_errors(path, hint), replacing(path) as new, zipfile.ZipFile(new, "w") as archive:
         for name, value in outputs.items():

@@ -150,10 +150,8 @@ def _blocks(cascade: Cascade, part: Part) -> Iterator[_Wanted]:
             raise CascadeError(f"the manifest names {name!r}, which is no file for this folder", hint="don't trust it")
     for name, data in part.data.items():
         if data.digest is None:
-            raise CascadeError(
-                f"the weights of {part.file} have no digest, so they can't be fetched in pieces",
-                hint="split again with `digest=True`, or copy the weights",
-            )
+            message = f"the weights of {part.file} have no digest, so they can't be fetched in pieces"
+            raise CascadeError(message, hint="split again with `digest=True`, or copy the weights")
         yield from (_Wanted(name, data.bytes, block) for block in blocks_of(data.digest))
 
 
@@ -163,10 +161,8 @@ def _check_space(output: Path, blocks: Sequence[_Wanted]) -> None:
     needed -= sum(file.stat().st_blocks * 512 for file in files if file.exists())
     free = shutil.disk_usage(output).free
     if needed > free:
-        raise GraphcutError(
-            f"the weights need {size(needed)} more, but {output} has {size(free)} free",
-            hint="choose another disk with `output`, or fewer parts",
-        )
+        hint = "choose another disk with `output`, or fewer parts"
+        raise GraphcutError(f"the weights need {size(needed)} more, but {output} has {size(free)} free", hint=hint)
 
 
 def _fetched(place: FileSource, output: Path, blocks: Sequence[_Wanted]) -> Iterator[_Wanted]:

@@ -68,10 +68,8 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         """Start the workers. See `stream` for the errors."""
         via, deadline_s = settings.get("via", "threads"), settings.get("deadline_s", DEADLINE_S)
         if not 0 < deadline_s <= _LONGEST_S:
-            raise UsageError(
-                f"a deadline of {deadline_s:g} s is not possible",
-                hint=f"give more than 0 and at most {_LONGEST_S:,} seconds",
-            )
+            hint = f"give more than 0 and at most {_LONGEST_S:,} seconds"
+            raise UsageError(f"a deadline of {deadline_s:g} s is not possible", hint=hint)
         micro_batch = self._micro_batch = settings.get("micro_batch")
         if isinstance(micro_batch, int) and micro_batch < 1:
             raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")

@@ -55,10 +55,8 @@ def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
     Example: even_bounds([1, 1, 1, 3], 2) is (0, 3, 4): both workers have 3. Weights are in any unit, not negative.
     """
     if not 1 <= workers <= len(weights):
-        raise UsageError(
-            f"{len(weights)} parts can't be divided among {workers} workers, each with a part of its own",
-            hint=f"ask for 1 to {len(weights)} workers" if weights else "there is nothing to run",
-        )
+        message = f"{len(weights)} parts can't be divided among {workers} workers, each with a part of its own"
+        raise UsageError(message, hint=f"ask for 1 to {len(weights)} workers" if weights else "there is nothing to run")
     spans = _spans(np.asarray(weights, dtype=float))
     loads = [spans] * workers
     return _cheapest(loads, [spans**2] * workers, limit=_min_max_load(loads) * (1 + EXACT))
