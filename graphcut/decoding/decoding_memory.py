@@ -33,15 +33,13 @@ def predict_decoding(
     else:
         first = last = TokenChunk(0, ((0,) * total,) * sequences)
     cascade, steps = decoder.cascade, [_sizes(decoder, step) for step in (first, last)]
-    held, tensors = state_bytes(decoder, sequences, total), cascade.tensors
+    held = state_bytes(decoder, sequences, total)
     kept = {name for row in decoder.kept.values() for state in row for name in (state.past, state.present)}
     # A part holds its own states twice while it runs, as inputs and as outputs. Here they are counted once, among all.
     own = [sum(held[state.past] for state in decoder.kept.get(i, ())) for i in range(len(cascade.parts))]
-    sizes = TensorSizes(
-        {name: 0 if name in kept else max(step.tensors[name] for step in steps) for name in tensors},
-        [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)],
-        is_exact=False,
-    )
+    sent = {name: 0 if name in kept else max(step.tensors[name] for step in steps) for name in cascade.tensors}
+    activations = [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)]
+    sizes = TensorSizes(sent, activations, is_exact=False)
     memory = replace(memory, base_bytes=memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes))
     return predict_memory(cascade, sizes, memory, is_once=False, prepacked=prepacked)
 

@@ -86,16 +86,11 @@ def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_sin
         factor = 2 if _is_half(cascade, [part]) else 1
         session = _SESSION_BYTES + _NODE_BYTES * part.nodes
         weights = factor * (part.weight_bytes - part.looked_up_bytes) + _looked_up_bytes(cascade, part, sizes)
-        is_copied = prepacked or factor > 1
+        loaded, is_copied = session + weights, prepacked or factor > 1
         loading = factor * part.largest_weight_bytes if is_copied else 0
-        found.append(
-            PartMemory(
-                loaded=session + weights,
-                loading=loading,
-                ahead=session + weights + loading if is_copied else session,
-                running=sizes.activations[index] + others + (held if index == last else 0),
-            )
-        )
+        ahead = loaded + loading if is_copied else session
+        running = sizes.activations[index] + others + (held if index == last else 0)
+        found.append(PartMemory(loaded, loading, ahead, running))
     return found
 
 
@@ -216,13 +211,11 @@ class AvailableMemory(msgspec.Struct, frozen=True):
         """The error if parts that need `parts_bytes` exceed the limit; else None."""
         if self.memory_bytes is None or parts_bytes <= self.budget_bytes:
             return None
-        smallest_bytes = self.base_bytes + parts_bytes
-        allowed = smallest_bytes + _SLACK_BYTES
-        return MemoryCapError(
-            f"this run is predicted to need {smallest_bytes:,} bytes, and the memory limit is {self.memory_bytes:,}",
-            smallest_bytes=allowed,
-            hint=f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts",
-        )
+        needed_bytes = self.base_bytes + parts_bytes
+        allowed = needed_bytes + _SLACK_BYTES
+        message = f"this run is predicted to need {needed_bytes:,} bytes, and the memory limit is {self.memory_bytes:,}"
+        hint = f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts"
+        return MemoryCapError(message, smallest_bytes=allowed, hint=hint)
 
 
 class MemoryForecast(msgspec.Struct, frozen=True):

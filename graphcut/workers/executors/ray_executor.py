@@ -244,13 +244,10 @@ class RayExecutor(Executor):
             return Failed(actor.worker, step, _original(raw))
         found = msgspec.msgpack.decode(raw, type=StepResult)
         self._inline = self._inline.difference(step.writes).union(found.small)
-        stored = iter(refs)
-        outputs = {
-            name: _RayTensor(found.inline[name], found.sizes[name])
-            if name in found.inline
-            else _RayTensor(next(stored), found.sizes[name], actor.node)
-            for name in step.writes
-        }
+        outputs = {name: _RayTensor(one, found.sizes[name]) for name, one in found.inline.items()}
+        large = [name for name in step.writes if name not in outputs]
+        for name, ref in zip(large, refs, strict=True):
+            outputs[name] = _RayTensor(ref, found.sizes[name], actor.node)
         return Done(actor.worker, step, outputs, found.seconds, found.memory_bytes)
 
     def _ended(self, actor: _Actor, error: BaseException) -> Event | None:

@@ -25,6 +25,7 @@ from ...core.tensors import ELEMENT_TYPES
 from ...core.units import size
 from ...running.values import Value, memory_of
 from .protocol import Step
+from .worker import Report
 
 INLINE_BYTES: Final = 4096  #: values up to this size travel in the message, which is faster than a file.
 _ALIGNMENT: Final = 64  #: tensors begin at multiples of this, as those that ONNX Runtime allocates do.
@@ -208,8 +209,6 @@ _MAX_SIGNATURES: Final = 4096  #: when this many are known, all are dropped.
 
 Signature = tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...], tuple[tuple[str, TensorSpec | None], ...]]
 """A step's parts, outputs and early reports, and the specs of its inputs. With equal ones, outputs are mostly alike."""
-
-Report = Callable[[dict[str, Value]], None]  #: takes what a step has made since its last report.
 
 
 class OutputBuffers:

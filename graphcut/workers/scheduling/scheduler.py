@@ -47,7 +47,6 @@ class Scheduler:
         self._routing = routing
         self.executor = executor
         self._window = window
-        self._deadline_s = deadline_s
         self._arrived = 0
         self._history = StepHistory(executor, routing.parts)
         self._flight = RequestsInFlight(routing, executor, self._history, self.log, self._take)
@@ -191,7 +190,7 @@ class Scheduler:
         step, state, given_s = self.pool.workers[index].steps[0]
         deaths = state.deaths[step.parts[0]] if state is not None else 0
         expected = self.log.expected_s(index, step.parts)
-        patience_s = self._deadline_s
+        patience_s = self.pool.start_s
         if expected is not None:
             patience_s = max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
         self.pool.set_deadline(index, patience_s)

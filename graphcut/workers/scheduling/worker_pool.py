@@ -84,11 +84,11 @@ class WorkerPool:
     def __init__(
         self, executor: Executor, workers: Sequence[WorkerState], parts: Sequence[ScheduledPart], start_s: float
     ) -> None:
-        """Starts nothing; `start_s` is how long a worker may take to load its parts."""
+        """Starts nothing."""
         self.workers = list(workers)
         self.parts = parts
         self._executor = executor
-        self._start_s = start_s
+        self.start_s = start_s  #: how long a worker may take to load its parts, and for a step of unknown duration.
         self._clock = WatchClock(executor)
         self._restarts: list[tuple[float, int]] = []
         self._deadlines: list[tuple[float, int]] = []
@@ -224,7 +224,7 @@ class WorkerPool:
     def _start(self, index: int) -> None:
         worker = self.workers[index]
         worker.death_reason, worker.requested = "", worker.overlap.union(worker.owns)
-        self.set_deadline(index, self._start_s)
+        self.set_deadline(index, self.start_s)
         self._executor.start(index, sorted(worker.requested))
 
     def _names(self, parts: Iterable[int]) -> str:
