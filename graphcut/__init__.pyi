@@ -58,8 +58,8 @@ from .costs.tables import shipped_tables as shipped_tables
 from .costs.tables import table_of as table_of
 from .costs.weighing import Costs as Costs
 from .costs.weighing import weigh as weigh
+from .decoding.decoder import DecodingSettings as DecodingSettings
 from .decoding.decoding_service import DecodingService as DecodingService
-from .decoding.generation import DecodingSettings as DecodingSettings
 from .decoding.generation import FinishReason as FinishReason
 from .decoding.generation import Generation as Generation
 from .decoding.generation import generate as generate

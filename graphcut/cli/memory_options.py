@@ -54,7 +54,5 @@ def say_after(run: Any, parts: Sequence[Part]) -> None:  # noqa: ANN401 - as abo
     since = ", since the process started" if peak.is_since_start else ""
     measured, limit = (size(number, like=forecast.memory_bytes) for number in (peak.bytes, forecast.memory_bytes))
     say(f"measured peak {measured} (resident pages{since})")
-    if forecast.peak_bytes > forecast.memory_bytes:
-        say(f"that is more than {limit}, as predicted")
-    elif peak.bytes > forecast.memory_bytes:
+    if peak.bytes > forecast.memory_bytes:
         say(f"that is more than {limit}: sizes are estimates; split with --dim for exact ones")

@@ -2,18 +2,23 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypedDict
+
+from msgspec.structs import replace
 
 from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade, State
-from ..core.states import LOGITS, kept_states, next_state, states_of
+from ..core.states import LOGITS, kept_states, states_of
 from ..core.tensors import Dim, Tensor
+from ..running.providers import CPU
 from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow
+from ..running.stage import SessionConfig
 from ..running.values import Value, from_array, rows_of, shape_of, symbol_sizes, to_value, zeros
+from ..workers.executors.via import Via
+from ..workers.run_log import RunLog
 from ..workers.scheduling.assignment import scheduled_parts
-from ..workers.scheduling.requests import ScheduledPart
+from ..workers.scheduling.requests import Routing
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
 _INTEGERS: Final = frozenset({"int64", "int32"})
@@ -21,39 +26,86 @@ _FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64"})
 _BATCH: Final = re.compile(r"batch", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+class DecodingSettings(TypedDict, total=False):
+    """How a cascade is decoded. All have defaults."""
+
+    #: what is fed in each step, such as the output of an encoder; for a state, its first value.
+    inputs: Mapping[str, object]
+    #: states that the manifest does not know: the output that becomes each of these inputs in the next step.
+    states: Mapping[str, str]
+    dims: Mapping[str, int]  #: sizes of states that are not known otherwise, by symbol.
+    #: the maximum number of tokens of a sequence that are fed, prompt included (the last generated one is not). Buffers
+    #: of a fixed size limit it as well.
+    max_context: int | None
+    via: Via  #: where workers run, see `stream`.
+    #: the number of workers, not more than parts; by default one for each device of the plan, or else one for each
+    #: core, but not more than parts or batches: a batch is on one worker at a time.
+    workers: int | None
+    window: int | None  #: the maximum number of batches in flight; by default twice the number of workers.
+    #: memory limit of this process, for one worker in it. Parts that don't stay loaded are loaded in each step. The
+    #: need is predicted for prompts and the tokens after them; see `Runner`.
+    memory_bytes: int | None
+    exact: bool  #: see `Runner`.
+    #: keep the states of sequences that have ended, up to so many bytes, for prompts that begin with the same tokens.
+    #: Sequences are decoded one by one then, not in batches.
+    cache_bytes: int
+    config: SessionConfig | None  #: how sessions are built.
+    log: RunLog | None  #: the log to write to.
+
+
 class Decoder:
     """How a cascade is decoded."""
 
-    cascade: Cascade  #: the cascade.
-    roles: Mapping[str, DecoderInputRole]  #: the inputs that are computed for each step, with their roles.
-    constants: Mapping[str, Value]  #: the inputs that are the same in each step.
-    kept: Mapping[int, tuple[State, ...]]  #: by index of the part, the states that stay with it.
-    zero_states: Mapping[str, tuple[int, ...]]  #: the shapes of these states at the beginning of a sequence.
-    #: the other states at the beginning of a sequence. They are fed and returned like any tensor.
-    sent: Mapping[str, Value]
-    next_sent: Mapping[str, str]  #: for each of these states, the output that becomes it in the next step.
-    logits: str  #: the output with the scores of the next token.
-    has_batch: bool  #: the token ids have an axis for the sequences of a batch.
-    batch: int  #: the number of rows that the model requires; all are the same. 1 if it takes any number.
-    batch_axes: Mapping[str, int] | None  #: the axis of each state for the batch; None if it takes one sequence only.
-    most: int | None  #: the maximum number of tokens in a step; None for no limit.
-    capacity: int | None  #: the maximum length of a sequence, prompt included; None for no limit.
-    room_axes: Mapping[str, int]  #: the axis of the tokens of each state that is written where it is read.
-
-    @property
-    def is_stateless(self) -> bool:
-        """Are there no states? Then each step is fed the whole sequence."""
-        return not (self.kept or self.next_sent)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return (TOKENS.name, *self.next_sent.values())
-
-    @property
-    def presents(self) -> dict[str, str]:
-        """For each state, the output that becomes it in the next step."""
-        return {**self.next_sent, **{state.past: state.present for row in self.kept.values() for state in row}}
+    def __init__(self, cascade: Cascade, settings: DecodingSettings) -> None:
+        """See `generate` for errors."""
+        inputs, dims, tensors = settings.get("inputs", {}), settings.get("dims", {}), cascade.tensors
+        states = states_of(cascade, settings.get("states", {}))
+        _check_names(cascade, states, inputs, dims)
+        self.cascade = cascade
+        self.roles = _roles(cascade, states, inputs)  #: the inputs that are computed for each step, with their roles.
+        ids = tensors[next(name for name, role in self.roles.items() if role == "ids")]
+        given = {name: to_value(value, tensors[name]) for name, value in inputs.items()}
+        # A state with a given beginning is sent: states that stay with a part begin with zeros.
+        #: by index of the part, the states that stay with it.
+        self.kept = kept_states(cascade.parts, [state for state in states if state.past not in given])
+        local, read = {state.past for row in self.kept.values() for state in row}, _read(cascade)
+        #: for each state that a part reads, the output that becomes it in the next step. Without any, each step is fed
+        #: the whole sequence.
+        self.presents = {state.past: state.present for state in states if state.past in read}
+        sent = [state for state in states if state.past in read - local]
+        self.most = _most(ids, states)  #: the maximum number of tokens in a step; None for no limit.
+        # One token of each sequence may have no axis of its own.
+        is_column = self.most == 1 and not isinstance((ids.shape or (1,))[0], int)
+        #: the token ids have an axis for the sequences of a batch.
+        self.has_batch = is_column or len(ids.shape or (None, None)) > 1
+        ids_batch = ids.shape[0] if ids.shape and self.has_batch else None
+        #: the number of rows that the model requires; all are the same. 1 if it takes any number.
+        self.batch = ids_batch if isinstance(ids_batch, int) else 1
+        symbols = dict.fromkeys(dim for state in states for dim in state.start or () if isinstance(dim, str))
+        sizes = {
+            **cascade.manifest.given_dims,
+            **{dim: self.batch for dim in symbols if dim == ids_batch or _BATCH.search(dim)},
+            **symbol_sizes({name: shape_of(value) for name, value in given.items() if tensors[name].is_plain}, tensors),
+            **dims,
+        }
+        self.logits = _logits(cascade, states)  #: the output with the scores of the next token.
+        zero_shape = partial(_zero_shape, sizes=sizes, batch=self.batch, has_branch="branch" in self.roles.values())
+        #: the other states at the beginning of a sequence. They are fed and returned like any tensor.
+        self.sent = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], zero_shape(s)) for s in sent}
+        #: the inputs that are the same in each step.
+        self.constants = {name: value for name, value in given.items() if name not in self.sent}
+        #: the shapes of the states that stay with their part at the beginning of a sequence.
+        self.zero_states = {state.past: zero_shape(state) for state in states if state.past in local}
+        has_axes = self.has_batch and not given and not dims
+        #: the axis of each state for the batch; None if it takes one sequence only.
+        self.batch_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if has_axes else None
+        #: the maximum length of a sequence, prompt included; None for no limit.
+        self.capacity = _capacity(cascade, self.roles, states, settings.get("max_context"))
+        config = settings.get("config") or SessionConfig()
+        in_place = all((config.provider or cascade.settings(part).provider) == CPU for part in cascade.parts)
+        shared = (s for s in states if in_place and s.is_shareable and s.past in local)
+        #: the axis of the tokens of each state that is written where it is read.
+        self.room_axes = {state.past: state.axis for state in shared if state.axis is not None}
 
     @property
     def vocabulary(self) -> int | None:
@@ -85,102 +137,31 @@ class Decoder:
         sent = {n: zeros(tensors[n], resized(n, shape_of(v))) if n in axes else v for n, v in self.sent.items()}
         return sent, {name: resized(name, shape) for name, shape in self.zero_states.items()}
 
-    def rows(self, going_on: Sequence[int]) -> dict[str, tuple[int, tuple[int, ...]]]:
-        """For each state, the axis of the batch, and the rows of it that go on."""
-        return {name: (axis, tuple(going_on)) for name, axis in (self.batch_axes or {}).items()}
-
     def some_of(self, states: Mapping[str, Value], rows: Sequence[int]) -> dict[str, Value]:
         """These rows of the states that are sent."""
         axes, tensors = self.batch_axes or {}, self.cascade.tensors
         return {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in states.items()}
-
-    def states_after(self, answer: Mapping[str, Value], before: Mapping[str, Value]) -> dict[str, Value]:
-        return {past: next_state(before[past], answer[present]) for past, present in self.next_sent.items()}
 
     def choice(self, chunk: TokenChunk, sampling: Sampling, rows: tuple[ScoredRow, ...]) -> LogitsChoice:
         """How the next tokens of `rows` of the batch are chosen after `chunk`."""
         dtype = self.cascade.tensors[self.logits].dtype
         return LogitsChoice(self.logits, dtype, self.has_batch, chunk.length, sampling, rows)
 
-    def scheduled_parts(self) -> list[ScheduledPart]:
+    def routing(self) -> Routing:
         """The parts as the scheduler sees them: who writes the logits makes the tokens."""
-        parts = scheduled_parts(self.cascade, self.kept)
-        return [
-            replace(part, writes=(*part.writes, TOKENS.name)) if self.logits in part.writes else part for part in parts
+        parts = [
+            replace(part, writes=(*part.writes, TOKENS.name)) if self.logits in part.writes else part
+            for part in scheduled_parts(self.cascade, self.kept)
         ]
-
-
-def decoder_of(
-    cascade: Cascade,
-    *,
-    inputs: Mapping[str, object],
-    pairs: Mapping[str, str],
-    dims: Mapping[str, int],
-    max_context: int | None,
-    in_place: bool = False,
-) -> Decoder:
-    """How `cascade` is decoded. See `generate` for the arguments and errors; `pairs` are its `states`.
-
-    Where states can share a buffer, they do if decoding is `in_place`.
-    """
-    states = states_of(cascade, pairs)
-    tensors = cascade.tensors
-    _check_names(cascade, states, inputs, dims)
-    roles = _roles(cascade, states, inputs)
-    ids = tensors[next(name for name, role in roles.items() if role == "ids")]
-    given = {name: to_value(value, tensors[name]) for name, value in inputs.items()}
-    # A state with a given beginning is sent: states that stay with a part begin with zeros.
-    kept = kept_states(cascade.parts, [state for state in states if state.past not in given])
-    local = {state.past for row in kept.values() for state in row}
-    sent = [s for s in states if s.past not in local and _is_read(cascade, s.past)]
-    most = _most(ids, states)
-    # One token of each sequence may have no axis of its own.
-    has_batch = len(ids.shape or (None, None)) > 1 or (most == 1 and not isinstance((ids.shape or (1,))[0], int))
-    ids_batch = ids.shape[0] if ids.shape and has_batch else None
-    batch = ids_batch if isinstance(ids_batch, int) else 1
-    symbols = dict.fromkeys(dim for state in states for dim in state.start or () if isinstance(dim, str))
-    sizes = {
-        **cascade.manifest.given_dims,
-        **{dim: batch for dim in symbols if dim == ids_batch or _BATCH.search(dim)},
-        **symbol_sizes({name: shape_of(value) for name, value in given.items() if tensors[name].is_plain}, tensors),
-        **dims,
-    }
-    logits = _logits(cascade, states)
-    zero_shape = partial(_zero_shape, sizes=sizes, batch=batch, has_branch="branch" in roles.values())
-    begins = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], zero_shape(s)) for s in sent}
-    return Decoder(
-        cascade=cascade,
-        roles=roles,
-        constants={name: value for name, value in given.items() if name not in begins},
-        kept=kept,
-        zero_states={state.past: zero_shape(state) for state in states if state.past in local},
-        sent=begins,
-        next_sent={state.past: state.present for state in sent},
-        logits=logits,
-        has_batch=has_batch,
-        batch=batch,
-        batch_axes=None if given or dims or not has_batch else _batch_axes(ids_batch, states, tensors[logits]),
-        most=most,
-        capacity=_capacity(cascade, roles, states, max_context),
-        room_axes={
-            state.past: state.axis
-            for state in states
-            if in_place and state.is_shareable and state.past in local and state.axis is not None
-        },
-    )
+        return Routing(parts, (TOKENS.name, *(self.presents[past] for past in self.sent)))
 
 
 def _batch_axes(batch: Dim | None, states: Sequence[State], logits: Tensor) -> dict[str, int] | None:
     """The axis of each state for the batch; None if they don't say that the model takes any number of sequences."""
     if isinstance(batch, int) or not logits.shape or isinstance(logits.shape[0], int):
         return None
-    found = {}
-    for state in states:
-        axes = [i for i, dim in enumerate(state.start or ()) if _is_batch(i, dim, batch)]
-        if len(axes) != 1:
-            return None
-        found[state.past] = axes[0]
-    return found
+    axes = {state.past: [i for i, dim in enumerate(state.start or ()) if _is_batch(i, dim, batch)] for state in states}
+    return {past: own[0] for past, own in axes.items()} if all(len(own) == 1 for own in axes.values()) else None
 
 
 def _is_batch(axis: int, dim: Dim | None, batch: str | None) -> bool:
@@ -198,14 +179,14 @@ def _check_names(cascade: Cascade, states: Sequence[State], inputs: Iterable[str
         raise UsageError(f"no state has a size called {unknown!r}", hint=hint)
 
 
-def _is_read(cascade: Cascade, name: str) -> bool:
-    return any(name in part.reads for part in cascade.parts)
+def _read(cascade: Cascade) -> set[str]:
+    return {name for part in cascade.parts for name in part.reads}
 
 
 def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, object]) -> dict[str, DecoderInputRole]:
     """The roles of the inputs that are neither states nor given."""
-    known = {state.past for state in states} | inputs.keys()
-    unknown = [name for name in cascade.manifest.reads if name not in known and _is_read(cascade, name)]
+    unasked = _read(cascade) - {state.past for state in states} - inputs.keys()
+    unknown = [name for name in cascade.manifest.reads if name in unasked]
     roles = {name: role for name in unknown if (role := role_of(cascade.tensors[name])) is not None}
     rest = [name for name in unknown if name not in roles]
     if "ids" not in roles.values():
@@ -213,15 +194,11 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
             raise UsageError(f"{given!r} is among the inputs, but prompts are fed there", hint="leave it out of them")
         integers = [name for name in rest if cascade.tensors[name].dtype in _INTEGERS]
         if len(integers) != 1 and "inputs_embeds" in rest:
-            raise RunError(
-                "the model reads embeddings (inputs_embeds), and tokens can't be fed to it",
-                hint="export it with its embedding, so that it reads input_ids",
-            )
+            hint = "export it with its embedding, so that it reads input_ids"
+            raise RunError("the model reads embeddings (inputs_embeds), and tokens can't be fed to it", hint=hint)
         if len(integers) != 1:
-            raise RunError(
-                f"no input of the model is known to read tokens; there is {', '.join(rest) or 'none'}",
-                hint="a decoder reads integers from an input called input_ids",
-            )
+            message = f"no input of the model is known to read tokens; there is {', '.join(rest) or 'none'}"
+            raise RunError(message, hint="a decoder reads integers from an input called input_ids")
         roles[integers[0]] = "ids"
     for name in rest:
         if name not in roles and name not in cascade.manifest.optional:
@@ -240,10 +217,8 @@ def _logits(cascade: Cascade, states: Sequence[State]) -> str:
         tensor.name for tensor in tensors if tensor.dtype in _FLOATS and len(tensor.shape or ()) in {2, 3}
     ]
     if len(likely) != 1:
-        raise RunError(
-            f"it is not clear which output holds the logits; there is {', '.join(others) or 'none'}",
-            hint="name it logits; if some of these become inputs again, say so with `states`",
-        )
+        message = f"it is not clear which output holds the logits; there is {', '.join(others) or 'none'}"
+        raise RunError(message, hint="name it logits; if some of these become inputs again, say so with `states`")
     return likely[0]
 
 
@@ -256,10 +231,8 @@ def _most(ids: Tensor, states: Sequence[State]) -> int | None:
     if not isinstance(length, int):
         return None
     if states and length > 1:
-        raise RunError(
-            f"the model reads exactly {length} tokens at each step, and tokens come one by one",
-            hint="export it with a sequence length that is a symbol, or 1",
-        )
+        hint = "export it with a sequence length that is a symbol, or 1"
+        raise RunError(f"the model reads exactly {length} tokens at each step, and tokens come one by one", hint=hint)
     return length
 
 
@@ -267,15 +240,10 @@ def _capacity(
     cascade: Cascade, roles: Mapping[str, DecoderInputRole], states: Sequence[State], max_context: int | None
 ) -> int | None:
     """The maximum length of a sequence: by the user, by buffers of a fixed size, and by masks of a fixed size."""
-    limits: list[Dim | None] = [max_context]
-    for state in states:
-        shape = cascade.tensors[state.past].shape
-        if state.axis is not None and shape is not None:
-            limits.append(shape[state.axis])
-    for name, role in roles.items():
-        shape = cascade.tensors[name].shape
-        if shape and (role == "mask" or (role == "ids" and not states)):
-            limits.append(shape[-1])
+    buffers = [(state.past, state.axis) for state in states if state.axis is not None]
+    masks = [(name, -1) for name, role in roles.items() if role == "mask" or (role == "ids" and not states)]
+    shapes = [(cascade.tensors[name].shape, axis) for name, axis in (*buffers, *masks)]
+    limits = [max_context, *(shape[axis] for shape, axis in shapes if shape)]
     return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
 
@@ -288,9 +256,7 @@ def _zero_shape(state: State, sizes: Mapping[str, int], batch: int, *, has_branc
     for axis, dim in enumerate(state.start):
         size = batch if dim is None and axis == 0 else sizes.get(dim) if isinstance(dim, str) else dim
         if size is None and not has_branch:
-            raise RunError(
-                f"the size {dim or '?'!r} of the state {state.past!r} is not known",
-                hint="give it with `dims`" if dim else "feed its first value with `inputs`",
-            )
+            hint = "give it with `dims`" if dim else "feed its first value with `inputs`"
+            raise RunError(f"the size {dim or '?'!r} of the state {state.past!r} is not known", hint=hint)
         shape.append(size or 0)  # with a branch, the first step takes the one that reads no cache
     return tuple(shape)

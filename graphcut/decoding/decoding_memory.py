@@ -1,7 +1,8 @@
 """What decoding needs in memory: the tensors of its longest steps, and the states that parts keep between steps."""
 
-from dataclasses import replace
 from math import prod
+
+from msgspec.structs import replace
 
 from ..core.states import token_axis
 from ..running.in_process.memory_plan import (
@@ -18,7 +19,7 @@ from .token_inputs import TokenChunk
 
 
 def predict_decoding(
-    decoder: Decoder, memory: AvailableMemory, longest: tuple[int, int], sequences: int, *, prepacked: bool, exact: bool
+    decoder: Decoder, memory: AvailableMemory, longest: tuple[int, int], sequences: int, *, prepacked: bool
 ) -> MemoryForecast:
     """What decoding a batch of `sequences` needs, and which parts stay loaded meanwhile.
 
@@ -26,31 +27,21 @@ def predict_decoding(
     the other arguments and for errors.
     """
     prompt, total = longest
-    if decoder.is_stateless:
-        first = last = TokenChunk(0, ((0,) * total,) * sequences)
-    else:
+    if decoder.presents:
         first = TokenChunk(0, ((0,) * min(prompt, decoder.most or prompt),) * sequences)
         last = TokenChunk(total - 1, ((0,),) * sequences)
+    else:
+        first = last = TokenChunk(0, ((0,) * total,) * sequences)
     cascade, steps = decoder.cascade, [_sizes(decoder, step) for step in (first, last)]
-    held, tensors = state_bytes(decoder, sequences, total), cascade.tensors
+    held = state_bytes(decoder, sequences, total)
     kept = {name for row in decoder.kept.values() for state in row for name in (state.past, state.present)}
     # A part holds its own states twice while it runs, as inputs and as outputs. Here they are counted once, among all.
     own = [sum(held[state.past] for state in decoder.kept.get(i, ())) for i in range(len(cascade.parts))]
-    sizes = TensorSizes(
-        {name: 0 if name in kept else max(step.tensors[name] for step in steps) for name in tensors},
-        [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)],
-        is_exact=False,
-    )
-    base_bytes = memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes)
-    return predict_memory(
-        cascade,
-        sizes,
-        replace(memory, base_bytes=base_bytes),
-        times=1,
-        is_once=False,
-        prepacked=prepacked,
-        exact=exact,
-    )
+    sent = {name: 0 if name in kept else max(step.tensors[name] for step in steps) for name in cascade.tensors}
+    activations = [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)]
+    sizes = TensorSizes(sent, activations, is_exact=False)
+    memory = replace(memory, base_bytes=memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes))
+    return predict_memory(cascade, sizes, memory, is_once=False, prepacked=prepacked)
 
 
 def _sizes(decoder: Decoder, chunk: TokenChunk) -> TensorSizes:

@@ -10,7 +10,8 @@ from typing import Unpack
 from ..core.errors import RunError
 from ..core.manifest import CascadeLike
 from ..running.sampling import GREEDY, Sampling
-from .generation import DecodingSettings, FinishReason, begin
+from .decoder import DecodingSettings
+from .generation import FinishReason, Generation
 from .token_sequences import TokenSequence
 
 
@@ -56,7 +57,7 @@ class DecodingService(AbstractContextManager["DecodingService"]):
         self._numbers = count()
         self._inbox: SimpleQueue[TokenStream | None] = SimpleQueue()
         settings.setdefault("window", most)
-        self.generation = begin(
+        self.generation = Generation(
             cascade, (), self._later(), most, batch=1, stop=self._is_last, on_error="skip", settings=settings
         )
         self._thread = Thread(target=self._work, name="graphcut decoding", daemon=True)

@@ -1,32 +1,31 @@
 """Decoding: each step feeds the tokens that are new, and every part keeps its own cache."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import count
 from math import ceil, inf
-from typing import Final, Literal, NamedTuple, TypedDict, Unpack, cast
+from typing import Final, Literal, NamedTuple, Unpack, cast
+
+from msgspec.structs import replace
 
 from ..core.errors import GraphcutError, RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.units import count as count_of
-from ..running.in_process.memory_plan import available_memory
-from ..running.providers import CPU
+from ..running.in_process.memory_plan import AvailableMemory
 from ..running.sampling import GREEDY, Sampling
 from ..running.stage import SessionConfig, Stage
 from ..running.values import OnError, Value
 from ..workers.executors.limited_worker import LimitedWorker
-from ..workers.executors.via import Via, is_elsewhere
+from ..workers.executors.via import is_elsewhere
 from ..workers.executors.worker import Worker
-from ..workers.run_log import RunLog
 from ..workers.scheduling.assignment import assign_parts, make_executor, share_threads
 from ..workers.scheduling.in_flight import Answer
 from ..workers.scheduling.one_worker import OneWorker
-from ..workers.scheduling.requests import Request, Routing
+from ..workers.scheduling.requests import Request
 from ..workers.scheduling.scheduler import Scheduler
 from ..workers.scheduling.worker_pool import WorkerState
-from .decoder import Decoder, decoder_of
+from .decoder import Decoder, DecodingSettings
 from .decoding_memory import predict_decoding
 from .prefix_cache import PrefixCache
 from .token_sequences import SequenceBatch, TokenSequence
@@ -60,29 +59,46 @@ class Generation:
 
     def __init__(  # noqa: PLR0913 - independent settings
         self,
-        decoder: Decoder,
-        scheduler: Scheduler | OneWorker,
-        sequences: Iterable[TokenSequence],
+        cascade: CascadeLike,
+        sequences: Sequence[TokenSequence],
         later: Iterator[TokenSequence | None],
+        most: int,
         *,
         batch: int,
-        cache: PrefixCache,
         stop: Callable[[int, int], bool],
         on_error: OnError,
-        limited: LimitedWorker | None,
+        settings: DecodingSettings,
     ) -> None:
-        """Nothing runs before the first token is asked for; `later` gives more sequences, None while there is none."""
-        self.log = scheduler.log
-        self.workers = scheduler.worker_names
+        """Of `sequences`, and of those that come `later` (None: none yet); at most so many at a time. See `generate`.
+
+        Nothing runs before the first token is asked for.
+        """
+        via = settings.get("via", "threads")
+        cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
+        self._decoder = decoder = Decoder(cascade, settings)
+        self._cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
+        batch = batch if decoder.batch_axes is not None and not self._cache.max_bytes else 1
+        pool = _pool(cascade, settings, ceil(most / batch))
+        self._batch = max(1, min(batch, ceil(most / len(pool))))
+        window = settings.get("window") or 2 * len(pool)
+        config = share_threads(settings.get("config") or SessionConfig(), max(1, min(len(pool), window, most)), via)
+        self.limited = None
+        if settings.get("memory_bytes") is not None:
+            self.limited = self._limited(sequences, self._batch if sequences else most, config, settings)
+        self._scheduler: Scheduler | OneWorker
+        if self.limited is not None or (via == "threads" and len(pool) == 1):
+            load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
+            worker = self.limited or Worker(cascade, decoder.kept, load)
+            self._scheduler = OneWorker(decoder.routing(), worker, settings.get("log"))
+        else:
+            executor = make_executor(cascade, via, config, decoder.kept, pool)
+            self._scheduler = Scheduler(decoder.routing(), executor, pool, window=window, log=settings.get("log"))
+        self.log = self._scheduler.log
+        self.workers = self._scheduler.worker_names
         self.errors: dict[int, GraphcutError] = {}
         self.ends: dict[int, FinishReason] = {}
         self.reused = 0
-        self.limited = limited
-        self._decoder = decoder
-        self._scheduler = scheduler
         self._later = later
-        self._batch = batch
-        self._cache = cache
         self._stop = stop
         self._on_error = on_error
         self._open: set[int] = set()  # the indices of the sequences that have not ended
@@ -92,6 +108,18 @@ class Generation:
         self._in_flight: deque[SequenceBatch] = deque()
         self._batches = count()
         self._tokens = self._decode()
+
+    def _limited(
+        self, sequences: Sequence[TokenSequence], at_once: int, config: SessionConfig, settings: DecodingSettings
+    ) -> LimitedWorker:
+        """A worker in a memory limit, for so many sequences at once."""
+        if settings.get("via", "threads") != "threads" or (settings.get("workers") or 1) > 1:
+            raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
+        memory = AvailableMemory(settings.get("memory_bytes"), settings.get("exact", False))
+        memory = replace(memory, base_bytes=memory.base_bytes + self._cache.max_bytes)
+        longest = _longest(self._decoder, sequences)
+        forecast = predict_decoding(self._decoder, memory, longest, at_once, prepacked=config.prepacked)
+        return LimitedWorker(self._decoder.cascade, self._decoder.kept, config, forecast)
 
     def __iter__(self) -> Iterator[Token]:
         """The tokens of all sequences as they are generated; those of one sequence in order."""
@@ -215,34 +243,6 @@ class Generation:
             raise UsageError(message, hint="shorten it")
 
 
-class DecodingSettings(TypedDict, total=False):
-    """How a cascade is decoded. All have defaults."""
-
-    #: what is fed in each step, such as the output of an encoder; for a state, its first value.
-    inputs: Mapping[str, object]
-    #: states that the manifest does not know: the output that becomes each of these inputs in the next step.
-    states: Mapping[str, str]
-    dims: Mapping[str, int]  #: sizes of states that are not known otherwise, by symbol.
-    #: the maximum number of tokens of a sequence that are fed, prompt included (the last generated one is not). Buffers
-    #: of a fixed size limit it as well.
-    max_context: int | None
-    via: Via  #: where workers run, see `stream`.
-    #: the number of workers, not more than parts; by default one for each device of the plan, or else one for each
-    #: core, but not more than parts or batches: a batch is on one worker at a time.
-    workers: int | None
-    window: int | None  #: the maximum number of batches in flight; by default twice the number of workers.
-    #: memory limit of this process, for one worker in it. Parts that don't stay loaded are loaded in each step. The
-    #: need is predicted for prompts and the tokens after them; see `Runner`.
-    memory_bytes: int | None
-    exact: bool  #: see `Runner`.
-    forced: bool  #: see `Runner`.
-    #: keep the states of sequences that have ended, up to so many bytes, for prompts that begin with the same tokens.
-    #: Sequences are decoded one by one then, not in batches.
-    cache_bytes: int
-    config: SessionConfig | None  #: how sessions are built.
-    log: RunLog | None  #: the log to write to.
-
-
 def generate(
     cascade: CascadeLike,
     prompts: Sequence[Sequence[int]],
@@ -284,77 +284,22 @@ def generate(
         for index, prompt in enumerate(prompts)
     ]
     is_last = stop if callable(stop) else lambda _, token, ends=frozenset(stop): token in ends
-    return begin(
+    return Generation(
         cascade, sequences, iter(()), len(prompts), batch=batch, stop=is_last, on_error=on_error, settings=settings
     )
 
 
-def begin(  # noqa: PLR0913 - independent settings
-    cascade: CascadeLike,
-    sequences: Sequence[TokenSequence],
-    later: Iterator[TokenSequence | None],
-    most: int,
-    *,
-    batch: int,
-    stop: Callable[[int, int], bool],
-    on_error: OnError,
-    settings: DecodingSettings,
-) -> Generation:
-    """A generation of `sequences`, and of those that come `later`; at most so many at the same time. See `generate`."""
-    via = settings.get("via", "threads")
-    cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
-    workers, memory_bytes = settings.get("workers"), settings.get("memory_bytes")
-    config = settings.get("config") or SessionConfig()
-    is_on_cpu = all((config.provider or cascade.settings(part).provider) == CPU for part in cascade.parts)
-    decoder = decoder_of(
-        cascade,
-        inputs=settings.get("inputs", {}),
-        pairs=settings.get("states", {}),
-        dims=settings.get("dims", {}),
-        max_context=settings.get("max_context"),
-        in_place=is_on_cpu,
-    )
-    cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
-    batch = batch if decoder.batch_axes is not None and not cache.max_bytes else 1
-    pool = _pool(cascade, workers if memory_bytes is None else 1, ceil(most / batch))
-    batch = max(1, min(batch, ceil(most / len(pool))))
-    window = settings.get("window") or 2 * len(pool)
-    config = share_threads(config, max(1, min(len(pool), window, most)), via)
-    limited = None
-    if memory_bytes is not None:
-        if via != "threads" or (workers or 1) > 1:
-            raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
-        exact, is_forced = settings.get("exact", False), settings.get("forced", False)
-        memory = available_memory(memory_bytes, is_forced=is_forced)
-        memory = replace(memory, base_bytes=memory.base_bytes + cache.max_bytes)
-        longest, at_once = _longest(decoder, sequences), batch if sequences else most
-        forecast = predict_decoding(decoder, memory, longest, at_once, prepacked=config.prepacked, exact=exact)
-        limited = LimitedWorker(cascade, decoder.kept, config, forecast)
-    routing, log = Routing(decoder.scheduled_parts(), decoder.outputs), settings.get("log")
-    scheduler: Scheduler | OneWorker
-    if limited is not None or (via == "threads" and len(pool) == 1):
-        load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
-        scheduler = OneWorker(routing, limited or Worker(cascade, decoder.kept, load), log)
-    else:
-        executor = make_executor(cascade, via, config, decoder.kept, pool)
-        scheduler = Scheduler(routing, executor, pool, window=window, log=log)
-    return Generation(
-        decoder, scheduler, sequences, later, batch=batch, cache=cache, stop=stop, on_error=on_error, limited=limited
-    )
-
-
-def _pool(cascade: Cascade, workers: int | None, batches: int) -> list[WorkerState]:
-    parts = len(cascade.parts)
+def _pool(cascade: Cascade, settings: DecodingSettings, batches: int) -> list[WorkerState]:
+    if settings.get("memory_bytes") is not None:
+        return assign_parts(cascade, 1)
+    parts, workers = len(cascade.parts), settings.get("workers")
     if workers is not None and workers > parts:
         raise UsageError(
             f"{count_of(workers, 'worker')} can't share {count_of(parts, 'part')}: "
             "the states of a sequence stay with a part",
             hint=f"take {parts} or fewer, or split the model into more parts",
         )
-    pool = assign_parts(cascade, workers)
-    if workers is None and not cascade.manifest.devices:
-        return assign_parts(cascade, max(1, min(len(pool), batches)))
-    return pool
+    return assign_parts(cascade, workers, most=max(1, batches))
 
 
 def _longest(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ class PrefixCache:
     """
 
     def __init__(self, decoder: Decoder, max_bytes: int) -> None:
-        self.max_bytes = max_bytes if decoder.kept and not decoder.next_sent else 0  #: of all states together.
+        self.max_bytes = max_bytes if decoder.kept and not decoder.sent else 0  #: of all states together.
         self._decoder = decoder
         self._is_cuttable = all(state.axis is not None for row in decoder.kept.values() for state in row)
         # by number, the tokens of a sequence and the bytes of its states; the one that was used last is the last one.

@@ -14,19 +14,6 @@ DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", 
 the number of tokens including these; the last position; whether there is a cache; the type of each token; the number of
 logits to return."""
 
-_ROLES: Final[tuple[tuple[DecoderInputRole, re.Pattern[str]], ...]] = (
-    # The names that torch.onnx, optimum, onnxruntime-genai and transformers.js give.
-    ("ids", re.compile(r"^(decoder_)?(input_ids|tokens|input_tokens|token_ids)$")),
-    ("mask", re.compile(r"^(decoder_)?(attention_mask|attn_mask|causal_mask)$")),
-    ("positions", re.compile(r"^(decoder_)?(position_ids|cache_positions?|input_pos|pos_ids|positions)$")),
-    ("past", re.compile(r"^(past_(sequence_length|seq_len|length|len)|start_pos|write_indices)$")),
-    ("total", re.compile(r"^(total_(sequence_length|seq_len|length|len)|nonpad_kv_seqlen)$")),
-    ("last", re.compile(r"^seqlens_k$")),
-    ("branch", re.compile(r"^use_cache(_branch)?$")),
-    ("types", re.compile(r"^token_type_ids$")),
-    ("keep", re.compile(r"^(num_)?logits_to_keep$")),
-)
-
 _TYPES: Final = frozenset({"int64", "int32", "bool", "float32", "float16", "float64"})
 
 
@@ -46,22 +33,27 @@ class TokenChunk(NamedTuple):
         return self.past + self.length
 
 
-_VALUES: Final[Mapping[DecoderInputRole, Callable[[TokenChunk], Any]]] = {
-    "mask": lambda chunk: np.ones(chunk.total, bool),
-    "positions": lambda chunk: np.arange(chunk.past, chunk.total),
-    "past": lambda chunk: chunk.past,
-    "total": lambda chunk: chunk.total,
-    "last": lambda chunk: chunk.total - 1,
-    "branch": lambda chunk: chunk.past > 0,
-    "types": lambda chunk: np.zeros(chunk.length, bool),
-    "keep": lambda _: 0,  # all logits: `Decoder.token` selects the row
+_ROLES: Final[Mapping[DecoderInputRole, tuple[str, Callable[[TokenChunk], Any]]]] = {
+    # The names that torch.onnx, optimum, onnxruntime-genai and transformers.js give, and the values.
+    "ids": (r"(decoder_)?(input_ids|tokens|input_tokens|token_ids)", lambda chunk: chunk.rows),
+    "mask": (r"(decoder_)?(attention_mask|attn_mask|causal_mask)", lambda chunk: np.ones(chunk.total, bool)),
+    "positions": (
+        r"(decoder_)?(position_ids|cache_positions?|input_pos|pos_ids|positions)",
+        lambda chunk: np.arange(chunk.past, chunk.total),
+    ),
+    "past": (r"past_(sequence_length|seq_len|length|len)|start_pos|write_indices", lambda chunk: chunk.past),
+    "total": (r"total_(sequence_length|seq_len|length|len)|nonpad_kv_seqlen", lambda chunk: chunk.total),
+    "last": (r"seqlens_k", lambda chunk: chunk.total - 1),
+    "branch": (r"use_cache(_branch)?", lambda chunk: chunk.past > 0),
+    "types": (r"token_type_ids", lambda chunk: np.zeros(chunk.length, bool)),
+    "keep": (r"(num_)?logits_to_keep", lambda _: 0),  # all logits: `LogitsChoice.tokens` selects the row
 }
 
 
 def role_of(tensor: Tensor) -> DecoderInputRole | None:
     """The role of an input; None if its name is not known or its type is not one of such inputs."""
-    name = tensor.name.lower()
-    return next((role for role, pattern in _ROLES if pattern.match(name) and tensor.dtype in _TYPES), None)
+    names = {role: pattern for role, (pattern, _) in _ROLES.items() if tensor.dtype in _TYPES}
+    return next((role for role, pattern in names.items() if re.fullmatch(pattern, tensor.name.lower())), None)
 
 
 def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk) -> np.ndarray[Any, Any]:
@@ -72,16 +64,16 @@ def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk) -> np
     may not.
     """
     dtype, batch = np.dtype(tensor.dtype), len(chunk.rows)
-    if role == "ids":
-        ids = np.array(chunk.rows, dtype)
-        return _filled(ids.ravel() if tensor.shape is not None and len(tensor.shape) == 1 else ids, tensor, batch)
+    found = np.asarray(_ROLES[role][1](chunk)).astype(dtype)
+    if role == "ids" and tensor.shape is not None and len(tensor.shape) == 1:
+        return _filled(found.ravel(), tensor, batch)
     if role == "mask" and tensor.shape is not None and len(tensor.shape) == 4:
         visible = np.arange(chunk.total) <= np.arange(chunk.past, chunk.total)[:, None]
         if dtype.kind != "f":
             return _filled(visible.astype(dtype), tensor, batch)
         lowest = float(np.finfo(dtype).min)
         return _filled(np.where(visible, 0, lowest).astype(dtype), tensor, batch, lowest)
-    return _filled(np.asarray(_VALUES[role](chunk)).astype(dtype), tensor, batch)
+    return _filled(found, tensor, batch)
 
 
 def _filled(found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float = 0) -> np.ndarray[Any, Any]:

@@ -1,13 +1,16 @@
 """Sequences of tokens, and batches of sequences that are decoded together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from ..core.errors import RunError, UsageError
+from ..core.states import next_state
 from ..running.sampling import TOKENS, Sampling, ScoredRow
 from ..running.values import Value
-from ..workers.executors.protocol import Origin
+from ..workers.executors.protocol import Origin, Step
 from ..workers.scheduling.requests import Request
 from .decoder import Decoder
 from .token_inputs import TokenChunk
@@ -16,8 +19,7 @@ MOST_ROOM: Final = 8192
 """Caches are written in place for sequences of at most so many tokens: for longer ones much would be reserved."""
 
 
-@dataclass(slots=True)
-class TokenSequence:
+class TokenSequence(msgspec.Struct):
     """The sequence that continues the prompt at `index`."""
 
     index: int
@@ -25,7 +27,7 @@ class TokenSequence:
     max_tokens: int  #: the maximum number of generated tokens.
     sampling: Sampling  #: how the next token is chosen; the same in a batch.
     draws: int  #: what is drawn depends on this number.
-    fed: list[int] = field(default_factory=list)  #: the tokens before them.
+    fed: list[int] = []  #: the tokens before them.
     generated: int = 0  #: how many of its tokens were generated.
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
 
@@ -70,9 +72,11 @@ class SequenceBatch:
         self.is_begun = False  #: its first step is done.
         self._decoder = decoder
         room = min(max(one.longest for one in self.sequences), decoder.capacity or MOST_ROOM + 1)
-        self._in_place = bool(decoder.room_axes) and room <= MOST_ROOM
-        self._sent, self._zero_states = decoder.begin(len(self.sequences), room if self._in_place else 0)
-        self._rows: Mapping[str, tuple[int, tuple[int, ...]]] = {}
+        in_place = bool(decoder.room_axes) and room <= MOST_ROOM
+        self._sent, zero_states = decoder.begin(len(self.sequences), room if in_place else 0)
+        if origin is not None and not in_place:
+            zero_states = {}
+        self._next = Step(sequence=number, zero_states=zero_states, origin=origin, in_place=in_place)
         for one in self.sequences:
             tokens, one.reused = (*one.fed, *one.unfed), origin.kept if origin else 0
             one.unfed, one.fed = tokens[one.reused :], list(tokens[: one.reused])
@@ -80,32 +84,30 @@ class SequenceBatch:
     def request(self) -> Request:
         """The request of the next step. Its tokens count as fed."""
         past = len(self.sequences[0].fed)
-        is_first = not past or (self._in_place and not self.is_begun)
         length = min(len(one.unfed) for one in self.sequences)
         length = min(length, self._decoder.most or length)
         rows = tuple(one.unfed[:length] for one in self.sequences)
         for one, now in zip(self.sequences, rows, strict=True):
             one.fed.extend(now)
             one.unfed = one.unfed[length:]
-        if self._decoder.is_stateless:
-            self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
-        else:
+        if self._decoder.presents:
             self.chunk = TokenChunk(past, rows)
+        else:
+            self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
         names = ", ".join(str(one.index) for one in self.sequences)
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
-        sampling, zero_states = self.sequences[0].sampling, self._zero_states if is_first else {}
-        needed = sampling.needed
-        ended = tuple(ScoredRow(row, one.draws, len(one.fed), needed(one.fed)) for row, one in self._complete())
-        choice, origin = self._decoder.choice(self.chunk, sampling, ended), None if self.is_begun else self.origin
-        request = Request(feeds, self.number, zero_states, self._rows, origin, title, choice, self._in_place)
-        self._rows = {}
-        return request
+        sampling = self.sequences[0].sampling
+        ended = [ScoredRow(row, one.draws, len(one.fed), sampling.needed(one.fed)) for row, one in self._complete()]
+        step = replace(self._next, choice=self._decoder.choice(self.chunk, sampling, tuple(ended)))
+        self._next = Step(sequence=self.number, in_place=step.in_place)
+        return Request(feeds, title, step)
 
     def step_done(self, answer: Mapping[str, Value]) -> list[tuple[TokenSequence, int]]:
         """The next token of each sequence whose tokens are all fed."""
         self.is_begun = True
-        self._sent = self._decoder.states_after(answer, self._sent)
+        after = {past: answer[self._decoder.presents[past]] for past in self._sent}
+        self._sent = {past: next_state(before, after[past]) for past, before in self._sent.items()}
         tokens = answer[TOKENS.name].numpy().tolist()
         return [(one, token) for (_, one), token in zip(self._complete(), tokens, strict=True)]
 
@@ -118,6 +120,7 @@ class SequenceBatch:
         rows = [row for row, one in enumerate(self.sequences) if one.unfed]
         if rows and len(rows) < len(self.sequences):
             self.sequences = [self.sequences[row] for row in rows]
-            self._rows = self._decoder.rows(rows)
+            axes = self._decoder.batch_axes or {}
+            self._next = replace(self._next, rows={name: (axis, tuple(rows)) for name, axis in axes.items()})
             self._sent = self._decoder.some_of(self._sent, rows)
         return bool(rows)

@@ -42,10 +42,8 @@ class Tokenizer:
         cascade = open_cascade(cascade)
         files: dict[str, Path] = {name: cascade.root / name for name in cascade.manifest.text_files}
         if "tokenizer.json" not in files:
-            raise UsageError(
-                f"{cascade.path} names no tokenizer.json, and text needs one",
-                hint="put the tokenizer's files beside the model and split it again, or give token ids as `prompts`",
-            )
+            hint = "put the tokenizer's files beside the model and split it again, or give token ids as `prompts`"
+            raise UsageError(f"{cascade.path} names no tokenizer.json, and text needs one", hint=hint)
         path, tokenizers = files["tokenizer.json"], package("tokenizers")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
@@ -74,10 +72,8 @@ class Tokenizer:
         scored = (cascade.tensors[logits[0]].shape or (None,))[-1] if len(logits) == 1 else None
         largest = max(self._tokenizer.get_vocab(with_added_tokens=False).values(), default=-1)
         if isinstance(scored, int) and largest >= scored:
-            raise UsageError(
-                f"{path} has token ids up to {largest:,}, and the model scores {scored:,} tokens",
-                hint="put the tokenizer of this model there",
-            )
+            message = f"{path} has token ids up to {largest:,}, and the model scores {scored:,} tokens"
+            raise UsageError(message, hint="put the tokenizer of this model there")
 
     def encode(self, text: str, *, is_whole: bool = True) -> list[int]:
         """The tokens of a text, with those that the tokenizer puts before and after one, if it `is_whole`."""
@@ -112,10 +108,8 @@ class Tokenizer:
                 messages=messages, add_generation_prompt=True, tools=None, **special
             )
         except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
-            raise UsageError(
-                f"the chat template of {self._files['tokenizer.json'].parent} fails: {error}",
-                hint="see which roles, and in which order, it expects",
-            ) from None
+            message = f"the chat template of {self._files['tokenizer.json'].parent} fails: {error}"
+            raise UsageError(message, hint="see which roles, and in which order, it expects") from None
         return self.encode(text, is_whole=False)
 
     def _template(self) -> str:
@@ -127,10 +121,8 @@ class Tokenizer:
                     found = next((one["template"] for one in found if one.get("name") == "default"), None)
                 if isinstance(found, str):
                     return found
-        raise UsageError(
-            f"{self._files['tokenizer.json'].parent} has no chat template",
-            hint="use `encode(...)`, without a conversation",
-        )
+        hint = "use `encode(...)`, without a conversation"
+        raise UsageError(f"{self._files['tokenizer.json'].parent} has no chat template", hint=hint)
 
     def _stop_tokens(self) -> frozenset[int]:
         for name in _END_TOKENS:

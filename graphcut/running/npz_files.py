@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..core.atomic_files import replacing
+from ..core.atomic_files import replacing, write_errors
 from ..core.errors import RunError
 
 
@@ -17,18 +17,12 @@ def save_outputs(outputs: Mapping[str, object], path: Path) -> None:
     """
     for name, value in outputs.items():
         if not isinstance(value, np.ndarray):
-            raise RunError(
-                f"output {name!r} is a {type(value).__name__}, and a .npz file can hold arrays only",
-                hint="run the cascade from Python: graphcut.run returns it as it is",
-            )
-    try:
-        with replacing(path) as new, zipfile.ZipFile(new, "w", allowZip64=True) as archive:
-            for name, value in outputs.items():
-                array = np.asarray(value)
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    plain = array.astype(str) if array.dtype.kind == "O" else array
-                    np.lib.format.write_array(entry, plain, allow_pickle=False)
-    except OSError as error:
-        raise RunError(
-            f"{path} can't be written: {error.strerror or error}", hint="does its folder exist, with free space?"
-        ) from None
+            message = f"output {name!r} is a {type(value).__name__}, and a .npz file can hold arrays only"
+            raise RunError(message, hint="run the cascade from Python: graphcut.run returns it as it is")
+    hint = "does its folder exist, with free space?"
+    with write_errors(path, hint), replacing(path) as new, zipfile.ZipFile(new, "w") as archive:
+        for name, value in outputs.items():
+            array = np.asarray(value)
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                plain = array.astype(str) if array.dtype.kind == "O" else array
+                np.lib.format.write_array(entry, plain, allow_pickle=False)

@@ -60,9 +60,8 @@ class Sampling:
         tokens, weights = self._candidates(scores.astype(np.float64))
         sums = np.cumsum(weights)
         if not sums[-1] < np.inf:
-            raise RunError(
-                "no token can be drawn: the logits are not finite", hint="check the cascade with `verify(...)`"
-            )
+            hint = "check the cascade with `verify(...)`"
+            raise RunError("no token can be drawn: the logits are not finite", hint=hint)
         drawn = np.random.default_rng((self.seed, sequence, len(before))).random() * sums[-1]
         return int(tokens[min(int(np.searchsorted(sums, drawn, side="right")), len(tokens) - 1)])
 

@@ -137,8 +137,6 @@ class Stage:
         fed = {name: values[name] for name in self._reads if name in values}
         try:
             outputs = self._run(fed, buffers and {name: buffers[name] for name in self._writes if name in buffers})
-        except RunError:
-            raise
         except Exception as error:
             message = f"{self.part.file} failed: {ort_message(error)}"
             raise RunError(message, hint="check that the shapes and values of the inputs fit together") from error

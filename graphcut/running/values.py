@@ -96,10 +96,8 @@ def to_value(given: object, tensor: Tensor) -> Value:
     try:
         array = np.asarray(given)
     except ValueError:
-        raise RunError(
-            f"input {tensor.name!r} is fed rows of unequal length, and the model reads {tensor}",
-            hint="make all rows of one axis equally long",
-        ) from None
+        message = f"input {tensor.name!r} is fed rows of unequal length, and the model reads {tensor}"
+        raise RunError(message, hint="make all rows of one axis equally long") from None
     _check(array, tensor)
     if tensor.dtype == "string":
         return array.astype(object)
@@ -122,10 +120,8 @@ def to_array(value: Value, tensor: Tensor, *, copy: bool = True) -> Any:  # noqa
     if not isinstance(value, ort.OrtValue):
         return value
     if value.data_type() != f"tensor({_ORT_NAMES.get(tensor.dtype, tensor.dtype)})":
-        raise RunError(
-            f"output {tensor.name!r} is a {value.data_type()}, and the manifest says {tensor.dtype}",
-            hint="split the model again",
-        )
+        message = f"output {tensor.name!r} is a {value.data_type()}, and the manifest says {tensor.dtype}"
+        raise RunError(message, hint="split the model again")
     array = memory_of(value).view(bits_type(tensor.dtype)).reshape(value.shape())
     return array.copy() if copy else array
 
@@ -152,15 +148,11 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
     )
     is_string = tensor.dtype == "string" and array.dtype.kind in "OUS"
     if not (is_bits or is_string or str(array.dtype) == tensor.dtype or tensor.dtype == UNDEFINED):
-        raise RunError(
-            f"input {tensor.name!r} is fed {array.dtype}, and the model reads {tensor.dtype}",
-            hint=f"convert it, for instance with .astype({tensor.dtype!r})",
-        )
+        hint = f"convert it, for instance with .astype({tensor.dtype!r})"
+        raise RunError(f"input {tensor.name!r} is fed {array.dtype}, and the model reads {tensor.dtype}", hint=hint)
     if not _has_shape(array.shape, tensor):
-        raise RunError(
-            f"input {tensor.name!r} is fed shape {list(array.shape)}, and the model reads {tensor}",
-            hint="give it the shape that the model declares",
-        )
+        message = f"input {tensor.name!r} is fed shape {list(array.shape)}, and the model reads {tensor}"
+        raise RunError(message, hint="give it the shape that the model declares")
 
 
 def _has_shape(shape: Sequence[int], tensor: Tensor) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.error import HTTPError
 
-from ..core.atomic_files import replacing
+from ..core.atomic_files import replacing, write_errors
 from ..core.digests import Block, blocks_of, digest_of, file_digest, hashing_threads
 from ..core.errors import CascadeError, GraphcutError, UsageError, did_you_mean
 from ..core.manifest import Cascade, Part, is_inside, open_cascade, open_present
@@ -74,13 +74,14 @@ def fetch(
     if Path(source).resolve() in {output.resolve(), (output / name).resolve()}:
         raise UsageError(f"{output} is the folder of the cascade itself", hint="choose another folder with `output`")
     manifest = _tried(partial(place.whole, name, _MOST_BYTES["manifest"]), f"{name} of {source}")
-    try:
-        with _claim(output, name, manifest) as path:
-            cascade = open_cascade(path, check_files=False)
-            wanted = _chosen(cascade, parts, device)
-            blocks = [list(_blocks(cascade, part)) for part in wanted]
-            _check_space(output, [block for own in blocks for block in own])
-        total = sum(one.block.bytes for own in blocks for one in own)
+    hint = "make room or correct the permissions; the same command then goes on"
+    with write_errors(output, hint), _claim(output, name, manifest) as path:
+        cascade = open_cascade(path, check_files=False)
+        wanted = _chosen(cascade, parts, device)
+        blocks = [list(_blocks(cascade, part)) for part in wanted]
+        _check_space(output, [block for own in blocks for block in own])
+    total = sum(one.block.bytes for own in blocks for one in own)
+    with write_errors(output, hint):
         for part, own in zip(wanted, blocks, strict=True):
             for one in _fetched(place, output, own):
                 if progress is not None:
@@ -89,9 +90,6 @@ def fetch(
         for text_file, digest in cascade.manifest.text_files.items():
             _fetch_whole(place, output, text_file, digest)
         path.replace(output / name)
-    except OSError as error:
-        hint = "make room or correct the permissions; the same command then goes on"
-        raise GraphcutError(f"writing {output} failed: {error.strerror or error}", hint=hint) from error
     return open_present(output / name)
 
 
@@ -152,10 +150,8 @@ def _blocks(cascade: Cascade, part: Part) -> Iterator[_Wanted]:
             raise CascadeError(f"the manifest names {name!r}, which is no file for this folder", hint="don't trust it")
     for name, data in part.data.items():
         if data.digest is None:
-            raise CascadeError(
-                f"the weights of {part.file} have no digest, so they can't be fetched in pieces",
-                hint="split again with `digest=True`, or copy the weights",
-            )
+            message = f"the weights of {part.file} have no digest, so they can't be fetched in pieces"
+            raise CascadeError(message, hint="split again with `digest=True`, or copy the weights")
         yield from (_Wanted(name, data.bytes, block) for block in blocks_of(data.digest))
 
 
@@ -165,10 +161,8 @@ def _check_space(output: Path, blocks: Sequence[_Wanted]) -> None:
     needed -= sum(file.stat().st_blocks * 512 for file in files if file.exists())
     free = shutil.disk_usage(output).free
     if needed > free:
-        raise GraphcutError(
-            f"the weights need {size(needed)} more, but {output} has {size(free)} free",
-            hint="choose another disk with `output`, or fewer parts",
-        )
+        hint = "choose another disk with `output`, or fewer parts"
+        raise GraphcutError(f"the weights need {size(needed)} more, but {output} has {size(free)} free", hint=hint)
 
 
 def _fetched(place: FileSource, output: Path, blocks: Sequence[_Wanted]) -> Iterator[_Wanted]:

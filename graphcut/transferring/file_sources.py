@@ -75,15 +75,13 @@ class _WebServer:
         try:
             with urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - http or https
                 if answer.status != HTTPStatus.PARTIAL_CONTENT:
-                    raise CascadeError(
-                        f"the server of {url} sends whole files only (it answered {answer.status} to a range)",
-                        hint="use one that knows HTTP Range, such as nginx, Caddy or an object store",
-                    )
+                    message = f"the server of {url} sends whole files only (it answered {answer.status} to a range)"
+                    hint = "use one that knows HTTP Range, such as nginx, Caddy or an object store"
+                    raise CascadeError(message, hint=hint)
                 sent, _, total = str(answer.headers["Content-Range"]).partition("/")
                 if sent != f"bytes {start}-{end - 1}" or total not in {"*", str(file_bytes)}:
-                    raise CascadeError(
-                        f"{url} should have {file_bytes:,} bytes; the server sent {sent} of {total}", hint=CHANGED
-                    )
+                    message = f"{url} should have {file_bytes:,} bytes; the server sent {sent} of {total}"
+                    raise CascadeError(message, hint=CHANGED)
                 return _body(answer, end - start)
         except HTTPError as error:
             if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:

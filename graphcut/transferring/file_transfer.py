@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from ..core.atomic_files import cache_folder
+from ..core.atomic_files import cache_folder, write_errors
 from ..core.digests import DataFile, digest_of, read_digest, unchanged_version, wrong_blocks
 from ..core.errors import RunError
 from ..core.manifest import Cascade, Part, check_unchanged
@@ -21,6 +21,7 @@ from .locked_folders import lock_folder, remove_unused
 #: Ray asks again for what has not arrived after ten seconds, and then it comes twice. Two pieces arrive in time at
 #: 2 Mbit/s.
 PIECE_BYTES: Final = 1 << 20
+_NO_ROOM: Final = "make room there (XDG_CACHE_HOME of the Ray node sets the place), or use `fetch(...)` there"
 
 
 class FilePiece(NamedTuple):
@@ -104,10 +105,10 @@ class PartStore:
         """What must be sent of `files_of` a part: an earlier attempt may have sent some of it.
 
         Raises:
-            RunError: there is no room, or no file can be written.
+            GraphcutError: there is no room, or no file can be written.
         """
         folder, found = self._folder(self._parts[index], files), list[FilePiece]()
-        try:
+        with write_errors(self._cache, _NO_ROOM):
             while folder not in self._locks:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with suppress(FileNotFoundError):  # another run has removed it before it was locked
@@ -121,18 +122,13 @@ class PartStore:
                 if data.digest is not None:
                     wrong = wrong_blocks(folder / name, data.digest)
                     found += [FilePiece(name, *span) for block in wrong for span in block.ranges]
-        except OSError as error:
-            raise self._no_room(error) from None
         return found
 
     def write(self, index: int, piece: FilePiece, raw: bytes) -> None:
         """Write a piece. Raises as `missing`."""
-        try:
-            with (self.part_folders[index] / piece.name).open("r+b") as file:
-                file.seek(piece.offset)
-                file.write(raw)
-        except OSError as error:
-            raise self._no_room(error) from None
+        with write_errors(self._cache, _NO_ROOM), (self.part_folders[index] / piece.name).open("r+b") as file:
+            file.seek(piece.offset)
+            file.write(raw)
 
     def check(self, index: int, files: Mapping[str, DataFile]) -> None:
         """Check a part after its last piece.
@@ -161,12 +157,6 @@ class PartStore:
             room -= taken_bytes
             if room < 0:
                 remove_unused(folder)
-
-    def _no_room(self, error: OSError) -> RunError:
-        hint = (
-            "make room there (XDG_CACHE_HOME of the Ray node sets the place), or put the parts there with `fetch(...)`"
-        )
-        return RunError(f"parts can't be received in {self._cache}: {error.strerror}", hint=hint)
 
 
 def _time_and_bytes(folder: Path) -> tuple[int, int]:

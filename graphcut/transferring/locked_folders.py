@@ -31,9 +31,7 @@ class ShmFolders:
         """Make and lock the folders."""
         self.paths: list[str] = []  #: the first one that has room is used.
         self._locks: list[int] = []
-        parents = [SHARED_MEMORY] if SHARED_MEMORY.is_dir() else []
-        if (temporary := Path(tempfile.gettempdir())) != SHARED_MEMORY:
-            parents.append(temporary)
+        parents = dict.fromkeys(path for path in (SHARED_MEMORY, Path(tempfile.gettempdir())) if path.is_dir())
         for parent in parents:
             with suppress(OSError):
                 self.paths.append(tempfile.mkdtemp(prefix=f"graphcut-{os.getpid()}-", dir=parent))

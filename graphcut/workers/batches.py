@@ -1,9 +1,9 @@
 """Micro-batches: the axis along which inputs can be divided, and how the outputs are joined again."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import onnxruntime as ort
 
@@ -16,8 +16,7 @@ _TOLERANCE: Final = 1e-3
 another order for other sizes."""
 
 
-@dataclass(frozen=True)
-class BatchAxis:
+class BatchAxis(msgspec.Struct, frozen=True):
     """The axis that a model declares for its examples."""
 
     inputs: Mapping[str, int]  #: the axis of each input that has one; micro-batches get the other inputs as they are.

@@ -28,6 +28,33 @@ from .scheduling.scheduler import DEADLINE_S, Scheduler
 _LONGEST_S: Final = 1_000_000  #: the longest deadline. Systems can't wait much longer in one call.
 
 
+class PipelineSettings(TypedDict, total=False):
+    """How workers run a cascade. All have defaults."""
+
+    #: `threads` of this process; `processes` of this machine, which are restarted if they end; or actors of a `ray`
+    #: cluster.
+    via: Via
+    #: the number of workers; by default one for each device of the plan, or else one for each core but not more than
+    #: parts. More workers than parts share the parts with the most memory.
+    workers: int | None
+    window: int | None  #: at most so many feeds are fetched and in flight; by default twice the number of workers.
+    #: how many parts of each neighbour a worker also holds. They can be taken over at once if one worker is slower than
+    #: the other; other parts have to be loaded first.
+    overlap: int
+    #: move parts between neighbours if measured times show a gain. On a Ray cluster a worker whose link became slower
+    #: may be left without parts.
+    balanced: bool
+    #: divide feeds into micro-batches of so many examples if the model declares an axis for examples and the outputs
+    #: stay the same; `auto`: into as many micro-batches as there are workers.
+    micro_batch: int | Literal["auto"] | None
+    #: restart a worker that takes longer to load its parts, or for a step whose duration is not known yet. Threads
+    #: can't be ended, and have no deadline.
+    deadline_s: float
+    config: SessionConfig | None  #: how sessions are built; by default the cores are divided among the workers.
+    log: RunLog | None  #: the log to write to.
+    outputs: Sequence[str] | None  #: the outputs that are asked for; others are not sent. By default all.
+
+
 class Pipeline(AbstractContextManager["Pipeline"]):
     """A cascade whose parts are loaded by workers. A context manager; or call `close`.
 
@@ -37,54 +64,38 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         workers: the names of the workers: their devices, or `worker N`.
     """
 
-    def __init__(  # noqa: PLR0913 - independent settings, all with defaults
-        self,
-        cascade: CascadeLike,
-        *,
-        via: Via = "threads",
-        workers: int | None = None,
-        window: int | None = None,
-        overlap: int = 0,
-        balanced: bool = True,
-        micro_batch: int | Literal["auto"] | None = None,
-        deadline_s: float = DEADLINE_S,
-        config: SessionConfig | None = None,
-        log: RunLog | None = None,
-        outputs: Sequence[str] | None = None,
-    ) -> None:
-        """Start the workers. See `PipelineSettings` for the arguments, and `stream` for the errors."""
+    def __init__(self, cascade: CascadeLike, **settings: Unpack[PipelineSettings]) -> None:
+        """Start the workers. See `stream` for the errors."""
+        via, deadline_s = settings.get("via", "threads"), settings.get("deadline_s", DEADLINE_S)
         if not 0 < deadline_s <= _LONGEST_S:
-            raise UsageError(
-                f"a deadline of {deadline_s:g} s is not possible",
-                hint=f"give more than 0 and at most {_LONGEST_S:,} seconds",
-            )
+            hint = f"give more than 0 and at most {_LONGEST_S:,} seconds"
+            raise UsageError(f"a deadline of {deadline_s:g} s is not possible", hint=hint)
+        micro_batch = self._micro_batch = settings.get("micro_batch")
         if isinstance(micro_batch, int) and micro_batch < 1:
             raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")
-        cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
-        pool = assign_parts(cascade, workers, overlap)
-        parts = scheduled_parts(cascade, {})
-        executor = make_executor(cascade, via, share_threads(config or SessionConfig(), len(pool), via), {}, pool)
-        self.window = window or 2 * len(pool)
-        self.log = log or RunLog(len(parts), len(pool))
-        self.workers = tuple(worker.name for worker in pool)
-        self._cascade = cascade
-        self._micro_batch = micro_batch
-        self._axis = batch_axis(cascade) if micro_batch else None
-        self._is_compared = False
-        self._comparing = Lock()
-        self._numbers = count()
+        self._cascade = cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
+        pool = assign_parts(cascade, settings.get("workers"), settings.get("overlap", 0))
+        config = share_threads(settings.get("config") or SessionConfig(), len(pool), via)
+        executor = make_executor(cascade, via, config, {}, pool)
+        self.window = settings.get("window") or 2 * len(pool)
         scheduler = Scheduler(
-            Routing(parts, asked_for(cascade.manifest.writes, outputs)),
+            Routing(scheduled_parts(cascade, {}), asked_for(cascade.manifest.writes, settings.get("outputs"))),
             executor,
             pool,
             window=self.window,
             deadline_s=deadline_s,
-            balanced=balanced,
-            log=self.log,
+            balanced=settings.get("balanced", True),
+            log=settings.get("log"),
         )
+        self.log = scheduler.log
+        self.workers = scheduler.worker_names
+        self._axis = batch_axis(cascade) if micro_batch else None
+        self._is_compared = False
+        self._comparing = Lock()
+        self._numbers = count()
         # Only Ray's object stores, and the inputs of a user, are memory that others read or write after the answer.
         copied = cascade.manifest.writes if is_elsewhere(via) else cascade.manifest.reads
-        self._service = _Service(scheduler, executor.wake, cascade.tensors, frozenset(copied), most=2 * self.window)
+        self._service = _Service(scheduler, cascade.tensors, frozenset(copied), most=2 * self.window)
         finalize(self, self._service.end_later).atexit = False
 
     def __exit__(self, *_: object) -> None:
@@ -176,18 +187,11 @@ class _Service:
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        wake: Callable[[], None],
-        tensors: Mapping[str, Tensor],
-        copied: frozenset[str],
-        *,
-        most: int,
+        self, scheduler: Scheduler, tensors: Mapping[str, Tensor], copied: frozenset[str], *, most: int
     ) -> None:
         """Start the thread. `send` waits while `most` requests are unanswered; outputs in `copied` are copied."""
         self.end: BaseException | None = None  #: why there are no more answers.
         self._scheduler = scheduler
-        self._wake = wake
         self._tensors = tensors
         self._copied = copied
         self._most = most
@@ -208,13 +212,13 @@ class _Service:
             else:
                 self._pending.append(future)
                 self._inbox.put(Request(values, title=title))
-        self._wake()
+        self._scheduler.executor.wake()
         return future
 
     def end_later(self) -> None:
         """End the workers once all requests are answered."""
         self._inbox.put(None)
-        self._wake()
+        self._scheduler.executor.wake()
 
     def close(self) -> None:
         """End the workers at once."""
@@ -253,39 +257,8 @@ class _Service:
                 return
 
 
-class PipelineSettings(TypedDict, total=False):
-    """How workers run a cascade. All have defaults."""
-
-    #: `threads` of this process; `processes` of this machine, which are restarted if they end; or actors of a `ray`
-    #: cluster.
-    via: Via
-    #: the number of workers; by default one for each device of the plan, or else one for each core but not more than
-    #: parts. More workers than parts share the parts with the most memory.
-    workers: int | None
-    window: int | None  #: at most so many feeds are fetched and in flight; by default twice the number of workers.
-    #: how many parts of each neighbour a worker also holds. They can be taken over at once if one worker is slower than
-    #: the other; other parts have to be loaded first.
-    overlap: int
-    #: move parts between neighbours if measured times show a gain. On a Ray cluster a worker whose link became slower
-    #: may be left without parts.
-    balanced: bool
-    #: divide feeds into micro-batches of so many examples if the model declares an axis for examples and the outputs
-    #: stay the same; `auto`: into as many micro-batches as there are workers.
-    micro_batch: int | Literal["auto"] | None
-    #: restart a worker that takes longer to load its parts, or for a step whose duration is not known yet. Threads
-    #: can't be ended, and have no deadline.
-    deadline_s: float
-    config: SessionConfig | None  #: how sessions are built; by default the cores are divided among the workers.
-    log: RunLog | None  #: the log to write to.
-    outputs: Sequence[str] | None  #: the outputs that are asked for; others are not sent. By default all.
-
-
 def stream(
-    cascade: CascadeLike,
-    feeds: Iterable[Feeds],
-    *,
-    on_error: OnError = "raise",
-    **settings: Unpack[PipelineSettings],
+    cascade: CascadeLike, feeds: Iterable[Feeds], *, on_error: OnError = "raise", **settings: Unpack[PipelineSettings]
 ) -> Iterator[Outputs | RunError]:
     """The model's outputs for each of `feeds`, in order, from a pipeline.
 
@@ -308,17 +281,11 @@ def stream(
 
 
 def _joined(pieces: Sequence[Future[Outputs]], join: Callable[[Sequence[Outputs]], Outputs]) -> Future[Outputs]:
-    """A future for the outputs of all pieces, or for the first error among them."""
+    """A future for the outputs of all pieces, or for the first error among them. They are answered in order."""
     joined: Future[Outputs] = Future()
     joined.set_running_or_notify_cancel()
-    left, lock = len(pieces), Lock()
 
-    def count_down(_piece: Future[Outputs]) -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            if left:
-                return
+    def answer(_last: Future[Outputs]) -> None:
         try:
             joined.set_result(join([piece.result() for piece in pieces]))
         except RunError as error:
@@ -327,6 +294,5 @@ def _joined(pieces: Sequence[Future[Outputs]], join: Callable[[Sequence[Outputs]
             hint = "leave out `micro_batch`: the outputs for this input have unexpected sizes"
             joined.set_exception(RunError(f"the outputs of micro-batches don't fit together: {error}", hint=hint))
 
-    for piece in pieces:
-        piece.add_done_callback(count_down)
+    pieces[-1].add_done_callback(answer)
     return joined

@@ -8,8 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from ..core.atomic_files import replacing
-from ..core.errors import RunError
+from ..core.atomic_files import replacing, write_errors
 from ..core.product import Product
 from ..running.providers import NodesByProvider
 from .executors.protocol import Step
@@ -34,8 +33,7 @@ class Coming(NamedTuple):
         return self.waited_s > _NOTABLE * self.took_s
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """One run of a part for a request on a worker. `began_s` is on the clock of the executor."""
 
     worker: int
@@ -45,8 +43,7 @@ class Span:
     seconds: float
 
 
-@dataclass(slots=True)
-class PartTotals:
+class PartTotals(msgspec.Struct):
     """The runs of a part: their number, their total time, and a moving average of it (half the last run)."""
 
     runs: int = 0
@@ -209,29 +206,22 @@ def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: 
     their names. The format is Google's "Trace Event Format" of 2016: an array of events, with times in microseconds.
     """
     raw = msgspec.json.encode({"traceEvents": list(_events(log, parts, workers)), "displayTimeUnit": "ms"})
-    try:
-        with replacing(path) as new:
-            new.write_bytes(raw)
-    except OSError as error:
-        raise RunError(f"{path} can't be written: {error.strerror or error}", hint="choose another `path`") from None
+    with write_errors(path, "choose another `path`"), replacing(path) as new:
+        new.write_bytes(raw)
 
 
 def _events(log: RunLog, parts: Sequence[str], workers: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def event(kind: str, worker: int, name: str, **more: object) -> dict[str, Any]:
+        return {"ph": kind, "pid": 0, "tid": worker, "name": name, **more}
+
     zero_s = log.began_s or 0.0
     for worker, name in enumerate(workers):
-        yield {"ph": "M", "name": "thread_name", "pid": 0, "tid": worker, "args": {"name": name}}
+        yield event("M", worker, "thread_name", args={"name": name})
     for span in log.spans:
-        yield {
-            "ph": "X",
-            "name": parts[span.part],
-            "cat": "states rebuilt" if span.request < 0 else "part",
-            "pid": 0,
-            "tid": span.worker,
-            "ts": (span.began_s - zero_s) * 1e6,
-            "dur": span.seconds * 1e6,
-            "args": {"input": span.request},
-        }
+        times = {"ts": (span.began_s - zero_s) * 1e6, "dur": span.seconds * 1e6}
+        category = "states rebuilt" if span.request < 0 else "part"
+        yield event("X", span.worker, parts[span.part], cat=category, args={"input": span.request}, **times)
     marks = [(f"ended: {reason}", worker, time_s) for worker, reason, time_s in log.deaths]
     marks += [(f"rebalanced: {list(bounds)}", 0, time_s) for bounds, time_s in log.rebalances]
     for name, worker, time_s in marks:
-        yield {"ph": "i", "s": "g", "name": name, "pid": 0, "tid": worker, "ts": (time_s - zero_s) * 1e6}
+        yield event("i", worker, name, s="g", ts=(time_s - zero_s) * 1e6)

@@ -87,7 +87,7 @@ def sent(cascade: Cascade, feeds: Mapping[str, np.ndarray[Any, Any]]) -> int:
             event = executor.next_event(60)
             assert isinstance(event, Done)
             held |= event.outputs
-            total += sum(event.outputs[name].spec.size_bytes for name in part.writes if name != "logits")  # type: ignore[attr-defined]
+            total += sum(event.outputs[name].spec.size_bytes for name in part.writes if name != "logits")
     finally:
         executor.close()
     return total

@@ -151,8 +151,8 @@ TENSOR = 4 * 8 * 64
 """Bytes of each boundary tensor, for 8 rows."""
 
 
-def memory_of(memory_bytes: int | None) -> AvailableMemory:
-    return AvailableMemory(base_bytes=50 * MIB, memory_bytes=memory_bytes, free_bytes=1 << 40)
+def memory_of(memory_bytes: int | None, *, is_exact: bool = False) -> AvailableMemory:
+    return AvailableMemory(memory_bytes, is_exact, base_bytes=50 * MIB, free_bytes=1 << 40)
 
 
 def test_the_smallest_limit_is_accepted_and_one_byte_less_is_not(cascade: Cascade) -> None:
@@ -222,16 +222,16 @@ def test_half_precision_weights_count_twice(tmp_path: Path) -> None:
 
 
 def test_weights_are_mapped_only_if_not_all_parts_fit_and_bits_may_differ(cascade: Cascade) -> None:
-    def is_mapped(memory_bytes: int | None, **options: bool) -> bool:
-        return predict_memory(cascade, SHAPES, memory_of(memory_bytes), **options).is_mapped
+    def is_mapped(memory_bytes: int | None, *, is_exact: bool = False) -> bool:
+        return predict_memory(cascade, SHAPES, memory_of(memory_bytes, is_exact=is_exact)).is_mapped
 
     assert [is_mapped(None), is_mapped(1 << 30), is_mapped(56 * MIB)] == [False, False, True]
-    assert not is_mapped(56 * MIB, exact=True)
+    assert not is_mapped(56 * MIB, is_exact=True)
 
 
 def test_a_forecast_says_which_parts_stay_loaded(cascade: Cascade) -> None:
     def residency_of(memory_bytes: int, *, is_once: bool) -> str:
-        return predict_memory(cascade, SHAPES, memory_of(memory_bytes), is_once=is_once, exact=True).residency
+        return predict_memory(cascade, SHAPES, memory_of(memory_bytes, is_exact=True), is_once=is_once).residency
 
     assert residency_of(1 << 30, is_once=True) == "4 parts, all stay loaded"
     assert residency_of(53 * MIB, is_once=True) == "one part loaded at a time"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import graphcut
-from graphcut import Cascade, Into, RunError, demos
+from graphcut import Cascade, GraphcutError, Into, RunError, demos
 from graphcut.core.atomic_files import cache_folder
 from graphcut.core.digests import DataFile, Digest
 from graphcut.transferring import file_transfer
@@ -221,7 +221,7 @@ def test_parts_that_another_run_removes_just_now_take_no_room(
 
 def test_an_error_names_a_folder_that_can_not_be_written(cascade: Cascade, tmp_path: Path) -> None:
     (tmp_path / "cache").touch()  # a file where a folder should be made: nothing can be written there
-    with pytest.raises(RunError, match=r"parts can't be received in .*parts: ") as caught:
+    with pytest.raises(GraphcutError, match=r"writing .*parts failed: ") as caught:
         store_of(cascade, tmp_path).missing(1, files_of(cascade, cascade.parts[1]))
     assert "XDG_CACHE_HOME" in caught.value.hint
 

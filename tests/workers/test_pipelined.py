@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Barrier, Event, Thread, Timer
 from threading import enumerate as threads_now
 from typing import Any, Literal
+from unittest.mock import patch
 from weakref import ref
 
 import numpy as np
@@ -24,6 +25,7 @@ import graphcut
 from graphcut import At, Cascade, ModelSplitter, Pipeline, RunError, RunLog, SessionConfig, UsageError, demos
 from graphcut.core.manifest import Part
 from graphcut.inputs.generating import generate_inputs
+from graphcut.running.in_process import memory_plan
 from graphcut.running.in_process.runner import Runner
 from graphcut.running.stage import Stage
 from graphcut.running.values import Feeds, Outputs
@@ -124,7 +126,8 @@ def run_all_loaded(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Outputs
 
 
 def run_in_turn(cascade: Cascade, feeds: Iterable[Feeds]) -> Iterator[Outputs | RunError]:
-    return Runner(cascade, memory_bytes=1, forced=True).run_all(feeds, on_error="skip")
+    with patch.object(memory_plan, "available_bytes", return_value=0):  # so one part at a time
+        return Runner(cascade).run_all(feeds, on_error="skip")
 
 
 @each("run", [stream_on_two, run_all_loaded, run_in_turn])

@@ -29,7 +29,7 @@ from graphcut.core.errors import GraphcutError
 from graphcut.inputs.generating import generate_inputs
 from graphcut.transferring.locked_folders import SHARED_MEMORY
 from graphcut.workers.executors.processes import ProcessExecutor
-from graphcut.workers.executors.protocol import Died, Done, Failed, Lost, Ready, Step
+from graphcut.workers.executors.protocol import Died, Done, Failed, Handle, Lost, Ready, Step
 from graphcut.workers.executors.via import Via
 from graphcut.workers.scheduling import scheduler
 
@@ -609,7 +609,7 @@ def value_of(array: np.ndarray[Any, Any]) -> Any:  # noqa: ANN401 - an OrtValue
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
-def array_at(executor: ProcessExecutor, handle: object) -> np.ndarray[Any, Any]:
+def array_at(executor: ProcessExecutor, handle: Handle) -> np.ndarray[Any, Any]:
     value = executor.get(handle, "a")
     return np.array(value.numpy())  # while `value` lives
 

@@ -615,7 +615,7 @@ def test_an_error_names_the_device_where_parts_can_not_be_kept(machines: Machine
     in_the_way = machines.folder / "graphcut"
     in_the_way.touch()
     try:
-        with pytest.raises(RunError, match=r"^edge1: parts can't be received in .*: Not a directory$") as caught:
+        with pytest.raises(RunError, match=r"^edge1: writing .* failed: Not a directory$") as caught:
             list(stream(cascade, feeds_of(2, 3), via="ray", config=ONE))
     finally:
         in_the_way.unlink()

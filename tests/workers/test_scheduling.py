@@ -8,7 +8,7 @@ import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import count, pairwise
 from operator import itemgetter
@@ -298,10 +298,10 @@ def by_hand(
         values = dict(request.feeds)
         for part, unit in enumerate(units):
             past = ""
-            if unit.is_stateful and request.sequence is not None:
-                past = "" if request.zero_states else kept[request.sequence, part]
+            if unit.is_stateful and request.template.sequence is not None:
+                past = "" if request.template.zero_states else kept[request.template.sequence, part]
             values |= written(unit, values, past)
-            kept[request.sequence, part] = state_of(unit, values, past)
+            kept[request.template.sequence, part] = state_of(unit, values, past)
         answers.append({name: values[name] for name in outputs})
     return answers
 
@@ -397,10 +397,10 @@ def test_nothing_is_reported_early_if_the_rest_of_the_step_is_shorter_than_a_mes
 
 def test_a_request_that_takes_longer_than_others_reports_early_once_that_is_seen() -> None:
     """A prompt after tokens: its first step shows how much longer it takes."""
-    units = [*trunk_and_heads(), *(replace(unit, name=f"{unit.name}2") for unit in trunk_and_heads())]
+    units = [*trunk_and_heads(), *(changed(unit, name=f"{unit.name}2") for unit in trunk_and_heads())]
     renamed = {"x": "joined", "trunk": "trunk2", "a": "a2", "b": "b2", "joined": "joined2"}
     units[4:] = [
-        replace(unit, reads=tuple(renamed[n] for n in unit.reads), writes=tuple(renamed[n] for n in unit.writes))
+        changed(unit, reads=tuple(renamed[n] for n in unit.reads), writes=tuple(renamed[n] for n in unit.writes))
         for unit in units[4:]
     ]
     costs = [0.5] * 8
@@ -912,20 +912,24 @@ def test_a_request_whose_tensors_are_lost_again_and_again_fails() -> None:
 def sequences(lengths: Sequence[int]) -> list[Request]:
     """Steps of several sequences, in turns; the first of each begins with zero states."""
     rounds = [(step, s) for step in range(max(lengths)) for s, length in enumerate(lengths) if step < length]
-    return [Request({"x": f"s{s}.{step}"}, s, {"state": (1,)} if step == 0 else {}) for step, s in rounds]
+    return [
+        Request({"x": f"s{s}.{step}"}, template=Step(sequence=s, zero_states={} if step else {"state": (1,)}))
+        for step, s in rounds
+    ]
 
 
 def step_by_step(requests: Sequence[Request], scheduler: list[Scheduler]) -> Iterator[Request | None]:
     """A step of a sequence is given after the answer to the step before."""
     for number, request in enumerate(requests):
-        before = sum(r.sequence == request.sequence for r in requests[:number])
-        while before and _delivered(scheduler[0], requests, request.sequence) < before:
+        sequence = request.template.sequence
+        before = sum(r.template.sequence == sequence for r in requests[:number])
+        while before and _delivered(scheduler[0], requests, sequence) < before:
             yield None
         yield request
 
 
 def _delivered(scheduler: Scheduler, requests: Sequence[Request], sequence: int | None) -> int:
-    return sum(r.sequence == sequence for r in requests[: scheduler.log.answered])
+    return sum(r.template.sequence == sequence for r in requests[: scheduler.log.answered])
 
 
 def decode(script: Script, workers: Sequence[WorkerState], requests: Sequence[Request], window: int = 4) -> Run:
@@ -978,7 +982,7 @@ def test_a_sequence_with_lost_tensors_goes_on_with_its_states() -> None:
 
 def test_forgetting_a_sequence_drops_its_states_and_its_inputs() -> None:
     script = Script(row(2, is_stateful=True), 2)
-    requests = [replace(request, feeds={"x": Text("x")}) for request in sequences([3])]
+    requests = [changed(request, feeds={"x": Text("x")}) for request in sequences([3])]
     found = decode(script, workers_with([0], [1]), requests)
     kept = [weakref.ref(request.feeds["x"]) for request in requests]
     del requests

@@ -28,18 +28,14 @@ class LayerwisePass:
         """
         number, last = 0, len(self._cascade.parts) - 1
         for index in range(last + 1):
-            stage = parts.take(index)
-            try:
-                arriving = inputs if index == 0 else [{}] * number
-                for number, fed in enumerate(arriving, 1):
-                    outputs = self._guarded(stage, index, number, fed)
-                    if index == last:
-                        yield self._answer(number, outputs)
-                    fed, outputs = {}, {}  # noqa: PLW2901 - holds nothing while the next input is fetched
-                    if number in self._errors and self._on_error == "raise":
-                        break  # the inputs before it are answered; the ones after it are not needed
-            finally:
-                parts.leave(index)
+            stage, arriving = parts.take(index), inputs if index == 0 else [{}] * number
+            for number, fed in enumerate(arriving, 1):
+                outputs = self._guarded(stage, index, number, fed)
+                if index == last:
+                    yield self._answer(number, outputs)
+                fed, outputs = {}, {}  # noqa: PLW2901 - holds nothing while the next input is fetched
+                if number in self._errors and self._on_error == "raise":
+                    break  # the inputs before it are answered; the ones after it are not needed
 
     def _guarded(self, stage: Stage, index: int, number: int, fed: Mapping[str, Value] | RunError) -> dict[str, Value]:
         if number in self._errors:

@@ -3,6 +3,8 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
+import msgspec
+
 from ...core.manifest import Cascade
 from ..process_memory import return_freed_memory, return_large_blocks
 from ..providers import NodesByProvider
@@ -20,6 +22,7 @@ class LoadedParts:
         #: how many nodes each provider took, of the parts whose provider did not take all, by index.
         self.placements: dict[int, NodesByProvider] = {}
         self._loaded: dict[int, Stage] = {}
+        self._last = 0  # the part that was taken last
         self._prefetched: dict[int, Future[Stage]] = {}
         self._thread: ThreadPoolExecutor | None = None
 
@@ -44,11 +47,14 @@ class LoadedParts:
 
     def stop_ahead(self) -> None:
         """Load nothing ahead for the rest of this pass, and drop what was."""
-        self.plan = replace(self.plan, is_ahead=False)
+        self.plan = msgspec.structs.replace(self.plan, is_ahead=False)
         self._drop_prefetched()
 
     def take(self, index: int) -> Stage:
-        """The part at `index`, loaded. Begins to load the next one if the plan says so."""
+        """The part at `index`, loaded. Drops the one before, and begins to load the next one, as the plan says."""
+        if index != self._last:
+            self._leave()
+        self._last = index
         coming = self._prefetched.pop(index, None)
         if index not in self._loaded:
             self._loaded[index] = coming.result() if coming else self._load(index)
@@ -59,13 +65,9 @@ class LoadedParts:
                 self._prefetched[following] = self._thread.submit(self._load, following)
         return self._loaded[index]
 
-    def leave(self, index: int) -> None:
-        """The part at `index` is not used any more in this pass."""
-        if index not in self.plan.pinned and index in self._loaded:
-            self._drop([index])
-
     def end_pass(self) -> None:
-        """Drop what was loaded ahead and not used."""
+        """Drop the part that was taken last unless it stays, and what was loaded ahead and not used."""
+        self._leave()
         self._drop_prefetched()
         if self._thread is not None:
             self._thread.shutdown()
@@ -79,6 +81,10 @@ class LoadedParts:
         if stage.nodes_by_provider:
             self.placements[index] = stage.nodes_by_provider
         return stage
+
+    def _leave(self) -> None:
+        if self._last not in self.plan.pinned and self._last in self._loaded:
+            self._drop([self._last])
 
     def _drop_prefetched(self) -> None:
         if not self._prefetched:

@@ -1,8 +1,9 @@
 """Memory forecast of a run and the parts that stay loaded, from the manifest and the shapes of the inputs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from ...core.errors import MemoryCapError
 from ...core.manifest import Cascade, Part
@@ -22,8 +23,7 @@ _UNLIMITED: Final = 1 << 62  #: the available memory where the system does not r
 _STEPS: Final = 1 << 16  #: into so many steps the budget is divided for the subset-sum problem.
 
 
-@dataclass(frozen=True, slots=True)
-class PartMemory:
+class PartMemory(msgspec.Struct, frozen=True):
     """The memory of a part, in bytes, on top of what the process has otherwise."""
 
     loaded: int  #: as long as it is loaded: weights, and its session.
@@ -32,8 +32,7 @@ class PartMemory:
     running: int  #: additionally while it runs: activations, inputs and outputs.
 
 
-@dataclass(frozen=True, slots=True)
-class ResidencyPlan:
+class ResidencyPlan(msgspec.Struct, frozen=True):
     """Which parts stay loaded; the others are loaded for each use."""
 
     pinned: frozenset[int]  #: the parts that stay loaded.
@@ -41,8 +40,7 @@ class ResidencyPlan:
     peak_bytes: int  #: without tensors that wait for a later part.
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSizes:
+class TensorSizes(msgspec.Struct, frozen=True):
     """Sizes in bytes."""
 
     tensors: Mapping[str, int]  #: inputs, outputs and boundary tensors by name.
@@ -88,16 +86,11 @@ def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_sin
         factor = 2 if _is_half(cascade, [part]) else 1
         session = _SESSION_BYTES + _NODE_BYTES * part.nodes
         weights = factor * (part.weight_bytes - part.looked_up_bytes) + _looked_up_bytes(cascade, part, sizes)
-        is_copied = prepacked or factor > 1
+        loaded, is_copied = session + weights, prepacked or factor > 1
         loading = factor * part.largest_weight_bytes if is_copied else 0
-        found.append(
-            PartMemory(
-                loaded=session + weights,
-                loading=loading,
-                ahead=session + weights + loading if is_copied else session,
-                running=sizes.activations[index] + others + (held if index == last else 0),
-            )
-        )
+        ahead = loaded + loading if is_copied else session
+        running = sizes.activations[index] + others + (held if index == last else 0)
+        found.append(PartMemory(loaded, loading, ahead, running))
     return found
 
 
@@ -120,13 +113,9 @@ def boundary_bytes(cascade: Cascade, sizes: TensorSizes) -> int:
 
 def _alive(cascade: Cascade) -> list[list[str]]:
     """The tensors that exist before each part runs and that it, a later part or the user reads."""
-    end = len(cascade.parts)
     writer = {name: index for index, part in reversed([*enumerate(cascade.parts)]) for name in part.writes}
-    last = {name: index for index, part in enumerate(cascade.parts) for name in part.reads}
-    last |= dict.fromkeys(cascade.manifest.writes, end)
-    return [
-        [name for name in cascade.tensors if writer.get(name, -1) < index <= last.get(name, -1)] for index in range(end)
-    ]
+    asked = (cascade.alive_after[0].union(cascade.parts[0].reads), *cascade.alive_after[:-1])
+    return [[name for name in names if writer.get(name, -1) < index] for index, names in enumerate(asked)]
 
 
 def _is_half(cascade: Cascade, parts: Iterable[Part]) -> bool:
@@ -203,19 +192,48 @@ def residency_plan(needs: Sequence[PartMemory], budget_bytes: int, *, is_once: b
     return ResidencyPlan(pinned, is_ahead, peak_memory(needs, pinned, is_ahead=is_ahead))
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryForecast:
+class AvailableMemory(msgspec.Struct, frozen=True):
+    """What there is for a run now."""
+
+    memory_bytes: int | None  #: the limit of this process; None without one.
+    is_exact: bool = False  #: weights are prepacked even if not all parts fit.
+    #: what the process has already.
+    base_bytes: int = msgspec.field(default_factory=lambda: resident_bytes() + unloaded_library_bytes())
+    #: what the machine has available.
+    free_bytes: int = msgspec.field(default_factory=lambda: _UNLIMITED if (free := available_bytes()) is None else free)
+
+    @property
+    def budget_bytes(self) -> int:
+        """The memory for parts, activations and waiting tensors."""
+        return self.free_bytes if self.memory_bytes is None else self.memory_bytes - self.base_bytes
+
+    def error_for(self, parts_bytes: int) -> MemoryCapError | None:
+        """The error if parts that need `parts_bytes` exceed the limit; else None."""
+        if self.memory_bytes is None or parts_bytes <= self.budget_bytes:
+            return None
+        needed_bytes = self.base_bytes + parts_bytes
+        allowed = needed_bytes + _SLACK_BYTES
+        message = f"this run is predicted to need {needed_bytes:,} bytes, and the memory limit is {self.memory_bytes:,}"
+        hint = f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts"
+        return MemoryCapError(message, smallest_bytes=allowed, hint=hint)
+
+
+class MemoryForecast(msgspec.Struct, frozen=True):
     """What a run is predicted to need."""
 
+    memory: AvailableMemory  #: what there is.
     peak_bytes: int  #: the maximum memory of the process.
-    memory_bytes: int | None  #: its memory limit; None without one.
     is_estimated: bool  #: sizes had to be estimated.
     is_mapped: bool  #: weights are mapped from disk and not prepacked: results may differ, see `Runner`.
     is_single: bool  #: there is one input.
     spills: bool  #: tensors that wait for a later part are written to disk when memory is full.
     parts: int  #: the number of parts.
     plan: ResidencyPlan  #: which of them stay loaded.
-    budget_bytes: int  #: the memory for parts, activations and waiting tensors.
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory limit of the process; None without one."""
+        return self.memory.memory_bytes
 
     @property
     def is_resident(self) -> bool:
@@ -237,23 +255,6 @@ class MemoryForecast:
         return words + (", the next one is loaded ahead" if self.plan.is_ahead else "")
 
 
-@dataclass(frozen=True, slots=True)
-class AvailableMemory:
-    """What there is for a run."""
-
-    base_bytes: int  #: what the process has already.
-    memory_bytes: int | None  #: its memory limit; None without one.
-    free_bytes: int  #: what the machine has available.
-    is_forced: bool = False  #: the run is tried even if the limit is predicted to be too small.
-
-
-def available_memory(memory_bytes: int | None, *, is_forced: bool) -> AvailableMemory:
-    """What there is now, for a process with a memory limit or without one."""
-    free = available_bytes()
-    base = resident_bytes() + unloaded_library_bytes()
-    return AvailableMemory(base, memory_bytes, _UNLIMITED if free is None else free, is_forced)
-
-
 def predict_memory(
     cascade: Cascade,
     inputs: Mapping[str, Sequence[int]] | TensorSizes,
@@ -262,47 +263,34 @@ def predict_memory(
     times: int | None = 1,
     is_once: bool = True,
     prepacked: bool = True,
-    exact: bool = False,
 ) -> MemoryForecast:
     """The best plan for `times` inputs (None: unknown) in `memory`, and what it is predicted to need.
 
     `inputs` are their shapes, or the sizes of all tensors. Each part is used once for all inputs if `is_once`, else
-    once for each. Weights are `prepacked` if all parts fit, with `exact` also if they don't. Raises MemoryCapError if
-    the memory limit is too small.
+    once for each. Weights are `prepacked` if all parts fit, or if the memory `is_exact`. Raises MemoryCapError if the
+    memory limit is too small.
     """
     sizes = inputs if isinstance(inputs, TensorSizes) else tensor_sizes(cascade, inputs)
-    is_mapped, is_single = not prepacked, times == 1 and is_once
-    budget = memory.free_bytes if memory.memory_bytes is None else memory.memory_bytes - memory.base_bytes
+    is_single, budget, is_limited = times == 1 and is_once, memory.budget_bytes, memory.memory_bytes is not None
     needs = part_memory(cascade, sizes, prepacked=prepacked, is_single=is_single)
     plan = residency_plan(needs, budget, is_once=is_once)
-    if prepacked and not exact and memory.memory_bytes is not None and (plan is None or len(plan.pinned) < len(needs)):
-        is_mapped, needs = True, part_memory(cascade, sizes, prepacked=False, is_single=is_single)
+    if prepacked and is_limited and not memory.is_exact and (plan is None or len(plan.pinned) < len(needs)):
+        prepacked, needs = False, part_memory(cascade, sizes, prepacked=False, is_single=is_single)
         plan = residency_plan(needs, budget, is_once=is_once)
-    least = peak_memory(needs, frozenset())
-    if plan is None and memory.memory_bytes is not None and not memory.is_forced:
-        raise limit_error(memory.memory_bytes, memory.base_bytes + least)
-    plan = plan or ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=least)
+    if plan is None:
+        plan = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=peak_memory(needs, frozenset()))
+        if error := memory.error_for(plan.peak_bytes):
+            raise error
     one, left = boundary_bytes(cascade, sizes), max(0, budget - plan.peak_bytes)
     # If parts stay loaded, inputs run one after another; otherwise all inputs wait at each boundary.
     waiting = one if len(plan.pinned) == len(needs) else one * times if times is not None else max(one, left)
     return MemoryForecast(
+        memory=memory,
         peak_bytes=memory.base_bytes + plan.peak_bytes + min(left, waiting),
-        memory_bytes=memory.memory_bytes,
         is_estimated=not sizes.is_exact,
-        is_mapped=is_mapped,
+        is_mapped=not prepacked,
         is_single=is_single,
         spills=waiting > left,
         parts=len(needs),
         plan=plan,
-        budget_bytes=budget,
-    )
-
-
-def limit_error(memory_bytes: int, smallest_bytes: int) -> MemoryCapError:
-    """The error for a memory limit that is too small; `smallest_bytes` are predicted to be needed."""
-    allowed = smallest_bytes + _SLACK_BYTES
-    return MemoryCapError(
-        f"this run is predicted to need {smallest_bytes:,} bytes, and the memory limit is {memory_bytes:,}",
-        smallest_bytes=allowed,
-        hint=f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts",
     )

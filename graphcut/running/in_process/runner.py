@@ -1,6 +1,7 @@
 """Running a cascade in this process, once or many times, within a memory limit."""
 
 import os
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sized
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -9,7 +10,7 @@ from itertools import chain
 import onnxruntime as ort
 
 from ...core.errors import RunError
-from ...core.manifest import CascadeLike, open_present
+from ...core.manifest import Cascade, CascadeLike, open_present
 from ..process_memory import PeakMemory
 from ..stage import SessionConfig
 from ..values import Feeds, OnError, Outputs, UserInputs, Value, outputs_of, shape_of
@@ -18,8 +19,6 @@ from .loaded_parts import LoadedParts
 from .memory_plan import (
     AvailableMemory,
     MemoryForecast,
-    available_memory,
-    limit_error,
     part_memory,
     peak_memory,
     predict_memory,
@@ -60,10 +59,7 @@ def run(
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
             return outputs  # type: ignore[return-value]  # errors are raised
-    values: dict[str, Value] = {}
-    for held in run_sequentially(cascade, feeds, config=config or SessionConfig()):
-        values = held
-    return outputs_of(cascade, values)
+    return _outputs_after(cascade, run_sequentially(cascade, feeds, config=config or SessionConfig()))
 
 
 class Runner(AbstractContextManager["Runner"]):
@@ -96,7 +92,6 @@ class Runner(AbstractContextManager["Runner"]):
         config: SessionConfig | None = None,
         memory_bytes: int | None = None,
         exact: bool = False,
-        forced: bool = False,
     ) -> None:
         """Loads nothing yet.
 
@@ -106,7 +101,6 @@ class Runner(AbstractContextManager["Runner"]):
             memory_bytes: memory limit of this process.
             exact: prepack weights even if not all parts fit. Results are then those of a run without a memory limit,
                 bit for bit. Loading takes longer, and memory for a copy of the largest weight.
-            forced: run with the least memory possible even if more is predicted to be needed than the limit.
         """
         self.forecast: MemoryForecast | None = None
         #: the arguments for which it was predicted: those of most runs are the same.
@@ -115,9 +109,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._followed: MemoryForecast | None = None
         self._cascade = cascade = open_present(cascade)
         self._config = config or SessionConfig()
-        self._exact = exact
-        self._memory_bytes = memory_bytes
-        self._forced = forced
+        self._limit = memory_bytes, exact
         self._parts = LoadedParts(cascade)
         self.placements = self._parts.placements
 
@@ -127,7 +119,7 @@ class Runner(AbstractContextManager["Runner"]):
     @cached_property
     def _memory(self) -> AvailableMemory:
         """What there was when the first input had been read: reading it may load modules."""
-        return available_memory(self._memory_bytes, is_forced=self._forced)
+        return AvailableMemory(*self._limit)
 
     def close(self) -> None:
         """Drop all parts."""
@@ -186,7 +178,8 @@ class Runner(AbstractContextManager["Runner"]):
                 raise values
             forecast = self._predict(values, times=1, is_once=False)
             if forecast.is_resident and not forecast.spills:
-                yield self._run_resident(values, forecast)
+                self._follow(forecast)
+                yield _outputs_after(self._cascade, run_stages(self._cascade, values, self._parts.take))
                 return
         except RunError as error:
             if on_error == "raise":
@@ -195,45 +188,33 @@ class Runner(AbstractContextManager["Runner"]):
         else:
             yield from self._pass([values], forecast, on_error)
 
-    def _run_resident(self, values: dict[str, Value], forecast: MemoryForecast) -> Outputs:
-        self._follow(forecast)
-        for held in run_stages(self._cascade, values, self._parts.take):
-            values = held
-        return outputs_of(self._cascade, values)
-
     def _admitted(
         self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, store: SpillStore
     ) -> Iterator[dict[str, Value] | RunError]:
         """The inputs. For one larger than the first, memory is freed; one too large for the limit becomes an error."""
-        budget, pinned, most = forecast.budget_bytes, forecast.plan.pinned, forecast.plan.peak_bytes
+        memory, pinned, most = forecast.memory, forecast.plan.pinned, forecast.plan.peak_bytes
         for values in inputs:
             if isinstance(values, RunError):
                 yield values
                 continue
             sizes = tensor_sizes(self._cascade, _shapes(values))
             needs = part_memory(self._cascade, sizes, prepacked=not forecast.is_mapped, is_single=forecast.is_single)
-            if self._parts.plan.is_ahead and peak_memory(needs, pinned, is_ahead=True) > budget:
+            if self._parts.plan.is_ahead and peak_memory(needs, pinned, is_ahead=True) > memory.budget_bytes:
                 self._parts.stop_ahead()
             peak = peak_memory(needs, pinned, is_ahead=self._parts.plan.is_ahead)
-            if forecast.memory_bytes is not None and peak > budget and not self._memory.is_forced:
-                yield limit_error(forecast.memory_bytes, self._memory.base_bytes + peak)
+            if error := memory.error_for(peak):
+                yield error
                 continue
             most = max(most, peak)
-            store.shrink(max(0, budget - most))
+            store.shrink(max(0, memory.budget_bytes - most))
             yield values
 
     def _predict(self, values: Mapping[str, Value], *, times: int | None, is_once: bool) -> MemoryForecast:
         shapes = _shapes(values)
         if (shapes, times, is_once) != self._predicted or self.forecast is None:
-            self._predicted = None
+            prepacked = self._config.prepacked
             self.forecast = predict_memory(
-                self._cascade,
-                shapes,
-                self._memory,
-                times=times,
-                is_once=is_once,
-                prepacked=self._config.prepacked,
-                exact=self._exact,
+                self._cascade, shapes, self._memory, times=times, is_once=is_once, prepacked=prepacked
             )
             self._predicted = shapes, times, is_once
         return self.forecast
@@ -247,7 +228,7 @@ class Runner(AbstractContextManager["Runner"]):
         self._parts.follow(forecast, self._config)
         cores = os.cpu_count() or 1
         copies = cores * max(part.largest_weight_bytes for part in self._cascade.parts)
-        if not forecast.is_tight and forecast.plan.peak_bytes + copies <= forecast.budget_bytes:
+        if not forecast.is_tight and forecast.plan.peak_bytes + copies <= forecast.memory.budget_bytes:
             self._parts.load_all(cores)
         self._followed = forecast
 
@@ -255,7 +236,8 @@ class Runner(AbstractContextManager["Runner"]):
         self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, on_error: OnError
     ) -> Generator[Outputs | RunError]:
         self._follow(forecast)
-        with SpillStore(self._cascade.tensors, max(0, forecast.budget_bytes - forecast.plan.peak_bytes)) as store:
+        left_bytes = max(0, forecast.memory.budget_bytes - forecast.plan.peak_bytes)
+        with SpillStore(self._cascade.tensors, left_bytes) as store:
             try:
                 admitted = self._admitted(inputs, forecast, store)
                 yield from LayerwisePass(self._cascade, store, on_error=on_error).run(admitted, self._parts)
@@ -266,6 +248,11 @@ class Runner(AbstractContextManager["Runner"]):
 def _then_check(answers: Iterator[Outputs | RunError], source: UserInputs) -> Generator[Outputs | RunError]:
     yield from answers
     source.check()
+
+
+def _outputs_after(cascade: Cascade, boundaries: Iterable[dict[str, Value]]) -> Outputs:
+    """The outputs, from the values at each boundary, of which only the last are kept."""
+    return outputs_of(cascade, deque(boundaries, maxlen=1).pop())
 
 
 def _shapes(values: Mapping[str, Value]) -> dict[str, tuple[int, ...]]:

@@ -36,8 +36,6 @@ def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
             raise RunError(f"the model has no input {name!r}", hint=did_you_mean(name, manifest.reads) + inputs)
     if missing := next((name for name in cascade.needed if name not in feeds), None):
         writer = f"; it is written by {cascade.elsewhere[missing]}, not here" if missing in cascade.elsewhere else ""
-        raise RunError(
-            f"the model reads {cascade.tensors[missing]} {missing!r}, and nothing is fed for it{writer}",
-            hint=f"it needs {', '.join(cascade.needed)}",
-        )
+        message = f"the model reads {cascade.tensors[missing]} {missing!r}, and nothing is fed for it{writer}"
+        raise RunError(message, hint=f"it needs {', '.join(cascade.needed)}")
     return {name: to_value(value, cascade.tensors[name]) for name, value in feeds.items()}

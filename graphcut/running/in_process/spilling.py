@@ -103,10 +103,8 @@ class SpillStore(AbstractContextManager["SpillStore"]):
         try:
             return to_value(np.fromfile(path, bits_type(tensor.dtype)).reshape(shape), tensor)
         except (OSError, ValueError) as error:
-            raise RunError(
-                f"{key[1]!r} was written to {path}, which can't be read back: {error}",
-                hint="don't change that folder; run again",
-            ) from None
+            hint = "don't change that folder; run again"
+            raise RunError(f"{key[1]!r} was written to {path}, which can't be read back: {error}", hint=hint) from None
 
 
 def _bytes_of(value: Value) -> int:

@@ -47,9 +47,6 @@ class _StagesInTurn(dict[int, Stage]):
     def __init__(self, parts: LoadedParts) -> None:
         super().__init__()
         self._parts = parts
-        self._last = 0
 
     def __missing__(self, part: int) -> Stage:
-        self._parts.leave(self._last)
-        self._last = part
         return self._parts.take(part)

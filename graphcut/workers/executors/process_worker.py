@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -134,12 +135,8 @@ class WorkerServer:
             inputs = {name: shared.read(ref) for name, ref in command.inputs.items()}
         except LookupError:
             return Lost(self._setup.worker, step)
-        refs, seconds = self._buffers.run(
-            step,
-            inputs,
-            lambda buffers, report: worker.run(step, inputs, buffers, report),
-            lambda made: self._send(Made(self._setup.worker, step, made)),
-        )
+        send = lambda made: self._send(Made(self._setup.worker, step, made))  # noqa: E731
+        refs, seconds = self._buffers.run(step, inputs, partial(worker.run, step, inputs), send)
         return Done(self._setup.worker, step, refs, seconds, resident_bytes())
 
 

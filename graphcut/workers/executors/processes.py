@@ -14,11 +14,12 @@ import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import RLock
-from typing import Final, cast
+from typing import Final
+
+import msgspec
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade
@@ -26,7 +27,7 @@ from ...running.stage import SessionConfig
 from ...running.values import Value
 from ...transferring.locked_folders import ShmFolders
 from .process_worker import Command, Hold, RunStep, Setup, manifest_digest
-from .protocol import Died, Done, Event, Executor, Handle, Made, Step
+from .protocol import Died, Done, Event, Executor, Made, Step
 from .shared_memory import SharedMemory, TensorRef
 from .worker import StatesByPart
 
@@ -34,17 +35,16 @@ _SERVE: Final = "from graphcut.workers.executors.process_worker import serve; se
 _PIPE_TIMEOUT_S: Final = 5  #: a worker that blocks in the middle of a message for this long is hung, and is killed.
 
 
-@dataclass(slots=True)
-class _WorkerProcess:
+class _WorkerProcess(msgspec.Struct):
     """A process that is a worker, and the hub's end of its pipe."""
 
     popen: subprocess.Popen[bytes]
     connection: Connection
     owner: str  #: the prefix of the names of its shared-memory regions.
     #: sent with its next step, as are `removed` and `forgotten`, see `RunStep`.
-    freed: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    forgotten: list[int] = field(default_factory=list)
+    freed: list[str] = []
+    removed: list[str] = []
+    forgotten: list[int] = []
 
 
 class ProcessExecutor(Executor):
@@ -91,10 +91,9 @@ class ProcessExecutor(Executor):
     def hold(self, worker: int, parts: Sequence[int]) -> None:
         self._send(self._workers[worker], Hold(tuple(parts)))
 
-    def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
+    def run(self, worker: int, step: Step, inputs: Mapping[str, TensorRef]) -> None:
         process = self._workers[worker]
-        refs = cast("Mapping[str, TensorRef]", inputs)
-        self._send(process, RunStep(step, refs, process.freed, process.removed, process.forgotten))
+        self._send(process, RunStep(step, inputs, process.freed, process.removed, process.forgotten))
         process.freed, process.removed, process.forgotten = [], [], []
 
     def forget(self, sequence: int) -> None:
@@ -121,17 +120,16 @@ class ProcessExecutor(Executor):
 
     # Tensors
 
-    def put(self, value: Value, tensor: str) -> Handle:
+    def put(self, value: Value, tensor: str) -> TensorRef:
         refs = self._shared.write({tensor: value})
         self._count_handles(refs)
         return refs[tensor]
 
-    def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - the interface has it
-        return self._shared.copy(cast("TensorRef", handle))
+    def get(self, handle: TensorRef, tensor: str) -> Value:  # noqa: ARG002 - the interface has it
+        return self._shared.copy(handle)
 
-    def release(self, handle: Handle) -> None:
-        region = cast("TensorRef", handle).region
-        if region is None:
+    def release(self, handle: TensorRef) -> None:
+        if (region := handle.region) is None:
             return
         self._handle_count[region] -= 1
         if not self._handle_count[region]:
@@ -182,7 +180,7 @@ class ProcessExecutor(Executor):
         except (EOFError, OSError):
             return self._ended(worker)
         if isinstance(event, Made | Done):
-            self._count_handles(cast("Mapping[str, TensorRef]", event.outputs))
+            self._count_handles(event.outputs)
         return event
 
     def _ended(self, worker: int) -> Event:

@@ -5,9 +5,8 @@ scheduler decides which step runs when and on which worker. The executor runs it
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -16,7 +15,7 @@ from ...running.sampling import LogitsChoice
 from ...running.values import Value
 from .exchange import Exchange
 
-Handle = object
+Handle = Any
 """A reference to a tensor that an executor stores: an OrtValue, a shared-memory tensor ref, a Ray object reference."""
 
 
@@ -31,9 +30,9 @@ class Origin(NamedTuple):
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """Parts that one worker runs one after the other for one request."""
 
-    request: int  #: the number of the request.
-    parts: tuple[int, ...]  #: the indices of the parts, ascending.
-    writes: tuple[str, ...]  #: the names of the output tensors to keep.
+    request: int = 0  #: the number of the request.
+    parts: tuple[int, ...] = ()  #: the indices of the parts, ascending.
+    writes: tuple[str, ...] = ()  #: the names of the output tensors to keep.
     attempt: int = 0  #: how often the request was restarted; results of an earlier attempt are dropped.
     sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
     #: on the first step of a sequence, the shapes of its states, which start as zeros, or from those of the `origin`.
@@ -48,8 +47,7 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     exchange: Exchange | None = None  #: what it hands to and takes from other steps of the request that run now.
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """A worker has loaded its parts; `parts` are the indices of all parts that it now holds.
 
     `placements` tells how many nodes each provider took, for the parts whose provider did not take all.
@@ -57,11 +55,10 @@ class Ready:
 
     worker: int
     parts: frozenset[int]
-    placements: Mapping[int, NodesByProvider] = field(default_factory=dict)
+    placements: Mapping[int, NodesByProvider] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(msgspec.Struct, frozen=True):
     """A worker has run the next one of `step.early`: the handles of what it made since its last report."""
 
     worker: int
@@ -69,8 +66,7 @@ class Made:
     outputs: Mapping[str, Handle]
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """A worker has run a step: the handles of `step.writes` not yet reported, and the run time of each part.
 
     `memory_bytes` is the resident memory of the worker's process; 0 where workers share a process. `waits` are the
@@ -85,8 +81,7 @@ class Done:
     waits: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """A worker could not run a step, or, where `step` is None, not load its parts. Repeating it would fail again."""
 
     worker: int
@@ -94,8 +89,7 @@ class Failed:
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(msgspec.Struct, frozen=True):
     """A worker ended, and the states that it kept are lost. A permanent death means that it can't be restarted."""
 
     worker: int
@@ -103,16 +97,14 @@ class Died:
     is_permanent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(msgspec.Struct, frozen=True):
     """A step could not run, because the data of one of its input tensors no longer exists."""
 
     worker: int
     step: Step
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(msgspec.Struct, frozen=True):
     """Something that the user may want to know of a worker; or what is sent to it, and the share that arrived."""
 
     worker: int

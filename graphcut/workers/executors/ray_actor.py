@@ -99,22 +99,18 @@ class RemoteWorker(PartStore):
         step, tensors = given.step, self._tensors
         large = [name for name in step.writes if name not in given.requested]
         try:
-            inline = {name: one.array() for name, one in given.inline.items()}
-            arrays = {**inline, **dict(zip(given.stored, stored, strict=True))}
+            arrays = {name: one.array() for name, one in given.inline.items()}
+            arrays |= dict(zip(given.stored, stored, strict=True))
             inputs = {name: from_array(array, tensors[name]) for name, array in arrays.items()}
             values, seconds = self._worker.run(step, inputs)
             outputs = {name: to_array(values[name], tensors[name]) for name in step.writes}
         except Exception as error:  # noqa: BLE001 - any error is reported to the driver
             reported = error if isinstance(error, RunError) else RunError(ort_message(error))
             return (reported, *(None for _ in large)) if large else reported
-        result = StepResult(
-            seconds,
-            resident_bytes(),
-            {name: InlineArray.of(outputs[name]) for name in given.requested},
-            tuple(n for n, one in outputs.items() if is_small(one) and is_numeric_tensor(tensors[n])),
-            {name: getattr(array, "nbytes", 0) for name, array in outputs.items()},
-        )
-        raw = msgspec.msgpack.encode(result)
+        inline = {name: InlineArray.of(outputs[name]) for name in given.requested}
+        small = tuple(name for name, one in outputs.items() if is_small(one) and is_numeric_tensor(tensors[name]))
+        sizes = {name: getattr(array, "nbytes", 0) for name, array in outputs.items()}
+        raw = msgspec.msgpack.encode(StepResult(seconds, resident_bytes(), inline, small, sizes))
         return (raw, *(outputs[name] for name in large)) if large else raw
 
     def forget(self, sequence: int) -> None:

@@ -4,8 +4,9 @@ A call of Ray's takes milliseconds, also where nothing crosses a link.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from ...core.manifest import Cascade
 from ...running.stage import SessionConfig
@@ -29,12 +30,11 @@ class RayAndThreads(RayExecutor):
         self._waiting: list[tuple[int, Step, Mapping[str, Handle]]] = []  # steps of threads whose inputs come
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        placement = self._placed()
-        if not placement.is_here(worker):
+        if not self._placement.is_here(worker):
             super().start(worker, parts)
             return
         self._here.add(worker)
-        self._threads_here.config = placement.config(worker)
+        self._threads_here.config = self._placement.config(worker)
         if self._has(worker, parts):
             self._threads_here.start(worker, parts)
 

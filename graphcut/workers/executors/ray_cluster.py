@@ -227,10 +227,8 @@ def _running_address() -> str | None:
     if requested == "local":
         return None
     if requested.startswith("ray://"):
-        raise UsageError(
-            f"{requested} is an address for Ray clients outside of the cluster, which can't exchange tensors",
-            hint="run graphcut on a machine of the cluster, with RAY_ADDRESS=HOST:6379",
-        )
+        message = f"{requested} is an address for Ray clients outside of the cluster, which can't exchange tensors"
+        raise UsageError(message, hint="run graphcut on a machine of the cluster, with RAY_ADDRESS=HOST:6379")
     find = _private("_private.services", "find_bootstrap_address")
     address: str | None = requested or (find(None) if find is not None else None)
     if not address:
@@ -243,10 +241,8 @@ def _running_address() -> str | None:
     except OSError as error:
         if not requested:
             return None  # the file of a cluster that was not stopped properly
-        raise RunError(
-            f"there is no Ray cluster at {address}: {error}",
-            hint="start one there with `ray start --head`, or unset RAY_ADDRESS to use this machine alone",
-        ) from None
+        hint = "start one there with `ray start --head`, or unset RAY_ADDRESS to use this machine alone"
+        raise RunError(f"there is no Ray cluster at {address}: {error}", hint=hint) from None
     return address
 
 

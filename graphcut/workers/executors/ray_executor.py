@@ -8,14 +8,13 @@ pass through this process.
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
 from threading import Lock, Thread
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import ray  # noqa: TID251 - a module of the Ray executor
@@ -50,8 +49,7 @@ _ACTOR_OPTIONS: Final[Any] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _RayTensor:
+class _RayTensor(msgspec.Struct, frozen=True):
     """A stored tensor, and the machine that made it (or "")."""
 
     data: Any  #: an `InlineArray`, or a reference to what is in an object store.
@@ -59,17 +57,17 @@ class _RayTensor:
     node: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class _Actor:
+class _Actor(msgspec.Struct, eq=False):
     """A Ray actor, from its start to its death. A worker that is restarted gets another one."""
 
     worker: int
     remote: Any  #: Ray's handle of the actor.
     life: Any  #: the result of `live`, which comes when the actor ends.
-    loads: SimpleQueue[Sequence[int] | None] = field(default_factory=SimpleQueue)  #: the parts to hold; None ends it.
+    #: the parts to hold; None ends it.
+    loads: SimpleQueue[Sequence[int] | None] = msgspec.field(default_factory=SimpleQueue)
     node: str = ""  #: Ray's id of its machine; empty until that is known.
     #: by Ray's reference of its result, a step that it was given, and the machines that made what the step reads.
-    calls: dict[Any, tuple[Step, frozenset[str]]] = field(default_factory=dict)
+    calls: dict[Any, tuple[Step, frozenset[str]]] = {}
     reason: str = ""  #: why this process ended it.
     is_dead: bool = False  #: its death was reported to the scheduler.
 
@@ -85,8 +83,7 @@ class RayExecutor(Executor):
     `next_event`.
     """
 
-    has_links = True
-    queues = True
+    has_links = queues = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
         self._cascade = cascade
@@ -106,13 +103,11 @@ class RayExecutor(Executor):
         self._coming = set[Any]()  # the references to tensors that are on their way to this machine
         self._is_closing = Flag()
         self._cluster: RayCluster | None = None
-        self._placement: WorkerPlacement | None = None
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
-        placement = self._placed()
-        options = placement.actor_options(worker, self._watch.lost)
+        options, config = self._placement.actor_options(worker, self._watch.lost), self._placement.config(worker)
         remote = self._actor_class.options(**options).remote(
-            os.fspath(self._path), self._cascade.manifest, self._states, placement.config(worker)
+            os.fspath(self._path), self._cascade.manifest, self._states, config
         )
         life = remote.live.options(concurrency_group="life").remote()
         actor = self._actors[worker] = _Actor(worker, remote, life)
@@ -125,21 +120,20 @@ class RayExecutor(Executor):
     def hold(self, worker: int, parts: Sequence[int]) -> None:
         self._actors[worker].loads.put(parts)
 
-    def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
-        actor = self._actors[worker]
-        tensors = {name: cast("_RayTensor", handle) for name, handle in inputs.items()}
-        if not self._watch.lost.isdisjoint(tensor.node for tensor in tensors.values()):
+    def run(self, worker: int, step: Step, inputs: Mapping[str, _RayTensor]) -> None:
+        actor, nodes = self._actors[worker], frozenset(tensor.node for tensor in inputs.values())
+        if not self._watch.lost.isdisjoint(nodes):
             self._callbacks.put(lambda: None if actor.is_dead else Lost(worker, step))
             return
-        inline = {name: tensor.data for name, tensor in tensors.items() if isinstance(tensor.data, InlineArray)}
-        refs = {name: tensor.data for name, tensor in tensors.items() if name not in inline}
+        inline = {name: tensor.data for name, tensor in inputs.items() if isinstance(tensor.data, InlineArray)}
+        refs = {name: tensor.data for name, tensor in inputs.items() if name not in inline}
         requested = tuple(name for name in step.writes if name in self._inline)
         call = msgspec.msgpack.encode(StepCall(step, requested, inline, tuple(refs)))
         # One argument, since each takes a hundred bytes of its own; but Ray fetches none inside of another.
         run = actor.remote.run.options(num_returns=1 + len(step.writes) - len(requested))
         answer = run.remote(call, *refs.values())
         result, *outputs = answer if isinstance(answer, list) else [answer]
-        actor.calls[result] = step, frozenset(tensor.node for tensor in tensors.values())
+        actor.calls[result] = step, nodes
         result.future().add_done_callback(
             lambda future: self._callbacks.put(lambda: self._finished(actor, result, outputs, future))
         )
@@ -157,17 +151,17 @@ class RayExecutor(Executor):
         actor = self._actors[worker]
         return self._watch.are_excused({actor.node}.union(*(sources for _, sources in actor.calls.values())))
 
-    def bytes_of(self, handle: Handle) -> int:
-        return cast("_RayTensor", handle).size_bytes
+    def bytes_of(self, handle: _RayTensor) -> int:
+        return handle.size_bytes
 
-    def put(self, value: Value, tensor: str) -> Handle:
+    def put(self, value: Value, tensor: str) -> _RayTensor:
         array = to_array(value, self._tensors[tensor], copy=False)
         data = InlineArray.of(array) if is_small(array) else ray.put(array)
         return _RayTensor(data, getattr(array, "nbytes", 0))
 
-    def fetch(self, handles: Iterable[Handle]) -> bool:
-        here = [h for h in cast("Iterable[_RayTensor]", handles) if h.node not in self._watch.lost]  # `get` tells
-        references = [tensor.data for tensor in here if not isinstance(tensor.data, InlineArray)]
+    def fetch(self, handles: Iterable[_RayTensor]) -> bool:
+        here = [tensor.data for tensor in handles if tensor.node not in self._watch.lost]  # `get` tells
+        references = [data for data in here if not isinstance(data, InlineArray)]
         if not references:
             return True
         _, missing = ray.wait(references, num_returns=len(references), timeout=0)
@@ -180,10 +174,9 @@ class RayExecutor(Executor):
         self._coming.discard(reference)
         self._callbacks.put(None)
 
-    def get(self, handle: Handle, tensor: str) -> Value:
-        data, node = cast("_RayTensor", handle).data, cast("_RayTensor", handle).node
-        message = f"{tensor} is lost with the machine that made it"
-        if node in self._watch.lost:
+    def get(self, handle: _RayTensor, tensor: str) -> Value:
+        data, message = handle.data, f"{tensor} is lost with the machine that made it"
+        if handle.node in self._watch.lost:
             raise LookupError(message)
         try:
             array = data.array() if isinstance(data, InlineArray) else ray.get(data)
@@ -224,13 +217,13 @@ class RayExecutor(Executor):
         self._actors.clear()
         self._cluster.leave()
 
-    def _placed(self) -> WorkerPlacement:
-        """Where workers are. Connects to the cluster at the first call."""
-        if self._placement is None:
-            self._cluster = RayCluster(len(self._names), insecure=self._config.insecure)
-            self._placement = WorkerPlacement(self._cascade.manifest, self._names, self._config)
-            self._start_thread(partial(self._watch.watch, self._is_closing))
-        return self._placement
+    @cached_property
+    def _placement(self) -> WorkerPlacement:
+        """Where workers are. Connects to the cluster at the first use."""
+        self._cluster = RayCluster(len(self._names), insecure=self._config.insecure)
+        placement = WorkerPlacement(self._cascade.manifest, self._names, self._config)
+        self._start_thread(partial(self._watch.watch, self._is_closing))
+        return placement
 
     # Callbacks
 
@@ -251,13 +244,10 @@ class RayExecutor(Executor):
             return Failed(actor.worker, step, _original(raw))
         found = msgspec.msgpack.decode(raw, type=StepResult)
         self._inline = self._inline.difference(step.writes).union(found.small)
-        stored = iter(refs)
-        outputs = {
-            name: _RayTensor(found.inline[name], found.sizes[name])
-            if name in found.inline
-            else _RayTensor(next(stored), found.sizes[name], actor.node)
-            for name in step.writes
-        }
+        outputs = {name: _RayTensor(one, found.sizes[name]) for name, one in found.inline.items()}
+        large = [name for name in step.writes if name not in outputs]
+        for name, ref in zip(large, refs, strict=True):
+            outputs[name] = _RayTensor(ref, found.sizes[name], actor.node)
         return Done(actor.worker, step, outputs, found.seconds, found.memory_bytes)
 
     def _ended(self, actor: _Actor, error: BaseException) -> Event | None:
@@ -281,10 +271,9 @@ class RayExecutor(Executor):
 
     def _lose_machine(self, node: str, reason: str) -> None:
         """Report the workers of a lost machine, and steps whose inputs are lost with it. Ray itself would wait."""
-        placement = cast("WorkerPlacement", self._placement)
         for actor in self._actors.values():
             if actor.node == node:
-                is_permanent = bool(reason and placement.missing_device(actor.worker, self._watch.lost))
+                is_permanent = bool(reason and self._placement.missing_device(actor.worker, self._watch.lost))
                 self._callbacks.put(partial(self._died, actor, reason or _GONE, is_permanent=is_permanent))
             for result, (_, sources) in actor.calls.items():
                 if node in sources:
@@ -324,23 +313,21 @@ class RayExecutor(Executor):
             placements = actor.call_loading("hold", parts)
         except exceptions.RayActorError:
             return  # the callback of `life` reports it
-        except exceptions.RayTaskError as error:
-            original = _original(error)
-            named = RunError(f"{self._names[actor.worker]}: {original}", hint=original.hint)
-            event = Failed(actor.worker, None, named)
         except Exception as error:  # noqa: BLE001 - any error is reported to the scheduler
-            event = Failed(actor.worker, None, _original(error))
+            original = _original(error)
+            if isinstance(error, exceptions.RayTaskError):
+                original = RunError(f"{self._names[actor.worker]}: {original}", hint=original.hint)
+            event = Failed(actor.worker, None, original)
         else:
             event = Ready(actor.worker, frozenset(parts), placements)
         self._callbacks.put(lambda: None if actor.is_dead else event)
 
     def _wait_for_machine(self, actor: _Actor) -> str:
         """Wait until the actor runs, and note its machine. The reason if no machine can run it, else empty."""
-        placement = cast("WorkerPlacement", self._placement)
         answer = actor.remote.location.remote()
         waited_s = absent_s = 0.0  # in polls, so that a stop of this process does not count
         while not ray.wait([answer], timeout=_POLL_S)[0]:
-            missing = placement.missing_device(actor.worker, {*self._watch.lost, *self._watch.silent})
+            missing = self._placement.missing_device(actor.worker, {*self._watch.lost, *self._watch.silent})
             waited_s, absent_s = waited_s + _POLL_S, absent_s + _POLL_S if missing else 0.0
             if absent_s > ABSENT_S:
                 return f"no machine of the cluster is {missing} any more"

@@ -5,7 +5,6 @@ files. The process that made a region maps it for writing, all others for readin
 Parts write into shared memory directly once the shapes of their outputs are known.
 """
 
-import ctypes
 import errno
 import math
 import mmap
@@ -14,6 +13,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,8 +23,9 @@ import onnxruntime as ort
 from ...core.errors import RunError
 from ...core.tensors import ELEMENT_TYPES
 from ...core.units import size
-from ...running.values import Value
+from ...running.values import Value, memory_of
 from .protocol import Step
+from .worker import Report
 
 INLINE_BYTES: Final = 4096  #: values up to this size travel in the message, which is faster than a file.
 _ALIGNMENT: Final = 64  #: tensors begin at multiples of this, as those that ONNX Runtime allocates do.
@@ -89,22 +90,19 @@ class SharedMemory:
     def write(self, values: Mapping[str, Value]) -> dict[str, TensorRef]:
         """Copy values to shared memory, all into one region."""
         sources = {name: _source_of(value) for name, value in values.items()}
-        refs = {n: TensorRef(one.spec, inline=one.to_bytes()) for n, one in sources.items() if one.spec.is_inline}
-        refs |= self.allocate({name: source.spec for name, source in sources.items() if name not in refs})
+        small = {name: raw.tobytes().ljust(spec.size_bytes) for name, (spec, raw) in sources.items() if spec.is_inline}
+        refs = self.allocate({name: spec for name, (spec, _) in sources.items() if name not in small})
         for name, ref in refs.items():
-            if ref.region is not None:
-                target = self._maps[ref.region][ref.offset :].ctypes.data
-                ctypes.memmove(target, sources[name].data, sources[name].used_bytes)
-        return refs
+            raw = sources[name][1]
+            self._maps[ref.region or ""][ref.offset :][: len(raw)] = raw
+        return refs | {name: TensorRef(sources[name][0], inline=raw) for name, raw in small.items()}
 
     def allocate(self, specs: Mapping[str, TensorSpec]) -> dict[str, TensorRef]:
         """Room for tensors, all in one region."""
         if not specs:
             return {}
-        offsets, end = [], 0
-        for spec in specs.values():
-            offsets.append(end)
-            end = -(-(end + spec.size_bytes) // _ALIGNMENT) * _ALIGNMENT
+        rooms = (-(-spec.size_bytes // _ALIGNMENT) * _ALIGNMENT for spec in specs.values())
+        *offsets, end = accumulate(rooms, initial=0)
         region = self._take_region(end)
         return {n: TensorRef(spec, region, offset) for (n, spec), offset in zip(specs.items(), offsets, strict=True)}
 
@@ -150,14 +148,11 @@ class SharedMemory:
         return mapped[ref.offset :]
 
     def _take_region(self, length: int) -> str:
-        """The smallest free region of at least `length` bytes; else the largest one, grown; else a new one."""
-        free = {name: len(self._maps[name]) for name in self._free}
-        fitting = [name for name, size_bytes in free.items() if size_bytes >= length]
-        rounded = _rounded(length)
-        for name in (min(fitting, key=free.__getitem__, default=None), max(free, key=free.__getitem__, default=None)):
-            if name is None or not Path(name).exists():
-                continue  # somebody removed it
-            if free[name] >= length or self._grow(name, rounded):
+        """The smallest free region of at least `length` bytes; else the largest one that can grow; else a new one."""
+        free, rounded = {name: len(self._maps[name]) for name in self._free}, _rounded(length)
+        for name in sorted(free, key=lambda name: (free[name] < length, abs(free[name] - length))):
+            # Somebody may have removed it.
+            if Path(name).exists() and (free[name] >= length or self._grow(name, rounded)):
                 self._free.remove(name)
                 return name
         self._region_count += 1
@@ -195,24 +190,12 @@ class SharedMemory:
         return True
 
 
-class _RawValue(NamedTuple):
-    """A value to be written: its spec, its bytes or their address, and how many of them are used."""
-
-    spec: TensorSpec
-    data: bytes | int
-    used_bytes: int
-
-    def to_bytes(self) -> bytes:
-        return ctypes.string_at(self.data, self.used_bytes).ljust(self.spec.size_bytes)
-
-
-def _source_of(value: Value) -> _RawValue:
-    spec = spec_of(value)
-    if spec is None:
-        raw = pickle.dumps(value.numpy() if isinstance(value, ort.OrtValue) else value, pickle.HIGHEST_PROTOCOL)
-        return _RawValue(TensorSpec(_PICKLED, (len(raw),)), raw, len(raw))
-    is_packed = spec.element_type in _INT4_TYPES
-    return _RawValue(spec, value.data_ptr(), (spec.size_bytes + 1) // 2 if is_packed else spec.size_bytes)
+def _source_of(value: Value) -> tuple[TensorSpec, Bytes]:
+    """The spec of a value to be written, and its bytes."""
+    if (spec := spec_of(value)) is not None:
+        return spec, memory_of(value)
+    raw = pickle.dumps(value.numpy() if isinstance(value, ort.OrtValue) else value, pickle.HIGHEST_PROTOCOL)
+    return TensorSpec(_PICKLED, (len(raw),)), np.frombuffer(raw, np.uint8)
 
 
 def spec_of(value: Value) -> TensorSpec | None:
@@ -226,8 +209,6 @@ _MAX_SIGNATURES: Final = 4096  #: when this many are known, all are dropped.
 
 Signature = tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...], tuple[tuple[str, TensorSpec | None], ...]]
 """A step's parts, outputs and early reports, and the specs of its inputs. With equal ones, outputs are mostly alike."""
-
-Report = Callable[[dict[str, Value]], None]  #: takes what a step has made since its last report.
 
 
 class OutputBuffers:

@@ -22,8 +22,7 @@ class ThreadExecutor(Executor):
     """
 
     can_die = False  # a thread can't be ended from outside, and does not end by itself
-    reports_early = queues = True
-    exchanges = True
+    reports_early = queues = exchanges = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
         self._cascade = cascade

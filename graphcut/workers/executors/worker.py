@@ -12,6 +12,7 @@ from ...running.stage import Stage
 from ...running.values import Value, Values, first_tokens, rows_of, zeros
 from .protocol import Step
 
+Report = Callable[[dict[str, Value]], None]  #: takes what a step has made since its last report.
 StatesByPart = Mapping[int, tuple[State, ...]]  #: the states that stay in a part, by its index.
 
 
@@ -35,11 +36,7 @@ class Worker:
         self.stages = stages  # in one assignment: a concurrent step sees either the old parts or the new ones
 
     def run(
-        self,
-        step: Step,
-        inputs: Values,
-        buffers: Values = MappingProxyType({}),
-        report: Callable[[dict[str, Value]], None] | None = None,
+        self, step: Step, inputs: Values, buffers: Values = MappingProxyType({}), report: Report | None = None
     ) -> tuple[dict[str, Value], tuple[float, ...]]:
         """Run the parts of `step`, and return the values of `step.writes` and the run time of each part in seconds.
 

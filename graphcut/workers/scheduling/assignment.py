@@ -19,19 +19,17 @@ from .worker_pool import WorkerState
 def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPart]:
     """The parts as the scheduler sees them. States that a part keeps are not sent."""
     read = {name for part in cascade.parts for name in part.reads}
-    found = []
-    for index, part in enumerate(cascade.parts):
-        kept = {name for state in states.get(index, ()) for name in (state.past, state.present)}
-        found.append(
-            ScheduledPart(
-                part.file,
-                tuple(name for name in part.reads if name not in kept),
-                tuple(name for name in part.writes if name not in kept or name in read),
-                part_memory_bytes(part),
-                is_stateful=bool(kept),
-            )
+    kept = [{n for s in states.get(i, ()) for n in (s.past, s.present)} for i in range(len(cascade.parts))]
+    return [
+        ScheduledPart(
+            part.file,
+            tuple(name for name in part.reads if name not in own),
+            tuple(name for name in part.writes if name not in own or name in read),
+            part_memory_bytes(part),
+            is_stateful=bool(own),
         )
-    return found
+        for part, own in zip(cascade.parts, kept, strict=True)
+    ]
 
 
 def part_memory_bytes(part: Part) -> int:
@@ -39,11 +37,14 @@ def part_memory_bytes(part: Part) -> int:
     return part.weight_bytes + part.activation_bytes
 
 
-def assign_parts(cascade: Cascade, workers: int | None, overlap: int = 0) -> list[WorkerState]:
+def assign_parts(
+    cascade: Cascade, workers: int | None, overlap: int = 0, *, most: int | None = None
+) -> list[WorkerState]:
     """The workers and the parts they own: those of the plan's devices, or else consecutive parts of similar memory.
 
-    There are as many workers as the plan has devices, or else as cores, but not more than parts. If more `workers` are
-    asked for, several share the parts with the most memory. Each also holds `overlap` parts before and after its own.
+    There are as many workers as the plan has devices, or else as cores, but not more than parts, nor than `most`. If
+    more `workers` are asked for, several share the parts with the most memory. Each also holds `overlap` parts before
+    and after its own.
     """
     if workers is not None and workers < 1:
         raise UsageError(f"{workers} workers can't run anything", hint="take 1 or more")
@@ -58,7 +59,7 @@ def assign_parts(cascade: Cascade, workers: int | None, overlap: int = 0) -> lis
             worker(device.name, device.memory_bytes, tuple(i for i, p in enumerate(parts) if p.device == device.name))
             for device in devices
         ]
-    number = workers or min(len(parts), os.cpu_count() or 1)
+    number = workers or min(len(parts), os.cpu_count() or 1, most or len(parts))
     bounds = even_bounds([part_memory_bytes(part) + 1.0 for part in parts], min(number, len(parts)))
     spans = spans_of(bounds)
     while len(spans) < number:  # one more worker for the span with the most memory for each of its workers

@@ -42,8 +42,8 @@ class RequestsInFlight:
 
     def start(self, number: int, request: Request, before: RequestState | None = None) -> None:
         """Take in a request, as one more attempt if `before` is given."""
-        if request.sequence is not None and request.origin is not None:
-            self._history.fork(request.sequence, request.origin.sequence)
+        if (origin := request.template.origin) is not None and request.template.sequence is not None:
+            self._history.fork(request.template.sequence, origin.sequence)
         used = [name for name in request.feeds if name in self._routing.readers or name in self._routing.outputs]
         handles = {name: self._executor.put(request.feeds[name], name) for name in used}
         state = self.states[number] = RequestState(number, request, self._routing, handles, before)
@@ -86,8 +86,8 @@ class RequestsInFlight:
     def restart(self, state: RequestState) -> None:
         """Restart a request from its inputs, after tensors of it were lost with a machine."""
         self.drop(state)
-        if state.request.sequence is not None:
-            self._history.undo(state.request.sequence, state.number)
+        if (sequence := state.request.template.sequence) is not None:
+            self._history.undo(sequence, state.number)
         if state.attempt < MAX_LOSSES:
             self._log.restarts += 1
             self.start(state.number, state.request, state)

@@ -1,9 +1,10 @@
 """How long the inputs of steps take to their workers, and which links became slower during the run."""
 
 from collections import deque
-from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Final, NamedTuple
+
+import msgspec
 
 from ...core.units import duration, size
 from ..run_log import Coming
@@ -21,18 +22,18 @@ class _Message(NamedTuple):
     computed_s: float  #: what the step computed afterwards.
 
 
-@dataclass(slots=True)
-class _Link:
+class _Link(msgspec.Struct):
     """What one worker sends to another."""
 
     usual: _Message | None = None  #: the medians of the first messages.
     #: the first messages (one that was not waited for took no longer than it says), and what those took that were.
-    first: list[_Message] = field(default_factory=list)
-    waited_for_s: list[float] = field(default_factory=list)
+    first: list[_Message] = []
+    waited_for_s: list[float] = []
     hidden: int = 0  #: how many of the last ones came while the step before was computed.
-    last: deque[_Message] = field(default_factory=lambda: deque(maxlen=MESSAGES))  #: those that were waited for.
+    #: those that were waited for.
+    last: deque[_Message] = msgspec.field(default_factory=lambda: deque(maxlen=MESSAGES))
     #: how long a byte of the last messages kept the worker, whether they were waited for or not.
-    s_per_byte: deque[float] = field(default_factory=lambda: deque(maxlen=2 * MESSAGES))
+    s_per_byte: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=2 * MESSAGES))
     ratio: float = 1.0  #: how many times as long as usual the last messages took, at least.
     is_slower: bool = False
 

@@ -55,10 +55,8 @@ def even_bounds(weights: Sequence[float], workers: int) -> Bounds:
     Example: even_bounds([1, 1, 1, 3], 2) is (0, 3, 4): both workers have 3. Weights are in any unit, not negative.
     """
     if not 1 <= workers <= len(weights):
-        raise UsageError(
-            f"{len(weights)} parts can't be divided among {workers} workers, each with a part of its own",
-            hint=f"ask for 1 to {len(weights)} workers" if weights else "there is nothing to run",
-        )
+        message = f"{len(weights)} parts can't be divided among {workers} workers, each with a part of its own"
+        raise UsageError(message, hint=f"ask for 1 to {len(weights)} workers" if weights else "there is nothing to run")
     spans = _spans(np.asarray(weights, dtype=float))
     loads = [spans] * workers
     return _cheapest(loads, [spans**2] * workers, limit=_min_max_load(loads) * (1 + EXACT))
@@ -232,15 +230,10 @@ class Rebalancing:
     def __init__(self, pool: WorkerPool, bounds: Bounds | None, links: LinkTimes) -> None:
         """Begin with `bounds`; without them nothing moves."""
         self.tensor_bytes: dict[str, int] = {}  #: the last known sizes of tensors.
+        self.next: Bounds | None = None  #: the division whose parts are being loaded by their new owners.
         self._pool = pool
         self._balance = None if bounds is None else LoadBalance(bounds, pool.fits)
         self._links = links
-        self._next: Bounds | None = None
-
-    @property
-    def is_preparing(self) -> bool:
-        """Are parts being loaded by their new owners?"""
-        return self._next is not None
 
     def measured(self, event: Done) -> Bounds | None:
         """Take note of the times of a step. The new division, if parts moved."""
@@ -248,10 +241,10 @@ class Rebalancing:
             return None  # parts with states stay with them
         for part, seconds in zip(event.step.parts, event.seconds, strict=True):
             self._balance.measured(event.worker, part, seconds)
-        if self._next is None and (bounds := self._balance.proposal(self._delays())) is not None:
+        if self.next is None and (bounds := self._balance.proposal(self._delays())) is not None:
             wanted = spans_of(bounds)
             if all(worker.is_up for worker in self._pool.workers):  # else it is proposed again
-                self._next = bounds
+                self.next = bounds
                 for index, parts in enumerate(wanted):
                     self._pool.hold(index, parts)
         return self.finish()
@@ -263,8 +256,7 @@ class Rebalancing:
 
     def finish(self) -> Bounds | None:
         """Move the parts if their new owners hold them. The new division, if parts moved."""
-        bounds = self._next
-        if bounds is None or self._balance is None:
+        if (bounds := self.next) is None or self._balance is None:
             return None
         owned = list(zip(self._pool.workers, spans_of(bounds), strict=True))
         if not all(worker.holds.issuperset(parts) for worker, parts in owned):
@@ -272,16 +264,12 @@ class Rebalancing:
         for worker, parts in owned:
             worker.owns = parts
         self._balance.accept(bounds)
-        self._next = None
+        self.next = None
         return bounds
-
-    def abandon(self) -> None:
-        """Drop the division that is being prepared, after a worker ended."""
-        self._next = None
 
     def end(self) -> None:
         """Move nothing from now on."""
-        self._next = self._balance = None
+        self.next = self._balance = None
 
 
 def _received_bytes(parts: Sequence[ScheduledPart], sizes: Mapping[str, int]) -> Array:

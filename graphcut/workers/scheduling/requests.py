@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ...running.sampling import TOKENS, LogitsChoice
+import msgspec
+from msgspec.structs import replace
+
+from ...running.sampling import TOKENS
 from ...running.values import Value
-from ..executors.exchange import Exchange
-from ..executors.protocol import Handle, Origin, Step
+from ..executors.protocol import Handle, Step
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledPart:
+class ScheduledPart(msgspec.Struct, frozen=True):
     """A part as the scheduler sees it. States that the part keeps are neither read nor written here."""
 
     name: str  #: its name in messages.
@@ -23,34 +23,18 @@ class ScheduledPart:
     is_stateful: bool = False  #: it keeps states between the steps of a sequence.
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One run of the cascade."""
 
     feeds: Mapping[str, Value]  #: the inputs, by name.
-    sequence: int | None = None  #: the sequence whose states it continues; None without states.
-    #: at the beginning of a sequence, the shapes of its states, which are all zeros.
-    zero_states: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
-    rows: Mapping[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
-    origin: Origin | None = None  #: the sequence whose states it begins with.
     title: str = ""  #: its name in messages; `input N` by default.
-    choice: LogitsChoice | None = None  #: how tokens are chosen from its logits; None to choose none.
-    in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
+    #: what its steps have in common: the sequence, its states, and how tokens are chosen.
+    template: Step = msgspec.field(default_factory=Step)
 
-    def step(
-        self,
-        number: int,
-        parts: tuple[int, ...],
-        writes: tuple[str, ...],
-        attempt: int = 0,
-        early: tuple[int, ...] = (),
-        exchange: Exchange | None = None,
-    ) -> Step:
-        """The step that runs `parts` for it; `number` is that of the request."""
-        states = (self.sequence, dict(self.zero_states), self.rows)
-        choice = self.choice if TOKENS.name in writes else None
-        return Step(number, parts, writes, attempt, *states, early, self.origin, choice, self.in_place, exchange)
+    def step(self, number: int, parts: tuple[int, ...], writes: tuple[str, ...], **more: object) -> Step:
+        """The step that runs `parts` for it; `number` is that of the request, and `more` are fields of `Step`."""
+        choice = self.template.choice if TOKENS.name in writes else None
+        return replace(self.template, request=number, parts=parts, writes=writes, choice=choice, **more)
 
 
 class Routing:
@@ -67,7 +51,6 @@ class Routing:
         #: the tensors that come from outside. Some may not be fed.
         self.inputs = frozenset(name for name, readers in self.readers.items() if self.is_input(name, readers[0]))
         self._wanted: dict[tuple[int, ...], tuple[str, ...]] = {}
-        self._counts: dict[frozenset[str], tuple[list[int], dict[str, int]]] = {}
 
     def wanted(self, parts: tuple[int, ...]) -> tuple[str, ...]:
         """The tensors written by `parts` that other parts read or that are outputs."""
@@ -76,17 +59,6 @@ class Routing:
             others = {name for name in written if any(reader not in parts for reader in self.readers.get(name, ()))}
             self._wanted[parts] = tuple(name for name in written if name in self.outputs or name in others)
         return self._wanted[parts]
-
-    def counts(self, absent: frozenset[str]) -> tuple[list[int], dict[str, int]]:
-        """For each part how many tensors it reads, for each tensor how many parts read it; inputs may be absent."""
-        if absent not in self._counts:
-            reads = [
-                sum(not (name in absent and self.is_input(name, index)) for name in part.reads)
-                for index, part in enumerate(self.parts)
-            ]
-            self._counts[absent] = (reads, {name: len(readers) for name, readers in self.readers.items()})
-        reads, readers = self._counts[absent]
-        return reads.copy(), readers.copy()
 
     def handed_over(self, steps: Sequence[Sequence[int]]) -> Counter[str]:
         """The tensors that steps make for each other, and how many steps read each."""
@@ -142,7 +114,8 @@ class RequestState:
         self.is_dropped = False  #: its handles are not needed, except by the steps that run now.
         self._routing = routing
         self._absent = routing.inputs.difference(handles)
-        self._missing, self._unread = routing.counts(self._absent)
+        self._made: set[str] = set()  # all tensors that there are or were
+        self._unread = {name: len(readers) for name, readers in routing.readers.items()}
         self._undone = len(routing.parts)
         self.add(handles)
 
@@ -158,52 +131,48 @@ class RequestState:
 
     def is_runnable(self, part: int) -> bool:
         """Can the part run now?"""
-        return part not in self.taken and self._missing[part] == 0 and self.error is None
+        return part not in self.taken and self.error is None and self._is_enough(self._made, part)
 
-    def _is_absent(self, name: str, part: int) -> bool:
-        return name in self._absent and self._routing.is_input(name, part)
+    def _is_enough(self, known: Collection[str], part: int) -> bool:
+        """Are the tensors in `known` all that a part reads, except for inputs that are absent?"""
+        unknown = (name for name in self._routing.parts[part].reads if name not in known)
+        return all(name in self._absent and self._routing.is_input(name, part) for name in unknown)
 
     def add(self, handles: Mapping[str, Handle]) -> list[int]:
-        """Add tensors. Returns the parts that can run now and could not before."""
-        runnable = []
-        for name, handle in handles.items():
-            self.handles[name] = handle
-            for part in self._routing.readers.get(name, ()):
-                if not self._is_absent(name, part):
-                    self._missing[part] -= 1
-                    if self._missing[part] == 0:
-                        runnable.append(part)
-        return runnable
+        """Add tensors. Returns the parts that read one and have all that they read."""
+        self.handles.update(handles)
+        self._made.update(handles)
+        readers = dict.fromkeys(part for name in handles for part in self._routing.readers.get(name, ()))
+        return [part for part in readers if self._is_enough(self._made, part)]
 
     def step_parts(self, first: int, owned: Iterable[int]) -> tuple[int, ...]:
         """The parts of a step: `first`, and those of `owned` after it that need no tensor of another worker."""
-        known = set(self.handles) | self._absent | set(self._routing.parts[first].writes)
+        known = {*self._made, *self._routing.parts[first].writes}
         chosen = [first]
         for index in owned:
             part = self._routing.parts[index]
-            if index > first and index not in self.taken and known.issuperset(part.reads):
+            if index > first and index not in self.taken and self._is_enough(known, index):
                 chosen.append(index)
                 known.update(part.writes)
         return tuple(chosen)
 
     def joint_steps(self, owners: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
         """The parts of each worker that can run if the workers in `owners` hand each other what they make."""
-        known, chosen = set(self.handles) | self._absent, dict[int, tuple[int, ...]]()
+        known, chosen = set(self._made), dict[int, tuple[int, ...]]()
         for index in sorted(owners):
-            part = self._routing.parts[index]
-            if index not in self.taken and known.issuperset(part.reads):
+            if index not in self.taken and self._is_enough(known, index):
                 chosen[owners[index]] = (*chosen.get(owners[index], ()), index)
-                known.update(part.writes)
+                known.update(self._routing.parts[index].writes)
         return chosen
 
     def enabling(self, parts: Sequence[int]) -> list[int]:
         """Those of a step's parts, except the last one, after which parts of other workers can run."""
-        missing, found = dict[int, int](), []
+        known, found = set(self._made), []
         for part in parts[:-1]:
-            readers = [i for name in self._routing.parts[part].writes for i in self._routing.readers.get(name, ())]
-            for reader in readers:
-                missing[reader] = missing.get(reader, self._missing[reader]) - 1
-            if any(reader not in parts and not missing[reader] for reader in readers):
+            new = {*self._routing.parts[part].writes} - known
+            known |= new
+            readers = {reader for name in new for reader in self._routing.readers.get(name, ())}.difference(parts)
+            if any(self._is_enough(known, reader) for reader in readers):
                 found.append(part)
         return found
 

@@ -42,11 +42,11 @@ class Scheduler:
     ) -> None:
         """Starts nothing. At most `window` requests are in flight; unless `balanced`, parts stay where they are."""
         self.log = log or RunLog(len(routing.parts), len(workers))
+        self.worker_names = tuple(worker.name for worker in workers)  #: the workers in the log.
         self.pool = WorkerPool(executor, workers, routing.parts, deadline_s)
         self._routing = routing
-        self._executor = executor
+        self.executor = executor
         self._window = window
-        self._deadline_s = deadline_s
         self._arrived = 0
         self._history = StepHistory(executor, routing.parts)
         self._flight = RequestsInFlight(routing, executor, self._history, self.log, self._take)
@@ -80,23 +80,18 @@ class Scheduler:
                     undelivered += 1
                     yield answer
         finally:
-            self._executor.close()
-
-    @property
-    def worker_names(self) -> tuple[str, ...]:
-        """The workers in the log."""
-        return tuple(worker.name for worker in self.pool.workers)
+            self.executor.close()
 
     def stop(self) -> None:
         """End the run soon, without delivering requests in flight. For other threads."""
         self._stopping = True
-        self._executor.wake()
+        self.executor.wake()
 
     def forget(self, sequence: int, *, states: bool = True) -> None:
         """Delete the steps of a sequence that has ended, and its states, unless others may begin with them."""
         self._history.forget(sequence, states=states)
         if states:
-            self._executor.forget(sequence)
+            self.executor.forget(sequence)
 
     # Requests
 
@@ -109,7 +104,7 @@ class Scheduler:
                 return
             if request is None:
                 return
-            self.log.arrived(self._executor.now())
+            self.log.arrived(self.executor.now())
             self._flight.start(self._arrived, request)
             self._arrived += 1
 
@@ -124,21 +119,21 @@ class Scheduler:
         """Give a worker the oldest request that it can work on, now or after the step that it runs."""
         worker = self.pool.workers[index]
         if index in self._recovery:
-            if worker.is_idle:
-                self._replay(index)
+            if worker.is_idle and (found := self._recovery.next_step(index)) is not None:
+                self._run(index, *found)
             return
-        if worker.is_idle and not self._rebalancing.is_preparing:
+        if worker.is_idle and self._rebalancing.next is None:
             self.pool.drop_unused(index)
         if index in self._groups:
             self._employ_group(self._groups[index])
             return
-        found = self._flight.oldest(self.pool.runnable_on(index))
-        if found is None:
+        oldest = self._flight.oldest(self.pool.runnable_on(index))
+        if oldest is None:
             self.pool.list_taker(index)
             return
-        state, first = found
-        parts, request = state.step_parts(first, worker.can_run), state.request
-        if request.sequence is not None and (replay := self._history.lost(request.sequence, parts, index)):
+        state, first = oldest
+        parts, sequence = state.step_parts(first, worker.can_run), state.request.template.sequence
+        if sequence is not None and (replay := self._history.lost(sequence, parts, index)):
             if not replay.entries:
                 self._flight.fail(state, RunError(f"{state.title} lost its states with a worker"))
                 self._employ(index)
@@ -152,9 +147,9 @@ class Scheduler:
             for part in state.enabling(parts)
             if self.log.outlasts_message(index, [later for later in parts if later > part], state.pace)
         )
-        if early and not self._executor.reports_early:
+        if early and not self.executor.reports_early:
             parts, early = tuple(part for part in parts if part <= early[0]), ()
-        step = request.step(state.number, parts, self._routing.wanted(parts), state.attempt, early)
+        step = state.request.step(state.number, parts, self._routing.wanted(parts), attempt=state.attempt, early=early)
         self._run(index, step, state.inputs_of(parts), state)
         self._employ(index)
 
@@ -170,47 +165,43 @@ class Scheduler:
             for index in group:
                 self.pool.list_taker(index)
             return
-        state, request = found[0], found[0].request
+        state = found[0]
         steps = state.joint_steps(owners)
         wanted = self._routing.wanted(tuple(part for parts in steps.values() for part in parts))
         exchange = Exchange(self._routing.handed_over(list(steps.values())))
         for index, parts in steps.items():
             own = {name for part in parts for name in self._routing.parts[part].writes}
             writes = tuple(name for name in wanted if name in own)
-            step = request.step(state.number, parts, writes, state.attempt, exchange=exchange)
+            step = state.request.step(state.number, parts, writes, attempt=state.attempt, exchange=exchange)
             self._run(index, step, state.inputs_of(parts), state)
-
-    def _replay(self, index: int) -> None:
-        if (found := self._recovery.next_step(index)) is not None:
-            self._run(index, *found)
 
     def _run(self, index: int, step: Step, handles: Mapping[str, Handle], state: RequestState | None = None) -> None:
         if state is not None:
             state.taken.update(step.parts)
             state.running += 1
         steps = self.pool.workers[index].steps
-        steps.append(GivenStep(step, state, self._executor.now()))
+        steps.append(GivenStep(step, state, self.executor.now()))
         if len(steps) == 1:
             self._begin(index)
-        self._executor.run(index, step, handles)
+        self.executor.run(index, step, handles)
 
     def _begin(self, index: int) -> None:
         """A worker begins the first of its steps."""
         step, state, given_s = self.pool.workers[index].steps[0]
         deaths = state.deaths[step.parts[0]] if state is not None else 0
         expected = self.log.expected_s(index, step.parts)
-        patience_s = self._deadline_s
+        patience_s = self.pool.start_s
         if expected is not None:
             patience_s = max(LEAST_PATIENCE_S, PATIENCE * expected) * float(PATIENCE**deaths)
         self.pool.set_deadline(index, patience_s)
-        self.log.started(index, step, self._executor.now(), given_s)
+        self.log.started(index, step, self.executor.now(), given_s)
 
     # Events
 
     def _wait(self) -> None:
         self.pool.excuse()
         left = self.pool.left_s()
-        event = self._executor.next_event(left)
+        event = self.executor.next_event(left)
         if event is not None:
             self._handle(event)
         # Events that came already are handled before any worker is killed.
@@ -253,7 +244,7 @@ class Scheduler:
         worker = self.pool.workers[event.worker]
         if worker.deaths and not worker.is_up:
             self.log.notify(f"{worker.name} runs again", None)
-        self.log.loaded(event.worker, event.placements, self._executor.now())
+        self.log.loaded(event.worker, event.placements, self.executor.now())
         self.pool.loaded(event.worker, event.parts)
         self._apply(self._rebalancing.finish())
 
@@ -262,7 +253,7 @@ class Scheduler:
         steps = self.pool.workers[index].steps
         if steps[0].step != step:
             steps.rotate(1)
-            self.log.started(index, step, self._executor.now(), steps[0].given_s)
+            self.log.started(index, step, self.executor.now(), steps[0].given_s)
 
     def _free(self, index: int) -> RequestState | None:
         """A worker's step has ended. Its request; None if that was restarted or answered, or if states were rebuilt."""
@@ -277,12 +268,12 @@ class Scheduler:
         step = event.step
         self._overtake(event.worker, step)
         usual_s = self.log.recent_s(event.worker, step.parts)
-        coming = self.log.done(event.worker, step, event.seconds, self._executor.now(), event.waits)
+        coming = self.log.done(event.worker, step, event.seconds, self.executor.now(), event.waits)
         state = self._free(event.worker)
         self.pool.workers[event.worker].deaths = 0
         if state is not None and usual_s:
             state.pace = sum(event.seconds) / usual_s
-        if state is not None and self._executor.has_links:
+        if state is not None and self.executor.has_links:
             self._received(state, event, coming)
         self.log.memory(event.worker, event.memory_bytes)
         if step.request < 0:
@@ -295,7 +286,7 @@ class Scheduler:
 
     def _received(self, state: RequestState, event: Done, coming: Coming) -> None:
         """Take note of how long the inputs of a step took to its worker."""
-        sizes = {name: self._executor.bytes_of(handle) for name, handle in state.inputs_of(event.step.parts).items()}
+        sizes = {name: self.executor.bytes_of(handle) for name, handle in state.inputs_of(event.step.parts).items()}
         self._rebalancing.tensor_bytes.update(sizes)
         came = {name: size for name, size in sizes.items() if state.makers.get(name) != event.worker}
         if total_bytes := sum(came.values()):
@@ -344,10 +335,10 @@ class Scheduler:
         worker = self.pool.workers[event.worker]
         given = [(one.step, self._flight.leave(one.state)) for one in worker.steps]
         self._recovery.died(event.worker)
-        self._rebalancing.abandon()
+        self._rebalancing.next = None
         self._history.died(event.worker)
         self.log.notify(self.pool.died(event.worker, event.reason, for_good=event.is_permanent), None)
-        self.log.deaths.append((event.worker, worker.death_reason, self._executor.now()))
+        self.log.deaths.append((event.worker, worker.death_reason, self.executor.now()))
         if worker.is_gone:
             self._rebalancing.end()  # the load balance is for all workers
             self._employ_all()
@@ -375,8 +366,8 @@ class Scheduler:
     def _apply(self, bounds: Bounds | None) -> None:
         """Parts were moved to other workers, if `bounds` are given."""
         if bounds is not None:
-            self.log.rebalances.append((bounds, self._executor.now()))
-            if self._executor.has_links:
+            self.log.rebalances.append((bounds, self.executor.now()))
+            if self.executor.has_links:
                 parts = (f"{worker.name} {len(worker.owns)}" for worker in self.pool.workers)
                 self.log.notify(f"parts moved, there are now: {', '.join(parts)}", None)
             self._employ_all()

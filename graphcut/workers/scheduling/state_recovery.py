@@ -7,8 +7,8 @@ draw no random numbers.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from ...core.errors import RunError
@@ -20,16 +20,14 @@ from .worker_pool import WorkerPool
 REBUILDING = -1  #: the request number of a step that rebuilds states.
 
 
-@dataclass(frozen=True, slots=True)
-class CompletedStep:
+class CompletedStep(msgspec.Struct, frozen=True):
     """A step that was done, and the values it read."""
 
     step: Step
     values: Mapping[str, Value]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayPlan:
+class ReplayPlan(msgspec.Struct, frozen=True):
     """The steps (`entries`, oldest first) that rebuild the states of `parts` for a sequence.
 
     `needs` are the parts that run: `parts`, and those that make what was not kept for them. Without entries they are

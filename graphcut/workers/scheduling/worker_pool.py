@@ -3,8 +3,9 @@
 import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+import msgspec
 
 from ...core.errors import RunError
 from ...core.units import size
@@ -47,8 +48,7 @@ class GivenStep(NamedTuple):
     given_s: float  #: when, on the clock of the executor.
 
 
-@dataclass(slots=True)
-class WorkerState:
+class WorkerState(msgspec.Struct):
     """The state of a worker."""
 
     name: str  #: its name in messages: its device, or `worker N`.
@@ -57,7 +57,7 @@ class WorkerState:
     holds: frozenset[int] = frozenset()  #: the parts that it has loaded.
     requested: frozenset[int] = frozenset()  #: the parts that it was last told to hold.
     #: the step that it runs and, behind it, the one that it goes on with by itself.
-    steps: deque[GivenStep] = field(default_factory=deque)
+    steps: deque[GivenStep] = msgspec.field(default_factory=deque)
     deadline: float | None = None  #: when it is considered hung.
     patience_s: float = 0.0  #: how long before its deadline that was set.
     deaths: int = 0  #: how often it ended since it last finished a step.
@@ -84,11 +84,11 @@ class WorkerPool:
     def __init__(
         self, executor: Executor, workers: Sequence[WorkerState], parts: Sequence[ScheduledPart], start_s: float
     ) -> None:
-        """Starts nothing; `start_s` is how long a worker may take to load its parts."""
+        """Starts nothing."""
         self.workers = list(workers)
         self.parts = parts
         self._executor = executor
-        self._start_s = start_s
+        self.start_s = start_s  #: how long a worker may take to load its parts, and for a step of unknown duration.
         self._clock = WatchClock(executor)
         self._restarts: list[tuple[float, int]] = []
         self._deadlines: list[tuple[float, int]] = []
@@ -224,7 +224,7 @@ class WorkerPool:
     def _start(self, index: int) -> None:
         worker = self.workers[index]
         worker.death_reason, worker.requested = "", worker.overlap.union(worker.owns)
-        self.set_deadline(index, self._start_s)
+        self.set_deadline(index, self.start_s)
         self._executor.start(index, sorted(worker.requested))
 
     def _names(self, parts: Iterable[int]) -> str:
