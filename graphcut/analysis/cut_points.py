@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,23 +79,6 @@ class Analysis(Product):
         the model ends in a single node, that is the last of them.
         """
         return dataflow.dominators(self.digraph)
-
-    @cached_property
-    def immediate_dominators(self) -> Mapping[int, int | None]:
-        """For each node the last other node that every path from a start to it passes: the dominator tree.
-
-        None for a node that paths reach without a node in common.
-        """
-        return dataflow.immediate_dominators(self.digraph)
-
-    @cached_property
-    def articulation_points(self) -> tuple[int, ...]:
-        """The nodes without which the digraph falls into more pieces, the direction of edges left aside; ascending.
-
-        The pieces exchange no tensors but those that this node reads or writes, such as the heads of a multi-task model
-        after its trunk. A dominator with nodes before and after it is an articulation point.
-        """
-        return dataflow.articulation_points(self.digraph)
 
     @cached_property
     def generations(self) -> tuple[tuple[int, ...], ...]:

@@ -73,7 +73,9 @@ def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
             order = node.numbers("perm") or tuple(reversed(range(len(axes))))
             return tuple(axes[i] for i in order) if len(order) == len(axes) else None
         case "Unsqueeze":
-            return _with_new_axes(axes, axes_named(node, nodes))
+            rank = len(axes) + len(axes_named(node, nodes))
+            new, old = {axis % rank for axis in axes_named(node, nodes)}, iter(axes)
+            return tuple(None if i in new else next(old) for i in range(rank)) if new else None
         case "Squeeze":
             gone = {axis % len(axes) for axis in axes_named(node, nodes)}
             return tuple(axis for i, axis in enumerate(axes) if i not in gone) if gone else None
@@ -87,12 +89,3 @@ def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
 def axes_named(node: FlatNode, nodes: FlatNodes) -> tuple[int, ...]:
     """The axes of Squeeze and Unsqueeze: an attribute before opset 13, an input since."""
     return node.numbers("axes") or (nodes.integers(node.reads[1]) if len(node.reads) > 1 else None) or ()
-
-
-def _with_new_axes(axes: Axes, new: Sequence[int]) -> Axes | None:
-    if not new:
-        return None
-    rank = len(axes) + len(new)
-    open_sizes = {axis % rank for axis in new}
-    old = iter(axes)
-    return tuple(None if i in open_sizes else next(old) for i in range(rank))

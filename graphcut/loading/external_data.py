@@ -79,10 +79,8 @@ def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
         how = "a path" if ".." in PurePosixPath(location).parts else "a symbolic link"
         raise ModelError(f"{refused}, {how} out of the folder of {model.name}", hint=hint)
     if not is_there:
-        raise ModelError(
-            f"{refused}, but there is no such file in the folder of {model.name}",
-            hint="a model with external data has two files or more: copy them together",
-        )
+        message = f"{refused}, but there is no such file in the folder of {model.name}"
+        raise ModelError(message, hint="a model with external data has two files or more: copy them together")
     if not path.is_file():
         raise ModelError(f"{refused}, which is not a regular file", hint=hint)
     return path

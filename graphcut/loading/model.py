@@ -282,10 +282,8 @@ def _check_dims(model: Model, dims: Mapping[str, int]) -> None:
     for name, number in dims.items():
         if name not in symbols and not any(name in tensor.dim_names for tensor in model.tensors.values()):
             known = ", ".join(sorted({*symbols, *model.symbols}))
-            raise UsageError(
-                f"{model.path.name} has no symbolic dimension {name!r}",
-                hint=f"its symbolic dimensions: {known or 'none'}",
-            )
+            message = f"{model.path.name} has no symbolic dimension {name!r}"
+            raise UsageError(message, hint=f"its symbolic dimensions: {known or 'none'}")
         if not 0 <= number <= MAX_BYTES:
             raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more, and at most 2**56")
 
@@ -379,9 +377,7 @@ def range_in(data: Mapping[str, tuple[Path, int]], tensor: TensorProto) -> ByteR
     entries = {entry.key: entry.value for entry in tensor.external_data}
     for key in ("offset", "length"):
         if not re.fullmatch("-?[0-9]{1,30}", entries.get(key, "0")):
-            raise ModelError(
-                f"the weights of {tensor.name!r} have the {key} {entries[key]!r}, which is not a number",
-                hint="save the model again with the tool that wrote it",
-            )
+            message = f"the weights of {tensor.name!r} have the {key} {entries[key]!r}, which is not a number"
+            raise ModelError(message, hint="save the model again with the tool that wrote it")
     length = int(entries["length"]) if "length" in entries else values_bytes(tensor)
     return ByteRange(data[entries["location"]][0], int(entries.get("offset", "0")), length)

@@ -129,7 +129,5 @@ def check_calls(nodes: Iterable[NodeProto], functions: Functions) -> None:
         raise ModelError(f"functions call themselves: {names}", hint="ONNX functions must not be recursive") from None
     total = sum(number[callee_key(node)] for node in nodes_within(nodes) if callee_key(node) in calls)
     if total > MAX_CALLED_NODES:
-        raise ModelError(
-            f"the calls of functions stand for {total:,} nodes, and at most {MAX_CALLED_NODES:,} are read",
-            hint="each call of a function copies its nodes; export the model without functions",
-        )
+        message = f"the calls of functions stand for {total:,} nodes, and at most {MAX_CALLED_NODES:,} are read"
+        raise ModelError(message, hint="each call of a function copies its nodes; export the model without functions")

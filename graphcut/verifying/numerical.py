@@ -81,9 +81,8 @@ def run_whole(
     except RunError:
         raise
     except Exception as error:
-        raise RunError(
-            f"ONNX Runtime refuses the whole model: {ort_message(error)}", hint="feed it with `inputs`"
-        ) from error
+        message = f"ONNX Runtime refuses the whole model: {ort_message(error)}"
+        raise RunError(message, hint="feed it with `inputs`") from error
 
 
 def accepted_inputs(model: Model, *, seed: int, sizes: Mapping[str, int]) -> AcceptedInputs:

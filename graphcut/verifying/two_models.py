@@ -93,9 +93,8 @@ def compare_models(
 def _generated(model: Model, seed: int) -> Sequence[Mapping[str, object]]:
     found = accepted_inputs(model, seed=seed, sizes=model.dims)
     if not found.feeds:
-        raise RunError(
-            f"{model.path.name} rejects the generated inputs: {found.refusal}", hint="give yours as `inputs`"
-        )
+        message = f"{model.path.name} rejects the generated inputs: {found.refusal}"
+        raise RunError(message, hint="give yours as `inputs`")
     return found.feeds
 
 
@@ -108,9 +107,8 @@ class _Pair:
         self.position = {name: i for i, name in enumerate(self.sources)}
         names, known = (model.path.name, other.path.name), (*model.graph.reads, *other.graph.weights)
         if more := [name for name in other.graph.reads if name not in known]:
-            raise UsageError(
-                f"{names[1]} has an input {more[0]!r}, and {names[0]} has none", hint="compare two forms of one model"
-            )
+            message = f"{names[1]} has an input {more[0]!r}, and {names[0]} has none"
+            raise UsageError(message, hint="compare two forms of one model")
         if self.sources.keys().isdisjoint(model.graph.writes):
             raise UsageError(f"{names[1]} computes no output of {names[0]}", hint="outputs are compared by their names")
 

@@ -123,10 +123,8 @@ def verify(
         parts = verify(sharded, cascade, seed=seed, optimized=optimized, structural_only=structural_only)
         return _together(whole, parts)
     if model.digest != cascade.manifest.source.graph:
-        raise CascadeError(
-            f"{cascade.path.parent} was not cut from {model.path}: the graphs differ",
-            hint="name the model it was cut from with `model`, or split again",
-        )
+        message = f"{cascade.path.parent} was not cut from {model.path}: the graphs differ"
+        raise CascadeError(message, hint="name the model it was cut from with `model`, or split again")
     proof = prove(model, cascade)
     if structural_only or not proof.holds:
         return Verification(proof, (), "", "", _reason(model, proof, (), optimized=optimized) if proof.halves else "")
@@ -136,9 +134,7 @@ def verify(
 
 
 def _opened(given: ModelLike | CascadeLike) -> Cascade | Model:
-    is_model = isinstance(given, Model | ModelProto) or (
-        isinstance(given, str | Path) and Path(given).suffix == ".onnx"
-    )
+    is_model = isinstance(given, Model | ModelProto) or str(given).endswith(".onnx")
     return load(cast("ModelLike", given)) if is_model else open_cascade(cast("CascadeLike", given))
 
 
@@ -199,10 +195,8 @@ def original_of(cascade: Cascade | Model) -> Path:
         return source if cascade.parts[0].rank is None else original_of(load(source))
     note = sharding_note(cascade.proto)
     if note is None:
-        raise UsageError(
-            f"{cascade.path} is a model, not a cascade, and does not say which model it was sharded from",
-            hint="name that model with `model`",
-        )
+        message = f"{cascade.path} is a model, not a cascade, and does not say which model it was sharded from"
+        raise UsageError(message, hint="name that model with `model`")
     path = Path(os.path.normpath(cascade.path.parent.resolve() / note.model))
     if not path.exists():
         raise ModelError(f"the model that was sharded is not at {path}", hint="name it with `model`")
