@@ -91,10 +91,8 @@ def _home(parent: Path, name: str) -> Path:
 
 def _lock(home: Path) -> int:
     """Make the folder, and lock a file in it. The lock ends when the process ends, in whatever way."""
-    busy = UsageError(
-        f"another run is writing {home.with_name(home.name[1:].removesuffix(_SUFFIX))}",
-        hint=f"wait until it has ended; if none is running, move {home} away",
-    )
+    hint = f"wait until it has ended; if none is running, move {home} away"
+    busy = UsageError(f"another run is writing {home.with_name(home.name[1:].removesuffix(_SUFFIX))}", hint=hint)
     while True:
         is_new = True
         try:

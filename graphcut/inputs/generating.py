@@ -53,7 +53,7 @@ def generate_inputs(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | N
     Args:
         model: the model.
         seed: the same seed gives the same values.
-        sizes: numbers for open sizes, by symbol, or as `input[0]` for an axis without a symbol. They override
+        sizes: numbers for open sizes, by symbol, or as `input.0` for an axis without a symbol. They override
             `model.dims`.
         variant: each variant has different values, and different sizes where sizes are free. Variants from 1 on also
             feed the inputs that have a default, with values near it.

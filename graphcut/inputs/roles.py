@@ -91,8 +91,7 @@ def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, 
     length: Meaning = "source" if _SOURCE.search(name.lower()) else "sequence"
     total: Meaning = "total" if length == "sequence" else length
     shapes: dict[Role, tuple[Meaning | None, ...]] = {
-        "position": ("batch", length),
-        "type": ("batch", length),
+        **dict.fromkeys(("position", "type"), ("batch", length)),
         "ids": ("batch", length) if rank > 1 else ("batch",),
         "hidden": ("batch", length, "other") if rank > 2 else ("batch", "other"),
         "mask": ("batch", *(None,) * (rank - 3), *(("sequence",) if rank > 2 else ()), total),

@@ -89,11 +89,9 @@ def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
 def check_inside(span: ByteRange, *, file_bytes: int, tensor: str) -> None:
     """Raise a ModelError if a range is not inside its file, which has `file_bytes` bytes (CVE-2024-27319)."""
     if span.offset < 0 or span.length < 0 or span.offset + span.length > file_bytes:
-        raise ModelError(
-            f"the weights of {tensor!r} are bytes {span.offset:,} to {span.offset + span.length:,} of "
-            f"{span.file.name}, which has {file_bytes:,}",
-            hint="the file is truncated or belongs to another model; copy it again",
-        )
+        where = f"bytes {span.offset:,} to {span.offset + span.length:,} of {span.file.name}, which has {file_bytes:,}"
+        hint = "the file is truncated or belongs to another model; copy it again"
+        raise ModelError(f"the weights of {tensor!r} are {where}", hint=hint)
 
 
 def merge_ranges(spans: Iterable[ByteRange]) -> list[ByteRange]:

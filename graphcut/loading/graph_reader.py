@@ -166,9 +166,8 @@ def _topological_order(entries: Sequence[_Entry]) -> list[int]:
     writer = {name: i for i, entry in enumerate(entries) for name in entry.writes}
     if all(writer.get(name, -1) < i for i, entry in enumerate(entries) for name in entry.reads):
         return list(range(len(entries)))
-    sorter = TopologicalSorter(
-        {i: {writer[name] for name in entry.reads if name in writer} for i, entry in enumerate(entries)}
-    )
+    before = {i: {writer[name] for name in entry.reads if name in writer} for i, entry in enumerate(entries)}
+    sorter = TopologicalSorter(before)
     try:
         sorter.prepare()
     except CycleError as error:

@@ -134,9 +134,8 @@ class Model(Product):
                 break
         self._check_sizes(sizes)
         ordered = tuple(name for name in self.tensors if name in unknown)
-        return Sizes(
-            MappingProxyType(sizes), MappingProxyType(found), ordered, self._open_dims(unknown, found, counted)
-        )
+        open_dims = self._open_dims(unknown, found, counted)
+        return Sizes(MappingProxyType(sizes), MappingProxyType(found), ordered, open_dims)
 
     def _open_dims(
         self, unknown: AbstractSet[str], found: Mapping[str, Tensor], numbers: Mapping[str, int]
@@ -361,11 +360,8 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
         check_inside(span, file_bytes=data[location][1], tensor=tensor.name)
         expected = values_bytes(tensor)
         if span.length != expected:
-            raise ModelError(
-                f"the weights of {tensor.name!r} have {expected:,} bytes by their type and shape, but the model says "
-                f"{span.length:,}",
-                hint=hint,
-            )
+            problem = f"have {expected:,} bytes by their type and shape, but the model says {span.length:,}"
+            raise ModelError(f"the weights of {tensor.name!r} {problem}", hint=hint)
     return data
 
 

@@ -186,9 +186,8 @@ def _attribute_value(attribute: AttributeProto) -> str:
 
 def _listed(values: Iterable[object]) -> str:
     texts = [_text(value) for value in values]
-    return ", ".join(texts[:_MAX_VALUES]) + (
-        f" and {len(texts) - _MAX_VALUES} more" if len(texts) > _MAX_VALUES else ""
-    )
+    more = f" and {len(texts) - _MAX_VALUES} more" if len(texts) > _MAX_VALUES else ""
+    return ", ".join(texts[:_MAX_VALUES]) + more
 
 
 def _text(value: object) -> str:

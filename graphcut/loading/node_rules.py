@@ -65,20 +65,15 @@ def _schema(op: str, space: str, version: int) -> _Schema | None:
         if space or op not in CONTROL_FLOW:  # these are checked whatever the version: others rely on them
             return None
         found = onnx.defs.get_schema(op)
-    attributes = {
-        name: attribute.type == onnx.defs.OpSchema.AttrType.GRAPH
-        for name, attribute in found.attributes.items()
-        if attribute.required
-    }
+    graph = onnx.defs.OpSchema.AttrType.GRAPH
+    attributes = {name: one.type == graph for name, one in found.attributes.items() if one.required}
     return _Schema((found.min_input, found.max_input), (found.min_output, found.max_output), attributes)
 
 
 def _problems(node: NodeProto, schema: _Schema) -> Iterator[str]:
     """What a schema does not allow in a node, one sentence each."""
-    for what, number, (least, most) in (
-        ("input", len(node.input), schema.inputs),
-        ("output", len(node.output), schema.outputs),
-    ):
+    ends = ("input", len(node.input), schema.inputs), ("output", len(node.output), schema.outputs)
+    for what, number, (least, most) in ends:
         if not least <= number <= most:
             limit = f"at least {least}" if number < least else f"at most {most}"
             yield f"{place(node)} has {count(number, what)}, and its operator has {limit}"

@@ -167,10 +167,8 @@ class SizeEvaluation:
     def _loop_types(self, node: NodeProto, body: GraphProto) -> Sequence[Tensor | None]:
         """The types of what a Loop carries, as far as no iteration changes them, and of what it collects."""
         step, condition, *names = (value.name for value in body.input)
-        scalars = {
-            step: Tensor(name=step, dtype="int64", shape=()),
-            condition: Tensor(name=condition, dtype="bool", shape=()),
-        }
+        kinds = (step, "int64"), (condition, "bool")
+        scalars = {name: Tensor(name=name, dtype=dtype, shape=()) for name, dtype in kinds}
         own = CONTROL_FLOW["Loop"]
         states = [self.tensor(name) for name in node.input[own.reads :]]
         for _ in range(_MOST_PASSES):

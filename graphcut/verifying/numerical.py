@@ -109,10 +109,9 @@ def compare(
     is_lossy = not model.tensors.keys() >= cascade.wiring.boundary_tensors.keys()
     wanted = list(dict.fromkeys((*cascade.manifest.writes, *boundary_tensors)))
     whole = run_whole(model, feeds, wanted, config=config)
-    unoptimized = run_whole(model, feeds, wanted, config=EXACT) if optimized else whole
+    noisy = run_whole(model, feeds, wanted, config=EXACT) if optimized else None
     fraction = half_tolerance(model)
     random = random_tensors(model)
-    noisy = unoptimized if optimized else None
     before = _boundaries_before(cascade)
     found = []
     for part, name, value in _written(cascade, feeds, config, set(wanted)):

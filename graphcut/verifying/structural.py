@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
+from typing import Final
 
 from google.protobuf.message import Message
 from onnx import NodeProto, ValueInfoProto
@@ -35,6 +37,14 @@ from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
 from .manifest_check import shown, wrong_bytes, wrong_in_manifest, wrong_in_part
+
+#: what a graph has by names: what each is called, its field, and what gives its name.
+_NAMED: Final = (
+    ("weight", "initializer", attrgetter("name")),
+    ("sparse weight", "sparse_initializer", attrgetter("values.name")),
+    ("value_info", "value_info", attrgetter("name")),
+    ("quantization annotation", "quantization_annotation", attrgetter("tensor_name")),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -139,8 +149,7 @@ class _PartComparison:
             yield f"it has weights or functions that no node uses, such as {unused[0]!r}"
         if head_of(self._loaded.proto) != head_of(self._model.proto):
             yield "its IR version, opsets, metadata, configuration or the name of its graph differ from the model's"
-        yield from chain(self._boundary(inner), self._nodes(), self._initializers())
-        yield from chain(self._functions(), self._annotations())
+        yield from chain(self._boundary(inner), self._nodes(), self._named(), self._functions())
 
     def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
         """Check that inputs and outputs are those of the manifest, and are declared as in the model."""
@@ -186,12 +195,12 @@ class _PartComparison:
             return ()
         return copies(node, self._original.node[index])
 
-    def _initializers(self) -> Iterator[str]:
-        weights = {tensor.name: tensor for tensor in self._original.initializer}
-        yield from self._compare("weight", ((t.name, t, weights.get(t.name)) for t in self._ours.initializer))
-        sparse = {s.values.name: s for s in self._original.sparse_initializer}
-        found = ((s.values.name, s, sparse.get(s.values.name)) for s in self._ours.sparse_initializer)
-        yield from self._compare("sparse weight", found)
+    def _named(self) -> Iterator[str]:
+        """Check weights, and what is noted of tensors."""
+        for kind, field, name_of in _NAMED:
+            known = {name_of(one): one for one in getattr(self._original, field)}
+            found = ((name_of(one), one, known.get(name_of(one))) for one in getattr(self._ours, field))
+            yield from self._compare(kind, found)
 
     def _functions(self) -> Iterator[str]:
         ours, originals = self._loaded.proto.functions, self._model.functions
@@ -201,16 +210,6 @@ class _PartComparison:
         keys = map(function_key, ours)  # a key may be there twice, and which function then counts is open
         triples = ((".".join(key[:2]), f, originals.get(key)) for key, f in zip(keys, ours, strict=True))
         yield from self._compare("function", triples)
-
-    def _annotations(self) -> Iterator[str]:
-        values = {value.name: value for value in self._original.value_info}
-        for value in self._ours.value_info:
-            if values.get(value.name) != value:
-                yield f"the value_info of {value.name!r} is not the model's"
-        known = {note.SerializeToString(deterministic=True) for note in self._original.quantization_annotation}
-        for annotation in self._ours.quantization_annotation:
-            if annotation.SerializeToString(deterministic=True) not in known:
-                yield f"the quantization annotation of {annotation.tensor_name!r} is not the model's"
 
     def _compare(self, kind: str, triples: Iterable[tuple[str, Message, Message | None]]) -> Iterator[str]:
         """Compare messages of the part with those of the model: all but the values of tensors, then these."""

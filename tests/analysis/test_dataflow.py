@@ -8,14 +8,14 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import networkx as nx
 import numpy as np
 from onnx import helper, numpy_helper
 
 import graphcut
-from graphcut import Graph, Node, analyze, to_networkx
-from graphcut.analysis import dataflow
+from graphcut import Analysis, Graph, Model, Node, analyze, to_networkx
 from graphcut.demos import write
 from graphcut.planning.goals import At
 
@@ -30,6 +30,13 @@ def node(name: str, *reads: str, writes: Sequence[str] = ()) -> Node:
 
 def digraph_of(nodes: Sequence[Node]) -> nx.DiGraph[int]:
     return to_networkx(Graph(tuple(nodes), {}, ("x",), ()))
+
+
+def found_in(digraph: nx.DiGraph[int]) -> Analysis:
+    """The analysis of a model whose dataflow is `digraph`."""
+    analysis = Analysis(cast("Model", None))
+    vars(analysis)["digraph"] = digraph
+    return analysis
 
 
 def random_digraph(seed: int) -> nx.DiGraph[int]:
@@ -96,13 +103,13 @@ def test_a_key_node_has_one_data_input_and_two_readers() -> None:
             node("reads two tensors of one node", "reads a", "reads b"),
         ]
     )
-    assert [digraph.nodes[n]["name"] for n in dataflow.key_nodes(digraph)] == ["key", "two readers of two tensors"]
+    assert [digraph.nodes[n]["name"] for n in found_in(digraph).key_nodes] == ["key", "two readers of two tensors"]
 
 
 def test_without_a_dominator_no_end_is_reached() -> None:
     for digraph in map(random_digraph, RANDOM):
         expected = [n for n in digraph if all(n in path for path in paths(digraph, starts(digraph), ends(digraph)))]
-        assert list(dataflow.dominators(digraph)) == expected
+        assert list(found_in(digraph).dominators) == expected
 
 
 def test_the_dominators_are_the_dominator_tree_above_a_single_end() -> None:
@@ -116,19 +123,19 @@ def test_the_dominators_are_the_dominator_tree_above_a_single_end() -> None:
         while step != source:
             chain.append(step)
             step = above[step]
-        assert tuple(reversed(chain)) == dataflow.dominators(digraph)
+        assert tuple(reversed(chain)) == found_in(digraph).dominators
 
 
 def test_without_a_dominator_that_is_no_start_or_end_the_graph_is_in_more_pieces() -> None:
     for digraph in map(random_digraph, RANDOM):
-        inner = {n for n in dataflow.dominators(digraph) if digraph.pred[n] and digraph.succ[n]}
+        inner = {n for n in found_in(digraph).dominators if digraph.pred[n] and digraph.succ[n]}
         assert inner <= set(nx.articulation_points(nx.Graph(digraph)))
 
 
 def test_the_generation_of_a_node_is_the_longest_path_to_it() -> None:
     for digraph in map(random_digraph, RANDOM):
         longest = {n: max(map(len, paths(digraph, starts(digraph), [n]))) - 1 for n in digraph}
-        generations = dataflow.generations(digraph)
+        generations = found_in(digraph).generations
         assert {n: number for number, generation in enumerate(generations) for n in generation} == longest
 
 
@@ -170,7 +177,7 @@ def test_the_trunk_of_a_multi_task_model_ends_in_a_dominator_before_its_heads(tm
 
 def test_a_graph_without_nodes_has_none_of_these() -> None:
     empty = digraph_of([])
-    assert dataflow.key_nodes(empty) == dataflow.dominators(empty) == dataflow.generations(empty) == ()
+    assert found_in(empty).key_nodes == found_in(empty).dominators == found_in(empty).generations == ()
 
 
 def test_dominators_take_linear_time_where_two_long_branches_meet_often() -> None:
@@ -180,5 +187,5 @@ def test_dominators_take_linear_time_where_two_long_branches_meet_often() -> Non
     nodes += [node(f"c{i}", f"a{i}", f"b{length - 1 - i}") for i in range(length)]
     digraph = digraph_of(nodes)
     begin = time.process_time()
-    assert dataflow.dominators(digraph) == (0,)
+    assert found_in(digraph).dominators == (0,)
     assert time.process_time() - begin < 1

@@ -466,7 +466,7 @@ def test_every_free_size_is_another_in_the_next_variant(path: Path) -> None:
     text = "m (float[batch, 3, height, width] a, float[n, seq, dim] b, int64[b, c] d) => (float y) { y = Relu(a) }"
     survey = InputSurvey(load(written(path, text, {}, b=None, c=None)))
     numbers = [DimensionSizes(survey, {}, variant).numbers for variant in range(3)]
-    assert list(numbers[0]) == ["batch", "height", "width", "n", "seq", "dim", "d[0]", "d[1]"]
+    assert list(numbers[0]) == ["batch", "height", "width", "n", "seq", "dim", "d.0", "d.1"]
     assert all(len({n[name] for n in numbers}) == 3 for name in numbers[0])
 
 
@@ -476,7 +476,7 @@ def test_sizes_of_the_user_win_in_both_variants_before_those_of_the_model(path: 
     for variant in (0, 1):
         assert shapes(generate_inputs(model, variant=variant)) == {"x": (6, 8, 4)}
         assert shapes(generate_inputs(model, sizes={"seq": 9}, variant=variant)) == {"x": (6, 9, 4)}
-    assert shapes(generate_inputs(model, sizes={"x[2]": 4, "batch": 1})) == {"x": (1, 8, 4)}
+    assert shapes(generate_inputs(model, sizes={"x.2": 4, "batch": 1})) == {"x": (1, 8, 4)}
 
 
 def test_a_size_that_no_input_has_is_refused_with_the_one_that_was_meant(path: Path) -> None:
