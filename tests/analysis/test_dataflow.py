@@ -177,7 +177,8 @@ def test_the_trunk_of_a_multi_task_model_ends_in_a_dominator_before_its_heads(tm
 
 def test_a_graph_without_nodes_has_none_of_these() -> None:
     empty = digraph_of([])
-    assert found_in(empty).key_nodes == found_in(empty).dominators == found_in(empty).generations == ()
+    analysis = found_in(empty)
+    assert (analysis.key_nodes, analysis.dominators, analysis.generations) == ((), (), ())
 
 
 def test_dominators_take_linear_time_where_two_long_branches_meet_often() -> None:
