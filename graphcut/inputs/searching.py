@@ -47,12 +47,14 @@ def find_accepted_inputs(
     refusals: list[str] = []
     while len(accepted) < variants and not refusals:
         for attempt in _attempts(survey, given, seed, [used for used, _ in accepted]):
-            refusal = _refusal(run, attempt[1])
-            if refusal is None:
+            try:
+                run(attempt[1])
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class
+                refusals.append(" ".join(str(error).split()) or type(error).__name__)
+            else:
                 accepted.append(attempt)
                 refusals.clear()
                 break
-            refusals.append(refusal)
     return AcceptedInputs(tuple(feeds for _, feeds in accepted), refusals[0] if refusals else "")
 
 
@@ -85,11 +87,3 @@ def _key(value: object) -> Hashable:
     if isinstance(value, np.ndarray):
         return value.shape, value.tobytes() if value.dtype.kind in "biu" else b""
     return tuple(_key(inner) for inner in value) if isinstance(value, list) else None
-
-
-def _refusal(run: Run, feeds: Feeds) -> str | None:
-    try:
-        run(feeds)
-    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class
-        return " ".join(str(error).split()) or type(error).__name__
-    return None

@@ -83,19 +83,15 @@ def compare_models(
     """
     both = _Pair(load(model), load(other), tolerance, config)
     found = ModelComparison(len(both.position), 0, (), None, "", ())
-    for feeds in inputs or _generated(both.model, seed):
+    sets, refusal = accepted_inputs(both.model, inputs, seed, both.model.dims)
+    if not sets:
+        message = f"{both.model.path.name} rejects the generated inputs: {refusal}"
+        raise RunError(message, hint="give yours as `inputs`")
+    for feeds in sets:
         found = _compared(both, feeds)
         if not found:
             break
     return found
-
-
-def _generated(model: Model, seed: int) -> Sequence[Mapping[str, object]]:
-    found = accepted_inputs(model, seed=seed, sizes=model.dims)
-    if not found.feeds:
-        message = f"{model.path.name} rejects the generated inputs: {found.refusal}"
-        raise RunError(message, hint="give yours as `inputs`")
-    return found.feeds
 
 
 class _Pair:

@@ -15,12 +15,13 @@ from ..core.product import Product
 from ..core.units import count, size
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
+from ..running.values import Feeds
 from .numerical import EXACT, ROUNDINGS, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
 
-_Sets = Sequence[Mapping[str, object]]  #: sets of inputs.
+_Sets = Sequence[Feeds]  #: sets of inputs.
 _SHOWN_OBJECTIONS: Final = 3
 _OPTIMIZED: Final = "with graph optimizations, 4 times what they change in the unsplit model is allowed, at least 1e-5"
 
@@ -154,14 +155,9 @@ _Run = tuple[TensorComparison, ...]
 _Ran = tuple[tuple[_Run, ...], str, str]  #: the runs, the failure and the refusal of a `Verification`.
 
 
-def _ran(
-    model: Model, inputs: _Sets, seed: int, sizes: Mapping[str, int], comparing: Callable[[Mapping[str, object]], _Run]
-) -> _Ran:
+def _ran(model: Model, inputs: _Sets, seed: int, sizes: Mapping[str, int], comparing: Callable[[Feeds], _Run]) -> _Ran:
     """Compare on each set of inputs, or on generated ones."""
-    sets, refusal = list(inputs), ""
-    if not sets:
-        accepted = accepted_inputs(model, seed=seed, sizes=sizes)
-        sets, refusal = list(accepted.feeds), accepted.refusal
+    sets, refusal = accepted_inputs(model, inputs, seed, sizes)
     runs, failure = [], ""
     for feeds in sets:
         try:
@@ -169,7 +165,7 @@ def _ran(
         except RunError as error:
             run_whole(model, feeds, model.graph.writes, config=EXACT)  # raises if it is the model that refuses
             failure = str(error)
-    return tuple(runs), failure, "" if sets else refusal
+    return tuple(runs), failure, refusal
 
 
 def _together(whole: Verification, parts: Verification) -> Verification:
