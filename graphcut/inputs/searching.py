@@ -1,8 +1,8 @@
 """Search for inputs that a model accepts: the generated ones first, then a fixed list of other sizes and integers."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import fields
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ _FALLBACKS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class AcceptedInputs:
+class AcceptedInputs(NamedTuple):
     """Inputs that a model accepted."""
 
     #: one for each variant, with different sizes where the model allows; fewer if it refused all of one.

@@ -12,7 +12,7 @@ from io import FileIO
 from math import inf
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ PADDING_SHARE: Final = 256  #: at most 1/256 of a data file is padding.
 ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE  #: from this size on a range is aligned, by padding of less than a page.
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ByteRange:
+class ByteRange(NamedTuple):
     """A range of bytes in a file."""
 
     file: Path  #: the path of the file.
@@ -38,8 +37,7 @@ class ByteRange:
     length: int  #: number of bytes.
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """Ranges of bytes of each row of a matrix in a file."""
 
     source: ByteRange  #: the matrix, row after row.

@@ -7,7 +7,6 @@ tensors (value_info), nor the files and offsets of large tensors.
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
-from dataclasses import replace
 from typing import Final
 
 from google.protobuf.message import Message
@@ -83,7 +82,7 @@ def same_values(a: TensorProto, range_of_a: RangeOf, b: TensorProto, range_of_b:
     """Whether two tensors of one type and shape have the same values, each in its message or in a file."""
     if is_external(a) and is_external(b):
         first, second = range_of_a(a), range_of_b(b)
-        return same_bytes(replace(first, file=first.file.resolve()), replace(second, file=second.file.resolve()))
+        return same_bytes(first._replace(file=first.file.resolve()), second._replace(file=second.file.resolve()))
     if not is_external(a) and not is_external(b):
         return canonical(a) == canonical(b)
     span, inline = (range_of_a(a), b) if is_external(a) else (range_of_b(b), a)

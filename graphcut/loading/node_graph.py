@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.helper import get_attribute_value, tensor_dtype_to_np_dtype
@@ -58,8 +58,7 @@ def node_graph(model: Model, order: Sequence[int], sizes: TensorBytes) -> NodeGr
     return replace(whole, functions=tuple(_function(model.functions[key], scope) for key in numbers))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(NamedTuple):
     """What a node means by its name: the versions of operator sets, and the indices of functions."""
 
     versions: Versions
@@ -109,7 +108,7 @@ def _body(graph: GraphProto, outer: Mapping[str, str], scope: _Scope) -> NodeGra
 def _function(function: FunctionProto, scope: _Scope) -> NodeGraph:
     declared = tensors_of_values(function.value_info)
     types = dict(_constants(function.node)) | {name: str(tensor) for name, tensor in declared.items()}
-    own = replace(scope, versions=_versions(function.opset_import))
+    own = scope._replace(versions=_versions(function.opset_import))
     return _graph(list(_rows(function.node)), types, function.input, function.output, own)
 
 
