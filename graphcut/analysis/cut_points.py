@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +11,11 @@ from ..core.graph import Partition, partition
 from ..core.product import Product
 from ..costs.caches import sized_dims
 from ..loading.model import Model, ModelLike, load
-from . import dataflow
+from .dataflow import to_networkx
 from .liveness import Liveness
 from .repeated_blocks import RepeatedBlock, repeated_block
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # networkx takes a fifth of a second to import; plans need none of this
     import networkx as nx
 
 
@@ -62,7 +61,7 @@ class Analysis(Product):
     @cached_property
     def digraph(self) -> nx.DiGraph[int]:
         """The flowing nodes and the tensors between them; see `to_networkx` for their attributes."""
-        return dataflow.to_networkx(self.model.graph, self.sized.tensor_bytes)
+        return to_networkx(self.model.graph, self.sized.tensor_bytes)
 
     @cached_property
     def key_nodes(self) -> tuple[int, ...]:
@@ -70,7 +69,8 @@ class Analysis(Product):
 
         Initializers and constants are not data inputs. Source: LinguaLinked (Zhao et al., ACL 2024), section 3.1.
         """
-        return dataflow.key_nodes(self.digraph)
+        graph = self.digraph
+        return tuple(n for n, reads in graph.nodes(data="reads") if len(reads) == 1 and graph.out_degree(n) >= 2)
 
     @cached_property
     def dominators(self) -> tuple[int, ...]:
@@ -78,34 +78,31 @@ class Analysis(Product):
 
         A cut after one of them sends its outputs and nothing else: all other nodes lead to it, or it leads to them. If
         the model ends in a single node, that is the last of them.
+
+        They are the chain of `networkx.immediate_dominators` above a virtual sink. That algorithm is quadratic where
+        long branches meet often, so they are found in one pass: a node is on every path if no edge leads from a node
+        before it to one after it, no start comes after it and no end before it.
         """
-        return dataflow.dominators(self.digraph)
-
-    @cached_property
-    def immediate_dominators(self) -> Mapping[int, int | None]:
-        """For each node the last other node that every path from a start to it passes: the dominator tree.
-
-        None for a node that paths reach without a node in common.
-        """
-        return dataflow.immediate_dominators(self.digraph)
-
-    @cached_property
-    def articulation_points(self) -> tuple[int, ...]:
-        """The nodes without which the digraph falls into more pieces, the direction of edges left aside; ascending.
-
-        The pieces exchange no tensors but those that this node reads or writes, such as the heads of a multi-task model
-        after its trunk. A dominator with nodes before and after it is an articulation point.
-        """
-        return dataflow.articulation_points(self.digraph)
+        furthest = max((node for node, degree in self.digraph.in_degree if degree == 0), default=0)
+        found = []
+        for node, readers in self.digraph.adjacency():
+            if furthest <= node:
+                found.append(node)
+            if not readers:
+                break
+            furthest = max(furthest, *readers)
+        return tuple(found)
 
     @cached_property
     def generations(self) -> tuple[tuple[int, ...], ...]:
         """The nodes by the number of edges on the longest path from a start to them.
 
         Nodes of one generation don't depend on one another and could run at the same time. There are as many
-        generations as nodes on the longest path.
+        generations as nodes on the longest path (`networkx.topological_generations`).
         """
-        return dataflow.generations(self.digraph)
+        import networkx as nx
+
+        return tuple(tuple(sorted(generation)) for generation in nx.topological_generations(self.digraph))
 
     @cached_property
     def segments(self) -> Partition:

@@ -1,17 +1,15 @@
-"""The dataflow of a model as a networkx graph, and the nodes that networkx's algorithms find on it."""
+"""The dataflow of a model as a networkx graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from ..core.graph import Graph
 from ..core.tensors import TensorBytes
 
 if TYPE_CHECKING:  # networkx takes a fifth of a second to import; plans need none of this
     import networkx as nx
-
-_SOURCE: Final = -1
 
 
 def to_networkx(graph: Graph, tensor_bytes: TensorBytes | None = None) -> nx.DiGraph[int]:
@@ -45,54 +43,3 @@ def to_networkx(graph: Graph, tensor_bytes: TensorBytes | None = None) -> nx.DiG
     digraph.add_nodes_from((i, {"name": n.name, "op": n.op, "module": n.module, "reads": n.reads}) for i, n in nodes)
     digraph.add_edges_from(edges())
     return digraph
-
-
-def key_nodes(digraph: nx.DiGraph[int]) -> tuple[int, ...]:
-    """The nodes with one data input whose outputs two or more nodes read, in topological order."""
-    return tuple(n for n, reads in digraph.nodes(data="reads") if len(reads) == 1 and digraph.out_degree(n) >= 2)
-
-
-def dominators(digraph: nx.DiGraph[int]) -> tuple[int, ...]:
-    """The nodes that every path from a start to an end passes, in the order in which paths pass them.
-
-    They are the chain of `immediate_dominators` above a virtual sink. That algorithm is quadratic where long branches
-    meet often, so they are found in one pass: a node is on every path if no edge leads from a node before it to one
-    after it, no start comes after it and no end before it.
-    """
-    furthest = max((node for node, degree in digraph.in_degree if degree == 0), default=0)
-    found = []
-    for node, readers in digraph.adjacency():
-        if furthest <= node:
-            found.append(node)
-        if not readers:
-            break
-        furthest = max(furthest, *readers)
-    return tuple(found)
-
-
-def immediate_dominators(digraph: nx.DiGraph[int]) -> Mapping[int, int | None]:
-    """For each node the last other node that every path from a start to it passes; None where there is no such node.
-
-    `networkx.immediate_dominators` (Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm", 2001) from a
-    virtual source with an edge to each start.
-    """
-    import networkx as nx
-
-    flow = nx.DiGraph(digraph.edges)
-    flow.add_edges_from((_SOURCE, node) for node, degree in digraph.in_degree if degree == 0)
-    found = nx.immediate_dominators(flow, _SOURCE) if flow else {}
-    return {node: None if found[node] == _SOURCE else found[node] for node in digraph}
-
-
-def articulation_points(digraph: nx.DiGraph[int]) -> tuple[int, ...]:
-    """The nodes without which the graph falls into more pieces, the direction of edges left aside; ascending."""
-    import networkx as nx
-
-    return tuple(sorted(nx.articulation_points(nx.Graph(digraph.edges))))
-
-
-def generations(digraph: nx.DiGraph[int]) -> tuple[tuple[int, ...], ...]:
-    """The nodes by the length of the longest path from a start to them (`networkx.topological_generations`)."""
-    import networkx as nx
-
-    return tuple(tuple(sorted(generation)) for generation in nx.topological_generations(digraph))

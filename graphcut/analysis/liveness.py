@@ -1,7 +1,7 @@
 """Liveness of tensors along a topological order: the bytes alive after each node, and the cut points."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -92,44 +92,32 @@ class Liveness(Product):
         readers all come after i. A minimum may extend over several equal neighbours: each of them is a cut point if a
         node of its own names it, and a node that could name several names the first.
         """
-        named: dict[int, int] = {}
-        for index, node in self._named(frozenset(_local_minima(self.profile))):
-            named.setdefault(node, index)
+        wanted, named = frozenset(_local_minima(self.profile)), dict[int, int]()
+        unread: list[tuple[int, int]] = []  # the index of a node that is read, and that of its first reader
+        for i, node in enumerate(self.order):
+            if readers := [self.index[r] for t in self.graph.nodes[node].writes for r in self.graph.readers.get(t, ())]:
+                unread.append((i, min(readers)))
+            if i in wanted:
+                while unread and unread[-1][1] <= i:  # it names no later cut either, so it is dropped: linear in all
+                    unread.pop()
+                if unread:
+                    named.setdefault(self.order[unread[-1][0]], i)
         return [(index, node) for node, index in named.items()]
 
     def alive_after(self, indices: Iterable[int]) -> Iterator[tuple[str, ...]]:
         """For each of some ascending indices the tensors alive after it."""
-        begins: dict[int, list[str]] = {}
-        ends: dict[int, list[str]] = {}
+        begins, ends = (defaultdict[int, list[str]](list) for _ in range(2))
         for tensor, (first, last) in self.lifetimes.items():
-            begins.setdefault(first, []).append(tensor)
-            ends.setdefault(last, []).append(tensor)
-        alive: dict[str, None] = {}
-        done = 0
+            begins[first].append(tensor)
+            ends[last].append(tensor)
+        alive, done = dict[str, None](), 0
         for index in indices:
             for i in range(done, index + 1):
-                for tensor in ends.get(i, ()):
+                for tensor in ends[i]:
                     alive.pop(tensor, None)
-                alive.update(dict.fromkeys(begins.get(i, ())))
+                alive.update(dict.fromkeys(begins[i]))
             done = index + 1
             yield tuple(alive)
-
-    def _named(self, wanted: AbstractSet[int]) -> Iterator[tuple[int, int]]:
-        """The wanted indices, ascending, each with the node that names a cut after it, if any does."""
-        first_reads: dict[int, int] = {}  # by the index of a node that is read: the index of its first reader
-        for i, node in enumerate(self.order):
-            readers = [self.index[r] for t in self.graph.nodes[node].writes for r in self.graph.readers.get(t, ())]
-            if readers:
-                first_reads[i] = min(readers)
-            if i not in wanted:
-                continue
-            # What is read at i or before names no later cut either, so it is dropped: linear in all.
-            while first_reads:
-                last, first_read = next(reversed(first_reads.items()))
-                if first_read > i:
-                    yield i, self.order[last]
-                    break
-                del first_reads[last]
 
 
 def _local_minima(values: Sequence[int]) -> Iterator[int]:

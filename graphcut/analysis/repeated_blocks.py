@@ -86,15 +86,12 @@ def find_repeat(
     """
     if len(labels) < 4:
         return None
-    best: tuple[int, int, int] | None = None
-    for period in _likely_periods(labels):
-        start, run = _longest_run(labels, period)
-        # Two blocks whose first is mixed with other nodes have only a part of themselves in a run.
-        if 2 * run >= period and (best is None or (run, -period) > (best[0], -best[1])):
-            best = run, period, start
-    if best is None or best[0] * 5 < len(labels):
+    runs = [(*_longest_run(labels, period), period) for period in _likely_periods(labels)]
+    # Two blocks whose first is mixed with other nodes have only a part of themselves in a run.
+    runs = [(start, run, period) for start, run, period in runs if 2 * run >= period and run * 5 >= len(labels)]
+    if not runs:
         return None
-    run, period, start = best
+    start, run, period = max(runs, key=lambda found: (found[1], -found[2]))
     end = start + run + period
 
     def bytes_between(first: int) -> int:

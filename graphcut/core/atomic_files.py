@@ -91,10 +91,8 @@ def _home(parent: Path, name: str) -> Path:
 
 def _lock(home: Path) -> int:
     """Make the folder, and lock a file in it. The lock ends when the process ends, in whatever way."""
-    busy = UsageError(
-        f"another run is writing {home.with_name(home.name[1:].removesuffix(_SUFFIX))}",
-        hint=f"wait until it has ended; if none is running, move {home} away",
-    )
+    hint = f"wait until it has ended; if none is running, move {home} away"
+    busy = UsageError(f"another run is writing {home.with_name(home.name[1:].removesuffix(_SUFFIX))}", hint=hint)
     while True:
         is_new = True
         try:
@@ -203,9 +201,8 @@ def check_target(folder: Path, place: Path, *, own: Collection[str], what: str, 
     existing = sorted(path.relative_to(place).as_posix() for path in files)
     for name in existing:
         if name not in own and not any(PurePosixPath("/", name).match(f"/{pattern}") for pattern in own):
-            raise UsageError(
-                f"{folder} contains {name!r}, which is not {what}", hint="choose a new folder with `output`"
-            )
+            message = f"{folder} contains {name!r}, which is not {what}"
+            raise UsageError(message, hint="choose a new folder with `output`")
     if existing and not force:
         raise UsageError(f"{folder} already exists", hint="choose another folder with `output`, or add `force=True`")
 
@@ -265,9 +262,7 @@ def rename(source: Path, target: Path) -> None:
         if not code:
             source.rename(target)
     if code == errno.EEXIST:
-        raise UsageError(
-            f"{target} was made by another program meanwhile",
-            hint="move it away, and try again; graphcut replaces only what it made",
-        )
+        message = f"{target} was made by another program meanwhile"
+        raise UsageError(message, hint="move it away, and try again; graphcut replaces only what it made")
     if code:
         raise OSError(code, os.strerror(code), str(source), None, str(target))

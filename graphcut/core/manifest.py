@@ -317,12 +317,9 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
 
 def _fits(digest: Digest, file_bytes: int) -> bool:
     """Whether the ranges are inside the file, ascending, and make as many blocks as are listed."""
-    end = total = 0
-    for offset, length in digest.ranges:
-        if offset < end or length < 0:
-            return False
-        end, total = offset + length, total + length
-    return end <= file_bytes and len(digest.blocks) == -(-total // BLOCK_BYTES)
+    ends = [0, *(end for offset, length in digest.ranges for end in (offset, offset + length)), file_bytes]
+    total_bytes = sum(length for _, length in digest.ranges)
+    return ends == sorted(ends) and len(digest.blocks) == -(-total_bytes // BLOCK_BYTES)
 
 
 def _no_manifest(path: Path) -> str:

@@ -45,10 +45,8 @@ def check_state_pairs(
     for past, present in pairs.items():
         for name, known, kind in ((past, reads, "input"), (present, writes, "output")):
             if name not in known:
-                raise UsageError(
-                    f"the state {past}={present} names {name!r}, which is not an {kind} of the model",
-                    hint=f"its {kind}s: {', '.join(known) or 'none'}",
-                )
+                message = f"the state {past}={present} names {name!r}, which is not an {kind} of the model"
+                raise UsageError(message, hint=f"its {kind}s: {', '.join(known) or 'none'}")
     outputs = list(pairs.values())
     if twice := next((name for name in outputs if outputs.count(name) > 1), None):
         raise UsageError(f"{twice!r} can't become two inputs", hint="name each output once in `states`")

@@ -1,8 +1,7 @@
 """The consumers of a model input: nodes that read it, directly or through nodes that only move values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from .flattening import FlatNode, FlatNodes
 
@@ -25,8 +24,7 @@ Axes = tuple[int | None, ...]
 """For each axis of a tensor the corresponding axis of the model's input; `None` for a new axis."""
 
 
-@dataclass(frozen=True, slots=True)
-class Consumer:
+class Consumer(NamedTuple):
     """A node that reads an input of the model, as one of its own inputs."""
 
     node: FlatNode  #: the node.
@@ -43,7 +41,7 @@ def consumers_of(name: str, rank: int, nodes: FlatNodes) -> tuple[Consumer, ...]
     waiting = [(name, Consumer(FlatNode("", (), ()), 0, tuple(range(rank)), is_whole=True, is_same=True))]
     for tensor, past in waiting:
         for node, index in nodes.readers.get(tensor, ()):
-            consumer = replace(past, node=node, index=index)
+            consumer = past._replace(node=node, index=index)
             found.append(consumer)
             moved = _propagated(consumer, nodes)
             if moved is not None:
@@ -57,11 +55,11 @@ def _propagated(consumer: Consumer, nodes: FlatNodes) -> Consumer | None:
     """How the outputs of a node relate to the model's input; `None` if the node computes other values."""
     node = consumer.node
     if node.op in _ARITHMETIC and all(n in nodes.weights for i, n in enumerate(node.reads) if i != consumer.index):
-        return replace(consumer, is_same=False)
+        return consumer._replace(is_same=False)
     if consumer.index not in _PASSES_VALUES.get(node.op, ()):
         return None
     is_whole = consumer.is_whole and node.op not in _RESIZES
-    return replace(consumer, axes=_propagated_axes(consumer, nodes), is_whole=is_whole)
+    return consumer._replace(axes=_propagated_axes(consumer, nodes), is_whole=is_whole)
 
 
 def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
@@ -73,7 +71,9 @@ def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
             order = node.numbers("perm") or tuple(reversed(range(len(axes))))
             return tuple(axes[i] for i in order) if len(order) == len(axes) else None
         case "Unsqueeze":
-            return _with_new_axes(axes, axes_named(node, nodes))
+            rank = len(axes) + len(axes_named(node, nodes))
+            new, old = {axis % rank for axis in axes_named(node, nodes)}, iter(axes)
+            return tuple(None if i in new else next(old) for i in range(rank)) if new else None
         case "Squeeze":
             gone = {axis % len(axes) for axis in axes_named(node, nodes)}
             return tuple(axis for i, axis in enumerate(axes) if i not in gone) if gone else None
@@ -87,12 +87,3 @@ def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
 def axes_named(node: FlatNode, nodes: FlatNodes) -> tuple[int, ...]:
     """The axes of Squeeze and Unsqueeze: an attribute before opset 13, an input since."""
     return node.numbers("axes") or (nodes.integers(node.reads[1]) if len(node.reads) > 1 else None) or ()
-
-
-def _with_new_axes(axes: Axes, new: Sequence[int]) -> Axes | None:
-    if not new:
-        return None
-    rank = len(axes) + len(new)
-    open_sizes = {axis % rank for axis in new}
-    old = iter(axes)
-    return tuple(None if i in open_sizes else next(old) for i in range(rank))

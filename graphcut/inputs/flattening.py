@@ -1,6 +1,6 @@
 """All nodes of a model in one list: those of the main graph, of subgraphs and of called functions.
 
-Names defined in subgraphs and functions get a unique prefix; a captured name keeps its outer name.
+Names defined in subgraphs get a unique prefix; a captured name keeps its outer name.
 """
 
 from collections import ChainMap, defaultdict
@@ -10,11 +10,12 @@ from functools import cached_property
 from itertools import count
 from typing import Final
 
-from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, TensorProto
+from onnx.inliner import inline_local_functions
 
 from ..loading.model import Model
 from ..loading.operations import constant_value, integers_of
-from ..loading.subgraphs import CONTROL_FLOW, Functions, callee_key, operator, subgraphs
+from ..loading.subgraphs import CONTROL_FLOW, operator, subgraphs
 
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
 
@@ -29,8 +30,8 @@ class FlatNode:
     attributes: Sequence[AttributeProto] = ()  #: of the node.
 
     def number(self, name: str, default: int = 0) -> int:
-        """An integer attribute. One that refers to an attribute of the function counts as omitted."""
-        return next((a.i for a in self.attributes if a.name == name and not a.ref_attr_name), default)
+        """An integer attribute."""
+        return next((a.i for a in self.attributes if a.name == name), default)
 
     def numbers(self, name: str) -> tuple[int, ...]:
         """An attribute that is a list of integers; empty if omitted."""
@@ -41,7 +42,6 @@ class FlatNode:
 class FlatNodes:
     """All nodes of a model."""
 
-    functions: Functions  #: the functions of the model.
     row: list[FlatNode] = field(default_factory=list)  #: the nodes, in no particular order.
     weights: dict[str, TensorProto] = field(default_factory=dict)  #: initializers and constants, by name.
     _scopes: Iterator[int] = field(default_factory=count)
@@ -90,33 +90,16 @@ class FlatNodes:
         for tensor in graph.initializer:
             self.weights[names.get(tensor.name, tensor.name)] = tensor
         for node in graph.node:
-            self._add_node(node, names)
-
-    def _add_node(self, node: NodeProto, names: ChainMap[str, str]) -> None:
-        reads = tuple(names.get(name, name) for name in node.input)
-        writes = tuple(names.get(name, name) for name in node.output)
-        if callee_key(node) in self.functions:
-            self._add_function(node, reads, writes)
-            return
-        flat = FlatNode(operator(node), reads, writes, node.attribute)
-        self.row.append(flat)
-        if flat.op == "Constant" and (value := constant_value(node)) is not None:
-            self.weights[writes[0]] = value
-        for body in subgraphs(node):
-            self._add_body(flat, body, names)
-
-    def _add_function(self, node: NodeProto, reads: Sequence[str], writes: Sequence[str]) -> None:
-        function = self.functions[callee_key(node)]
-        prefix = self._new_prefix()
-        names = {name: prefix + name for inner in function.node for name in inner.output if name}
-        names.update(dict.fromkeys(function.input, ""))  # inputs that the call omits
-        names.update(zip(function.input, reads, strict=False))
-        names.update(zip(function.output, writes, strict=False))
-        for inner in function.node:
-            self._add_node(inner, ChainMap(names))
+            reads, writes = (tuple(names.get(name, name) for name in ends) for ends in (node.input, node.output))
+            flat = FlatNode(operator(node), reads, writes, node.attribute)
+            self.row.append(flat)
+            if flat.op == "Constant" and (value := constant_value(node)) is not None:
+                self.weights[writes[0]] = value
+            for body in subgraphs(node):
+                self._add_body(flat, body, names)
 
     def _add_body(self, node: FlatNode, body: GraphProto, outer: ChainMap[str, str]) -> None:
-        prefix = self._new_prefix()
+        prefix = f"{next(self._scopes)}\n"  # a line break: no name in a model has one
         own = [*(value.name for value in body.input), *(tensor.name for tensor in body.initializer)]
         own += [name for inner in body.node for name in inner.output if name]
         names = outer.new_child({name: prefix + name for name in own})
@@ -125,14 +108,11 @@ class FlatNodes:
         made = [names.get(value.name, value.name) for value in body.output]
         self.row.extend(_body_transfers(node, given, made))
 
-    def _new_prefix(self) -> str:
-        return f"{next(self._scopes)}\n"  # a line break: no name in a model has one
-
 
 def flatten(model: Model) -> FlatNodes:
     """All nodes of `model`. Linear in its nodes, where a function counts once for each call."""
-    nodes = FlatNodes(model.functions)
-    nodes.add_graph(model.proto.graph, ChainMap())
+    nodes = FlatNodes()
+    nodes.add_graph((inline_local_functions(model.proto) if model.functions else model.proto).graph, ChainMap())
     return nodes
 
 

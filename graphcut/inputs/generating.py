@@ -8,20 +8,35 @@ from typing import Any, Final
 
 import numpy as np
 from onnx import TensorProto, TypeProto
+from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.numpy_helper import from_array
 
 from ..core.errors import ModelError, UsageError, did_you_mean
-from ..core.tensors import ELEMENT_TYPES, UNDEFINED
+from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED
+from ..loading.expressions import evaluate
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external
 from .consumers import Consumer, consumers_of
 from .input_files import near_default
-from .sizes import DimensionSizes, Fallback, choose_sizes
+from .parameters import POSITIVE, index_bound, parameter_values
+from .roles import INTEGERS, Role
+from .shape_hints import Shape
+from .sizes import DimensionSizes
 from .survey import InputSurvey
-from .tensor_values import PACKED, TensorValues, to_dtype
 
+Array = np.ndarray[Any, Any]
 Feeds = dict[str, Any]
 """The inputs of a model by name: arrays; lists for sequences, dicts for maps, None for an optional without value."""
+
+PACKED: Final = frozenset(dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array is None)
+"""Types that numpy arrays cannot hold and ONNX Runtime accepts in its own values alone."""
+
+_RATE: Final = 16_000
+_BYTES: Final[Mapping[str, tuple[int, int]]] = {"uint8": (0, 256), "int8": (-128, 128)}
+_UNCERTAIN: Final[frozenset[Role]] = frozenset({"length", "extent"})
+"""Roles for which a fallback replaces the usual numbers."""
+
 
 _WORDS: Final = ("ada", "bob", "eve", "ivy")
 _MAX_ELEMENTS: Final = 1 << 40  #: an input with more elements is larger than any memory.
@@ -38,7 +53,7 @@ def generate_inputs(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | N
     Args:
         model: the model.
         seed: the same seed gives the same values.
-        sizes: numbers for open sizes, by symbol, or as `input[0]` for an axis without a symbol. They override
+        sizes: numbers for open sizes, by symbol, or as `input.0` for an axis without a symbol. They override
             `model.dims`.
         variant: each variant has different values, and different sizes where sizes are free. Variants from 1 on also
             feed the inputs that have a default, with values near it.
@@ -51,8 +66,7 @@ def generate_inputs(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | N
         ModelError: an input has a type for which no values can be generated.
     """
     survey = InputSurvey(model)
-    chosen = choose_sizes(survey, given=given_sizes(survey, sizes or {}), variant=variant, fallback=Fallback())
-    return make_feeds(survey, chosen, seed=seed, variant=variant, fallback=Fallback())
+    return make_feeds(DimensionSizes(survey, given_sizes(survey, sizes or {}), variant), seed)
 
 
 def given_sizes(survey: InputSurvey, sizes: Mapping[str, int]) -> Mapping[str, int]:
@@ -60,24 +74,21 @@ def given_sizes(survey: InputSurvey, sizes: Mapping[str, int]) -> Mapping[str, i
     sums = [dim for dims in survey.dims.values() for dim in dims if isinstance(dim, str)]
     for name in sizes:
         if name not in {*survey.open_sizes, *sums, *survey.model.dims}:
-            raise UsageError(
-                f"no input of {survey.model.path.name} has a dimension {name!r}",
-                hint=f"{did_you_mean(name, survey.open_sizes)}open sizes: {', '.join(survey.open_sizes) or 'none'}",
-            )
+            hint = f"{did_you_mean(name, survey.open_sizes)}open sizes: {', '.join(survey.open_sizes) or 'none'}"
+            raise UsageError(f"no input of {survey.model.path.name} has a dimension {name!r}", hint=hint)
     return {**survey.model.dims, **sizes}
 
 
-def make_feeds(survey: InputSurvey, sizes: DimensionSizes, *, seed: int, variant: int, fallback: Fallback) -> Feeds:
+def make_feeds(sizes: DimensionSizes, seed: int) -> Feeds:
     """Values for the inputs, with the chosen sizes."""
-    return dict(_Generator(survey, TensorValues(survey, sizes, variant, fallback), seed, variant).feeds())
+    return dict(_Generator(sizes.survey, sizes, seed).feeds())
 
 
 @dataclass(frozen=True)
 class _Generator:
     survey: InputSurvey
-    numbers: TensorValues
+    sizes: DimensionSizes
     seed: int
-    variant: int
 
     def feeds(self) -> Iterator[tuple[str, object]]:
         defaults = {tensor.name: tensor for tensor in self.survey.model.proto.graph.initializer}
@@ -85,7 +96,7 @@ class _Generator:
             default = defaults.get(name)
             if default is None:
                 yield name, self._value(name, kind)
-            elif self.variant and self._may_be_fed(default):
+            elif self.sizes.variant and self._may_be_fed(default):
                 yield name, near_default(default, self._random(name))
 
     def _may_be_fed(self, default: TensorProto) -> bool:
@@ -94,7 +105,7 @@ class _Generator:
 
     def _random(self, name: str, index: int = 0) -> np.random.Generator:
         # Each input has a generator of its own: its values stay the same when another input is added or removed.
-        return np.random.default_rng([self.seed, self.variant, zlib.crc32(name.encode()), index])
+        return np.random.default_rng([self.seed, self.sizes.variant, zlib.crc32(name.encode()), index])
 
     def _value(self, name: str, kind: TypeProto, index: int = 0) -> object:
         match kind.WhichOneof("value"):
@@ -102,35 +113,32 @@ class _Generator:
                 return self._tensor(name, self._random(name, index))
             case "sequence_type":
                 inner = kind.sequence_type.elem_type
-                return [self._value(name, inner, index) for index in range(2 + self.variant)]
+                return [self._value(name, inner, index) for index in range(2 + self.sizes.variant)]
             case "optional_type":
                 return None if self._may_be_missing(name) else self._value(name, kind.optional_type.elem_type)
             case "map_type" if tensor_of_type(name, kind.map_type.value_type).dtype in ELEMENT_TYPES:
                 return self._map(name, kind)
             case other:
-                raise ModelError(
-                    f"no values can be generated for input {name!r} of type {other}",
-                    hint="give values with `inputs`, or verify the structure alone with `structural_only=True`",
-                )
+                hint = "give values with `inputs`, or verify the structure alone with `structural_only=True`"
+                raise ModelError(f"no values can be generated for input {name!r} of type {other}", hint=hint)
 
     def _may_be_missing(self, name: str) -> bool:
         """Leave an optional empty in every second variant if the model tests whether it has a value."""
         readers = self.survey.nodes.readers.get(name, ())
-        return self.variant % 2 == 1 and any(node.op == "OptionalHasElement" for node, _ in readers)
+        return self.sizes.variant % 2 == 1 and any(node.op == "OptionalHasElement" for node, _ in readers)
 
     def _tensor(self, name: str, random: np.random.Generator) -> object:
-        dtype, shape = self.survey.tensors[name].dtype, self.numbers.sizes.shapes[name]
+        dtype, shape = self.survey.tensors[name].dtype, self.sizes.shapes[name]
         if prod(shape) > _MAX_ELEMENTS:
             message = f"no values can be generated for input {name!r}: it has the shape {list(shape)}"
             raise UsageError(message, hint="give smaller sizes with `dims`, or values with `inputs`")
         if dtype == UNDEFINED:
-            raise ModelError(
-                f"input {name!r} has no type, so no values can be generated", hint="give them with `inputs`"
-            )
+            text = f"input {name!r} has no type, so no values can be generated"
+            raise ModelError(text, hint="give them with `inputs`")
         if dtype == "string":
             words = random.choice(self._words(name), shape)
             return np.asarray(words, dtype=object)
-        return to_dtype(self.numbers.draw(name, random), dtype)
+        return to_dtype(self._draw(name, random), dtype)
 
     def _words(self, name: str) -> Sequence[str]:
         consumers = self.survey.consumers[name]
@@ -146,8 +154,121 @@ class _Generator:
         values = [str(number) for number in numbers] if dtype == "string" else numbers.astype(dtype).tolist()
         return dict(zip(words if is_by_word else range(len(words)), values, strict=True))
 
+    def _draw(self, name: str, random: np.random.Generator) -> Array:
+        """Numbers for input `name`, or for one tensor in it; not yet of its element type."""
+        dtype, shape = self.survey.tensors[name].dtype, self.sizes.shapes[name]
+        if dtype == "bool":
+            return self._flags(name, shape, random)
+        parameters = self._parameters(name, shape)
+        if parameters is not None:
+            return parameters
+        return self._integers(name, shape, random) if dtype in INTEGERS else self._floats(name, shape, random)
+
+    def _flags(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+        if self.survey.roles[name] == "mask":
+            return np.ones(shape, bool)
+        if prod(shape) == 1:  # each branch of an If runs in some variant; a decoder without cache takes another mask
+            flag = self.sizes.variant % 2 == 0 or "cache" in name
+            return np.full(shape, flag != self.sizes.fallback.flipped)
+        return random.integers(0, 2, shape).astype(bool)
+
+    def _floats(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+        role = self.survey.roles[name]
+        if role in {"mask", "extent"}:
+            return np.full(shape, 1 if role == "mask" else self.sizes.of("image"))
+        if len(shape) <= 1 or role == "scale" or self._must_be_positive(name):
+            return random.uniform(0.25, 1, shape)  # scales, speeds and thresholds
+        return random.uniform(-1, 1, shape)
+
+    def _integers(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+        bound = self._bound(name)
+        by_role = self._integers_by_role(name, shape)
+        if by_role is not None:
+            return by_role if bound is None else by_role % bound
+        if bound is not None:
+            return random.integers(0, bound, shape)
+        least = int(self._must_be_positive(name))
+        if self.sizes.fallback.integers is not None:
+            return np.full(shape, max(self.sizes.fallback.integers, least))
+        if prod(shape) == 1:
+            return np.ones(shape)
+        low, high = _BYTES.get(self.survey.tensors[name].dtype, (0, 2))
+        return random.integers(max(low, least), high + least, shape)
+
+    def _integers_by_role(self, name: str, shape: tuple[int, ...]) -> Array | None:
+        role = self.survey.roles[name]
+        if role in _UNCERTAIN and self.sizes.fallback.integers is not None:
+            return None
+        along = np.arange(shape[-1]) if shape else np.array(0)
+        numbers: Mapping[Role, Array | int] = {
+            "position": self.sizes.past + along,
+            "type": along * 2 // max(1, along.size),
+            "mask": 1,
+            "rate": _RATE,
+            "total": self.sizes.past + self.sizes.of("sequence") - ("seqlens" in name),  # `seqlens_k` counts from zero
+            "length": self._length(name),
+            "extent": self.sizes.of("image"),
+        }
+        return np.broadcast_to(numbers[role], shape) if role in numbers else None
+
+    def _length(self, name: str) -> int:
+        if "min" in name:
+            return 1
+        if "max" in name:  # of a generation: longer than the prompt
+            return self.sizes.past + self.sizes.of("sequence") + 2
+        return self.sizes.past if "past" in name else self.sizes.length
+
+    def _must_be_positive(self, name: str) -> bool:
+        return any((one.node.op, one.index) in POSITIVE for one in self.survey.consumers[name])
+
+    def _parameters(self, name: str, shape: tuple[int, ...]) -> Array | None:
+        for consumer in self.survey.consumers[name]:
+            found = parameter_values(consumer, shape, self._shape_of) if consumer.is_same else None
+            if found is not None:
+                return np.array(found).reshape(shape)
+        return None
+
+    def _bound(self, name: str) -> int | None:
+        """The smallest size of an axis that `name` indexes; `None` if it is no index."""
+        consumers = [consumer for consumer in self.survey.consumers[name] if consumer.is_same]
+        bounds = (index_bound(consumer, self.survey.nodes, self._shape_of) for consumer in consumers)
+        return min((bound for bound in bounds if bound is not None), default=None)
+
+    def _shape_of(self, name: str) -> Shape | None:
+        """The shape of any tensor of the model, with the chosen numbers."""
+        if name in self.sizes.shapes:
+            return self.sizes.shapes[name]
+        tensor = self.survey.model.tensors.get(name)
+        if tensor is None or tensor.shape is None:
+            return self.survey.shape_of(name)
+        numbers = self.sizes.numbers
+        return tuple(evaluate(dim, numbers) if isinstance(dim, str) else dim for dim in tensor.shape)
+
 
 def _vocabulary(consumers: Sequence[Consumer]) -> list[str]:
     """The strings that an operator lists in an attribute, such as the keys of a LabelEncoder."""
     lists = (attribute.strings for consumer in consumers for attribute in consumer.node.attributes if attribute.strings)
     return [word.decode() for word in next(lists, ())]
+
+
+def to_dtype(numbers: Array, dtype: str) -> object:
+    """`numbers` as elements of type `dtype`, in the form that `running.values.to_value` takes.
+
+    bfloat16 and 8-bit floats are returned as their bits, packed types as OrtValues. The type float8e8m0 has no sign: it
+    holds ones.
+    """
+    if dtype not in {*PACKED, *NON_NUMPY_TYPES}:
+        return np.asarray(numbers).astype(np.dtype(dtype))
+    kind = ELEMENT_TYPES[dtype]
+    numbers = np.ones(np.shape(numbers)) if dtype == "float8e8m0" else np.asarray(numbers)
+    values = numbers.astype(tensor_dtype_to_np_dtype(kind.number))
+    return values.view(kind.array) if kind.array else _packed(values, kind.number)
+
+
+def _packed(values: Array, element: int) -> object:
+    import onnxruntime as ort
+
+    # ONNX Runtime takes the shape from the array, which therefore has unused bytes.
+    raw, filled = from_array(values).raw_data, np.zeros(values.size, np.uint8)
+    filled[: len(raw)] = np.frombuffer(raw, np.uint8)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(filled.reshape(values.shape), element)

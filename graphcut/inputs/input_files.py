@@ -90,10 +90,8 @@ def _check_header(path: Path, member: IO[bytes], info: zipfile.ZipInfo, name: st
         raise ValueError(f"EOF, or an unknown version of the format: {version}")
     shape, _, dtype = read[version](member)
     if dtype.hasobject:
-        raise UsageError(
-            f"{path}: {name!r} is a pickled array of Python objects, which could run any code and is not read",
-            hint="save words with dtype=str, and sequences as a folder of ONNX test data",
-        )
+        message = f"{path}: {name!r} is a pickled array of Python objects, which could run any code and is not read"
+        raise UsageError(message, hint="save words with dtype=str, and sequences as a folder of ONNX test data")
     claimed = prod(shape) * max(1, dtype.itemsize)
     held = min(info.file_size, path.stat().st_size * _MOST_COMPRESSED)
     if claimed > held:
@@ -107,10 +105,8 @@ def _read_folder(path: Path, model_reads: Sequence[str], tensors: Mapping[str, T
     found: dict[str, object] = {}
     for number, file in sorted(numbered.items()):
         if number >= len(model_reads):
-            raise UsageError(
-                f"{file} is input {number}, and the model has {len(model_reads)}, counted from 0",
-                hint=f"its inputs: {', '.join(model_reads) or 'none'}",
-            )
+            message = f"{file} is input {number}, and the model has {len(model_reads)}, counted from 0"
+            raise UsageError(message, hint=f"its inputs: {', '.join(model_reads) or 'none'}")
         name = model_reads[number]
         found[name] = _read_message(file, name, tensors[name].dtype if name in tensors else "")
     return found
@@ -120,6 +116,7 @@ def _read_message(file: Path, name: str, dtype: str) -> object:
     # onnx is imported here alone: a .npz file can be read where onnx is not installed.
     from google.protobuf.message import DecodeError
     from onnx import OptionalProto, SequenceProto, TensorProto, numpy_helper
+    from onnx.numpy_helper import to_array, to_list
 
     from ..loading.subgraphs import is_external, tensors_in
 
@@ -128,24 +125,17 @@ def _read_message(file: Path, name: str, dtype: str) -> object:
         has_value = any(field.name.endswith("_value") for field, _ in message.ListFields())
         return numpy_helper.to_optional(message) if has_value else None
 
-    kinds: dict[str, tuple[Any, Any]] = {
-        "sequence": (SequenceProto, numpy_helper.to_list),
-        "optional": (OptionalProto, to_optional),
-    }
-    kind, to_value = kinds.get(dtype.partition("(")[0], (TensorProto, numpy_helper.to_array))
+    kinds: dict[str, Any] = {"sequence": (SequenceProto, to_list), "optional": (OptionalProto, to_optional)}
+    kind, to_value = kinds.get(dtype.partition("(")[0], (TensorProto, to_array))
     try:
         message = kind.FromString(file.read_bytes())
         if any(map(is_external, tensors_in(message))):  # in any file of this machine
-            raise UsageError(
-                f"{file} stores the values of input {name!r} in another file, which is not read",
-                hint="store them inside the message, in raw_data",
-            )
+            text = f"{file} stores the values of input {name!r} in another file, which is not read"
+            raise UsageError(text, hint="store them inside the message, in raw_data")
         value: object = to_value(message)
     except (DecodeError, ValueError, TypeError) as error:
-        raise UsageError(
-            f"{file} can't be read as {dtype or 'a tensor'}, which input {name!r} is: {error}",
-            hint="are the files numbered in the order of the model's inputs?",
-        ) from None
+        text = f"{file} can't be read as {dtype or 'a tensor'}, which input {name!r} is: {error}"
+        raise UsageError(text, hint="are the files numbered in the order of the model's inputs?") from None
     return value
 
 

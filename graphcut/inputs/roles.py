@@ -4,6 +4,7 @@ The spellings are those of torch.onnx, optimum, onnxruntime-genai and tf2onnx ex
 """
 
 import re
+import sys
 from typing import Final, Literal
 
 from ..core.tensors import Tensor
@@ -33,7 +34,7 @@ _ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
     ("samples", re.compile(r"audio|wav|speech|signal|pcm|input_values")),
     ("mel", re.compile(r"input_features")),
     ("past", re.compile(r"past|cache")),
-    ("mask", re.compile(r"mask(?!ed)")),
+    ("mask", re.compile(r"^(?!.*pixel).*mask(?!ed)")),  # `pixel_mask` belongs to an image
     ("length", re.compile(r"len(gth)?s?($|[._\d])")),
     ("extent", re.compile(r"^sizes?$|(im|image|img|orig\w*|target|input)_(sizes?|shape)|resolution|height|width")),
     ("scale", re.compile(r"scale|factor|ratio|temperature|thresh|speed|sigma")),
@@ -45,6 +46,12 @@ _DTYPES: Final[dict[Role, frozenset[str]]] = {
     **dict.fromkeys(("rate", "position", "type", "total", "length", "ids"), INTEGERS),
     "past": frozenset({*_FLOATS, "int8", "uint8"}),
     **dict.fromkeys(("scale", "samples", "mel", "hidden"), _FLOATS),
+}
+
+_RANKS: Final[dict[Role, range]] = {
+    # The same of ranks. What is called past and has a lower one is a count.
+    "past": range(3, sys.maxsize),
+    **dict.fromkeys(("extent", "length", "total"), range(3)),
 }
 
 _SYMBOLS: Final[tuple[tuple[Meaning | None, re.Pattern[str]], ...]] = (
@@ -66,24 +73,11 @@ _SYMBOLS: Final[tuple[tuple[Meaning | None, re.Pattern[str]], ...]] = (
 
 def role_of(tensor: Tensor) -> Role:
     """The role of an input by its name, if its type and rank do not contradict."""
-    name = tensor.name.lower()
+    name, dtype, rank = tensor.name.lower(), tensor.dtype, len(tensor.shape or ())
     for role, pattern in _ROLES:
-        if pattern.search(name) and tensor.dtype in _DTYPES.get(role, {tensor.dtype}) and _has_rank(role, tensor):
+        if dtype in _DTYPES.get(role, {dtype}) and rank in _RANKS.get(role, {rank}) and pattern.search(name):
             return role
     return "plain"
-
-
-def _has_rank(role: Role, tensor: Tensor) -> bool:
-    rank = len(tensor.shape or ())
-    match role:
-        case "past":  # inputs of lower rank are counts
-            return rank >= 3
-        case "mask":  # `pixel_mask` belongs to an image
-            return "pixel" not in tensor.name
-        case "extent" | "length" | "total":
-            return rank <= 2
-        case _:
-            return True
 
 
 def meaning_of_symbol(symbol: str) -> Meaning | None:
@@ -97,8 +91,7 @@ def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, 
     length: Meaning = "source" if _SOURCE.search(name.lower()) else "sequence"
     total: Meaning = "total" if length == "sequence" else length
     shapes: dict[Role, tuple[Meaning | None, ...]] = {
-        "position": ("batch", length),
-        "type": ("batch", length),
+        **dict.fromkeys(("position", "type"), ("batch", length)),
         "ids": ("batch", length) if rank > 1 else ("batch",),
         "hidden": ("batch", length, "other") if rank > 2 else ("batch", "other"),
         "mask": ("batch", *(None,) * (rank - 3), *(("sequence",) if rank > 2 else ()), total),

@@ -1,20 +1,20 @@
 """Search for inputs that a model accepts: the generated ones first, then a fixed list of other sizes and integers."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Final
+from dataclasses import fields
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from ..loading.model import Model
 from .generating import Feeds, given_sizes, make_feeds
-from .sizes import DimensionSizes, Fallback, choose_sizes
+from .sizes import DimensionSizes, Fallback
 from .survey import InputSurvey
 
-_DEFAULT: Final = Fallback()
+Run = Callable[[Feeds], object]  #: runs a model on feeds, and raises if they are refused.
 _FALLBACKS: Final = (
     # Of 4,408 public models 3,889 accepted the defaults, and 151 more accepted one of these.
-    _DEFAULT,
+    Fallback(),
     Fallback(batch=1),
     *(Fallback(image=size, batch=batch) for size in (224, 256, 512) for batch in (None, 1)),
     *(Fallback(every=size) for size in (1, 2, 3, 4, 8, 16)),
@@ -24,8 +24,7 @@ _FALLBACKS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class AcceptedInputs:
+class AcceptedInputs(NamedTuple):
     """Inputs that a model accepted."""
 
     #: one for each variant, with different sizes where the model allows; fewer if it refused all of one.
@@ -33,20 +32,8 @@ class AcceptedInputs:
     refusal: str  #: the error for the first feeds of a variant of which none was accepted; otherwise empty.
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    fallback: Fallback
-    sizes: DimensionSizes
-    feeds: Feeds
-
-
 def find_accepted_inputs(
-    model: Model,
-    run: Callable[[Feeds], object],
-    *,
-    seed: int = 0,
-    sizes: Mapping[str, int] | None = None,
-    variants: int = 2,
+    model: Model, run: Run, *, seed: int = 0, sizes: Mapping[str, int] | None = None, variants: int = 2
 ) -> AcceptedInputs:
     """Inputs for `model` that `run` accepts; it runs the model on feeds, and raises if they are refused.
 
@@ -55,39 +42,38 @@ def find_accepted_inputs(
     """
     survey = InputSurvey(model)
     given = given_sizes(survey, sizes or {})
-    found: list[_Attempt] = []
+    accepted: list[tuple[DimensionSizes, Feeds]] = []
     refusals: list[str] = []
-    while len(found) < variants and not refusals:
-        for attempt in _attempts(survey, given, seed=seed, found=found):
-            refusal = _refusal(run, attempt.feeds)
-            if refusal is None:
-                found.append(attempt)
+    while len(accepted) < variants and not refusals:
+        for attempt in _attempts(survey, given, seed, [used for used, _ in accepted]):
+            try:
+                run(attempt[1])
+            except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class
+                refusals.append(" ".join(str(error).split()) or type(error).__name__)
+            else:
+                accepted.append(attempt)
                 refusals.clear()
                 break
-            refusals.append(refusal)
-    return AcceptedInputs(tuple(attempt.feeds for attempt in found), refusals[0] if refusals else "")
+    return AcceptedInputs(tuple(feeds for _, feeds in accepted), refusals[0] if refusals else "")
 
 
 def _attempts(
-    survey: InputSurvey, given: Mapping[str, int], *, seed: int, found: Sequence[_Attempt]
-) -> Iterator[_Attempt]:
-    """Feeds for the next variant, the most likely first, none twice.
+    survey: InputSurvey, given: Mapping[str, int], seed: int, used: Sequence[DimensionSizes]
+) -> Iterator[tuple[DimensionSizes, Feeds]]:
+    """Feeds for the next variant with their sizes, the most likely first, none twice; `used` are those accepted so far.
 
     After a first variant was accepted, fallbacks of the same kind come first, and among them sizes not used before.
     """
-    variant = len(found)
-    choices = [(other, choose_sizes(survey, given=given, variant=variant, fallback=other)) for other in _FALLBACKS]
-    used = [attempt.sizes.shapes for attempt in found]
-    kinds = {_varied(attempt.fallback) for attempt in found}
-    likely = {_DEFAULT, *(other for other in _FALLBACKS if _varied(other) in kinds)}
-    choices.sort(key=lambda choice: (bool(found) and choice[0] not in likely, choice[1].shapes in used))
+    choices = [DimensionSizes(survey, given, len(used), fallback) for fallback in _FALLBACKS]
+    shapes, kinds = [one.shapes for one in used], {_varied(one.fallback) for one in used} | {_varied(Fallback())}
+    choices.sort(key=lambda sizes: (bool(used) and _varied(sizes.fallback) not in kinds, sizes.shapes in shapes))
     seen: set[Hashable] = set()
-    for fallback, sizes in choices:
-        feeds = make_feeds(survey, sizes, seed=seed, variant=variant, fallback=fallback)
+    for sizes in choices:
+        feeds = make_feeds(sizes, seed)
         key = tuple(_key(value) for value in feeds.values())
         if key not in seen:
             seen.add(key)
-            yield _Attempt(fallback, sizes, feeds)
+            yield sizes, feeds
 
 
 def _varied(fallback: Fallback) -> frozenset[str]:
@@ -100,11 +86,3 @@ def _key(value: object) -> Hashable:
     if isinstance(value, np.ndarray):
         return value.shape, value.tobytes() if value.dtype.kind in "biu" else b""
     return tuple(_key(inner) for inner in value) if isinstance(value, list) else None
-
-
-def _refusal(run: Callable[[Feeds], object], feeds: Feeds) -> str | None:
-    try:
-        run(feeds)
-    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class
-        return " ".join(str(error).split()) or type(error).__name__
-    return None

@@ -50,51 +50,22 @@ class Fallback:
 
 @dataclass(frozen=True)
 class DimensionSizes:
-    """All sizes of the inputs, as numbers."""
+    """All sizes of the inputs, as numbers: those given by the user, others as the meaning of the axis demands."""
 
-    #: the shape of each input; for a sequence or an optional, of the tensors in it.
-    shapes: Mapping[str, tuple[int, ...]]
-    numbers: Mapping[str, int]  #: the number of each open size, by its name.
-    sequence: int  #: length of the sequence.
-    past: int  #: length of its past.
-    length: int  #: length of the data, whatever its unit (tokens, frames, samples).
-    image: int  #: height of an image.
+    survey: InputSurvey  #: the inputs of the model.
+    given: Mapping[str, int]  #: numbers by the user, for open sizes.
+    variant: int = 0  #: another variant has other numbers where they are free.
+    fallback: Fallback = Fallback()  #: values that replace the defaults.
 
-
-def choose_sizes(
-    survey: InputSurvey, *, given: Mapping[str, int], variant: int = 0, fallback: Fallback
-) -> DimensionSizes:
-    """Numbers for every open size of the inputs: those `given` by the user, others as the meaning of the axis demands.
-
-    Another `variant` has other numbers where they are free; those of `fallback` replace the defaults.
-    """
-    choice = _Choice(survey, given, variant, fallback)
-    numbers = choice.numbers()
-    lengths = (choice.length(meaning, numbers) for meaning in _LENGTHS)
-    return DimensionSizes(
-        shapes={name: tuple(max(0, _size(d, numbers)) for d in dims) for name, dims in survey.dims.items()},
-        numbers={name: numbers[name] for name in survey.open_sizes},
-        sequence=choice.length("sequence", numbers) or choice.usual("sequence"),
-        past=choice.length("past", numbers) or 0,
-        length=next(filter(None, lengths), choice.usual("sequence")),
-        image=choice.length("image", numbers) or choice.usual("image"),
-    )
-
-
-@dataclass(frozen=True)
-class _Choice:
-    survey: InputSurvey
-    given: Mapping[str, int]
-    variant: int
-    fallback: Fallback
-
-    def numbers(self) -> dict[str, int]:
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The number of each open size, by its name."""
         numbers = {**{name: self._number(name) for name in self.survey.open_sizes}, **self.given}
-        past = self.length("past", numbers) or 0
-        sequence = self.length("sequence", numbers)
-        sequence = self.usual("sequence") if sequence is None else sequence
+        past = self._first("past", numbers) or 0
+        sequence = self._first("sequence", numbers)
+        sequence = self._usual("sequence") if sequence is None else sequence
         numbers.update(dict.fromkeys(self._free("total"), past + sequence))
-        total = self.length("total", numbers)
+        total = self._first("total", numbers)
         if total is not None and total != past + sequence:  # it is given: adapt what is free
             if total > past and self._free("sequence"):
                 numbers.update(dict.fromkeys(self._free("sequence"), total - past))
@@ -102,14 +73,33 @@ class _Choice:
                 numbers.update(dict.fromkeys(self._free("past"), total - sequence))
         return numbers
 
-    def length(self, meaning: Meaning, numbers: Mapping[str, int]) -> int | None:
+    @cached_property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of each input; for a sequence or an optional, of the tensors in it."""
+        return {name: tuple(max(0, _size(d, self.numbers)) for d in dims) for name, dims in self.survey.dims.items()}
+
+    @cached_property
+    def past(self) -> int:
+        """Length of the past of the sequence."""
+        return self._first("past", self.numbers) or 0
+
+    @cached_property
+    def length(self) -> int:
+        """Length of the data, whatever its unit (tokens, frames, samples)."""
+        return next(filter(None, (self._first(each, self.numbers) for each in _LENGTHS)), self._usual("sequence"))
+
+    def of(self, meaning: Meaning) -> int:
+        """The size of the first axis with that meaning, or the usual one."""
+        return self._first(meaning, self.numbers) or self._usual(meaning)
+
+    def _first(self, meaning: Meaning, numbers: Mapping[str, int]) -> int | None:
         """The size of the first axis with that meaning; None if there is none."""
         for name, meanings in self.survey.meanings.items():
             if meaning in meanings:
                 return _size(self.survey.dims[name][meanings.index(meaning)], numbers)
         return None
 
-    def usual(self, meaning: Meaning, axis: int = 1) -> int:
+    def _usual(self, meaning: Meaning, axis: int = 1) -> int:
         if self.fallback.every is not None:
             return self.fallback.every
         first, more = _NUMBERS.get(meaning, (4 + axis, 2))
@@ -119,21 +109,20 @@ class _Choice:
         if name in self.survey.required:
             return self.survey.required[name]
         meaning = self.survey.meaning(name)
-        if meaning in self._single:
+        if meaning == self._single:
             return 1
         if meaning == "batch" and self.fallback.batch is not None:
             return self.fallback.batch
         if meaning in _PER_IMAGE and self.fallback.image is not None:
             return self.fallback.image // _PER_IMAGE[meaning]
-        return self.usual(meaning, axis=next((axis for _, axis in self.survey.open_sizes[name]), 1))
+        return self._usual(meaning, axis=next((axis for _, axis in self.survey.open_sizes[name]), 1))
 
     @cached_property
-    def _single(self) -> frozenset[Meaning]:
+    def _single(self) -> Meaning | None:
         """The axis that must be 1 so that a model continues from a past: batch and sequence in turn."""
-        has_past = "past" in self.survey.roles.values()
-        if not has_past or _ONE_AT_A_TIME not in self.survey.nodes.ops:
-            return frozenset()
-        return frozenset({"sequence"}) if self.variant % 2 else frozenset({"batch"})
+        if "past" not in self.survey.roles.values() or _ONE_AT_A_TIME not in self.survey.nodes.ops:
+            return None
+        return "sequence" if self.variant % 2 else "batch"
 
     def _free(self, meaning: Meaning) -> list[str]:
         names = (name for name in self.survey.open_sizes if name not in self.given and name not in self.survey.required)

@@ -1,6 +1,6 @@
 """What the graph tells about the inputs of a model, before sizes and values are chosen.
 
-An open size is named by its symbol, or `input[0]` for an axis without one.
+An open size has the name that `Tensor.dim_names` gives it.
 """
 
 from collections.abc import Mapping
@@ -64,10 +64,7 @@ class InputSurvey:
     @cached_property
     def dims(self) -> Mapping[str, tuple[int | str, ...]]:
         """The shape of each input, with a name for each open size."""
-        return {
-            name: tuple(f"{name}[{axis}]" if dim is None else dim for axis, dim in enumerate(tensor.shape or ()))
-            for name, tensor in self.tensors.items()
-        }
+        return {name: tensor.dim_names for name, tensor in self.tensors.items()}
 
     @cached_property
     def open_sizes(self) -> Mapping[str, list[tuple[str, int]]]:

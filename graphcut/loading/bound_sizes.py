@@ -102,13 +102,11 @@ def _infer(
     model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[str], given: Mapping[str, Tensor]
 ) -> tuple[SizeEvaluation, list[str]]:
     """The result of ONNX shape inference, and those of `wanted` that it does not know, in topological order."""
-    inferred = {value.name: value for value in infer_values(model)}
-    found = tensors_of_values((value for name, value in inferred.items() if name in wanted), set())
-    found = {**given, **found}
+    found = {**tensors_of_values(infer_values(model), set()), **given}
     is_open = by_kind(has_unknown_dims)
     unknown = {name for name in wanted if name not in found or is_open(found[name])}
     ordered = [name for node in model.graph.node for name in node.output if name in unknown] if unknown else []
-    return SizeEvaluation(model, model.graph, dims, inferred, found), ordered
+    return SizeEvaluation(model, model.graph, dims, found), ordered
 
 
 def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -119,7 +117,7 @@ def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[
     """
     _, primes = _bindings(tensors)
     symbol_of: dict[Dim, str] = {number: symbol for symbol, number in primes.items()}
-    return _completed(model, tensors, [primes] if primes else [], symbol_of.get, tensors)
+    return _completed(model, tensors, [primes] if primes else [], symbol_of.get)
 
 
 def number_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -138,15 +136,11 @@ def _bindings(tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], dict[str, 
 
 
 def _completed(
-    model: ModelProto,
-    tensors: Mapping[str, Tensor],
-    bindings: Sequence[Mapping[str, int]],
-    dim_of: Callable[..., Dim],
-    known: Mapping[str, Tensor] | None = None,
+    model: ModelProto, tensors: Mapping[str, Tensor], bindings: Sequence[Mapping[str, int]], dim_of: Callable[..., Dim]
 ) -> dict[str, Tensor]:
     """`tensors` with what `dim_of` makes of an unknown dimension: it is given its size for each of the bindings."""
     unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
-    found = [infer_bound(model, binding, unknown, known) for binding in bindings] if unknown else []
+    found = [infer_bound(model, binding, unknown, tensors) for binding in bindings] if unknown else []
     completed = dict(tensors)
     for name in unknown if found else ():
         shape, others = tensors[name].shape or (), [types[name].shape for types in found if name in types]

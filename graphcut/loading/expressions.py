@@ -26,10 +26,8 @@ def atoms(symbol: str) -> tuple[str, ...]:
     tree = _parse(symbol)
     if tree is None:
         return (symbol,)
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in called]
-    names.sort(key=lambda node: node.col_offset)
-    found = tuple(dict.fromkeys(node.id for node in names))
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id.lower() not in _CALLS]
+    found = tuple(dict.fromkeys(node.id for node in sorted(names, key=lambda node: node.col_offset)))
     return found if found and _value(tree, dict.fromkeys(found, 64)) is not None else (symbol,)
 
 

@@ -12,7 +12,7 @@ from io import FileIO
 from math import inf
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,7 @@ PADDING_SHARE: Final = 256  #: at most 1/256 of a data file is padding.
 ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE  #: from this size on a range is aligned, by padding of less than a page.
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ByteRange:
+class ByteRange(NamedTuple):
     """A range of bytes in a file."""
 
     file: Path  #: the path of the file.
@@ -38,8 +37,7 @@ class ByteRange:
     length: int  #: number of bytes.
 
 
-@dataclass(frozen=True)
-class Columns:
+class Columns(NamedTuple):
     """Ranges of bytes of each row of a matrix in a file."""
 
     source: ByteRange  #: the matrix, row after row.
@@ -79,10 +77,8 @@ def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
         how = "a path" if ".." in PurePosixPath(location).parts else "a symbolic link"
         raise ModelError(f"{refused}, {how} out of the folder of {model.name}", hint=hint)
     if not is_there:
-        raise ModelError(
-            f"{refused}, but there is no such file in the folder of {model.name}",
-            hint="a model with external data has two files or more: copy them together",
-        )
+        message = f"{refused}, but there is no such file in the folder of {model.name}"
+        raise ModelError(message, hint="a model with external data has two files or more: copy them together")
     if not path.is_file():
         raise ModelError(f"{refused}, which is not a regular file", hint=hint)
     return path
@@ -91,11 +87,9 @@ def resolve_location(model: Path, location: str, *, tensor: str) -> Path:
 def check_inside(span: ByteRange, *, file_bytes: int, tensor: str) -> None:
     """Raise a ModelError if a range is not inside its file, which has `file_bytes` bytes (CVE-2024-27319)."""
     if span.offset < 0 or span.length < 0 or span.offset + span.length > file_bytes:
-        raise ModelError(
-            f"the weights of {tensor!r} are bytes {span.offset:,} to {span.offset + span.length:,} of "
-            f"{span.file.name}, which has {file_bytes:,}",
-            hint="the file is truncated or belongs to another model; copy it again",
-        )
+        where = f"bytes {span.offset:,} to {span.offset + span.length:,} of {span.file.name}, which has {file_bytes:,}"
+        hint = "the file is truncated or belongs to another model; copy it again"
+        raise ModelError(f"the weights of {tensor!r} are {where}", hint=hint)
 
 
 def merge_ranges(spans: Iterable[ByteRange]) -> list[ByteRange]:

@@ -10,10 +10,12 @@ from copy import deepcopy
 from typing import Final
 
 from google.protobuf.message import Message
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, numpy_helper
 
+from .external_data import ByteRange, read_bytes, same_bytes
 from .subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, tensors_in
 
+RangeOf = Callable[[TensorProto], ByteRange]  #: the bytes of an external tensor.
 _VALUE_FIELDS: Final = (
     *(field for field in TensorProto.DESCRIPTOR.fields_by_name if field.endswith("_data")),
     "data_location",
@@ -68,6 +70,31 @@ def canonical(message: Message) -> bytes:
 def without_values(message: Message) -> bytes:
     """The canonical bytes of a message without the values of the tensors in it; their types and shapes remain."""
     return _without(message, _VALUE_FIELDS, lambda _: True)
+
+
+def same_message(a: Message, range_of_a: RangeOf, b: Message, range_of_b: RangeOf) -> bool:
+    """Whether two messages are equal; the values of their tensors may be in different files."""
+    pairs = zip(tensors_in(a), tensors_in(b), strict=False)
+    return without_values(a) == without_values(b) and all(same_values(x, range_of_a, y, range_of_b) for x, y in pairs)
+
+
+def same_values(a: TensorProto, range_of_a: RangeOf, b: TensorProto, range_of_b: RangeOf) -> bool:
+    """Whether two tensors of one type and shape have the same values, each in its message or in a file."""
+    if is_external(a) and is_external(b):
+        first, second = range_of_a(a), range_of_b(b)
+        return same_bytes(first._replace(file=first.file.resolve()), second._replace(file=second.file.resolve()))
+    if not is_external(a) and not is_external(b):
+        return canonical(a) == canonical(b)
+    span, inline = (range_of_a(a), b) if is_external(a) else (range_of_b(b), a)
+    values = inline_bytes(inline)
+    return len(values) == span.length and values == read_bytes(span) and inline.data_type != TensorProto.STRING
+
+
+def inline_bytes(tensor: TensorProto) -> bytes:
+    """The values of a tensor of numbers as a file would have them."""
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data
+    return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data
 
 
 def _without(message: Message, fields: Iterable[str], of: Callable[[TensorProto], bool]) -> bytes:

@@ -128,20 +128,16 @@ def check_text(texts: Iterable[object], *, what: str = "the model has a name tha
     """Raise a ModelError if a text is not UTF-8 (ONNX IR spec, "Identifiers"); protobuf returns such ones as bytes."""
     for text in texts:
         if isinstance(text, bytes):
-            raise ModelError(
-                f"{what} is not UTF-8: {text!r}",
-                hint="the file is damaged, or its names are in another encoding; export the model again",
-            )
+            hint = "the file is damaged, or its names are in another encoding; export the model again"
+            raise ModelError(f"{what} is not UTF-8: {text!r}", hint=hint)
 
 
 def _check_names(graph: GraphProto, shared: AbstractSet[str]) -> None:
     names = Counter(node.name for node in graph.node if node.name in shared and not is_constant(node))
     name, times = max(names.items(), key=lambda item: item[1], default=("", 0))
     if times > 1:
-        raise ModelError(
-            f"{times} nodes are named {name!r}; node names must be unique, and ONNX Runtime refuses the model",
-            hint="give each node a name of its own, or none (node.name = '')",
-        )
+        message = f"{times} nodes are named {name!r}; node names must be unique, and ONNX Runtime refuses the model"
+        raise ModelError(message, hint="give each node a name of its own, or none (node.name = '')")
 
 
 def _check_tensors(entries: Sequence[_Entry], outputs: Sequence[str], outside: AbstractSet[str]) -> None:
@@ -170,9 +166,8 @@ def _topological_order(entries: Sequence[_Entry]) -> list[int]:
     writer = {name: i for i, entry in enumerate(entries) for name in entry.writes}
     if all(writer.get(name, -1) < i for i, entry in enumerate(entries) for name in entry.reads):
         return list(range(len(entries)))
-    sorter = TopologicalSorter(
-        {i: {writer[name] for name in entry.reads if name in writer} for i, entry in enumerate(entries)}
-    )
+    before = {i: {writer[name] for name in entry.reads if name in writer} for i, entry in enumerate(entries)}
+    sorter = TopologicalSorter(before)
     try:
         sorter.prepare()
     except CycleError as error:
@@ -180,13 +175,12 @@ def _topological_order(entries: Sequence[_Entry]) -> list[int]:
             f"the model has a cycle through node {entries[min(error.args[1])].name!r}",
             hint="ONNX graphs are acyclic; check the model with onnx.checker.check_model",
         ) from None
-    ready = sorted(sorter.get_ready())
-    order: list[int] = []
-    while ready:
-        order.append(heapq.heappop(ready))
-        sorter.done(order[-1])
+    ready, order = list[int](), list[int]()
+    while sorter.is_active():
         for i in sorter.get_ready():
             heapq.heappush(ready, i)
+        order.append(heapq.heappop(ready))
+        sorter.done(order[-1])
     return order
 
 
@@ -231,20 +225,17 @@ def _nodes(
     nodes: list[Node] = []
     constant: set[str] = set()
     fixed = {name for name, weight in weights.items() if not weight.is_default}
-    known: dict[tuple[FunctionKey, tuple[bool, ...], str], bool] = {}
+    known: dict[FunctionKey, bool] = {}
     off = {tensor.name for tensor in graph.initializer if _is_false(tensor)} & fixed
     for proto, entry in zip(graph.node, entries, strict=True):
         own_weights = tuple(name for name in entry.reads if name in fixed)
         own_constants = tuple(name for name in entry.reads if name in constant)
         reads = tuple(name for name in entry.reads if name not in fixed and name not in constant)
         key = callee_key(proto)
-        # It depends on the operator, for Dropout on which inputs are given, and on subgraphs, which are the node's own.
-        is_dropout = key[1].endswith("Dropout")
-        given = tuple(bool(name) and name not in off for name in proto.input) if is_dropout else ()
-        case = key, given, entry.name if entry.has_subgraphs else ""
-        if case not in known:
-            known[case] = is_stateful(proto, functions, off)
-        stateful = known[case]
+        # It depends on the operator, for Dropout on its inputs, and on subgraphs.
+        if key not in known or entry.has_subgraphs or key[1].endswith("Dropout"):
+            known[key] = is_stateful(proto, functions, off)
+        stateful = known[key]
         is_constant = not reads and not stateful
         if is_constant:
             constant.update(entry.writes)

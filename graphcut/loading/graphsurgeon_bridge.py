@@ -54,10 +54,8 @@ def message_of_graph(graph: gs.Graph) -> ModelProto:
     _normalize(message)
     versions = {entry.domain: entry.version for entry in message.opset_import}
     if versions.get("", graph.opset) != graph.opset:
-        raise ModelError(
-            f"graph.opset is {graph.opset}, and graph.import_domains says {versions['']}, which is exported",
-            hint="give both the same version",
-        )
+        text = f"graph.opset is {graph.opset}, and graph.import_domains says {versions['']}, which is exported"
+        raise ModelError(text, hint="give both the same version")
     if graph.ir_version is None:  # the default of onnx is newer than what ONNX Runtime reads
         message.ir_version = max(_FIRST_IR_WITH_INT4, find_min_ir_version_for(list(message.opset_import), True))
     return message

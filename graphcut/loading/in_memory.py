@@ -11,7 +11,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from ..core.errors import ModelError
 from .external_data import refer_to_file
@@ -62,13 +62,15 @@ def is_graph(source: object) -> bool:
 
 
 def _write(message: ModelProto, path: Path) -> None:
-    large = [tensor for tensor in tensors_in(message) if len(tensor.raw_data) >= large_bytes(tensor.data_type)]
-    if sum(len(tensor.raw_data) for tensor in large) > MAX_INLINE_BYTES:
+    if sum(len(tensor.raw_data) for tensor in _large(message)) > MAX_INLINE_BYTES:
         message = deepcopy(message)
         with path.with_name(f"{path.name}.data").open("wb") as file:
-            for tensor in tensors_in(message):
-                if len(tensor.raw_data) >= large_bytes(tensor.data_type):
-                    values = tensor.raw_data
-                    refer_to_file(tensor, f"{path.name}.data", file.tell(), len(values))
-                    file.write(values)
+            for tensor in _large(message):
+                values = tensor.raw_data
+                refer_to_file(tensor, f"{path.name}.data", file.tell(), len(values))
+                file.write(values)
     path.write_bytes(message.SerializeToString(deterministic=True))
+
+
+def _large(message: ModelProto) -> list[TensorProto]:
+    return [tensor for tensor in tensors_in(message) if len(tensor.raw_data) >= large_bytes(tensor.data_type)]

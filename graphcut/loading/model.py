@@ -134,9 +134,8 @@ class Model(Product):
                 break
         self._check_sizes(sizes)
         ordered = tuple(name for name in self.tensors if name in unknown)
-        return Sizes(
-            MappingProxyType(sizes), MappingProxyType(found), ordered, self._open_dims(unknown, found, counted)
-        )
+        open_dims = self._open_dims(unknown, found, counted)
+        return Sizes(MappingProxyType(sizes), MappingProxyType(found), ordered, open_dims)
 
     def _open_dims(
         self, unknown: AbstractSet[str], found: Mapping[str, Tensor], numbers: Mapping[str, int]
@@ -282,10 +281,8 @@ def _check_dims(model: Model, dims: Mapping[str, int]) -> None:
     for name, number in dims.items():
         if name not in symbols and not any(name in tensor.dim_names for tensor in model.tensors.values()):
             known = ", ".join(sorted({*symbols, *model.symbols}))
-            raise UsageError(
-                f"{model.path.name} has no symbolic dimension {name!r}",
-                hint=f"its symbolic dimensions: {known or 'none'}",
-            )
+            message = f"{model.path.name} has no symbolic dimension {name!r}"
+            raise UsageError(message, hint=f"its symbolic dimensions: {known or 'none'}")
         if not 0 <= number <= MAX_BYTES:
             raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more, and at most 2**56")
 
@@ -363,11 +360,8 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
         check_inside(span, file_bytes=data[location][1], tensor=tensor.name)
         expected = values_bytes(tensor)
         if span.length != expected:
-            raise ModelError(
-                f"the weights of {tensor.name!r} have {expected:,} bytes by their type and shape, but the model says "
-                f"{span.length:,}",
-                hint=hint,
-            )
+            problem = f"have {expected:,} bytes by their type and shape, but the model says {span.length:,}"
+            raise ModelError(f"the weights of {tensor.name!r} {problem}", hint=hint)
     return data
 
 
@@ -379,9 +373,7 @@ def range_in(data: Mapping[str, tuple[Path, int]], tensor: TensorProto) -> ByteR
     entries = {entry.key: entry.value for entry in tensor.external_data}
     for key in ("offset", "length"):
         if not re.fullmatch("-?[0-9]{1,30}", entries.get(key, "0")):
-            raise ModelError(
-                f"the weights of {tensor.name!r} have the {key} {entries[key]!r}, which is not a number",
-                hint="save the model again with the tool that wrote it",
-            )
+            message = f"the weights of {tensor.name!r} have the {key} {entries[key]!r}, which is not a number"
+            raise ModelError(message, hint="save the model again with the tool that wrote it")
     length = int(entries["length"]) if "length" in entries else values_bytes(tensor)
     return ByteRange(data[entries["location"]][0], int(entries.get("offset", "0")), length)

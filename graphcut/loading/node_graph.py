@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto, TensorProto
 from onnx.helper import get_attribute_value, tensor_dtype_to_np_dtype
@@ -24,6 +24,7 @@ _MAX_VALUES: Final = 8  #: a tensor or a list with more is described without its
 _DTYPE_NAMES: Final = frozenset({"to", "dtype", "output_dtype"})  #: attributes that are numbers of element types.
 _USUAL: Final = {"pads": {"0"}, "strides": {"1"}, "dilations": {"1"}}  #: what ONNX takes these for if they are omitted.
 
+_Named = tuple[str, NodeProto]  #: a node after its name.
 Versions = Mapping[str, int]  #: the version of the operator set of each domain.
 
 
@@ -48,57 +49,40 @@ class NodeGraph:
 def node_graph(model: Model, order: Sequence[int], sizes: TensorBytes) -> NodeGraph:
     """The flowing nodes of a model, in that order; `sizes` are those of its tensors."""
     graph, protos = model.graph, model.proto.graph.node
-    types = {}
-    for name, tensor in model.tensors.items():
-        number, is_exact = sizes.get(name, (0, True))
-        types[name] = _with_size(str(tensor), number, is_exact=is_exact)
+    types = {name: _with_size(str(tensor), sizes.get(name, (0, True))) for name, tensor in model.tensors.items()}
     numbers = {key: i for i, key in enumerate(functions_called(protos, model.functions))}
     scope = _Scope(_versions(model.proto.opset_import), numbers)
-    rows = []
-    for i in order:
-        node, proto = graph.nodes[i], protos[i]
-        # As the node lists them, then what its subgraphs capture.
-        reads = dict.fromkeys((*filter(None, proto.input), *node.reads, *node.weights))
-        rows.append(_Row(node.name, node.op, proto, tuple(reads), node.writes))
     values = dict(_values(model.proto.graph)) | {name: _value(one) for name, one in constants_in(model.proto).items()}
+    rows = [(graph.nodes[i].name, protos[i]) for i in order]
     whole = _graph(rows, values | types, graph.reads, graph.writes, scope)
     return replace(whole, functions=tuple(_function(model.functions[key], scope) for key in numbers))
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
+class _Scope(NamedTuple):
     """What a node means by its name: the versions of operator sets, and the indices of functions."""
 
     versions: Versions
     functions: Mapping[FunctionKey, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A node."""
-
-    name: str
-    op: str
-    proto: NodeProto
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-
-
 def _graph(
-    rows: Sequence[_Row], types: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str], scope: _Scope
+    rows: Sequence[_Named], types: Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str], scope: _Scope
 ) -> NodeGraph:
-    names = dict.fromkeys((*inputs, *(name for row in rows for name in (*row.reads, *row.writes)), *outputs))
-    index = {name: i for i, name in enumerate(names)}
-    bodies = {i: tuple(_bodies(row.proto, types, scope)) for i, row in enumerate(rows)}
+    # As the node lists them, then what its subgraphs capture.
+    reads = [tuple(dict.fromkeys(filter(None, (*node.input, *captures(node))))) for _, node in rows]
+    writes = [tuple(filter(None, node.output)) for _, node in rows]
+    between = (name for ends in zip(reads, writes, strict=True) for names in ends for name in names)
+    index = {name: i for i, name in enumerate(dict.fromkeys((*inputs, *between, *outputs)))}
+    bodies = {i: tuple(_bodies(node, types, scope)) for i, (_, node) in enumerate(rows)}
     return NodeGraph(
-        nodes=tuple(row.name for row in rows),
-        ops=tuple(row.op for row in rows),
-        attributes=tuple(tuple(_attributes(row.proto, scope.versions)) for row in rows),
-        reads=tuple(tuple(index[name] for name in row.reads) for row in rows),
-        writes=tuple(tuple(index[name] for name in row.writes) for row in rows),
+        nodes=tuple(name for name, _ in rows),
+        ops=tuple(operator(node) for _, node in rows),
+        attributes=tuple(tuple(_attributes(node, scope.versions)) for _, node in rows),
+        reads=tuple(tuple(index[name] for name in names) for names in reads),
+        writes=tuple(tuple(index[name] for name in names) for names in writes),
         bodies={i: found for i, found in bodies.items() if found},
-        tensors=tuple(names),
-        types=tuple(types.get(name, "") for name in names),
+        tensors=tuple(index),
+        types=tuple(types.get(name, "") for name in index),
         inputs=tuple(index[name] for name in inputs),
         outputs=tuple(index[name] for name in dict.fromkeys(outputs)),
     )
@@ -122,20 +106,16 @@ def _body(graph: GraphProto, outer: Mapping[str, str], scope: _Scope) -> NodeGra
 
 
 def _function(function: FunctionProto, scope: _Scope) -> NodeGraph:
-    types = dict(_constants(function.node)) | {
-        name: str(tensor) for name, tensor in tensors_of_values(function.value_info).items()
-    }
-    own = replace(scope, versions=_versions(function.opset_import))
+    declared = tensors_of_values(function.value_info)
+    types = dict(_constants(function.node)) | {name: str(tensor) for name, tensor in declared.items()}
+    own = scope._replace(versions=_versions(function.opset_import))
     return _graph(list(_rows(function.node)), types, function.input, function.output, own)
 
 
-def _rows(nodes: Iterable[NodeProto]) -> Iterator[_Row]:
+def _rows(nodes: Iterable[NodeProto]) -> Iterator[_Named]:
     for i, node in enumerate(nodes):
         if not is_constant(node):
-            writes = tuple(filter(None, node.output))
-            name = node.name or (writes[0] if writes else f"{node.op_type}_{i}")
-            reads = tuple(dict.fromkeys(filter(None, (*node.input, *captures(node)))))
-            yield _Row(name, operator(node), node, reads, writes)
+            yield node.name or next(filter(None, node.output), f"{node.op_type}_{i}"), node
 
 
 def _versions(opsets: Iterable[OperatorSetIdProto]) -> Versions:
@@ -158,11 +138,12 @@ def _constants(nodes: Iterable[NodeProto]) -> Iterator[tuple[str, str]]:
 def _value(tensor: TensorProto) -> str:
     text = str(tensor_of_initializer(tensor))
     if is_external(tensor) or prod(tensor.dims) > _MAX_VALUES or tensor.data_type == TensorProto.STRING:
-        return _with_size(text, values_bytes(tensor))
+        return _with_size(text, (values_bytes(tensor), True))
     return f"{text} = {_listed(to_array(tensor).reshape(-1).tolist())}"
 
 
-def _with_size(text: str, number: int, *, is_exact: bool = True) -> str:
+def _with_size(text: str, tensor_bytes: tuple[int, bool]) -> str:
+    number, is_exact = tensor_bytes
     return f"{text} · {'' if is_exact else '≥ '}{size(number)}" if number else text
 
 
@@ -204,9 +185,8 @@ def _attribute_value(attribute: AttributeProto) -> str:
 
 def _listed(values: Iterable[object]) -> str:
     texts = [_text(value) for value in values]
-    return ", ".join(texts[:_MAX_VALUES]) + (
-        f" and {len(texts) - _MAX_VALUES} more" if len(texts) > _MAX_VALUES else ""
-    )
+    more = f" and {len(texts) - _MAX_VALUES} more" if len(texts) > _MAX_VALUES else ""
+    return ", ".join(texts[:_MAX_VALUES]) + more
 
 
 def _text(value: object) -> str:

@@ -65,20 +65,15 @@ def _schema(op: str, space: str, version: int) -> _Schema | None:
         if space or op not in CONTROL_FLOW:  # these are checked whatever the version: others rely on them
             return None
         found = onnx.defs.get_schema(op)
-    attributes = {
-        name: attribute.type == onnx.defs.OpSchema.AttrType.GRAPH
-        for name, attribute in found.attributes.items()
-        if attribute.required
-    }
+    graph = onnx.defs.OpSchema.AttrType.GRAPH
+    attributes = {name: one.type == graph for name, one in found.attributes.items() if one.required}
     return _Schema((found.min_input, found.max_input), (found.min_output, found.max_output), attributes)
 
 
 def _problems(node: NodeProto, schema: _Schema) -> Iterator[str]:
     """What a schema does not allow in a node, one sentence each."""
-    for what, number, (least, most) in (
-        ("input", len(node.input), schema.inputs),
-        ("output", len(node.output), schema.outputs),
-    ):
+    ends = ("input", len(node.input), schema.inputs), ("output", len(node.output), schema.outputs)
+    for what, number, (least, most) in ends:
         if not least <= number <= most:
             limit = f"at least {least}" if number < least else f"at most {most}"
             yield f"{place(node)} has {count(number, what)}, and its operator has {limit}"
@@ -129,7 +124,5 @@ def check_calls(nodes: Iterable[NodeProto], functions: Functions) -> None:
         raise ModelError(f"functions call themselves: {names}", hint="ONNX functions must not be recursive") from None
     total = sum(number[callee_key(node)] for node in nodes_within(nodes) if callee_key(node) in calls)
     if total > MAX_CALLED_NODES:
-        raise ModelError(
-            f"the calls of functions stand for {total:,} nodes, and at most {MAX_CALLED_NODES:,} are read",
-            hint="each call of a function copies its nodes; export the model without functions",
-        )
+        message = f"the calls of functions stand for {total:,} nodes, and at most {MAX_CALLED_NODES:,} are read"
+        raise ModelError(message, hint="each call of a function copies its nodes; export the model without functions")

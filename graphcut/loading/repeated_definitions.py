@@ -1,18 +1,15 @@
 """Names that a model defines twice. ONNX Runtime takes the last definition of a weight or Constant, with a warning."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from google.protobuf.message import Message
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto
 
 from ..core.errors import ModelError
 from ..core.units import count
-from .external_data import ByteRange, same_bytes
-from .fingerprint import canonical
-from .subgraphs import domain, function_key, is_external, tensors_in
-
-RangeOf = Callable[[TensorProto], ByteRange]  #: the bytes of an external tensor.
+from .fingerprint import RangeOf, same_message
+from .subgraphs import domain, function_key
 
 
 def is_constant(node: NodeProto) -> bool:
@@ -27,10 +24,8 @@ def drop_equal_definitions(model: ModelProto, range_of: RangeOf) -> list[str]:
     """
     for key, times in Counter(map(function_key, model.functions)).items():
         if times > 1:
-            raise ModelError(
-                f"the function {'.'.join(filter(None, key))!r} is defined {times} times",
-                hint="the model is invalid, and ONNX Runtime refuses it: keep one definition",
-            )
+            message = f"the function {'.'.join(filter(None, key))!r} is defined {times} times"
+            raise ModelError(message, hint="the model is invalid, and ONNX Runtime refuses it: keep one definition")
     graph, notes = model.graph, []
     weights = [(i, tensor.name, tensor) for i, tensor in enumerate(graph.initializer)]
     nodes = [(i, node) for i, node in enumerate(graph.node) if is_constant(node)]
@@ -52,18 +47,8 @@ def _repeated(kind: str, definitions: Iterable[tuple[int, str, Message]], range_
     for i, name, value in definitions:
         if first.setdefault(name, value) is value:
             continue
-        if not _is_same(first[name], value, range_of):
-            raise ModelError(
-                f"the model is invalid: two {kind}s define {name!r}, with different values",
-                hint="ONNX Runtime takes the last of them, other tools the first; give each a name of its own",
-            )
+        if not same_message(first[name], range_of, value, range_of):
+            hint = "ONNX Runtime takes the last of them, other tools the first; give each a name of its own"
+            raise ModelError(f"the model is invalid: two {kind}s define {name!r}, with different values", hint=hint)
         repeated.append(i)
     return repeated
-
-
-def _is_same(a: Message, b: Message, range_of: RangeOf) -> bool:
-    """Whether two messages are equal; the values of large tensors are compared in their files."""
-    if canonical(a) != canonical(b):
-        return False
-    pairs = zip(filter(is_external, tensors_in(a)), filter(is_external, tensors_in(b)), strict=True)
-    return all(same_bytes(range_of(x), range_of(y)) for x, y in pairs)

@@ -12,14 +12,21 @@ Dimensions that remain unknown can be computed for given numbers of the symbols:
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from copy import deepcopy
 from pathlib import Path
 from typing import Final
 
 import onnx
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto
+from onnx.helper import (
+    make_map_type_proto,
+    make_optional_type_proto,
+    make_sequence_type_proto,
+    make_sparse_tensor_type_proto,
+    make_tensor_type_proto,
+)
 
 from ..core.tensors import ELEMENT_TYPES, UNDEFINED, Dim, Tensor
 from .subgraphs import FIRST_IR_WITH_DEFAULTS, remove_named
@@ -64,16 +71,14 @@ def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | No
     dtype, tensor = _dtype(kind), kind.tensor_type
     if dtype == UNDEFINED or not tensor.HasField("shape"):
         return Tensor(name=name, dtype=dtype, shape=None)
-    shape: list[Dim] = []
-    for dim in tensor.shape.dim:
-        number = dim.dim_value
-        if number > 0:
-            shape.append(number)
-        elif symbol := dim.dim_param:
-            shape.append(symbol if symbols is None or symbol in symbols else None)
-        else:
-            shape.append(0 if number == 0 and dim.HasField("dim_value") else None)
-    return Tensor(name=name, dtype=dtype, shape=tuple(shape))
+    return Tensor(name=name, dtype=dtype, shape=tuple(_dim(dim, symbols) for dim in tensor.shape.dim))
+
+
+def _dim(dim: TensorShapeProto.Dimension, symbols: AbstractSet[str] | None) -> Dim:
+    number, symbol = dim.dim_value, dim.dim_param
+    if number > 0 or (number == 0 and dim.HasField("dim_value")):
+        return number
+    return symbol if symbol and (symbols is None or symbol in symbols) else None
 
 
 def _dtype(kind: TypeProto) -> str:
@@ -92,33 +97,23 @@ def _dtype(kind: TypeProto) -> str:
 
 def type_proto(tensor: Tensor) -> TypeProto:
     """The `TypeProto` of a tensor; the inverse of `tensor_of_type`, except for the shapes of sequence elements."""
-    kind = _type_of_dtype(tensor.dtype)
-    if tensor.is_plain and tensor.shape is not None:
-        kind.tensor_type.shape.SetInParent()
-        for dim in tensor.shape:
-            made = kind.tensor_type.shape.dim.add()
-            if isinstance(dim, int):
-                made.dim_value = dim
-            elif dim:
-                made.dim_param = dim
-    return kind
+    return make_tensor_type_proto(_NUMBERS[tensor.dtype], tensor.shape) if tensor.is_plain else _type(tensor.dtype)
 
 
-def _type_of_dtype(dtype: str) -> TypeProto:
-    kind = TypeProto()
-    head, found, inner = dtype.partition("(")
-    inner = inner.removesuffix(")")
-    if not found:
-        kind.tensor_type.elem_type = _NUMBERS[dtype]
-    elif head in {"sequence", "optional"}:
-        getattr(kind, f"{head}_type").elem_type.CopyFrom(_type_of_dtype(inner))
-    elif head == "sparse":
-        kind.sparse_tensor_type.elem_type = _NUMBERS[inner]
-    else:
-        key, _, value = inner.partition(", ")
-        kind.map_type.key_type = _NUMBERS[key]
-        kind.map_type.value_type.CopyFrom(_type_of_dtype(value))
-    return kind
+def _type(dtype: str) -> TypeProto:
+    head, _, inner = dtype.removesuffix(")").partition("(")
+    match head:
+        case "sequence":
+            return make_sequence_type_proto(_type(inner))
+        case "optional":
+            return make_optional_type_proto(_type(inner))
+        case "map":
+            key, _, value = inner.partition(", ")
+            return make_map_type_proto(_NUMBERS[key], _type(value))
+        case "sparse":
+            return make_sparse_tensor_type_proto(_NUMBERS[inner], None)
+        case _:
+            return make_tensor_type_proto(_NUMBERS[dtype], None)
 
 
 def tensor_of_initializer(values: TensorProto) -> Tensor:
@@ -202,9 +197,14 @@ def merged(first: Tensor, second: Tensor) -> Tensor:
         return first
     if first.shape is None:
         return with_shape(first, second.shape)
-    if len(first.shape) != len(second.shape):
+    return with_dims_of(first, second, _merged_dim)
+
+
+def with_dims_of(first: Tensor, second: Tensor, dim_of: Callable[[Dim, Dim], Dim]) -> Tensor:
+    """`first` with the dimensions that `dim_of` makes of those of both; an unknown rank if theirs are not the same."""
+    if first.shape is None or second.shape is None or len(first.shape) != len(second.shape):
         return with_shape(first, None)
-    return with_shape(first, [_merged_dim(a, b) for a, b in zip(first.shape, second.shape, strict=True)])
+    return with_shape(first, list(map(dim_of, first.shape, second.shape)))
 
 
 def _merged_dim(first: Dim, second: Dim) -> Dim:

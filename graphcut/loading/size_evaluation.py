@@ -26,7 +26,9 @@ from .shape_inference import (
     ort_types,
     tensor_of_initializer,
     tensor_of_type,
+    tensors_of_values,
     type_proto,
+    with_dims_of,
     with_shape,
 )
 from .subgraphs import (
@@ -64,8 +66,7 @@ class SizeEvaluation:
     model: ModelProto
     graph: GraphProto  #: the graph of the model, or a subgraph.
     dims: Mapping[str, int]  #: numbers for symbols.
-    inferred: Mapping[str, ValueInfoProto]  #: what shape inference found.
-    declared: dict[str, Tensor]  #: known types, from shape inference and messages; more are added.
+    declared: Mapping[str, Tensor]  #: the types that shape inference found, or that are known otherwise.
     values: dict[str, TensorProto] = field(default_factory=dict)  #: known values, without those of initializers.
     depth: int = 0  #: in so many others it is.
     found: dict[str, Tensor] = field(default_factory=dict)  #: the types that evaluation found.
@@ -73,10 +74,9 @@ class SizeEvaluation:
     def __post_init__(self) -> None:
         self._opsets = {domain(opset.domain): opset for opset in self.model.opset_import}
         self._functions = {function_key(function) for function in self.model.functions}
-        weights = {weight.name: weight for weight in self.graph.initializer}
-        inputs = {value.name: value for value in self.graph.input}
-        self._messages: dict[str, TensorProto | ValueInfoProto] = {**weights, **inputs, **self.inferred}
-        self._weights = {name: weight for name, weight in weights.items() if not is_external(weight)}
+        weights = {weight.name: tensor_of_initializer(weight) for weight in self.graph.initializer}
+        self.declared = {**weights, **tensors_of_values(self.graph.input, set()), **self.declared}
+        self._weights = {weight.name: weight for weight in self.graph.initializer if not is_external(weight)}
 
     @cached_property
     def _producer(self) -> Mapping[str, int]:
@@ -100,14 +100,6 @@ class SizeEvaluation:
 
     def tensor(self, name: str) -> Tensor | None:
         """What is known of the type of a tensor."""
-        if name not in self.declared and name in self._messages:
-            message = self._messages[name]
-            if isinstance(message, TensorProto):
-                tensor = tensor_of_initializer(message)
-            else:
-                tensor = tensor_of_type(name, message.type, symbols=set())
-            if tensor.dtype != UNDEFINED:
-                self.declared[name] = tensor
         return self.found.get(name) or self.declared.get(name)
 
     def value(self, name: str) -> TensorProto | None:
@@ -175,10 +167,8 @@ class SizeEvaluation:
     def _loop_types(self, node: NodeProto, body: GraphProto) -> Sequence[Tensor | None]:
         """The types of what a Loop carries, as far as no iteration changes them, and of what it collects."""
         step, condition, *names = (value.name for value in body.input)
-        scalars = {
-            step: Tensor(name=step, dtype="int64", shape=()),
-            condition: Tensor(name=condition, dtype="bool", shape=()),
-        }
+        kinds = (step, "int64"), (condition, "bool")
+        scalars = {name: Tensor(name=name, dtype=dtype, shape=()) for name, dtype in kinds}
         own = CONTROL_FLOW["Loop"]
         states = [self.tensor(name) for name in node.input[own.reads :]]
         for _ in range(_MOST_PASSES):
@@ -204,7 +194,7 @@ class SizeEvaluation:
         declared = {name: tensor for name, tensor in types.items() if tensor is not None}
         known = {**{name: self.value(name) for name in outer}, **values}
         own = {name: value for name, value in known.items() if value is not None}
-        inside = SizeEvaluation(self.model, graph, self.dims, {}, declared, own, self.depth + 1)
+        inside = SizeEvaluation(self.model, graph, self.dims, declared, own, self.depth + 1)
         for node in graph.node:
             inside._visit(node)
         return inside
@@ -294,9 +284,5 @@ def _common(types: Iterable[Tensor | None]) -> Tensor | None:
     for other in others:
         if first is None or other is None or first.dtype != other.dtype:
             return None
-        if first.shape is None or other.shape is None or len(first.shape) != len(other.shape):
-            first = with_shape(first, None)
-        else:
-            pairs = zip(first.shape, other.shape, strict=True)
-            first = with_shape(first, [a if a == b else None for a, b in pairs])
+        first = with_dims_of(first, other, lambda a, b: a if a == b else None)
     return first

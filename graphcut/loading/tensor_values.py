@@ -22,10 +22,8 @@ def values_bytes(tensor: TensorProto) -> int:
     if tensor.data_type == TensorProto.STRING:
         return sum(len(text) for text in tensor.string_data)
     if tensor.data_type not in _BITS:
-        raise ModelError(
-            f"tensor {tensor.name!r} has the data type {tensor.data_type}, which ONNX does not have",
-            hint="check the model with onnx.checker.check_model, or install a newer onnx",
-        )
+        message = f"tensor {tensor.name!r} has the data type {tensor.data_type}, which ONNX does not have"
+        raise ModelError(message, hint="check the model with onnx.checker.check_model, or install a newer onnx")
     if any(dim < 0 for dim in tensor.dims):
         raise ModelError(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}", hint="a size is 0 or more")
     return (prod(tensor.dims) * _BITS[tensor.data_type] + 7) // 8
@@ -47,10 +45,8 @@ def check_inline_values(model: ModelProto, tensor: TensorProto) -> None:
         if _BITS[tensor.data_type] < 8 and tensor.data_type != TensorProto.STRING:
             expected, unit = values_bytes(tensor), "byte"
     if held != expected:
-        raise ModelError(
-            f"{_place(model, tensor)} has {count(held, unit)}, and by its shape {list(tensor.dims)} {expected:,}",
-            hint="the model is damaged, or its weights were taken out; save or export it again",
-        )
+        message = f"{_place(model, tensor)} has {count(held, unit)}, and by its shape {list(tensor.dims)} {expected:,}"
+        raise ModelError(message, hint="the model is damaged, or its weights were taken out; save or export it again")
 
 
 def _place(model: ModelProto, tensor: TensorProto) -> str:

@@ -40,10 +40,8 @@ def read_without_weights(path: Path) -> bytes:
         try:
             return b"".join(_strip(data, 0, len(data), ModelProto.DESCRIPTOR, path.name))
         except (IndexError, ValueError, RecursionError) as error:
-            raise ModelError(
-                f"{path} is not an ONNX model, or is truncated: {error}",
-                hint="export the model again, or compare its size with the one it was copied from",
-            ) from None
+            hint = "export the model again, or compare its size with the one it was copied from"
+            raise ModelError(f"{path} is not an ONNX model, or is truncated: {error}", hint=hint) from None
 
 
 def large_bytes(element: int) -> int:

@@ -72,11 +72,9 @@ def _is_identical(a: object, b: object) -> bool:
         return True
     if not is_float(a):
         return False
-    left, right = _widened(a), _widened(b)
-    same_number = left == right
-    for part in ("real", "imag"):
-        same_number &= np.signbit(getattr(left, part)) == np.signbit(getattr(right, part))
-    return bool(np.all(same_number | (np.isnan(left) & np.isnan(right))))
+    bits = [np.frombuffer(each.tobytes(), np.uint8).reshape(a.size, -1) for each in (a, b)]
+    both_nan = np.isnan(_widened(a)) & np.isnan(_widened(b))
+    return bool(np.all((bits[0] == bits[1]).all(axis=1) | both_nan.reshape(-1)))
 
 
 def widened(items: Sequence[Any]) -> list[Any]:
@@ -107,10 +105,8 @@ def difference(a: Sequence[Any], b: Sequence[Any]) -> tuple[float, float, int]:
     """
     if len(a) != len(b):
         return inf, inf, 0
-    absolute, relative, ulps = 0.0, 0.0, 0
-    for found in map(_difference, a, b):
-        absolute, relative, ulps = max(absolute, found[0]), max(relative, found[1]), max(ulps, found[2])
-    return absolute, relative, ulps
+    absolute, relative, ulps = map(max, zip((0.0, 0.0, 0), *map(_difference, a, b), strict=True))
+    return absolute, relative, int(ulps)
 
 
 def _difference(a: object, b: object) -> tuple[float, float, int]:
@@ -120,23 +116,16 @@ def _difference(a: object, b: object) -> tuple[float, float, int]:
         return inf, inf, 0
     if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind not in _NUMERIC_KINDS:
         return inf, inf, 0
-    if a.dtype.kind in "iub":
-        return _whole_difference(a, b)
     left, right = _widened(a), _widened(b)
     with np.errstate(all="ignore"):
-        same = np.isnan(left) & np.isnan(right) | (left == right)
-        gap = np.where(same, 0.0, np.abs(left - right))
-        relative = np.where(same, 0.0, gap / np.abs(left))
-    gap[np.isnan(gap)] = inf
-    relative[np.isnan(relative)] = inf
-    return float(gap.max()), float(relative.max()), _ulps(a, b)
-
-
-def _whole_difference(a: Array, b: Array) -> tuple[float, float, int]:
-    gap = _gap(a, b)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(gap == 0, 0.0, gap / _gap(a, np.zeros_like(a)))
-    return float(gap.max()), float(relative.max()), 0
+        if is_float(a):
+            same = np.isnan(left) & np.isnan(right) | (left == right)
+            gap, size = np.where(same, 0.0, np.abs(left - right)), np.abs(left)
+        else:
+            gap, size = _gap(a, b), _gap(a, np.zeros_like(a))
+        relative = np.where(gap == 0, 0.0, gap / size)
+    absolute, relative = (np.where(np.isnan(each), inf, each).max() for each in (gap, relative))
+    return float(absolute), float(relative), _ulps(a, b)
 
 
 def _gap(a: Array, b: Array) -> Array:
@@ -148,14 +137,11 @@ def _gap(a: Array, b: Array) -> Array:
 
 
 def _ulps(a: Array, b: Array) -> int:
-    """The largest number of representable values between two numbers; 0 for complex numbers."""
-    signed = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}.get(a.dtype.itemsize)
-    if a.dtype.kind == "c" or signed is None:
+    """The largest number of representable values between two numbers; 0 unless they are real floats."""
+    if a.dtype.kind not in "fV":
         return 0
     lowest = np.int64(-(2 ** (8 * a.dtype.itemsize - 1)))
-    steps_from_zero = []
-    for array in (a, b):
-        bits = np.ascontiguousarray(array).view(signed).astype(np.int64)
-        steps_from_zero.append(np.where(bits < 0, lowest - bits, bits))
+    bits = (np.ascontiguousarray(array).view(f"i{a.dtype.itemsize}").astype(np.int64) for array in (a, b))
+    steps_from_zero = [np.where(each < 0, lowest - each, each) for each in bits]
     finite = np.isfinite(_widened(a)) & np.isfinite(_widened(b))
     return int(_gap(*steps_from_zero)[finite].max(initial=0))

@@ -57,9 +57,8 @@ def verify_files(cascade: CascadeLike) -> FileVerification:
     """
     cascade = open_cascade(cascade, check_files=False)
     objections = [f"{part.file}: {sentence}" for part in cascade.parts for sentence in _objections(cascade, part)]
-    spans = {
-        (part.file, 0, cascade.file(part).stat().st_size) for part in cascade.parts if cascade.file(part).is_file()
-    }
+    files = ((part.file, cascade.file(part)) for part in cascade.parts)
+    spans = {(name, 0, file.stat().st_size) for name, file in files if file.is_file()}
     digests = [(part, name, data.digest) for part in cascade.parts for name, data in part.data.items()]
     spans |= {(name, *span) for _, name, digest in digests if digest is not None for span in digest.ranges}
     return FileVerification(

@@ -9,6 +9,7 @@ are boundaries on the way to the tensor.
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from sys import float_info
 from typing import Final
 
@@ -17,12 +18,12 @@ from onnx import ValueInfoProto
 from ..core.errors import RunError
 from ..core.manifest import Cascade
 from ..core.tensors import Tensor
-from ..inputs.searching import AcceptedInputs, find_accepted_inputs
+from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
-from ..running.values import Value, to_value
+from ..running.values import Feeds, Value, to_value
 from .differences import are_identical, difference, flatten, is_float, largest, widened
 
 HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
@@ -34,6 +35,7 @@ ROUNDINGS: Final = 4
 _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
 
+_Written = tuple[int, str, Value]  #: the index of a part, and a tensor that it wrote.
 EXACT: Final = SessionConfig(optimize="none", prepacked=False, threads=1, is_checked=False)
 """How models run so that equal nodes give equal bits: without graph optimizations, prepacked weights or threads."""
 
@@ -62,9 +64,7 @@ class TensorComparison:
         return self.is_identical or self.is_random or (self.allowed > 0 and self.max_abs <= self.allowed)
 
 
-def run_whole(
-    model: Model, feeds: Mapping[str, object], wanted: Sequence[str], *, config: SessionConfig
-) -> dict[str, Value]:
+def run_whole(model: Model, feeds: Feeds, wanted: Sequence[str], *, config: SessionConfig) -> dict[str, Value]:
     """The values of `wanted`, outputs or inner tensors, when the whole model runs on `feeds`.
 
     A RunError if ONNX Runtime refuses the model or the inputs.
@@ -83,21 +83,22 @@ def run_whole(
     except RunError:
         raise
     except Exception as error:
-        raise RunError(
-            f"ONNX Runtime refuses the whole model: {ort_message(error)}", hint="feed it with `inputs`"
-        ) from error
+        message = f"ONNX Runtime refuses the whole model: {ort_message(error)}"
+        raise RunError(message, hint="feed it with `inputs`") from error
 
 
-def accepted_inputs(model: Model, *, seed: int, sizes: Mapping[str, int]) -> AcceptedInputs:
-    """Generated inputs that the model accepts when it runs without graph optimizations."""
-    return find_accepted_inputs(
-        model, lambda feeds: run_whole(model, feeds, model.graph.writes, config=EXACT), seed=seed, sizes=sizes
-    )
+def accepted_inputs(
+    model: Model, given: Sequence[Feeds], seed: int, sizes: Mapping[str, int]
+) -> tuple[Sequence[Feeds], str]:
+    """The inputs `given`, or generated ones that the model accepts without graph optimizations; its error if none."""
+    if given:
+        return given, ""
+    run = partial(run_whole, model, wanted=model.graph.writes, config=EXACT)
+    found = find_accepted_inputs(model, run, seed=seed, sizes=sizes)
+    return found.feeds, "" if found.feeds else found.refusal
 
 
-def compare(
-    model: Model, cascade: Cascade, feeds: Mapping[str, object], *, optimized: bool
-) -> tuple[TensorComparison, ...]:
+def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool) -> tuple[TensorComparison, ...]:
     """Run the model and the cascade on `feeds`, and compare tensor by tensor in the order in which parts write them.
 
     With `optimized` (graph optimizations on) only outputs are compared. The allowed difference is then 4 times what
@@ -112,10 +113,9 @@ def compare(
     is_lossy = not model.tensors.keys() >= cascade.wiring.boundary_tensors.keys()
     wanted = list(dict.fromkeys((*cascade.manifest.writes, *boundary_tensors)))
     whole = run_whole(model, feeds, wanted, config=config)
-    unoptimized = run_whole(model, feeds, wanted, config=EXACT) if optimized else whole
+    noisy = run_whole(model, feeds, wanted, config=EXACT) if optimized else None
     fraction = half_tolerance(model)
     random = random_tensors(model)
-    noisy = unoptimized if optimized else None
     before = _boundaries_before(cascade)
     found = []
     for part, name, value in _written(cascade, feeds, config, set(wanted)):
@@ -181,9 +181,7 @@ def half_tolerance(model: Model) -> float:
     return max((HALF_TOLERANCES[dtype] for dtype in computed if dtype in HALF_TOLERANCES), default=0.0)
 
 
-def _written(
-    cascade: Cascade, feeds: Mapping[str, object], config: SessionConfig, wanted: set[str]
-) -> Iterator[tuple[int, str, Value]]:
+def _written(cascade: Cascade, feeds: Feeds, config: SessionConfig, wanted: set[str]) -> Iterator[_Written]:
     """Each wanted tensor after a part has written it; at the end the outputs that are inputs."""
     done: set[str] = set()
     for i, held in enumerate(run_sequentially(cascade, feeds, config=config)):

@@ -19,35 +19,32 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
-import numpy as np
 from google.protobuf.message import Message
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..costs.caches import find_caches
-from ..loading.external_data import COLUMNS_BYTES, ByteRange, Columns, read_at, read_bytes, read_columns, same_bytes
-from ..loading.fingerprint import canonical, head_of, without_values
+from ..loading.external_data import ByteRange, Columns, read_bytes, read_columns, same_bytes
+from ..loading.fingerprint import canonical, head_of, inline_bytes, same_message
 from ..loading.model import Model
 from ..loading.operations import Operation, Shape, constants_in, integers_of, operations_of
 from ..loading.shape_inference import tensor_of_type
 from ..loading.slices import SHARDED, SliceNote, bytes_of_slice, inline_slice, note_of
-from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external, tensors_in
+from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external
 from ..loading.tensor_values import values_bytes
 from ..sharding.axes.factors import Factor
 from ..sharding.axes.rules import PRODUCTS, factors_of
 from ..sharding.meanings import Meaning, Numbers, PartialSum, Patched, Piece, patched, piece_of, sequence, sum_of
 from ..sharding.rank_copies import RankCopy, nameless
-from .structural import Proof, has_same_values, inline_bytes
+from .structural import Proof
 
 _PIECE: Final = re.compile(r"(.*)\.(rank-\d+|of-a-piece)\b", re.DOTALL)
 """The name of a rank's piece of a tensor, after that of the tensor."""
 
 
-@dataclass(frozen=True)
-class ShardingProof:
+class ShardingProof(NamedTuple):
     """The result of the structural comparison, and what it found."""
 
     proof: Proof
@@ -68,10 +65,8 @@ class _Comparison:
         self.operations = operations_of(model)
         self.constants = constants_in(model.proto)
         self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
-        self.shapes: dict[str, Shape] = {}
-        for o in self.operations:
-            pairs = (*zip(o.inputs, o.reads, strict=True), *zip(o.outputs, o.writes, strict=True))
-            self.shapes.update((name, shape) for name, shape in pairs if shape is not None)
+        known = self.operations[0].tensors.items() if self.operations else ()
+        self.shapes = {name: tensor.shape for name, tensor in known if tensor.shape is not None}
         self.meanings: dict[str, Meaning] = {}
         self.objections: list[str] = []
         self.found = Counter[int]()
@@ -233,10 +228,7 @@ class _Comparison:
 
     def _is_same(self, ours: Message, own: Message) -> bool:
         """Whether a message is that of the model; values of their tensors may be in files."""
-        pairs = zip(tensors_in(ours), tensors_in(own), strict=False)
-        return without_values(ours) == without_values(own) and all(
-            has_same_values(self.sharded, one, self.model, other) for one, other in pairs
-        )
+        return same_message(ours, self.sharded.range_of, own, self.model.range_of)
 
     def _note_rounding(self, operation: Operation, factor: Factor | None) -> None:
         """Note an operator that multiplies activations, if columns of its second one are divided."""
@@ -299,15 +291,10 @@ def _fits(note: SliceNote, dims: Sequence[object]) -> bool:
 
 
 def _same_columns(where: Columns, span: ByteRange) -> bool:
-    done, own = 0, np.empty(COLUMNS_BYTES, np.uint8)
-    if where.length != span.length:
-        return False
-    with span.file.open("rb", buffering=0) as stream:
-        for _, piece in read_columns([where]):
-            if not np.array_equal(read_at(stream.fileno(), span, done, own[: piece.size]), piece):
-                return False
-            done += piece.size
-    return True
+    with span.file.open("rb") as stream:
+        stream.seek(span.offset)
+        pieces = (piece.data for _, piece in read_columns([where]))
+        return where.length == span.length and all(stream.read(len(piece)) == piece for piece in pieces)
 
 
 def _moved(node: NodeProto, reads: Sequence[Meaning | None], shapes: Mapping[str, Shape]) -> list[Meaning] | None:

@@ -16,11 +16,13 @@ Since tensors keep their names and each is written once, the parts then compute 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
+from typing import Final
 
 from google.protobuf.message import Message
-from onnx import NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import NodeProto, ValueInfoProto
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
@@ -29,13 +31,20 @@ from ..core.product import Product
 from ..core.units import count
 from ..costs.facts import boundary_type, boundary_value, contradicts, half_source, nodes_of, part_facts
 from ..loading.derived_tensors import cast, copies
-from ..loading.external_data import read_bytes, same_bytes
-from ..loading.fingerprint import canonical, graph_digest, head_of, without_values
+from ..loading.fingerprint import canonical, graph_digest, head_of, same_values, without_values
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
 from .manifest_check import shown, wrong_bytes, wrong_in_manifest, wrong_in_part
+
+#: what a graph has by names: what each is called, its field, and what gives its name.
+_NAMED: Final = (
+    ("weight", "initializer", attrgetter("name")),
+    ("sparse weight", "sparse_initializer", attrgetter("values.name")),
+    ("value_info", "value_info", attrgetter("name")),
+    ("quantization annotation", "quantization_annotation", attrgetter("tensor_name")),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,7 +79,6 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     holders: dict[int, list[str]] = {}
     is_read = True
     weight_bytes = approximate = halves = 0
-    earlier: set[int] = set()
     inner = {value.name: value for value in model.proto.graph.value_info}
     for part in cascade.parts:
         try:
@@ -80,19 +88,18 @@ def prove(model: Model, cascade: Cascade) -> Proof:
             is_read = False
             continue
         nodes = nodes_of(model, loaded.proto)
-        for node in nodes:
-            holders.setdefault(node, []).append(part.file)
         comparison = _PartComparison(model, part, loaded)
         found = [*comparison.objections(inner)]
         if not found:
-            found += wrong_in_part(cascade, part, loaded, _facts(model, cascade, part, loaded, earlier))
+            found += wrong_in_part(cascade, part, loaded, _facts(model, cascade, part, loaded, holders.keys()))
             found += wrong_bytes(cascade, part)
         objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
-        rewrites = (model.graph.nodes[node].rewrite for node in nodes if node in earlier)
+        rewrites = (model.graph.nodes[node].rewrite for node in nodes if node in holders)
         approximate += sum(not rewrite.is_exact for rewrite in rewrites if rewrite is not None)
         halves += sum(half_source(model, name) is not None for name in part.writes)
-        earlier.update(nodes)
+        for node in nodes:
+            holders.setdefault(node, []).append(part.file)
     if is_read:
         objections += _assignment(model.graph, holders)
     repeated = sum(len(files) for files in holders.values()) - len(holders)
@@ -142,16 +149,14 @@ class _PartComparison:
             yield f"it has weights or functions that no node uses, such as {unused[0]!r}"
         if head_of(self._loaded.proto) != head_of(self._model.proto):
             yield "its IR version, opsets, metadata, configuration or the name of its graph differ from the model's"
-        yield from chain(self._boundary(inner), self._nodes(), self._initializers())
-        yield from chain(self._functions(), self._annotations())
+        yield from chain(self._boundary(inner), self._nodes(), self._named(), self._functions())
 
     def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
         """Check that inputs and outputs are those of the manifest, and are declared as in the model."""
         graph, part = self._loaded.graph, self._part
-        if graph.reads != part.reads:
-            yield f"it reads {shown(graph.reads)}, but the manifest lists {shown(part.reads)}"
-        if graph.writes != part.writes:
-            yield f"it writes {shown(graph.writes)}, but the manifest lists {shown(part.writes)}"
+        for verb, own, listed in (("reads", graph.reads, part.reads), ("writes", graph.writes, part.writes)):
+            if own != listed:
+                yield f"it {verb} {shown(own)}, but the manifest lists {shown(listed)}"
         for values, declared in ((self._ours.input, self._original.input), (self._ours.output, self._original.output)):
             originals = {value.name: value for value in declared}
             for value in values:
@@ -190,12 +195,12 @@ class _PartComparison:
             return ()
         return copies(node, self._original.node[index])
 
-    def _initializers(self) -> Iterator[str]:
-        weights = {tensor.name: tensor for tensor in self._original.initializer}
-        yield from self._compare("weight", ((t.name, t, weights.get(t.name)) for t in self._ours.initializer))
-        sparse = {s.values.name: s for s in self._original.sparse_initializer}
-        found = ((s.values.name, s, sparse.get(s.values.name)) for s in self._ours.sparse_initializer)
-        yield from self._compare("sparse weight", found)
+    def _named(self) -> Iterator[str]:
+        """Check weights, and what is noted of tensors."""
+        for kind, field, name_of in _NAMED:
+            known = {name_of(one): one for one in getattr(self._original, field)}
+            found = ((name_of(one), one, known.get(name_of(one))) for one in getattr(self._ours, field))
+            yield from self._compare(kind, found)
 
     def _functions(self) -> Iterator[str]:
         ours, originals = self._loaded.proto.functions, self._model.functions
@@ -205,16 +210,6 @@ class _PartComparison:
         keys = map(function_key, ours)  # a key may be there twice, and which function then counts is open
         triples = ((".".join(key[:2]), f, originals.get(key)) for key, f in zip(keys, ours, strict=True))
         yield from self._compare("function", triples)
-
-    def _annotations(self) -> Iterator[str]:
-        values = {value.name: value for value in self._original.value_info}
-        for value in self._ours.value_info:
-            if values.get(value.name) != value:
-                yield f"the value_info of {value.name!r} is not the model's"
-        known = {note.SerializeToString(deterministic=True) for note in self._original.quantization_annotation}
-        for annotation in self._ours.quantization_annotation:
-            if annotation.SerializeToString(deterministic=True) not in known:
-                yield f"the quantization annotation of {annotation.tensor_name!r} is not the model's"
 
     def _compare(self, kind: str, triples: Iterable[tuple[str, Message, Message | None]]) -> Iterator[str]:
         """Compare messages of the part with those of the model: all but the values of tensors, then these."""
@@ -229,24 +224,5 @@ class _PartComparison:
             elif bytes_of is without_values:
                 for a, b in pairs:
                     self.weight_bytes += values_bytes(a) if is_external(a) and is_external(b) else 0
-                    if not has_same_values(self._loaded, a, self._model, b):
+                    if not same_values(a, self._loaded.range_of, b, self._model.range_of):
                         yield f"the values of {a.name or 'a constant'!r} differ from the model's"
-
-
-def has_same_values(owner: Model, ours: TensorProto, model: Model, original: TensorProto) -> bool:
-    """Whether a tensor of `owner` has the values of one of `model` of its type and shape, in the message or a file."""
-    if is_external(ours) and is_external(original):
-        a, b = owner.range_of(ours), model.range_of(original)
-        return same_bytes(replace(a, file=a.file.resolve()), replace(b, file=b.file.resolve()))
-    if not is_external(ours) and not is_external(original):
-        return canonical(ours) == canonical(original)
-    (in_file, holder), inline = ((ours, owner), original) if is_external(ours) else ((original, model), ours)
-    span, values = holder.range_of(in_file), inline_bytes(inline)
-    return len(values) == span.length and values == read_bytes(span) and inline.data_type != TensorProto.STRING
-
-
-def inline_bytes(tensor: TensorProto) -> bytes:
-    """The values of a tensor of numbers as a file would have them."""
-    if tensor.HasField("raw_data"):
-        return tensor.raw_data
-    return numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data

@@ -83,20 +83,15 @@ def compare_models(
     """
     both = _Pair(load(model), load(other), tolerance, config)
     found = ModelComparison(len(both.position), 0, (), None, "", ())
-    for feeds in inputs or _generated(both.model, seed):
+    sets, refusal = accepted_inputs(both.model, inputs, seed, both.model.dims)
+    if not sets:
+        message = f"{both.model.path.name} rejects the generated inputs: {refusal}"
+        raise RunError(message, hint="give yours as `inputs`")
+    for feeds in sets:
         found = _compared(both, feeds)
         if not found:
             break
     return found
-
-
-def _generated(model: Model, seed: int) -> Sequence[Mapping[str, object]]:
-    found = accepted_inputs(model, seed=seed, sizes=model.dims)
-    if not found.feeds:
-        raise RunError(
-            f"{model.path.name} rejects the generated inputs: {found.refusal}", hint="give yours as `inputs`"
-        )
-    return found.feeds
 
 
 class _Pair:
@@ -108,9 +103,8 @@ class _Pair:
         self.position = {name: i for i, name in enumerate(self.sources)}
         names, known = (model.path.name, other.path.name), (*model.graph.reads, *other.graph.weights)
         if more := [name for name in other.graph.reads if name not in known]:
-            raise UsageError(
-                f"{names[1]} has an input {more[0]!r}, and {names[0]} has none", hint="compare two forms of one model"
-            )
+            message = f"{names[1]} has an input {more[0]!r}, and {names[0]} has none"
+            raise UsageError(message, hint="compare two forms of one model")
         if self.sources.keys().isdisjoint(model.graph.writes):
             raise UsageError(f"{names[1]} computes no output of {names[0]}", hint="outputs are compared by their names")
 

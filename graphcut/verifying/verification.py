@@ -15,12 +15,13 @@ from ..core.product import Product
 from ..core.units import count, size
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
+from ..running.values import Feeds
 from .numerical import EXACT, ROUNDINGS, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
 
-_Sets = Sequence[Mapping[str, object]]  #: sets of inputs.
+_Sets = Sequence[Feeds]  #: sets of inputs.
 _SHOWN_OBJECTIONS: Final = 3
 _OPTIMIZED: Final = "with graph optimizations, 4 times what they change in the unsplit model is allowed, at least 1e-5"
 
@@ -123,10 +124,8 @@ def verify(
         parts = verify(sharded, cascade, seed=seed, optimized=optimized, structural_only=structural_only)
         return _together(whole, parts)
     if model.digest != cascade.manifest.source.graph:
-        raise CascadeError(
-            f"{cascade.path.parent} was not cut from {model.path}: the graphs differ",
-            hint="name the model it was cut from with `model`, or split again",
-        )
+        message = f"{cascade.path.parent} was not cut from {model.path}: the graphs differ"
+        raise CascadeError(message, hint="name the model it was cut from with `model`, or split again")
     proof = prove(model, cascade)
     if structural_only or not proof.holds:
         return Verification(proof, (), "", "", _reason(model, proof, (), optimized=optimized) if proof.halves else "")
@@ -136,9 +135,7 @@ def verify(
 
 
 def _opened(given: ModelLike | CascadeLike) -> Cascade | Model:
-    is_model = isinstance(given, Model | ModelProto) or (
-        isinstance(given, str | Path) and Path(given).suffix == ".onnx"
-    )
+    is_model = isinstance(given, Model | ModelProto) or str(given).endswith(".onnx")
     return load(cast("ModelLike", given)) if is_model else open_cascade(cast("CascadeLike", given))
 
 
@@ -158,14 +155,9 @@ _Run = tuple[TensorComparison, ...]
 _Ran = tuple[tuple[_Run, ...], str, str]  #: the runs, the failure and the refusal of a `Verification`.
 
 
-def _ran(
-    model: Model, inputs: _Sets, seed: int, sizes: Mapping[str, int], comparing: Callable[[Mapping[str, object]], _Run]
-) -> _Ran:
+def _ran(model: Model, inputs: _Sets, seed: int, sizes: Mapping[str, int], comparing: Callable[[Feeds], _Run]) -> _Ran:
     """Compare on each set of inputs, or on generated ones."""
-    sets, refusal = list(inputs), ""
-    if not sets:
-        accepted = accepted_inputs(model, seed=seed, sizes=sizes)
-        sets, refusal = list(accepted.feeds), accepted.refusal
+    sets, refusal = accepted_inputs(model, inputs, seed, sizes)
     runs, failure = [], ""
     for feeds in sets:
         try:
@@ -173,7 +165,7 @@ def _ran(
         except RunError as error:
             run_whole(model, feeds, model.graph.writes, config=EXACT)  # raises if it is the model that refuses
             failure = str(error)
-    return tuple(runs), failure, "" if sets else refusal
+    return tuple(runs), failure, refusal
 
 
 def _together(whole: Verification, parts: Verification) -> Verification:
@@ -199,10 +191,8 @@ def original_of(cascade: Cascade | Model) -> Path:
         return source if cascade.parts[0].rank is None else original_of(load(source))
     note = sharding_note(cascade.proto)
     if note is None:
-        raise UsageError(
-            f"{cascade.path} is a model, not a cascade, and does not say which model it was sharded from",
-            hint="name that model with `model`",
-        )
+        message = f"{cascade.path} is a model, not a cascade, and does not say which model it was sharded from"
+        raise UsageError(message, hint="name that model with `model`")
     path = Path(os.path.normpath(cascade.path.parent.resolve() / note.model))
     if not path.exists():
         raise ModelError(f"the model that was sharded is not at {path}", hint="name it with `model`")

@@ -8,14 +8,14 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import networkx as nx
 import numpy as np
 from onnx import helper, numpy_helper
 
 import graphcut
-from graphcut import Graph, Node, analyze, to_networkx
-from graphcut.analysis import dataflow
+from graphcut import Analysis, Graph, Model, Node, analyze, to_networkx
 from graphcut.demos import write
 from graphcut.planning.goals import At
 
@@ -30,6 +30,13 @@ def node(name: str, *reads: str, writes: Sequence[str] = ()) -> Node:
 
 def digraph_of(nodes: Sequence[Node]) -> nx.DiGraph[int]:
     return to_networkx(Graph(tuple(nodes), {}, ("x",), ()))
+
+
+def found_in(digraph: nx.DiGraph[int]) -> Analysis:
+    """The analysis of a model whose dataflow is `digraph`."""
+    analysis = Analysis(cast("Model", None))
+    vars(analysis)["digraph"] = digraph
+    return analysis
 
 
 def random_digraph(seed: int) -> nx.DiGraph[int]:
@@ -96,56 +103,39 @@ def test_a_key_node_has_one_data_input_and_two_readers() -> None:
             node("reads two tensors of one node", "reads a", "reads b"),
         ]
     )
-    assert [digraph.nodes[n]["name"] for n in dataflow.key_nodes(digraph)] == ["key", "two readers of two tensors"]
+    assert [digraph.nodes[n]["name"] for n in found_in(digraph).key_nodes] == ["key", "two readers of two tensors"]
 
 
 def test_without_a_dominator_no_end_is_reached() -> None:
     for digraph in map(random_digraph, RANDOM):
         expected = [n for n in digraph if all(n in path for path in paths(digraph, starts(digraph), ends(digraph)))]
-        assert list(dataflow.dominators(digraph)) == expected
-
-
-def test_the_immediate_dominator_is_the_last_node_on_every_path_to_a_node() -> None:
-    for digraph in map(random_digraph, RANDOM):
-        for n, found in dataflow.immediate_dominators(digraph).items():
-            common = set.intersection(*paths(digraph, starts(digraph), [n])) - {n}
-            assert found == max(common, default=None)
+        assert list(found_in(digraph).dominators) == expected
 
 
 def test_the_dominators_are_the_dominator_tree_above_a_single_end() -> None:
     for digraph in map(random_digraph, RANDOM):
-        below = ends(digraph)
-        end = len(digraph)
-        digraph.add_node(end)
-        digraph.add_edges_from((n, end) for n in below)
-        above = dataflow.immediate_dominators(digraph)
+        source, end = -1, len(digraph)
+        closed = nx.DiGraph(digraph)
+        closed.add_edges_from([*((source, n) for n in starts(digraph)), *((n, end) for n in ends(digraph))])
+        above = nx.immediate_dominators(closed, source)
         chain = []
         step = above[end]
-        while step is not None:
+        while step != source:
             chain.append(step)
             step = above[step]
-        digraph.remove_node(end)
-        assert tuple(reversed(chain)) == dataflow.dominators(digraph)
+        assert tuple(reversed(chain)) == found_in(digraph).dominators
 
 
-def test_without_an_articulation_point_the_graph_is_in_more_pieces() -> None:
+def test_without_a_dominator_that_is_no_start_or_end_the_graph_is_in_more_pieces() -> None:
     for digraph in map(random_digraph, RANDOM):
-        pieces = nx.number_weakly_connected_components(digraph)
-        expected = []
-        for n in digraph:
-            rest = digraph.copy()
-            rest.remove_node(n)
-            if len(rest) and nx.number_weakly_connected_components(rest) > pieces:
-                expected.append(n)
-        assert list(dataflow.articulation_points(digraph)) == expected
-        inner = {n for n in dataflow.dominators(digraph) if digraph.pred[n] and digraph.succ[n]}
-        assert inner <= set(expected)
+        inner = {n for n in found_in(digraph).dominators if digraph.pred[n] and digraph.succ[n]}
+        assert inner <= set(nx.articulation_points(nx.Graph(digraph)))
 
 
 def test_the_generation_of_a_node_is_the_longest_path_to_it() -> None:
     for digraph in map(random_digraph, RANDOM):
         longest = {n: max(map(len, paths(digraph, starts(digraph), [n]))) - 1 for n in digraph}
-        generations = dataflow.generations(digraph)
+        generations = found_in(digraph).generations
         assert {n: number for number, generation in enumerate(generations) for n in generation} == longest
 
 
@@ -159,9 +149,7 @@ def test_branches_join_at_a_dominator(opened: Draw) -> None:
         helper.make_node("Sqrt", ["join"], ["z"]),
     ]
     analysis = analyze(opened(model_of(nodes, [floats("x", 4)], [floats("y", 4), floats("z", 4)])))
-    assert analysis.immediate_dominators == {0: None, 1: 0, 2: 0, 3: 0, 4: 3, 5: 3}
     assert analysis.dominators == (0, 3)
-    assert analysis.articulation_points == (3,)
     assert analysis.generations == ((0,), (1, 2), (3,), (4, 5))
 
 
@@ -177,11 +165,10 @@ def test_a_cut_after_a_dominator_sends_its_outputs_and_nothing_else(tmp_path: Pa
         assert set(sent) <= set(found.writes)
 
 
-def test_the_trunk_of_a_multi_task_model_ends_in_an_articulation_point(tmp_path: Path) -> None:
+def test_the_trunk_of_a_multi_task_model_ends_in_a_dominator_before_its_heads(tmp_path: Path) -> None:
     write("multitask", tmp_path / "m.onnx")
     analysis = analyze(graphcut.load(tmp_path / "m.onnx"))
     trunk = analysis.dominators[-1]
-    assert trunk in analysis.articulation_points
     rest = analysis.digraph.copy()
     rest.remove_node(trunk)
     heads = [piece for piece in nx.weakly_connected_components(rest) if min(piece) > trunk]
@@ -190,8 +177,8 @@ def test_the_trunk_of_a_multi_task_model_ends_in_an_articulation_point(tmp_path:
 
 def test_a_graph_without_nodes_has_none_of_these() -> None:
     empty = digraph_of([])
-    assert dataflow.key_nodes(empty) == dataflow.dominators(empty) == dataflow.articulation_points(empty) == ()
-    assert (dataflow.immediate_dominators(empty), dataflow.generations(empty)) == ({}, ())
+    analysis = found_in(empty)
+    assert (analysis.key_nodes, analysis.dominators, analysis.generations) == ((), (), ())
 
 
 def test_dominators_take_linear_time_where_two_long_branches_meet_often() -> None:
@@ -201,5 +188,5 @@ def test_dominators_take_linear_time_where_two_long_branches_meet_often() -> Non
     nodes += [node(f"c{i}", f"a{i}", f"b{length - 1 - i}") for i in range(length)]
     digraph = digraph_of(nodes)
     begin = time.process_time()
-    assert dataflow.dominators(digraph) == (0,)
+    assert found_in(digraph).dominators == (0,)
     assert time.process_time() - begin < 1

@@ -18,7 +18,7 @@ from graphcut.core.tensors import Tensor
 from graphcut.inputs.generating import Feeds, generate_inputs, make_feeds
 from graphcut.inputs.input_files import read_inputs
 from graphcut.inputs.searching import find_accepted_inputs
-from graphcut.inputs.sizes import Fallback, choose_sizes
+from graphcut.inputs.sizes import DimensionSizes, Fallback
 from graphcut.inputs.survey import InputSurvey
 from graphcut.loading.expressions import atoms, evaluate
 from graphcut.loading.model import Model, load
@@ -310,9 +310,7 @@ def test_an_integer_that_divides_is_never_zero(path: Path) -> None:
     model = load(written(path, "m (int64[n] a, int64[n] b, int64 c) => (int64 y) { d = Div(a, b) y = Mod(d, c) }", {}))
     survey = InputSurvey(model)
     for fallback in (Fallback(), Fallback(integers=0)):
-        feeds = make_feeds(
-            survey, choose_sizes(survey, given={}, fallback=fallback), seed=0, variant=0, fallback=fallback
-        )
+        feeds = make_feeds(DimensionSizes(survey, {}, fallback=fallback), seed=0)
         assert np.all(feeds["b"] > 0)
         assert feeds["c"] > 0
         run(model, feeds)
@@ -467,8 +465,8 @@ def test_a_table_of_rows_has_one_identifier_for_each_row(path: Path) -> None:
 def test_every_free_size_is_another_in_the_next_variant(path: Path) -> None:
     text = "m (float[batch, 3, height, width] a, float[n, seq, dim] b, int64[b, c] d) => (float y) { y = Relu(a) }"
     survey = InputSurvey(load(written(path, text, {}, b=None, c=None)))
-    numbers = [choose_sizes(survey, given={}, variant=variant, fallback=Fallback()).numbers for variant in range(3)]
-    assert list(numbers[0]) == ["batch", "height", "width", "n", "seq", "dim", "d[0]", "d[1]"]
+    numbers = [DimensionSizes(survey, {}, variant).numbers for variant in range(3)]
+    assert list(numbers[0]) == ["batch", "height", "width", "n", "seq", "dim", "d.0", "d.1"]
     assert all(len({n[name] for n in numbers}) == 3 for name in numbers[0])
 
 
@@ -478,7 +476,7 @@ def test_sizes_of_the_user_win_in_both_variants_before_those_of_the_model(path: 
     for variant in (0, 1):
         assert shapes(generate_inputs(model, variant=variant)) == {"x": (6, 8, 4)}
         assert shapes(generate_inputs(model, sizes={"seq": 9}, variant=variant)) == {"x": (6, 9, 4)}
-    assert shapes(generate_inputs(model, sizes={"x[2]": 4, "batch": 1})) == {"x": (1, 8, 4)}
+    assert shapes(generate_inputs(model, sizes={"x.2": 4, "batch": 1})) == {"x": (1, 8, 4)}
 
 
 def test_a_size_that_no_input_has_is_refused_with_the_one_that_was_meant(path: Path) -> None:

@@ -168,8 +168,8 @@ HEAD = "its IR version, opsets, metadata, configuration or the name of its graph
         (1, change_ir, [f"part-1.onnx: {HEAD}"]),
         (1, change_metadata, [f"part-1.onnx: {HEAD}"]),
         (1, change_graph_name, [f"part-1.onnx: {HEAD}"]),
-        (1, annotate, ["part-1.onnx: the quantization annotation of 'd' is not the model's"]),
-        (1, note_a_type, ["part-1.onnx: the value_info of 'd' is not the model's"]),
+        (1, annotate, ["part-1.onnx: quantization annotation 'd' is not in the model"]),
+        (1, note_a_type, ["part-1.onnx: value_info 'd' is not in the model"]),
         (1, merge_nodes, ["part-1.onnx: node 'bias' differs from the model's", "node 'elu' is in no part"]),
         (
             1,

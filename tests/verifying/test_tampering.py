@@ -164,7 +164,7 @@ CHANGED_PARTS = [
     invalid("type of a boundary", 3, write_doubles, "'first' is float64[n,16] in it, but float32[n,16] in the model"),
     invalid("name of a boundary", 3, lambda p: misspell(p.graph.output[0], "name", "z"), "part-3.onnx"),
     same("text of a node", 3, lambda p: misspell(node(p, "first"), "doc_string", "?"), "node 'first' differs"),
-    same("value_info", 1, lambda p: p.graph.value_info.append(floats("d", 7)), "the value_info of 'd'"),
+    same("value_info", 1, lambda p: p.graph.value_info.append(floats("d", 7)), "value_info 'd'"),
     harmless("order of initializers", 1, lambda p: swap(p.graph.initializer, 0, 1)),
     harmless("order of nodes", 1, lambda p: swap(p.graph.node, 0, 1)),
 ]
