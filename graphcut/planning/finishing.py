@@ -65,9 +65,7 @@ class Finisher:
     def rank_costs(self) -> RankCosts | None:
         """The costs of layers that are divided among devices; None where no devices are given."""
         goal = self.goal
-        if not isinstance(goal, Across):
-            return None
-        return RankCosts(self.costs, goal.cluster, goal.mode, self.seconds)
+        return RankCosts(self.costs, goal.cluster, goal.mode, self.seconds) if isinstance(goal, Across) else None
 
     @cached_property
     def _made(self) -> Callable[[Parts, tuple[Device, ...]], Plan]:
@@ -76,18 +74,10 @@ class Finisher:
         return cache(lambda parts, devices: self.with_metrics(plain(parts, devices=devices)))
 
     def with_metrics(self, made: Plan) -> Plan:
-        devices = made.devices or (ANY_DEVICE,) * len(made.parts)
-        metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, self.goal)
-        coverage = None if self.table is None else cover(self.table, self.costs)[1]
-        return same_parts(
-            made,
-            devices=devices,
-            dims=self.costs.dims,
-            costs=self.costs,
-            coverage=coverage,
-            table=self.table,
-            metrics=metrics,
-        )
+        devices, costs, table = made.devices or (ANY_DEVICE,) * len(made.parts), self.costs, self.table
+        metrics = part_metrics(made.partition, costs, self.sizes, devices, self.seconds, self.goal)
+        known = {"dims": costs.dims, "costs": costs, "table": table, "coverage": table and cover(table, costs)[1]}
+        return same_parts(made, devices=devices, metrics=metrics, **known)
 
     @cached_property
     def kept(self) -> frozenset[int]:

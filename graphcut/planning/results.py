@@ -13,6 +13,7 @@ import numpy as np
 from ..costs.device import Device
 from ..solving.chain_dp import COMBINED, Aggregation
 from ..solving.instance import Floats
+from ..solving.relaxed_tables import LowerBounds
 from ..solving.search import SearchResult
 from .problem import PlanningProblem
 
@@ -61,15 +62,6 @@ class FrontPlan(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=T
     latency_s: float  #: and of one request.
     after: tuple[str, ...] = ()  #: the last node before each cut, in an order in which all nodes can run.
     devices: tuple[str, ...] = ()  #: the device of each part.
-
-
-@dataclass(frozen=True)
-class LowerBounds:
-    """Lower bounds of what is minimized, whatever parts replicate."""
-
-    simple: float  #: of all plans; it takes no search.
-    of_own_nodes: float  #: of plans whose parts each hold a node that is not replicable.
-    of_all: float  #: of all plans.
 
 
 @dataclass(frozen=True)

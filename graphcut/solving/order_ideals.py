@@ -84,16 +84,16 @@ class IdealTables(BoundaryTables):
 
     @cached_property
     def _dying(self) -> list[list[tuple[int, Floats]]]:
-        """For each group what dies after it, by writer: bytes, for each ideal that holds the writer and all readers."""
+        """For each group the tensors that die after it: writer, and bytes for each ideal with it and all readers."""
         load = self.load
         is_read = touch_counts(self.ideals, load.readers) == load.readers.sizes
         _, last = lifetimes(load, np.arange(load.groups))
-        found: list[dict[int, Floats]] = [{} for _ in range(load.groups)]
+        found: list[list[tuple[int, Floats]]] = [[] for _ in range(load.groups)]
         for tensor in np.flatnonzero(~load.is_output).tolist():
-            writer, by_writer = int(load.writer[tensor]), found[int(last[tensor])]
+            writer = int(load.writer[tensor])
             dying = (self.ideals[:, writer] & is_read[:, tensor]) * float(load.tensor_bytes[tensor])
-            by_writer[writer] = by_writer[writer] + dying if writer in by_writer else dying
-        return [list(by_writer.items()) for by_writer in found]
+            found[int(last[tensor])].append((writer, dying))
+        return found
 
     @cached_property
     def received_from_last(self) -> Floats:
