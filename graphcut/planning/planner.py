@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from math import ceil, inf, isclose
 from statistics import median_low
 from typing import Final, get_args
@@ -108,8 +108,8 @@ def with_metrics(source: AnalysisLike, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
     costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
     planner = _Planner(analyze(source), made.goal, made.limits, costs, made.table)
-    prices = cache(planner.prices(made.parts, made.devices or (ANY_DEVICE,) * len(made.parts)))
-    return same_parts(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
+    made = planner.with_metrics(made)
+    return same_parts(made, recomputed=repeated(made.graph, made.parts, planner.prices(made.parts, made.devices)))
 
 
 @dataclass(frozen=True)
@@ -218,11 +218,11 @@ class _Planner(Finisher):
 
         Much better is a part less, or a tenth less of what the most expensive part costs.
         """
-        whole_limits, inside = (changed(self.limits, inside_layers=value) for value in (False, True))
         if self.limits.inside_layers is not None or self.analysis.repeat is None or isinstance(goal, Across):
             return self._best_of_all(goal, self.limits, prove_s)
+        kept, inside = (changed(self.limits, inside_layers=value) for value in (False, True))
         try:
-            whole = self._best_of_all(goal, whole_limits, prove_s)
+            whole = self._best_of_all(goal, kept, prove_s)
         except PlanError:
             if isinstance(goal, Within):
                 return self._best_of_all(goal, inside, prove_s)
@@ -292,9 +292,9 @@ class _Planner(Finisher):
             if isinstance(goal, Across):  # what is asked for comes from one part
                 names = travelling(goal, self.costs).keys() & self.graph.producer.keys()
                 kept |= {self.graph.producer[name] for name in names}
-            replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
+            replicable = replicable_nodes(self.costs, run_s, s_per_byte, kept, avoided)
             if not (isinstance(goal, Within) or any(device.memory_bytes for device in devices)):
-                rewritable = rewritable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept)
+                rewritable = rewritable_nodes(self.costs, run_s, s_per_byte, kept)
         return problem_of(self.analysis, self.costs, limits, self.sizes, replicable, rewritable)
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 
 import numpy as np
 
@@ -100,15 +99,13 @@ class PlanningProblem:
         return tuple(map(tuple, nodes))
 
     def workload(
-        self,
-        work: Sequence[Sequence[float]],
-        counting: Collection[Counted] = (),
-        travelling: Mapping[str, int] = MappingProxyType({}),
+        self, work: Sequence[Sequence[float]], counting: Collection[Counted] = (), sent: Mapping[str, int] | None = None
     ) -> Workload:
         """The workload of the groups; `work` is for each device class the seconds (or else) of each flowing node.
 
-        `travelling` are the bytes of the inputs and outputs of the model that are sent from and to the driver.
+        `sent` are the bytes of the inputs and outputs of the model that are sent from and to the driver.
         """
+        travelling = sent or {}
         per_node = [dict(zip(self.graph.flow, row, strict=True)) for row in work]
         alone = [[node for node in group if node not in self.rerunners] for group in self.groups]
         own = np.array([[sum(row[node] for node in group) for group in alone] for row in per_node], dtype=float)
@@ -190,8 +187,7 @@ class PlanningProblem:
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
         """Tensors that leave their group: name, group that writes it, other groups that read it, is it an output."""
         graph, outputs = self.graph, set(self.graph.writes)
-        presents = {cache.present for cache in self.costs.caches}
-        found = []
+        presents, found = {cache.present for cache in self.costs.caches}, []
         for node, home in sorted(self.home.items()):
             for tensor in graph.nodes[node].writes:
                 readers = self._reading(tensor)

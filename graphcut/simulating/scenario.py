@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from operator import mul
 from typing import Final
 
@@ -185,11 +186,9 @@ def _predicted_seconds(plan: Plan, costs: Costs, cluster: SimulatedCluster) -> S
 def _seconds_by_device(
     cluster: SimulatedCluster, part_seconds: Callable[[Device], tuple[float, ...]]
 ) -> SecondsByDevice:
-    """The part times on each device, computed once for all devices of equal speed."""
-    speeds = [(device.flops_per_s, device.bytes_per_s, device.dispatch_s) for device in cluster.devices]
-    examples = dict(zip(speeds, cluster.devices, strict=True))
-    seconds = {speed: part_seconds(device) for speed, device in examples.items()}
-    return tuple(seconds[speed] for speed in speeds)
+    """The part times on each device, computed once for all devices that are the same but for their names."""
+    seconds = cache(part_seconds)
+    return tuple(seconds(changed(device, name="any")) for device in cluster.devices)
 
 
 def _assignment(cluster: SimulatedCluster, planned: Sequence[str] | None, seconds: Sequence[float]) -> PartsByDevice:

@@ -13,7 +13,7 @@ byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives 
     ...     return Node(name, "Op", reads, (name,), (), (), is_constant=False, is_stateful=False, module="")
     >>> graph = Graph((node("m", "mask"), node("a", "x", "m"), node("b", "a", "m")), {}, ("mask", "x"), ("b",))
     >>> prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
-    >>> parts, recomputed = recompute(graph, [(0, 1), (2,)], lambda part: prices, frozenset())
+    >>> parts, recomputed = recompute(graph, ((0, 1), (2,)), lambda part: prices, frozenset())
     >>> parts
     ((0, 1), (0, 2))
     >>> recomputed
@@ -58,46 +58,44 @@ class TransferPrices:
     s_per_byte: float  #: seconds to send a byte to the part.
     tensor_bytes: Mapping[str, int]  #: bytes of each activation.
     unsent: frozenset[str] = frozenset()  #: tensors that must not be sent, at any price.
-    repeatable: frozenset[int] | None = None  #: the nodes that may be repeated; None for any.
 
     def send_s(self, name: str) -> float:
         return self.tensor_bytes[name] * self.s_per_byte
 
 
+Prices = Callable[[int], TransferPrices]  #: those of each part.
+
+
 def recompute(
-    graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices], kept: frozenset[int]
+    graph: Graph, parts: Parts, prices: Prices, kept: frozenset[int], repeatable: Mapping[int, frozenset[int]] = {}
 ) -> tuple[Parts, tuple[Recomputed, ...]]:
     """The `parts` (each node in one) with the nodes that each repeats at the least total cost, and a list of these.
 
-    Nodes in `kept` are not repeated, and stateful nodes never are. A node leaves its own part if no node there, and no
-    other part, needs it any more.
+    Nodes in `kept` are not repeated, and stateful nodes never are; a part in `repeatable` repeats no others than these.
+    A node leaves its own part if no node there, and no other part, needs it any more.
     """
     made, found, earlier = list[tuple[int, ...]](), list[Recomputed](), set[int]()
     for part, nodes in enumerate(parts):
-        chosen = _cheapest_to_repeat(graph, nodes, prices(part), earlier)
-        if chosen:
+        if chosen := _cheapest_to_repeat(graph, nodes, prices(part), earlier & repeatable.get(part, earlier)):
             found.append(_recomputed(graph, part, set(nodes), chosen, prices(part)))
         made.append((*nodes, *chosen))
         earlier.update(set(nodes) - kept)
     if not found:
-        return tuple(parts), ()
+        return parts, ()
     blocks = partition(graph, made).blocks
     if emptied := [node for nodes, block in zip(parts, blocks, strict=True) if not block.nodes for node in nodes]:
-        return recompute(graph, parts, prices, kept.union(emptied))  # a part must keep a node of its own
+        return recompute(graph, parts, prices, kept.union(emptied), repeatable)  # a part must keep a node of its own
     flowing = set(graph.flow)
     return tuple(tuple(sorted(flowing & {*b.nodes, *b.replicas})) for b in blocks), tuple(found)
 
 
-def repeated(
-    graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices]
-) -> tuple[Recomputed, ...]:
+def repeated(graph: Graph, parts: Parts, prices: Prices) -> tuple[Recomputed, ...]:
     """What given parts recompute: nodes that are in an earlier part as well."""
-    home: dict[int, int] = {}
-    found = []
+    earlier, found = set[int](), []
     for part, nodes in enumerate(parts):
-        again = tuple(node for node in nodes if home.setdefault(node, part) < part)
-        if again:
+        if again := tuple(node for node in nodes if node in earlier):
             found.append(_recomputed(graph, part, set(nodes).difference(again), again, prices(part)))
+        earlier.update(nodes)
     return tuple(found)
 
 
@@ -126,8 +124,7 @@ def _cheapest_to_repeat(
     def may_repeat(node: int) -> bool:
         own = graph.copy_of(node)
         brought = sum(graph.weights[weight].bytes for weight in own.weights if weight not in held)
-        is_named = prices.repeatable is None or node in prices.repeatable
-        return is_named and node in earlier and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
+        return node in earlier and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
 
     candidates = _candidates(graph, received, prices, may_repeat)
     sink_side = _sink_side(graph, inside, candidates, prices) if candidates else ()
