@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ..core.graph import Graph
 from ..core.tensors import by_kind
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
@@ -36,6 +36,16 @@ class SerializedSizes:
     declarations: Mapping[str, int]  #: of declaring each tensor as an input or an output of a part.
     listed: Mapping[str, int]  #: of what `nodes` has for a tensor and its declaration as an output replaces.
     part: int  #: of every part.
+
+    @cached_property
+    def _items_of(self) -> Mapping[int, list[int]]:
+        """For each node the items in `shared` that need it."""
+        return _users(range(len(self.shared)), lambda i: self.shared[i][1])
+
+    def shared_bytes(self, nodes: Iterable[int]) -> int:
+        """Bytes of what a part with these nodes holds once."""
+        items = {i for node in nodes for i in self._items_of.get(node, ())}
+        return sum(self.shared[i][0] for i in items)
 
     def as_output(self, tensor: str) -> int:
         """Bytes that declaring a tensor as an output adds to the part whose node writes it."""
@@ -111,10 +121,10 @@ def _padded(model: Model, length: int) -> int:
     return length + min(-(-length // PADDING_SHARE), ALIGNED_BYTES // PADDING_SHARE) * has_holes
 
 
-def _users(graph: Graph, needs: Callable[[int], Iterable[Key]]) -> dict[Key, list[int]]:
-    """For each key the flowing nodes that need it."""
+def _users(nodes: Iterable[int], needs: Callable[[int], Iterable[Key]]) -> dict[Key, list[int]]:
+    """For each key the nodes that need it."""
     users: dict[Key, list[int]] = {}
-    for node in graph.flow:
+    for node in nodes:
         for key in dict.fromkeys(needs(node)):
             users.setdefault(key, []).append(node)
     return users
@@ -125,7 +135,7 @@ def _weights(
 ) -> Iterable[tuple[int, tuple[int, ...]]]:
     """Messages and values of the initializers; values that several initializers share are in a part once."""
     graph = model.graph
-    users = _users(graph, lambda i: (*graph.weights_of(i), *graph.nodes[i].reads))
+    users = _users(graph.flow, lambda i: (*graph.weights_of(i), *graph.nodes[i].reads))
     values: dict[object, tuple[int, dict[int, None]]] = {}
     for tensor in model.proto.graph.initializer:
         readers = users.get(tensor.name, [])
@@ -144,14 +154,14 @@ def _weights(
 
 def _constants(model: Model, typed: Mapping[str, int]) -> Iterable[tuple[int, tuple[int, ...]]]:
     graph = model.graph
-    for constant, users in _users(graph, lambda i: graph.constants_for(graph.nodes[i].constants)).items():
+    for constant, users in _users(graph.flow, lambda i: graph.constants_for(graph.nodes[i].constants)).items():
         declared = sum(typed.get(name, 0) for name in graph.nodes[constant].writes)
         yield _node_bytes(model, model.proto.graph.node[constant]) + declared, tuple(users)
 
 
 def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
     nodes = model.proto.graph.node
-    users = _users(model.graph, lambda i: functions_called([nodes[i]], model.functions) if model.functions else ())
+    users = _users(model.graph.flow, lambda i: functions_called([nodes[i]], model.functions) if model.functions else ())
     for key, function in model.functions.items():
         data = _data_bytes(model, tensors_in(function))
         yield _entry(function) + 1 + data, tuple(users.get(key, ()))  # the number of this field takes two bytes

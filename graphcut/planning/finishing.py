@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from math import inf
@@ -18,7 +18,7 @@ from ..costs.tables import CostTable
 from ..costs.weighing import Costs
 from ..sharding.rank_costs import RankCosts
 from ..solving.instance import Parts
-from ..solving.recompute import Recomputed, TransferPrices, recompute, repeated
+from ..solving.recompute import Prices, Recomputed, TransferPrices, recompute, repeated
 from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, Goal, Into, Limits
 from .node_names import find_nodes
@@ -65,9 +65,7 @@ class Finisher:
     def rank_costs(self) -> RankCosts | None:
         """The costs of layers that are divided among devices; None where no devices are given."""
         goal = self.goal
-        if not isinstance(goal, Across):
-            return None
-        return RankCosts(self.costs, goal.cluster, goal.mode, self.seconds)
+        return RankCosts(self.costs, goal.cluster, goal.mode, self.seconds) if isinstance(goal, Across) else None
 
     @cached_property
     def _made(self) -> Callable[[Parts, tuple[Device, ...]], Plan]:
@@ -76,18 +74,10 @@ class Finisher:
         return cache(lambda parts, devices: self.with_metrics(plain(parts, devices=devices)))
 
     def with_metrics(self, made: Plan) -> Plan:
-        devices = made.devices or (ANY_DEVICE,) * len(made.parts)
-        metrics = part_metrics(made.partition, self.costs, self.sizes, devices, self.seconds, self.goal)
-        coverage = None if self.table is None else cover(self.table, self.costs)[1]
-        return same_parts(
-            made,
-            devices=devices,
-            dims=self.costs.dims,
-            costs=self.costs,
-            coverage=coverage,
-            table=self.table,
-            metrics=metrics,
-        )
+        devices, costs, table = made.devices or (ANY_DEVICE,) * len(made.parts), self.costs, self.table
+        metrics = part_metrics(made.partition, costs, self.sizes, devices, self.seconds, self.goal)
+        known = {"dims": costs.dims, "costs": costs, "table": table, "coverage": table and cover(table, costs)[1]}
+        return same_parts(made, devices=devices, metrics=metrics, **known)
 
     @cached_property
     def kept(self) -> frozenset[int]:
@@ -113,8 +103,7 @@ class Finisher:
         if problem.repeated:
             yield self.with_replicas(parts, devices, problem.repeated, most, counts_all=False)
             parts = problem.nodes_of(solution.found.parts, with_replicas=True)
-            prices = cache(self.prices(parts, devices))
-            yield self._planned(parts, devices, repeated(self.graph, parts, prices))
+            yield self._planned(parts, devices, repeated(self.graph, parts, self.prices(parts, devices)))
 
     def _planned(self, parts: Parts, devices: tuple[Device, ...], recomputed: tuple[Recomputed, ...]) -> Plan:
         return same_parts(self._made(parts, devices), recomputed=recomputed)
@@ -129,12 +118,12 @@ class Finisher:
         if self.limits.recompute == "never":
             return self._planned(parts, devices, ())
         goal, repeatable = self.goal, dict[int, frozenset[int]]()
+        prices = self.prices(parts, devices, counts_all=counts_all)
         is_time = isinstance(goal, Across) or (isinstance(goal, Into) and goal.by == "time")
         while True:
-            prices = cache(self.prices(parts, devices, repeatable, counts_all=counts_all))
-            made, recomputed = recompute(self.graph, parts, prices, self.kept)
+            made, recomputed = recompute(self.graph, parts, prices, self.kept, repeatable)
             found = self._planned(made, devices, recomputed)
-            narrowed = dict(repeatable)
+            narrowed = {**repeatable}
             for part in (entry.part for entry in found.recomputed):
                 fits = found.budget_shares[part] <= 1
                 if not fits or found.expense[part] > most * (1 + _TOLERANCE):
@@ -142,17 +131,10 @@ class Finisher:
                     narrowed[part] = frozenset(planned if part not in repeatable or can_stop else ())
             if narrowed == repeatable:
                 return found
-            repeatable.update(narrowed)
+            repeatable = narrowed
 
-    def prices(
-        self,
-        parts: Sequence[Sequence[int]],
-        devices: Sequence[Device],
-        repeatable: Mapping[int, frozenset[int]] | None = None,
-        *,
-        counts_all: bool = True,
-    ) -> Callable[[int], TransferPrices]:
-        """For each part what repeating and sending cost; `repeatable` is what some parts may repeat at most.
+    def prices(self, parts: Parts, devices: Sequence[Device], *, counts_all: bool = True) -> Prices:
+        """For each part what repeating and sending cost.
 
         A byte takes the link of the device that sends it and the link of the one that receives it, once each. What an
         earlier part of the same device computes, and does not only repeat, costs nothing. Without `counts_all` only the
@@ -166,13 +148,14 @@ class Finisher:
         if not (counts_all or is_cluster):
             sizes |= dict.fromkeys(self.graph.reads, 0)
 
+        @cache
         def prices_of(part: int) -> TransferPrices:
             device, sender = devices[part], devices[part - 1]
             run_s = dict(zip(self.graph.flow, self.seconds(device), strict=True))
             s_per_byte = 1 / device.link_bytes_per_s + counts_all / sender.link_bytes_per_s
             made_here = (node for node, i in home.items() if i < part and devices[i] == device)
             held = {name: 0 for node in made_here for name in self.graph.nodes[node].writes}
-            return TransferPrices(run_s, s_per_byte, {**sizes, **held}, unsent, (repeatable or {}).get(part))
+            return TransferPrices(run_s, s_per_byte, {**sizes, **held}, unsent)
 
         return prices_of
 

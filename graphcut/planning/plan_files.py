@@ -134,12 +134,10 @@ def _parts(made: Plan) -> Iterable[PlannedPart]:
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    path = Path(path)
     try:
-        return read_record(path, PlanFile, FORMAT, "plan again")
+        return read_record(Path(path), PlanFile, FORMAT, "plan again")
     except OSError as error:
-        hint = "`save_plan(...)` writes one"
-        raise RecordError(f"{path} can't be read: {error.strerror}", hint=hint) from None
+        raise RecordError(f"{path} can't be read: {error.strerror}", hint="`save_plan(...)` writes one") from None
 
 
 def replay(analysis: Analysis, path: str | Path) -> Plan:
@@ -174,7 +172,10 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     if isinstance(made.goal, At):
         return made
     made = with_metrics(analysis, made, weigh(model, made.dims))
-    return _as_planned(made, record) if record.planned == record.digest else made
+    if record.planned != record.digest:
+        return made
+    metrics = tuple(part.predicted for part in record.parts if part.predicted is not None)
+    return replace(made, metrics=metrics, **{name: getattr(record, name) for name in _PLANNED})
 
 
 def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
@@ -192,17 +193,11 @@ def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
     return devices if any(part.device or part.ranks for part in record.parts) else ()
 
 
-def _as_planned(made: Plan, record: PlanFile) -> Plan:
-    metrics = tuple(part.predicted for part in record.parts if part.predicted is not None)
-    return replace(made, metrics=metrics, **{name: getattr(record, name) for name in _PLANNED})
-
-
 def _checked_parts(graph: Graph, planned: Sequence[PlannedPart], path: str | Path) -> Parts:
     """The flowing nodes of each part. Each has one home, before the parts that repeat it; they can run in order."""
     index, homes = graph.node_index, dict[str, int]()
     for i, part in enumerate(planned):
-        unknown = next((name for name in (*part.nodes, *part.replicas) if name not in index), None)
-        if unknown is not None:
+        if (unknown := next((name for name in (*part.nodes, *part.replicas) if name not in index), None)) is not None:
             raise UsageError(
                 f"{path} names the node {unknown!r}, which the model does not have",
                 hint=f"{guess(graph, unknown)}names are those of the model",
@@ -215,15 +210,13 @@ def _checked_parts(graph: Graph, planned: Sequence[PlannedPart], path: str | Pat
                 raise UsageError(f"{path}: node {name!r} is {where}", hint="name it once")
             homes[name] = i
         repeated = (name for name in part.replicas if not graph.nodes[index[name]].is_constant)
-        unknown = next((name for name in repeated if homes.get(name, i) >= i), None)
-        if unknown is not None:
+        if (unknown := next((name for name in repeated if homes.get(name, i) >= i), None)) is not None:
             raise UsageError(
                 f"{path}: part {i} repeats {unknown!r}, which no part before it holds", hint="move it to 'nodes'"
             )
         if not part.nodes:
             raise UsageError(f"{path}: part {i} has no nodes", hint="take the part out")
-    missing = next((graph.nodes[i].name for i in graph.flow if graph.nodes[i].name not in homes), None)
-    if missing is not None:
+    if (missing := next((name for name in graph.names(graph.flow) if name not in homes), None)) is not None:
         raise UsageError(f"{path}: node {missing!r} is in no part", hint="put its name among the nodes of one")
     flowing = set(graph.flow)
     parts = tuple(tuple(sorted(flowing & {index[n] for n in (*part.nodes, *part.replicas)})) for part in planned)

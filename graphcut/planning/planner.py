@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from math import ceil, inf, isclose
 from statistics import median_low
-from typing import Final, assert_never, get_args
+from typing import Final, get_args
 
 from msgspec.structs import replace as changed
 
@@ -108,8 +108,8 @@ def with_metrics(source: AnalysisLike, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
     costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
     planner = _Planner(analyze(source), made.goal, made.limits, costs, made.table)
-    prices = cache(planner.prices(made.parts, made.devices or (ANY_DEVICE,) * len(made.parts)))
-    return same_parts(planner.with_metrics(made), recomputed=repeated(made.graph, made.parts, prices))
+    made = planner.with_metrics(made)
+    return same_parts(made, recomputed=repeated(made.graph, made.parts, planner.prices(made.parts, made.devices)))
 
 
 @dataclass(frozen=True)
@@ -129,15 +129,11 @@ class _Candidate:
         found = optimality_of(self.solution.objective, self.value, min(self.bound, self.value), self.solution.unit)
         return changed(found, keeps_layers=self.keeps_layers)
 
-    @property
-    def received_bytes(self) -> int:
-        return sum(part.received_bytes for part in self.made.metrics)
-
     def or_better(self, other: _Candidate) -> _Candidate:
         """The one with the smaller value; of equal ones the one with fewer bytes received; of such the first."""
         if abs(self.value - other.value) > _TOLERANCE * self.value:
-            return self if self.value < other.value else other
-        return self if self.received_bytes <= other.received_bytes else other
+            return min(self, other, key=lambda one: one.value)
+        return min(self, other, key=lambda one: sum(part.received_bytes for part in one.made.metrics))
 
 
 @dataclass(frozen=True)
@@ -213,21 +209,20 @@ class _Planner(Finisher):
 
     def heads(self, goal: Heads) -> Plan:
         parts = parts_of_heads(self.graph, goal)
-        made = Plan(goal, self.graph, parts, limits=self.limits, model=self.analysis.model)
-        check_limits(made)
-        devices = (ANY_DEVICE,) * len(parts)
-        return same_parts(self.with_replicas(parts, devices, (), inf), model=self.analysis.model)
+        check_limits(Plan(goal, self.graph, parts, limits=self.limits))
+        made = self.with_replicas(parts, (ANY_DEVICE,) * len(parts), (), inf)
+        return same_parts(made, model=self.analysis.model)
 
     def best(self, goal: _Searched, prove_s: float) -> _Candidate:
         """The best candidate. Repeated layers are cut if that is needed or makes the plan much better.
 
         Much better is a part less, or a tenth less of what the most expensive part costs.
         """
-        whole_limits, inside = (changed(self.limits, inside_layers=value) for value in (False, True))
         if self.limits.inside_layers is not None or self.analysis.repeat is None or isinstance(goal, Across):
             return self._best_of_all(goal, self.limits, prove_s)
+        kept, inside = (changed(self.limits, inside_layers=value) for value in (False, True))
         try:
-            whole = self._best_of_all(goal, whole_limits, prove_s)
+            whole = self._best_of_all(goal, kept, prove_s)
         except PlanError:
             if isinstance(goal, Within):
                 return self._best_of_all(goal, inside, prove_s)
@@ -297,40 +292,34 @@ class _Planner(Finisher):
             if isinstance(goal, Across):  # what is asked for comes from one part
                 names = travelling(goal, self.costs).keys() & self.graph.producer.keys()
                 kept |= {self.graph.producer[name] for name in names}
-            replicable = replicable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept, avoided=avoided)
+            replicable = replicable_nodes(self.costs, run_s, s_per_byte, kept, avoided)
             if not (isinstance(goal, Within) or any(device.memory_bytes for device in devices)):
-                rewritable = rewritable_nodes(self.graph, self.costs, run_s, s_per_byte, kept=kept)
+                rewritable = rewritable_nodes(self.costs, run_s, s_per_byte, kept)
         return problem_of(self.analysis, self.costs, limits, self.sizes, replicable, rewritable)
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
-        match goal:
-            case Into():
-                return plan_into(problem, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
-            case Within():
-                return plan_within(problem, goal, ANY_DEVICE, prove_s=prove_s)
-            case Across():
-                return self._across(problem, goal, prove_s)
-            case _:
-                assert_never(goal)
+        if isinstance(goal, Into):
+            return plan_into(problem, goal, ANY_DEVICE, self.seconds(ANY_DEVICE), prove_s=prove_s)
+        if isinstance(goal, Within):
+            return plan_within(problem, goal, ANY_DEVICE, prove_s=prove_s)
+        return self._across(problem, goal, prove_s)
 
     def _across(self, problem: PlanningProblem, goal: Across, prove_s: float) -> Solution:
         """The best plan for a cluster. Layers are divided if that is asked for, or nothing else fits."""
-        may_divide = self._may_divide(goal)
+        is_asked = goal.ranks is not None or goal.objective == "latency"
+        ranks = self._dividing(goal) if is_asked else None
         if goal.interleave:
             return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
-        if goal.ranks is not None or goal.objective == "latency":
-            ranks = self._dividing() if may_divide else None
-            return plan_across(problem, goal, self.seconds, ranks=ranks, prove_s=prove_s)
         try:
-            return plan_across(problem, goal, self.seconds, prove_s=prove_s)
+            return plan_across(problem, goal, self.seconds, ranks, prove_s)
         except PlanError as error:
-            if may_divide and (ranks := self._dividing()):
+            if not is_asked and (ranks := self._dividing(goal)):
                 with suppress(PlanError):
-                    return plan_across(problem, goal, self.seconds, ranks=ranks)
+                    return plan_across(problem, goal, self.seconds, ranks)
             raise error from None
 
-    def _may_divide(self, goal: Across) -> bool:
-        """Whether the goal and the limits allow layers to be divided."""
+    def _dividing(self, goal: Across) -> RankCosts | None:
+        """What divided layers cost; None where none can or may be divided. It takes longer than most plans."""
         if goal.ranks is not None and goal.ranks < 1:
             raise UsageError(f"layers can't be divided among {goal.ranks} devices", hint="use 1 or more")
         is_free = not (self.limits.boundary_dtype or goal.interleave)
@@ -340,11 +329,7 @@ class _Planner(Finisher):
                 "layers are divided for throughput, latency or decode, without interleaving or a boundary dtype",
                 hint="leave out `ranks`; or `interleave` and `boundary_dtype`",
             )
-        return is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1
-
-    def _dividing(self) -> RankCosts | None:
-        """What divided layers cost; None where none can be divided. It takes longer than most plans."""
-        ranks = self.rank_costs
+        ranks = self.rank_costs if is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1 else None
         return ranks if ranks and ranks.division((1, 1)).classes else None
 
     def _as_known(self, outcome: Optimality, problem: PlanningProblem) -> Optimality:
@@ -387,9 +372,8 @@ def _front_with(made: Plan, front: tuple[FrontPlan, ...]) -> tuple[FrontPlan, ..
     """The Pareto front as searched, and on it a plan that what it recomputes made better; see `find_front`."""
     if made.times is None or not front:
         return front
-    period, latency = made.times.period_s, made.times.latency_s
-    most_s = period * (1 + _TOLERANCE), latency * (1 + _TOLERANCE)
-    if any(one.period_s <= most_s[0] and one.latency_s <= most_s[1] for one in front):
+    period, latency, more = made.times.period_s, made.times.latency_s, 1 + _TOLERANCE
+    if any(one.period_s <= period * more and one.latency_s <= latency * more for one in front):
         return front
     after = tuple(made.graph.nodes[max(block.nodes)].name for block in made.partition.blocks[:-1])
     own = FrontPlan(period, latency, after, tuple(device.name for device in made.devices))

@@ -59,13 +59,12 @@ class Plan(Product):
 
     def __repr__(self) -> str:
         """The goal, how good the plan is, and the nodes and the file sizes of the parts; at most three lines."""
-        shown = self.metrics[:_MOST_IN_REPR]
-        of_parts = [f"{count(one.nodes, 'node')}, {size(one.written_bytes)}" for one in shown]
-        of_parts = of_parts or [count(len(nodes), "node") for nodes in self.parts[:_MOST_IN_REPR]]
-        more = ["..."] * (len(self.parts) > _MOST_IN_REPR)
+        of_parts = [f"{count(one.nodes, 'node')}, {size(one.written_bytes)}" for one in self.metrics]
+        of_parts = of_parts or [count(len(nodes), "node") for nodes in self.parts]
+        of_parts[_MOST_IN_REPR:] = ["..."] * (len(of_parts) > _MOST_IN_REPR)
         title = f"Plan({short_repr(self.goal)}: {count(len(self.parts), 'part')}"
         outcome = [] if self.outcome is None else [str(self.outcome)]
-        return "\n     ".join([title, *outcome, " | ".join(of_parts + more)]) + ")"
+        return "\n     ".join([title, *outcome, " | ".join(of_parts)]) + ")"
 
     @property
     def has_groups(self) -> bool:
@@ -80,9 +79,8 @@ class Plan(Product):
     @cached_property
     def counted_bytes(self) -> tuple[int, ...]:
         """For each part what its goal counts besides its files."""
-        goal = self.goal
+        goal, costs = self.goal, self.costs
         counting = goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
-        costs = self.costs
         return tuple(0 if costs is None else counted_bytes(block, costs, counting) for block in self.partition.blocks)
 
     @property
@@ -118,10 +116,8 @@ class Plan(Product):
         match self.goal:
             case Into(by="time") | Across(objective="throughput" | "latency" | "decode" | "devices"):
                 return tuple(on_device(self.goal, self.devices, [part.busy_s for part in self.metrics]))
-            case Into(by="bytes"):
-                return tuple(float(part.written_bytes) for part in self.metrics)
-            case Into(by="flops"):
-                return tuple(float(part.flops) for part in self.metrics)
+            case Into(by="bytes" | "flops" as by):
+                return tuple(float(part.written_bytes if by == "bytes" else part.flops) for part in self.metrics)
             case _:
                 return (0.0,) * len(self.parts)
 

@@ -80,20 +80,15 @@ def part_metrics(
     """The metrics of each part on its device, where the flowing nodes take `seconds`."""
     graph, tensor_bytes = costs.model.graph, costs.tensor_bytes
     flow_index = {node: i for i, node in enumerate(graph.flow)}
-    shared: dict[int, list[int]] = {}
-    for i, (_, users) in enumerate(sizes.shared):
-        for node in users:
-            shared.setdefault(node, []).append(i)
 
     def file_bytes(block: Block, nodes: Sequence[int]) -> int:
-        rewritten = {node: sizes.rewritten[node] for node in block.replicas if node in sizes.rewritten}
         written = {name for node in nodes for name in graph.nodes[node].writes}.intersection(block.writes)
         declared = sum(sizes.declarations[name] for name in {*block.reads, *block.writes}.difference(written))
         declared += sum(map(sizes.as_output, written))
-        items = {i for node in nodes for i in shared.get(node, ())}
         declared += sum(4 * len(name.encode()) + 96 for name in halves.keys() & {*block.reads, *block.writes})  # casts
-        of_nodes = sum(rewritten.get(n, sizes.nodes[n]) for n in nodes)
-        return sizes.part + declared + of_nodes + sum(sizes.shared[i][0] for i in items)
+        copies = sizes.rewritten.keys() & block.replicas
+        of_nodes = sum((sizes.rewritten if n in copies else sizes.nodes)[n] for n in nodes)
+        return sizes.part + declared + of_nodes + sizes.shared_bytes(nodes)
 
     sent = {t: costs.sent_bytes[t][0] for t in partition.wiring.boundary_tensors}
     halves = {t: number for t, number in sent.items() if number < tensor_bytes[t][0]}  # held beside the whole tensor
@@ -140,7 +135,7 @@ def counted_bytes(block: Block, costs: Costs, counting: Collection[Counted]) -> 
     if "cache" in counting:
         total += sum(sizes[name][0] for name in pasts.intersection(block.reads) | presents.intersection(block.writes))
     if "activations" in counting:
-        nodes = sorted({*block.nodes, *(node for node in block.replicas if not graph.nodes[node].is_constant)})
+        nodes = sorted(n for n in {*block.nodes, *block.replicas} if not graph.nodes[n].is_constant)
         own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
         total += peak_bytes(graph, nodes, own, writes=block.writes, copies=set(block.replicas))
     return total

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 
 import numpy as np
 
@@ -36,7 +35,7 @@ class PlanningProblem:
     groups: Parts
     replicable: tuple[int, ...]  #: flowing nodes that are in no group: each part that needs one runs it.
     sizes: SerializedSizes  #: bytes on disk.
-    pins: Mapping[int, int]  #: for a group the part that it must be in.
+    pins: Mapping[int, int]  #: for a group the part that it must be in, one group for each part, in their order.
     #: nodes that a part runs as well, as rewritten replicas, if it reads what these write. Their memory is not counted.
     rewritable: tuple[int, ...] = ()
     are_replicas_free: bool = False  #: for a lower bound: repeated nodes cost nothing.
@@ -100,25 +99,20 @@ class PlanningProblem:
         return tuple(map(tuple, nodes))
 
     def workload(
-        self,
-        work: Sequence[Sequence[float]],
-        counting: Collection[Counted] = (),
-        travelling: Mapping[str, int] = MappingProxyType({}),
+        self, work: Sequence[Sequence[float]], counting: Collection[Counted] = (), sent: Mapping[str, int] | None = None
     ) -> Workload:
         """The workload of the groups; `work` is for each device class the seconds (or else) of each flowing node.
 
-        `travelling` are the bytes of the inputs and outputs of the model that are sent from and to the driver.
+        `sent` are the bytes of the inputs and outputs of the model that are sent from and to the driver.
         """
+        travelling = sent or {}
         per_node = [dict(zip(self.graph.flow, row, strict=True)) for row in work]
         alone = [[node for node in group if node not in self.rerunners] for group in self.groups]
         own = np.array([[sum(row[node] for node in group) for group in alone] for row in per_node], dtype=float)
-        own = own.reshape(len(work), len(self.groups))
         shared = np.array([[row[node] for node in self.repeated] for row in per_node], dtype=float)
-        shared = shared.reshape(len(work), len(self.repeated))
         quantum = quantum_for(float(own[np.isfinite(own)].sum() + shared.sum()) * 4)
         fixed, fixed_bytes = self._shared(counting, travelling, self.users)
         replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
-        home = [(self.home[a], self.home[b]) for a, b in _ordered(self.graph, self.limits)]
         load = Workload(
             work=exact(own, quantum),
             own_bytes=self._own_bytes(counting),
@@ -133,7 +127,7 @@ class PlanningProblem:
             shared_bytes=np.array([*replica_bytes, *fixed_bytes[0]], dtype=np.int64),
             shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(fixed)))),
             part_bytes=self.sizes.part,
-            ordered=tuple((a, b) for a, b in home if a != b),
+            ordered=tuple(pairwise(self.pins)),
             listed_bytes=np.array([self.sizes.listed.get(name, 0) for name, *_ in self._crossing], dtype=np.int64),
             input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
             answers=self._answers(travelling),
@@ -193,8 +187,7 @@ class PlanningProblem:
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
         """Tensors that leave their group: name, group that writes it, other groups that read it, is it an output."""
         graph, outputs = self.graph, set(self.graph.writes)
-        presents = {cache.present for cache in self.costs.caches}
-        found = []
+        presents, found = {cache.present for cache in self.costs.caches}, []
         for node, home in sorted(self.home.items()):
             for tensor in graph.nodes[node].writes:
                 readers = self._reading(tensor)
@@ -288,13 +281,13 @@ def problem_of(
     """
     graph = analysis.model.graph
     pinned = _pinned(graph, limits)
-    together = [*_inseparable(analysis, costs), *pinned.values()]  # of the pinned ones, one pair then orders them all
+    together = [*_inseparable(analysis, costs), *pinned.values()]  # so one node of each orders all the pinned ones
     avoided = sorted(find_nodes(graph, limits.avoid).difference(replicable))
     together += ((node, *sorted(successors(graph, node))) for node in avoided)
     if analysis.repeat is not None and not limits.inside_layers:
         together += analysis.repeat.blocks
     kept = [node for node in graph.flow if node not in replicable]
-    groups = contract(graph, kept, together, _ordered(graph, limits))
+    groups = contract(graph, kept, together, pairwise(nodes[0] for nodes in pinned.values()))
     home = {node: i for i, group in enumerate(groups) for node in group}
     pins: dict[int, int] = {}
     for part, (node, *_) in pinned.items():
@@ -321,11 +314,6 @@ def _inseparable(analysis: Analysis, costs: Costs) -> Iterable[Sequence[int]]:
         writer = graph.producer.get(cache.present)
         if writer is not None and not graph.nodes[writer].is_constant:
             yield writer, *graph.readers.get(cache.past, ())
-
-
-def _ordered(graph: Graph, limits: Limits) -> list[tuple[int, int]]:
-    """Pairs of nodes in the order that pins demand: one node of each part that has pins, and one of the next such."""
-    return list(pairwise(nodes[0] for nodes in _pinned(graph, limits).values()))
 
 
 def _pinned(graph: Graph, limits: Limits) -> Mapping[int, Sequence[int]]:

@@ -18,13 +18,7 @@ _MOST_NODES: Final = 256
 
 
 def replicable_nodes(
-    graph: Graph,
-    costs: Costs,
-    run_s: Mapping[int, float],
-    s_per_byte: float,
-    *,
-    kept: Collection[int],
-    avoided: Collection[int],
+    costs: Costs, run_s: Mapping[int, float], s_per_byte: float, kept: Collection[int], avoided: Collection[int]
 ) -> frozenset[int]:
     """Nodes that, together with all nodes they depend on, take less time to run than their outputs take to send.
 
@@ -34,7 +28,7 @@ def replicable_nodes(
     `run_s` are the seconds of each flowing node, `s_per_byte` those to send a byte from one part to another. Nodes in
     `kept` must be in one part only. Outputs of `avoided` nodes must not be sent: they are replicable at any price.
     """
-    most_s = _MOST_SHARE * sum(run_s.values())
+    graph, most_s = costs.model.graph, _MOST_SHARE * sum(run_s.values())
     cones: dict[int, frozenset[int]] = {}  # for each candidate: the node and all its ancestors
     for node in graph.flow:
         own = graph.nodes[node]
@@ -58,12 +52,13 @@ def replicable_nodes(
 
 
 def rewritable_nodes(
-    graph: Graph, costs: Costs, run_s: Mapping[int, float], s_per_byte: float, *, kept: Collection[int]
+    costs: Costs, run_s: Mapping[int, float], s_per_byte: float, kept: Collection[int]
 ) -> frozenset[int]:
     """Nodes whose rewritten replica takes less time to run than what it computes takes to send; see `replicable_nodes`.
 
     So wherever its output or the output that the replica reads crosses, the latter alone does.
     """
+    graph = costs.model.graph
     rewrites = {node: graph.nodes[node].rewrite for node in graph.flow if node not in kept}
     sent = {node: costs.tensor_bytes[made.copy.writes[0]][0] for node, made in rewrites.items() if made}
     return frozenset(node for node, number in sent.items() if run_s[node] < number * s_per_byte)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from typing import Final, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ import numpy as np
 from ..costs.device import Device
 from ..solving.chain_dp import COMBINED, Aggregation
 from ..solving.instance import Floats
+from ..solving.relaxed_tables import LowerBounds
 from ..solving.search import SearchResult
 from .problem import PlanningProblem
 
@@ -51,7 +53,7 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.is_optimal:
             return 0.0
         worse, better = (self.bound, self.value) if self.unit == "tokens/s" else (self.value, self.bound)
-        return max(worse / better - 1, 0.0) if worse is not None and better else float("inf")
+        return max(worse / better - 1, 0.0) if worse is not None and better else inf
 
 
 class FrontPlan(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -61,15 +63,6 @@ class FrontPlan(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=T
     latency_s: float  #: and of one request.
     after: tuple[str, ...] = ()  #: the last node before each cut, in an order in which all nodes can run.
     devices: tuple[str, ...] = ()  #: the device of each part.
-
-
-@dataclass(frozen=True)
-class LowerBounds:
-    """Lower bounds of what is minimized, whatever parts replicate."""
-
-    simple: float  #: of all plans; it takes no search.
-    of_own_nodes: float  #: of plans whose parts each hold a node that is not replicable.
-    of_all: float  #: of all plans.
 
 
 @dataclass(frozen=True)
@@ -120,10 +113,9 @@ def optimality_of(objective: str, value: float, lower_bound: float, unit: Metric
     """
     is_optimal = value <= lower_bound * (1 + _TOLERANCE)
     bound = value if is_optimal else lower_bound
-    if unit == "tokens/s":
-        value = 1 / value if value else float("inf")
-        return Optimality(objective, value, 1 / bound if bound else None, unit, is_optimal)
-    return Optimality(objective, value, bound, unit, is_optimal)
+    if unit != "tokens/s":
+        return Optimality(objective, value, bound, unit, is_optimal)
+    return Optimality(objective, 1 / value if value else inf, 1 / bound if bound else None, unit, is_optimal)
 
 
 class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

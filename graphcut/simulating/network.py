@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, partial
 from math import prod
 from typing import Final
 
@@ -25,13 +25,8 @@ _OnArrival = Callable[["Transfer"], None]
 
 @dataclass(slots=True, eq=False)
 class LinkDirection:
-    """One direction of a link, with its bandwidth and the transfers that use it now.
+    """One direction of a link, its bandwidth, what it carried (with retransmissions), and what uses it now."""
 
-    A source or target of None is the router; `carried_bytes` includes retransmissions.
-    """
-
-    source: str | None
-    target: str | None
     bytes_per_s: float
     carried_bytes: float = 0.0
     transfers: dict[Transfer, None] = field(default_factory=dict)
@@ -41,11 +36,10 @@ class LinkDirection:
 class Route:
     """The way from one device to another: the links it uses, and the probability that a message is lost.
 
-    The first byte arrives after the latency, plus exponentially distributed delays of which `jitters_s` are the means.
+    A message has exponentially distributed delays of which `jitters_s` are the means.
     """
 
     links: tuple[LinkDirection, ...]
-    latency_s: float
     jitters_s: tuple[float, ...]
     loss: float
 
@@ -56,6 +50,7 @@ class Transfer:
 
     route: Route
     size_bytes: int
+    latency_s: float  #: from its last byte sent to its arrival, without delays.
     on_arrival: _OnArrival
     left_bytes: float = 0.0  #: what was still to be sent at `since_s`, the time when its rate last changed.
     since_s: float = 0.0
@@ -76,17 +71,12 @@ class Network:
         rates |= {(None, name): bytes_per_s for name, bytes_per_s in machines.items()}
         rates |= {ends: one.bytes_per_s for one in cluster.links for ends in (one.between, one.between[::-1])}
         #: all link directions: to the router, from the router, and direct ones.
-        self.links = {(a, b): LinkDirection(a, b, bytes_per_s) for (a, b), bytes_per_s in rates.items()}
-        self._routes: dict[tuple[str, str], Route] = {}
+        self.links = {ends: LinkDirection(bytes_per_s) for ends, bytes_per_s in rates.items()}
+        self._route_of = cache(self._route)
 
-    def send(
-        self, source: str, target: str, size_bytes: int, on_arrival: _OnArrival, latency_s: float | None = None
-    ) -> Transfer:
-        """Send a message from one machine to another, by name; with another latency than usual if one is given."""
-        if (source, target) not in self._routes:
-            self._routes[source, target] = self._route(source, target)
-        route = self._routes[source, target]
-        transfer = Transfer(route if latency_s is None else replace(route, latency_s=latency_s), size_bytes, on_arrival)
+    def send(self, source: str, target: str, size_bytes: int, latency_s: float, on_arrival: _OnArrival) -> Transfer:
+        """Send a message from one machine to another, by name."""
+        transfer = Transfer(self._route_of(source, target), size_bytes, latency_s, on_arrival)
         self._start(transfer)
         return transfer
 
@@ -97,12 +87,12 @@ class Network:
         self._leave(transfer)
 
     def _route(self, source: str, target: str) -> Route:
-        rates, latency_s = self._cluster.route(source, target)
+        rates, _ = self._cluster.route(source, target)
         names = [frozenset((source, target))] if len(rates) == 1 else [frozenset((source,)), frozenset((target,))]
         found = [self._cluster.fault_of.get(name, _RELIABLE) for name in names]
         jitters_s = tuple(fault.jitter_s for fault in found)
         links = tuple(self.links[ends] for ends in rates)
-        return Route(links, latency_s, jitters_s, 1 - prod(1 - fault.loss for fault in found))
+        return Route(links, jitters_s, 1 - prod(1 - fault.loss for fault in found))
 
     def _start(self, transfer: Transfer) -> None:
         transfer.left_bytes, transfer.since_s, transfer.bytes_per_s = transfer.size_bytes, self._clock.now_s, 0.0
@@ -120,7 +110,7 @@ class Network:
             transfer.next_event = self._clock.after(RETRANSMIT_S, partial(self._start, transfer))
             return
         delay_s = sum(draw.expovariate(1 / jitter_s) for jitter_s in route.jitters_s if jitter_s)
-        transfer.next_event = self._clock.after(route.latency_s + delay_s, partial(transfer.on_arrival, transfer))
+        transfer.next_event = self._clock.after(transfer.latency_s + delay_s, partial(transfer.on_arrival, transfer))
 
     def _leave(self, transfer: Transfer) -> None:
         if transfer not in transfer.route.links[0].transfers:

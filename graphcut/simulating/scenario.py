@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from operator import mul
 from typing import Final
 
@@ -115,27 +116,22 @@ def scenario_of_plan(
     plan = plan if plan.metrics else with_metrics(model, plan, weigh(model, plan.dims))
     costs = plan.costs or weigh(model, plan.dims)
     blocks, graph, seconds = plan.partition.blocks, plan.graph, _predicted_seconds(plan, costs, cluster)
-    goal = plan.goal if isinstance(plan.goal, Across) else Across(cluster.planned)
-    if outputs is not None:
-        goal = changed(goal, outputs=tuple(outputs))
-    sent = travelling(goal, costs)
+    goal, planned = Across(cluster.planned), None
+    if isinstance(plan.goal, Across):
+        goal, planned = plan.goal, [device.name for device in plan.devices]
+    sent = travelling(goal if outputs is None else changed(goal, outputs=tuple(outputs)), costs)
     sizes = {name: costs.sent_bytes[name][0] for block in blocks for name in block.writes} | sent
-    planned = [device.name for device in plan.devices] if isinstance(plan.goal, Across) else None
+    weight_bytes = tuple(metrics.weight_bytes for metrics in plan.metrics)
+    parts = tuple(
+        ScheduledPart(f"part {i}", block.reads, block.writes, m.weight_bytes + m.activation_bytes)
+        for i, (block, m) in enumerate(zip(blocks, plan.metrics, strict=True))
+    )
+    answers = tuple(name for name in graph.writes if name in sent)
+    assumed = _assumed((model.tensors[name] for name in graph.reads), plan.dims, (plan.model or model).dims)
+    in_flight = goal.in_flight if goal.objective == "decode" else None
+    is_exact, assignment = costs.sizes.are_exact, _assignment(cluster, planned, seconds[0])
     return Scenario(
-        tuple(
-            ScheduledPart(f"part {i}", block.reads, block.writes, m.weight_bytes + m.activation_bytes)
-            for i, (block, m) in enumerate(zip(blocks, plan.metrics, strict=True))
-        ),
-        tuple(metrics.weight_bytes for metrics in plan.metrics),
-        graph.reads,
-        tuple(name for name in graph.writes if name in sent),
-        sizes,
-        cluster,
-        _assignment(cluster, planned, seconds[0]),
-        seconds,
-        costs.sizes.are_exact,
-        _assumed((model.tensors[name] for name in graph.reads), plan.dims, (plan.model or model).dims),
-        goal.in_flight if goal.objective == "decode" else None,
+        parts, weight_bytes, graph.reads, answers, sizes, cluster, assignment, seconds, is_exact, assumed, in_flight
     )
 
 
@@ -190,11 +186,9 @@ def _predicted_seconds(plan: Plan, costs: Costs, cluster: SimulatedCluster) -> S
 def _seconds_by_device(
     cluster: SimulatedCluster, part_seconds: Callable[[Device], tuple[float, ...]]
 ) -> SecondsByDevice:
-    """The part times on each device, computed once for all devices of equal speed."""
-    speeds = [(device.flops_per_s, device.bytes_per_s, device.dispatch_s) for device in cluster.devices]
-    examples = dict(zip(speeds, cluster.devices, strict=True))
-    seconds = {speed: part_seconds(device) for speed, device in examples.items()}
-    return tuple(seconds[speed] for speed in speeds)
+    """The part times on each device, computed once for all devices that are the same but for their names."""
+    seconds = cache(part_seconds)
+    return tuple(seconds(changed(device, name="any")) for device in cluster.devices)
 
 
 def _assignment(cluster: SimulatedCluster, planned: Sequence[str] | None, seconds: Sequence[float]) -> PartsByDevice:

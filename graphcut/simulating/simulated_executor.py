@@ -29,6 +29,7 @@ from .scenario import Scenario
 DETECTION_S: Final = 1.0  #: a device that does not answer for this time counts as failed.
 #: ONNX Runtime reads and prepacks about 1 GB of weights per second when it loads a part.
 LOAD_BYTES_PER_S: Final = 1e9
+_STATES: Final = ("computing", "fetching", "messaging", "down")  #: shares of `DeviceUse`.
 
 
 @dataclass(slots=True, eq=False)
@@ -77,26 +78,24 @@ class SimulatedDevice:
     tensors: dict[SimulatedTensor, None] = field(default_factory=dict)
     steps: int = 0
     since_s: float = 0.0  #: until when these are counted:
-    computing_s: float = 0.0  #: how long it has computed,
-    fetching_s: float = 0.0  #: how long it has waited for inputs,
-    messaging_s: float = 0.0  #: and how long it has waited for commands and reports.
-    down_s: float = 0.0  #: how long it was down, until it last came up.
+    #: how long it has computed, has waited for inputs, or for commands and reports, and was down until it last came up.
+    spent_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_STATES, 0.0))
     failures: int = 0
 
     def count_until(self, now_s: float) -> None:
         """Count what it has done until now. To be called before that changes."""
         seconds, self.since_s = now_s - self.since_s, now_s
         if self.computing is not None:
-            self.computing_s += seconds
+            self.spent_s["computing"] += seconds
         elif any(one.lacks for one in self.given):
-            self.fetching_s += seconds
+            self.spent_s["fetching"] += seconds
         elif self.messages:
-            self.messaging_s += seconds
+            self.spent_s["messaging"] += seconds
 
     def come_up(self, now_s: float) -> None:
         """End the downtime."""
         if self.down_since_s is not None:
-            self.down_s += now_s - self.down_since_s
+            self.spent_s["down"] += now_s - self.down_since_s
             self.down_since_s = None
 
 
@@ -142,11 +141,11 @@ class SimulatedExecutor(Executor):
             return
         self._stop_loading(device)
         device.loading = tuple(parts)
-        size_bytes = self._new_weight_bytes(device)
         if device.name == self._driver.name:
             self._load(device)
-            return
-        device.next_load = self.network.send(self._driver.name, device.name, size_bytes, lambda _: self._load(device))
+        else:
+            way, size_bytes = (self._driver.name, device.name), self._new_weight_bytes(device)
+            device.next_load = self.network.send(*way, size_bytes, device.latency_s, lambda _: self._load(device))
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         device = self.devices[worker]
@@ -236,7 +235,7 @@ class SimulatedExecutor(Executor):
             if not all(tensor.is_small for tensor in sent):
                 latency_s += self._cluster.route(sender.name, device.name)[1]
             fetched = partial(self._fetched, device, sent)
-            transfer = self.network.send(sender.name, device.name, size_bytes, fetched, latency_s)
+            transfer = self.network.send(sender.name, device.name, size_bytes, latency_s, fetched)
             device.fetching[transfer] = sender
             device.coming.update(sent)
             sender.sending[transfer] = (device, sent)
@@ -282,9 +281,8 @@ class SimulatedExecutor(Executor):
         device.tensors.update({tensor: None for name, tensor in outputs.items() if name not in reported})
         arrived = partial(self._reported, device, one, Done(device.index, step, outputs, seconds))
         if size_bytes := sum(sizes[name] for name in reported):
-            device.reporting.add(
-                self.network.send(device.name, self._driver.name, size_bytes, arrived, device.latency_s)
-            )
+            way = device.name, self._driver.name
+            device.reporting.add(self.network.send(*way, size_bytes, device.latency_s, arrived))
         else:
             self.clock.after(device.latency_s, arrived)
         self._compute(device)

@@ -77,8 +77,7 @@ def _run(
     ]
     routing = Routing(scenario.parts, scenario.outputs)
     scheduler = Scheduler(routing, executor, workers, window=window or requests, balanced=True, log=log)
-    answered, stopped = 0, ""
-    arrived_s, delivered_s = list[float](), list[float]()
+    answered, stopped, arrived_s, delivered_s = 0, "", list[float](), list[float]()
     asked = repeat(Request(dict.fromkeys(scenario.inputs)), requests)
     try:
         for answer in scheduler.run(_arrivals(executor, asked, rate_per_s, seed, arrived_s)):
@@ -143,23 +142,16 @@ def _device_use(scenario: Scenario, executor: SimulatedExecutor, total_s: float)
             name=device.name,
             parts=parts,
             steps=state.steps,
-            computing=state.computing_s / total_s,
-            fetching=state.fetching_s / total_s,
-            messaging=state.messaging_s / total_s,
-            down=state.down_s / total_s,
             failures=state.failures,
+            **{what: seconds / total_s for what, seconds in state.spent_s.items()},
         )
         for device, parts, state in devices
     )
 
 
 def _link_use(executor: SimulatedExecutor, total_s: float) -> tuple[LinkUse, ...]:
+    links = ((ends, link.carried_bytes, link.bytes_per_s) for ends, link in executor.network.links.items())
     return tuple(
-        LinkUse(
-            source=link.source,
-            target=link.target,
-            bytes=round(link.carried_bytes),
-            used=link.carried_bytes / link.bytes_per_s / total_s,
-        )
-        for link in executor.network.links.values()
+        LinkUse(source=source, target=target, bytes=round(carried), used=carried / bytes_per_s / total_s)
+        for (source, target), carried, bytes_per_s in links
     )

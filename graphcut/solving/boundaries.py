@@ -18,7 +18,6 @@ import numpy as np
 
 from .instance import Bools, Floats, Hyperedges, Ints, Replicas, Workload
 from .min_cut import cheapest_replicas
-from .topological_orders import Order
 from .transfers import DRIVER, SentTensor, transfers_of
 
 
@@ -27,7 +26,6 @@ class BoundaryTables(ABC):
     """Boundaries 0, 1, ... by growing size, and tables over pairs of them: `table[j, i]` is of the part from i to j."""
 
     load: Workload  #: the workload.
-    order: Order  #: a topological order of the groups.
     nested: Bools  #: whether boundary i is a proper subset of boundary j, so that there is a part between them.
     received: Floats  #: bytes of tensors that enter the part, each tensor once.
     sent: Floats  #: bytes of tensors that leave it, each tensor once.
@@ -43,12 +41,12 @@ class BoundaryTables(ABC):
 
     @abstractmethod
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:
-        """The groups in boundary j and not in boundary i, in `order`."""
+        """The groups in boundary j and not in boundary i, in a topological order that all parts share."""
 
     @cached_property
     @abstractmethod
     def peak(self) -> Floats:
-        """The most bytes alive at one time of the tensors that the part writes, when its groups run in `order`."""
+        """The most bytes alive at one time of the tensors that the part writes, when its groups run in that order."""
 
     @cached_property
     def inside(self) -> Bools:
@@ -76,29 +74,20 @@ class BoundaryTables(ABC):
     def inputs_of(self, counts: Callable[[int], bool]) -> Floats:
         """`inputs`, of those alone whose number of bytes counts."""
         number = np.array([n if counts(n) else 0 for n in self.load.input_bytes.tolist()], dtype=np.float64)
-        found = self._sums_of_shared(number) if number.any() else self._none
+        found = self._sums_of_shared(number) if number.any() else np.zeros(self.nested.shape)
         return found if self.relaxation is None else self.relaxation.inputs_of(found, counts)
 
     @cached_property
     def answers(self) -> Floats:
         """Bytes that the part sends to the driver."""
-        return self._answers(self.load.answer_bytes)
+        return self.answers_of(lambda _number, _tensor: True)
 
-    def answers_of(self, counts: Callable[[int], bool]) -> Floats:
-        """`answers`, of those alone whose number of bytes counts, and that no other group reads.
-
-        Others may reach the driver on their way to another part.
-        """
-        return self._answers([n if tensor < 0 and counts(n) else 0 for _, n, tensor in self.load.answers])
-
-    def _answers(self, answer_bytes: Sequence[int]) -> Floats:
+    def answers_of(self, counts: Callable[[int, int], bool]) -> Floats:
+        """`answers`, of those alone whose bytes, and tensor if other groups read it or else -1, count."""
         sums = np.zeros(self.load.groups)
-        np.add.at(sums, [group for group, _, _ in self.load.answers], answer_bytes)
-        return self._sums_between(sums) if any(answer_bytes) else self._none
-
-    @property
-    def _none(self) -> Floats:
-        return np.zeros(self.nested.shape)
+        for group, number, tensor in self.load.answers:
+            sums[group] += number * counts(number, tensor)
+        return self._sums_between(sums) if sums.any() else np.zeros(self.nested.shape)
 
     @abstractmethod
     def _sums_inside(self, numbers: Floats) -> Floats:

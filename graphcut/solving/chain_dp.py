@@ -64,11 +64,11 @@ class DpTable:
 
     def best(self, choose: Callable[[DeviceCounts], bool] = lambda _: True) -> ChainPartition | None:
         """The best partition among the states that `choose` admits; of equal ones the one with the fewest parts."""
-        found = [(tuple(float(v[-1]) for v in values), sum(s), s) for s, values in self.values.items() if choose(s)]
-        found = [entry for entry in found if np.isfinite(entry[0][0])]
-        if not found:
+        admitted = ((state, values) for state, values in self.values.items() if choose(state))
+        found = [(tuple(float(row[-1]) for row in values), sum(state), state) for state, values in admitted]
+        best, _, state = min(found, default=((np.inf,), 0, ()))
+        if not np.isfinite(best[0]):
             return None
-        best, _, state = min(found)
         boundary = len(self.values[state][0]) - 1
         boundaries, classes = [boundary], []
         while sum(state):

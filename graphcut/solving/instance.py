@@ -143,11 +143,10 @@ class Workload:
     @property
     def total_bytes(self) -> float:
         """The least bytes of one part that holds everything, without `part_bytes` and what is alive while it runs."""
-        found = float(self.own_bytes.sum() + self.shared_bytes.sum())
-        if self.replicas is None:
-            return found
-        own = self.replicas.own_bytes  # replicas are the first of the shared items
-        return found - float((self.shared_bytes[: len(own)] - own).sum())
+        shared_bytes = self.shared_bytes.copy()
+        if self.replicas is not None:  # they are the first of the shared items
+            shared_bytes[: len(self.replicas.own_bytes)] = self.replicas.own_bytes
+        return float(self.own_bytes.sum() + shared_bytes.sum())
 
     @cached_property
     def written_bytes(self) -> Floats:

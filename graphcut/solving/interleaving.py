@@ -34,7 +34,7 @@ from ..costs.cluster import Cluster
 from ..costs.device import Counted
 from .cost_tables import DeviceClass, memory_bytes, pair_costs
 from .instance import Floats, Ints, Parts, Workload
-from .order_prefixes import prefix_tables
+from .order_prefixes import PrefixTables, prefix_tables
 from .search import prefix_lengths
 from .topological_orders import Order
 from .transfers import DRIVER, STEPS_AT_ONCE, transfers_of
@@ -71,32 +71,25 @@ class _Along:
     """
 
     def __init__(
-        self,
-        load: Workload,
-        classes: Sequence[DeviceClass],
-        cluster: Cluster,
-        order: Order,
-        lengths: Sequence[int],
-        counting: Collection[Counted],
+        self, tables: PrefixTables, classes: Sequence[DeviceClass], cluster: Cluster, counting: Collection[Counted]
     ) -> None:
-        tables, pairs = prefix_tables(load, order, lengths), pair_costs(classes, cluster, load)
+        load, pairs = tables.load, pair_costs(classes, cluster, tables.load)
         self.in_turn = cluster.overlap == "none"
-        self.order, self.lengths = order, lengths
+        self.order, self.lengths = tables.order, tables.lengths.tolist()
         self.kinds = np.array([c for c, kind in enumerate(classes) for _ in kind.devices])
         self.work_s = np.stack([tables.work(c) for c in range(len(classes))])
         self.rest_s = np.zeros_like(self.work_s)  # of a step, besides computing and tensors of other parts
-        for c, (kind, input_s, overhead_s) in enumerate(
-            zip(classes, pairs.received_s[-1], pairs.overhead_s, strict=False)
-        ):
-            self.rest_s[c] += tables.inputs * input_s
-            self.rest_s[c] += tables.answers * pairs.sent_s[c, -1] if self.in_turn else tables.nested * overhead_s
+        for c, kind in enumerate(classes):
+            self.rest_s[c] += tables.inputs * pairs.received_s[-1, c]
+            sent_s = tables.answers * pairs.sent_s[c, -1]
+            self.rest_s[c] += sent_s if self.in_turn else tables.nested * pairs.overhead_s[c]
             self.rest_s[c] += kind.latency_s * (tables.received > 0)
         self.s_per_byte = np.array([kind.s_per_byte for kind in classes])[self.kinds]
         self.room = np.array([kind.memory_bytes for kind in classes])[self.kinds]
         limited = bool(np.isfinite(self.room).any())
         self.memory = np.where(tables.nested, memory_bytes(tables, counting), 0.0) if limited else None
         tensors = Counter[tuple[int, ...]]()  # bytes that one segment sends to others: by writer, and then readers
-        for number, writer, readers in transfers_of(load, [order[a:b] for a, b in pairwise(lengths)]):
+        for number, writer, readers in transfers_of(load, [self.order[a:b] for a, b in pairwise(self.lengths)]):
             others = [reader for reader in readers if reader != DRIVER]
             if writer != DRIVER and others:
                 tensors[writer, *others] += number
@@ -104,7 +97,7 @@ class _Along:
         self.writer = np.array([writer for writer, *_ in tensors], dtype=np.int64)
         self.readers = np.array([reader for _, *readers in tensors for reader in readers], dtype=np.int64)
         self.first_reader = np.cumsum([0, *(len(ends) - 1 for ends in tensors)])[:-1]
-        self.segments = np.arange(len(lengths) - 1)
+        self.segments = np.arange(len(self.lengths) - 1)
 
     def values(self, ends: Ints, devices: Ints) -> tuple[Floats, Floats]:
         """For each candidate the load of its busiest device, `inf` if memory is too small; and its score."""
@@ -118,9 +111,8 @@ class _Along:
             work_s[:, device] = np.where(own, self.work_s[kinds, stops, starts], 0.0).sum(axis=1)
             rest_s[:, device] = np.where(own, self.rest_s[kinds, stops, starts], 0.0).sum(axis=1)
             if self.memory is not None and room < np.inf:
-                lacking += np.maximum(
-                    0.0, np.where(own, self.memory[stops, starts], 0.0).sum(axis=1) / max(room, 1.0) - 1
-                )
+                needed = np.where(own, self.memory[stops, starts], 0.0).sum(axis=1)
+                lacking += np.maximum(0.0, needed / max(room, 1.0) - 1)
         loads = work_s + rest_s + received_s
         if self.in_turn:
             loads += sent_s
@@ -189,7 +181,7 @@ def improved(
     """
     near = [*accumulate(map(len, start.parts))][:-1]
     lengths = sorted({*prefix_lengths(load, start.order, _MOST_BOUNDARIES, near), *near})
-    along = _Along(load, classes, cluster, start.order, lengths, counting)
+    along = _Along(prefix_tables(load, start.order, lengths), classes, cluster, counting)
     parts = max(per_device * len(along.kinds), len(start.parts))
     draw = np.random.Generator(np.random.PCG64(0))
     ends = np.zeros((_CANDIDATES, parts + 1), dtype=np.int64)
@@ -226,13 +218,11 @@ def merged(load: Workload, found: Interleaving) -> Interleaving:
     parts, devices = [*found.parts], [*found.devices]
     while (pair := _mergeable(after := _successors(load, parts), devices)) is not None:
         one, two = pair
-        before: dict[int, set[int]] = {p: set() for p in range(len(parts)) if p != two}
-        for p, readers in enumerate(after):
-            for reader in readers - {p}:
-                before[one if reader == two else reader].add(one if p == two else p)
-        before[one].discard(one)
+        new = [one if p == two else p for p in range(len(parts))]
+        edges = sorted({(new[p], new[reader]) for p, readers in enumerate(after) for reader in readers})
+        before = {p: [source for source, reader in edges if reader == p != source] for p in sorted({*new})}
         parts[one] += parts[two]
-        order = [*TopologicalSorter({p: sorted(sources) for p, sources in before.items()}).static_order()]
+        order = [*TopologicalSorter(before).static_order()]
         parts, devices = [parts[p] for p in order], [devices[p] for p in order]
     return Interleaving(tuple(parts), tuple(devices))
 

@@ -54,12 +54,12 @@ class LinkedChains:
         Its values are these two times, the one that is minimized first.
         """
         search = _BranchAndBound(self, aggregation, limit, self.cost_to_go(aggregation, limit, most_parts))
-        search.visit(_Node((0,), (), 0.0, np.full(self.tables.load.groups, -1)))
+        search.visit(_Node((0,), (), self._unused, 0.0, np.full(self.tables.load.groups, -1)))
         return search.best and replace(search.best, is_best=not search.is_stopped)
 
     def lower_bound(self, aggregation: Aggregation) -> float:
         """No partition over these boundaries has a shorter period, or a smaller latency."""
-        rest = self.cost_to_go(aggregation).get((tuple(0 for _ in self.uses[0]), 0))
+        rest = self.cost_to_go(aggregation).get((self._unused, 0))
         of_driver_s = driver_s(aggregation, self.tables.load, self.pairs, self.cluster)
         return np.inf if rest is None else float(COMBINED[aggregation](rest[0], of_driver_s))
 
@@ -75,10 +75,11 @@ class LinkedChains:
         def seconds(work: Sequence[Floats]) -> list[float]:
             return [float(work[c][j, i]) for (i, j), c in zip(steps, classes, strict=True)]
 
-        slowest = request_times(transfers, seconds(self._work_or_wait), devices, self.cluster)
+        least_s, least_or_wait_s, most_s = map(seconds, self._work)
+        slowest = request_times(transfers, least_or_wait_s, devices, self.cluster)
         if self.tables.relaxation is None or self.cluster.overlap == "none":
             return slowest
-        least = request_times(transfers, seconds(self._work), devices, self.cluster, seconds(self._most_work))
+        least = request_times(transfers, least_s, devices, self.cluster, most_s)
         return replace(least, latency_s=slowest.latency_s)
 
     # Dynamic programming
@@ -114,6 +115,10 @@ class LinkedChains:
         """For each class the devices that a part on it takes; see `used_devices`."""
         return used_devices(self.classes)
 
+    @property
+    def _unused(self) -> DeviceCounts:
+        return tuple(0 for _ in self.uses[0])
+
     def next_states(self, used: DeviceCounts) -> Iterator[_State]:
         """For each class the state after one more part on a device of it."""
         for taken, sender in zip(self.uses, self.pairs.senders, strict=True):
@@ -122,12 +127,8 @@ class LinkedChains:
     # Costs
 
     @cached_property
-    def is_exact(self) -> bool:
-        """Whether the tables are exact: no matter who sends, or the part before has written all that a part reads."""
-        return bool((self._near == self.tables.received).all())
-
-    @cached_property
-    def _near(self) -> Floats:
+    def near(self) -> Floats:
+        """Of the bytes that a part receives those whose costs are exact: the part before wrote them, or any may."""
         is_uniform = len({*self.pairs.senders}) == 1
         return self.tables.received if is_uniform else self.tables.received_from_last
 
@@ -137,26 +138,22 @@ class LinkedChains:
         return np.ascontiguousarray(touch_counts(self.tables.inside, self.tables.load.readers))
 
     @cached_property
-    def _work(self) -> list[Floats]:
-        """For each class what parts compute; what they may receive instead takes no time (relaxed_tables.py)."""
-        return [self.tables.work(c) for c in range(len(self.classes))]
+    def _work(self) -> tuple[list[Floats], list[Floats], list[Floats]]:
+        """For each class what parts compute, in three ways.
 
-    @cached_property
-    def _work_or_wait(self) -> list[Floats]:
-        """For each class what parts compute; what they may receive instead takes as long as that, if that is less."""
-        least_s_per_byte = self.pairs.received_s[:-1, :-1].min(axis=0)
-        return [self.tables.work(c, float(s_per_byte)) for c, s_per_byte in enumerate(least_s_per_byte)]
-
-    @cached_property
-    def _most_work(self) -> list[Floats]:
-        """For each class what parts compute if they receive nothing that they may compute."""
-        relaxation = self.tables.relaxation
-        given = self.tables if relaxation is None else relaxation.given
-        return [given.work(c) for c in range(len(self.classes))]
+        What they may receive instead takes no time (relaxed_tables.py); or as long as that, if that is less; or they
+        receive nothing that they may compute.
+        """
+        own, relaxation = [self.tables.work(c) for c in range(len(self.classes))], self.tables.relaxation
+        if relaxation is None:
+            return own, own, own
+        s_per_byte = self.pairs.received_s[:-1, :-1].min(axis=0).tolist()
+        waiting = [self.tables.work(c, number) for c, number in enumerate(s_per_byte)]
+        return own, waiting, [relaxation.given.work(c) for c in range(len(own))]
 
     @cached_property
     def _costs(self) -> Mapping[tuple[int, int], tuple[Floats, Floats]]:
-        near, far = self._near, self.tables.received - self._near
+        near, far = self.near, self.tables.received - self.near
         found = {}
         for sender, c in product(sorted({*self.pairs.senders}), range(len(self.classes))):
             s_per_byte, late_s = self.pairs.received_s[:-1, c], self.pairs.latency_s[:-1, c]
@@ -166,17 +163,12 @@ class LinkedChains:
         return found
 
     @cached_property
-    def _large_inputs(self) -> Floats:
-        return self.tables.inputs_of(lambda number: not self.cluster.is_small(number))
-
-    @cached_property
-    def _answers(self) -> Floats:
-        """Bytes that each part sends to the driver, without those that other parts read, too."""
-        return self.tables.answers_of(lambda _: True)
-
-    @cached_property
-    def _small_answers(self) -> Floats:
-        return self.tables.answers_of(self.cluster.is_small)
+    def _driven(self) -> tuple[Floats, Floats, Floats]:
+        """For each part the bytes of large inputs, of answers that no other part reads, and of small ones of these."""
+        tables, is_small = self.tables, self.cluster.is_small  # what others read may reach the driver on its way there
+        own = tables.answers_of(lambda _, tensor: tensor < 0)
+        small = tables.answers_of(lambda number, tensor: tensor < 0 and is_small(number))
+        return tables.inputs_of(lambda number: not is_small(number)), own, small
 
     def part_s(
         self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
@@ -184,21 +176,21 @@ class LinkedChains:
         """What parts from the boundaries `begin` on cost, given the seconds to receive from parts, and the latency."""
         tables, pairs, driver = self.tables, self.pairs, len(self.classes)
         in_turn = self.cluster.overlap == "none"
+        run_s, run_or_wait_s, most_run_s = (work[c][:, begin] for work in self._work)
+        large_inputs, answers, small_answers = (table[:, begin] for table in self._driven)
         inputs_s = tables.inputs[:, begin] * pairs.received_s[driver, c]
-        late_s = np.maximum(late_s, (self._large_inputs[:, begin] > 0) * pairs.latency_s[driver, c])
-        answers_s = self._answers[:, begin] * (pairs.sent_s if in_turn else pairs.received_s)[c, driver]
+        late_s = np.maximum(late_s, (large_inputs > 0) * pairs.latency_s[driver, c])
+        answers_s = answers * (pairs.sent_s if in_turn else pairs.received_s)[c, driver]
         sent_s = tables.sent[:, begin] * pairs.reported_s[c]
-        own_s = self._work_or_wait[c][:, begin] + pairs.overhead_s[c]
-        step_s = own_s + received_s + inputs_s + late_s + sent_s
+        step_s = run_or_wait_s + pairs.overhead_s[c] + received_s + inputs_s + late_s + sent_s
         latency_s = step_s + answers_s
         if in_turn:
             busy_s = latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()
         else:
-            run_s, most_run_s = self._work[c][:, begin], self._most_work[c][:, begin]
-            small_s = self._small_answers[:, begin] * pairs.received_s[c, driver]
+            small_s = small_answers * pairs.received_s[c, driver]
             both_s = step_s + small_s + np.maximum(received_s + inputs_s - most_run_s, 0.0)
             both_s += np.maximum(small_s + sent_s - most_run_s, 0.0)
-            near_s = self._near[:, begin] * pairs.received_s[sender, c]
+            near_s = self.near[:, begin] * pairs.received_s[sender, c]
             busy_s = np.maximum.reduce([run_s, both_s / STEPS_AT_ONCE, near_s, inputs_s, answers_s])
         is_possible = self.fits[c][:, begin] & tables.nested[:, begin]
         busy_s, latency_s = (np.where(is_possible, exact(s, self.quantum), np.inf) for s in (busy_s, latency_s))
@@ -230,6 +222,7 @@ class _Node:
 
     boundaries: tuple[int, ...]
     classes: tuple[int, ...]
+    used: DeviceCounts
     value: float  #: what they cost.
     home: Ints  #: for each group its device class; -1 behind the last boundary.
 
@@ -243,15 +236,13 @@ class _BranchAndBound:
         self.best: ChainPartition | None = None
         self.is_stopped = False
         self._chains, self._aggregation, self._limit, self._rest = chains, aggregation, limit * (1 + _SAME), rest
-        self._combine = COMBINED[aggregation]
-        self._driver_s = driver_s(aggregation, chains.tables.load, chains.pairs, chains.cluster)
-        load, boundaries = chains.tables.load, chains.tables.boundary_count
-        step, exact_step = _CALL + boundaries, _CALL + boundaries * load.readers.count
-        self._are_tables_enough = chains.is_exact or exact_step > chains.most_work / 100
+        tables, load, most = chains.tables, chains.tables.load, chains.most_work
+        self._combine, self._driver_s = COMBINED[aggregation], driver_s(aggregation, load, chains.pairs, chains.cluster)
+        step, exact_step = _CALL + tables.boundary_count, _CALL + tables.boundary_count * load.readers.count
+        self._are_tables_enough = bool((chains.near == tables.received).all()) or exact_step > most / 100
         self._step = len(chains.classes) * (step if self._are_tables_enough else exact_step)
         self._leaf = _CALL / 5 * (load.readers.count + load.groups)
-        self._left = chains.most_work
-        self._none = tuple(0 for _ in chains.uses[0])
+        self._left = most
 
     def visit(self, node: _Node) -> None:
         """Search the partitions that begin with these parts."""
@@ -264,8 +255,7 @@ class _BranchAndBound:
             self.is_stopped = True
             return
         options: list[tuple[float, int, int, float]] = []
-        used = tuple(map(sum, zip(*(chains.uses[c] for c in node.classes), strict=True))) or self._none
-        for c, state in enumerate(chains.next_states(used)):
+        for c, state in enumerate(states := [*chains.next_states(node.used)]):
             if state in self._rest:
                 value = np.asarray(self._combine(node.value, self._costs(node, c)))
                 least = self._combine(self._combine(value, self._rest[state]), self._driver_s)
@@ -275,16 +265,14 @@ class _BranchAndBound:
                 return
             home = node.home.copy()
             home[list(chains.tables.groups_between(node.boundaries[-1], -j))] = c
-            self.visit(_Node((*node.boundaries, -j), (*node.classes, c), cost, home))
+            self.visit(_Node((*node.boundaries, -j), (*node.classes, c), states[c][0], cost, home))
 
     def _found(self, node: _Node) -> None:
         self._left -= self._leaf
         times = self._chains.times(node.boundaries, node.classes)
-        values = (times.period_s, times.latency_s)
-        if times.period_s <= self._limit:
-            values = values if self._aggregation == "max" else values[::-1]
-            if self.best is None or values < self.best.values:
-                self.best = ChainPartition(node.boundaries, node.classes, values)
+        values = (times.period_s, times.latency_s) if self._aggregation == "max" else (times.latency_s, times.period_s)
+        if times.period_s <= self._limit and (self.best is None or values < self.best.values):
+            self.best = ChainPartition(node.boundaries, node.classes, values)
 
     def _costs(self, node: _Node, c: int) -> Floats:
         """What the next part costs for each boundary at which it may end, charged from where its tensors are."""

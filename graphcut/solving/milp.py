@@ -8,9 +8,10 @@ while a part runs is not modelled: where a limit counts it, the program is a rel
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, compress
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
 import numpy as np
@@ -98,13 +99,11 @@ def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult:
         solver.setOptionValue(f"{tolerance}_tolerance", _PRECISION)
     formulation = _Formulation(problem, solver)
     solver.run()
-    info = solver.getInfo()
-    bound = -np.inf
-    if solver.getModelStatus() in {HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit}:
-        bound = formulation.lower_bound(float(info.mip_dual_bound))
-    if info.primal_solution_status != SolutionStatus.kSolutionStatusFeasible:
-        return MilpResult(bound, ())
-    return MilpResult(bound, formulation.parts_in(solver.getSolution().col_value))
+    info, has_ended = solver.getInfo(), {HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit}
+    has_plan = info.primal_solution_status == SolutionStatus.kSolutionStatusFeasible
+    is_bound = solver.getModelStatus() in has_ended
+    bound = formulation.lower_bound(float(info.mip_dual_bound)) if is_bound else -np.inf
+    return MilpResult(bound, formulation.parts_in(solver.getSolution().col_value) if has_plan else ())
 
 
 def _silent_solver() -> Highs:
@@ -129,8 +128,8 @@ class _Formulation:
         self.problem, self.load, self.solver = problem, problem.load, solver
         self.parts = range(sum(problem.counts))
         self.unit = self._unit()
-        self.until = [[self._binary() for _ in self.parts] for _ in range(self.load.groups)]
-        self.uses = [[self._binary() for _ in problem.classes] for _ in self.parts]
+        self.until = [[int(solver.addBinary()) for _ in self.parts] for _ in range(self.load.groups)]
+        self.uses = [[int(solver.addBinary()) for _ in problem.classes] for _ in self.parts]
         self._constrain_order()
         self._constrain_devices()
         #: for each part what a request takes, and how long that keeps its device busy.
@@ -159,20 +158,12 @@ class _Formulation:
         return float(known.get(self.problem.objective) or load.work[np.isfinite(load.work)].sum() or 1.0)
 
     def _variable(self, most: float) -> int:
-        self.solver.addVar(0.0, most)
-        return int(self.solver.getNumCol()) - 1
-
-    def _binary(self) -> int:
-        from highspy import HighsVarType
-
-        variable = self._variable(1)
-        self.solver.changeColIntegrality(variable, HighsVarType.kInteger)
-        return variable
+        return int(self.solver.addVariable(0.0, most))
 
     def _at_least(self, form: LinearForm, low: float) -> None:
-        row: dict[int, float] = {}
+        row: dict[int, float] = defaultdict(float)
         for value, variable in form:
-            row[variable] = row.get(variable, 0.0) + value
+            row[variable] += value
         self.solver.addRow(low, np.inf, len(row), np.array([*row], dtype=np.int32), np.array([*row.values()]))
 
     def _is_in(self, group: int, k: int, factor: float = 1.0) -> LinearForm:
@@ -214,24 +205,21 @@ class _Formulation:
         received, sent = self._crossing(k)
         shared = self._shared(k)
         late = self._variable(1)
-        for tensor, variable in received.items():
-            if load.tensor_bytes[tensor]:
-                self._at_least([(1, late), (-1, variable)], 0)
-        crossing = [*received.items(), *sent.items()]
-        moved = [(float(load.tensor_bytes[t]), v) for t, v in crossing]
-        waited_for = moved if self.in_turn else moved[: len(received)]
+        for variable in compress(received, load.tensor_bytes):
+            self._at_least([(1, late), (-1, variable)], 0)
+        tensor_bytes = load.tensor_bytes.tolist()
+        moved_in, moved_out = [*zip(tensor_bytes, received, strict=True)], [*zip(tensor_bytes, sent, strict=True)]
         if not self.in_turn:
             self._at_least([(STEPS_AT_ONCE, self.busy[k]), (-1, self.steps[k])], 0)
         taken = [term for g in groups for term in self._is_in(g, k, float(load.own_bytes[g]))]
-        taken += [(float(load.declared_bytes[t]), v) for t, v in received.items()]
-        taken += [(float(load.sent_declared_bytes[t]), v) for t, v in sent.items()]
-        taken += [(float(load.shared_bytes[i]), v) for i, v in shared.items()]
-        for c, device_class in enumerate(self.problem.classes):
-            use = self.uses[k][c]
+        taken += zip(load.declared_bytes.tolist(), received, strict=True)
+        taken += zip(load.sent_declared_bytes.tolist(), sent, strict=True)
+        taken += zip(load.shared_bytes.tolist(), shared, strict=True)
+        for c, (use, device_class) in enumerate(zip(self.uses[k], self.problem.classes, strict=True)):
             work = [term for g in groups for term in self._is_in(g, k, float(load.work[c, g]))]
-            work += [(float(load.shared_work[c, i]), v) for i, v in shared.items()]
+            work += zip(load.shared_work[c].tolist(), shared, strict=True)
             step = [*work, (device_class.latency_s, late)]
-            step += [(value * device_class.s_per_byte, v) for value, v in waited_for]
+            step += _times(moved_in + moved_out * self.in_turn, device_class.s_per_byte)
             if self.problem.objective == "size":
                 step = taken
             self._at_most_where_used(use, _times(step, 1 / self.unit), [(1, self.steps[k])])
@@ -240,44 +228,41 @@ class _Formulation:
             if np.isfinite(memory := device_class.memory_bytes):
                 room = (memory - load.part_bytes) / memory
                 self._at_most_where_used(use, _times(taken, 1 / memory), [(room, use)])
-        return moved[: len(received)]
+        return moved_in
 
     def _at_most_where_used(self, use: int, form: LinearForm, most: LinearForm) -> None:
         """`form` is at most `most` where the device is used; elsewhere it may be anything (big-M: all of it)."""
         everything = sum(value for value, _ in form if value > 0)
         self._at_least([*most, (-everything, use), *_times(form, -1)], -everything)
 
-    def _crossing(self, k: int) -> tuple[dict[int, int], dict[int, int]]:
+    def _crossing(self, k: int) -> tuple[list[int], list[int]]:
         """For each tensor a variable that is 1 if part k receives it, and one that is 1 if part k sends it."""
         readers = self.load.readers
-        received = {tensor: self._variable(1) for tensor in range(readers.count)}
-        sent = {tensor: self._variable(1) for tensor in range(readers.count)}
+        received, sent = ([self._variable(1) for _ in range(readers.count)] for _ in range(2))
         for tensor, reader in zip(readers.item.tolist(), readers.group.tolist(), strict=True):
             writer = int(self.load.writer[tensor])
             self._at_least([(1, received[tensor]), *self._is_in(reader, k, -1), *self._is_in(writer, k)], 0)
             self._at_least([(1, sent[tensor]), *self._is_in(writer, k, -1), *self._is_in(reader, k)], 0)
         return received, sent
 
-    def _shared(self, k: int) -> dict[int, int]:
+    def _shared(self, k: int) -> list[int]:
         """For each shared item a variable that is 1 if part k needs it."""
         edges = self.load.sharers
-        found = {item: self._variable(1) for item in range(edges.count)}
+        found = [self._variable(1) for _ in range(edges.count)]
         for item, group in zip(edges.item.tolist(), edges.group.tolist(), strict=True):
             self._at_least([(1, found[item]), *self._is_in(group, k, -1)], 0)
         return found
 
     def _set_objective(self) -> None:
-        busy: LinearForm = [(1.0, busy) for busy in self.busy]
-        steps: LinearForm = [(1.0, step) for step in self.steps]
+        busy: list[LinearForm] = [[(1.0, busy)] for busy in self.busy]
+        objective: LinearForm = [(1.0, step) for step in self.steps]
         match self.problem.objective:
             case "period" | "size":
-                objective = [(1.0, self._maximum([[term] for term in busy]))]
+                objective = [(1.0, self._maximum(busy))]
             case "latency":
-                objective = steps
+                pass
             case "token":
-                objective = [
-                    (1.0, self._maximum([_times(steps, 1 / self.problem.in_flight), *([term] for term in busy)]))
-                ]
+                objective = [(1.0, self._maximum([_times(objective, 1 / self.problem.in_flight), *busy]))]
             case "received":
                 objective = [(value / self.unit, v) for form in self.received for value, v in form]
             case "parts":

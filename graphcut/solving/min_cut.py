@@ -14,7 +14,7 @@ which passes 6 bytes to node 3. The cheapest cut is between 1 and 2:
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import Final
 
 import numpy as np
@@ -32,7 +32,7 @@ PricedTensor = tuple[int, int, Collection[int]]
 Arc = tuple[int, int, int | None]  #: source, target, and capacity; None for infinite.
 
 
-def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], free: Sequence[int]) -> Set[int]:
+def cheapest_cut(tensors: Sequence[PricedTensor], side: Callable[[int], int], free: Sequence[int]) -> Set[int]:
     """The free nodes that go before the cut, so that the tensors that cross it cost least.
 
     A tensor crosses if it is written before the cut and read after it. Of several minimum cuts the one with the most
@@ -50,16 +50,13 @@ def cheapest_cut(tensors: Iterable[PricedTensor], side: Callable[[int], int], fr
         return vertices[node] if node in vertices else side(node)
 
     arcs: list[Arc] = []
-    count = len(free) + 2
-    for price, node, nodes in tensors:
+    for tensor, (price, node, nodes) in enumerate(tensors, start=len(free) + 2):
         writer, readers = vertex(node), sorted({vertex(reader) for reader in nodes} - {BEFORE})
-        if writer == AFTER or not set(readers) - {writer}:
-            continue
-        arcs.append((writer, count, price))
-        arcs += [(count, reader, None) for reader in readers]
-        arcs += [(reader, writer, None) for reader in readers if writer != BEFORE and reader != AFTER]
-        count += 1
-    network = FlowNetwork(count, arcs)
+        if writer != AFTER and set(readers) - {writer}:
+            arcs.append((writer, tensor, price))
+            arcs += [(tensor, reader, None) for reader in readers]
+            arcs += [(reader, writer, None) for reader in readers if writer != BEFORE and reader != AFTER]
+    network = FlowNetwork(len(free) + 2 + len(tensors), arcs)
     network.push_max_flow(BEFORE, AFTER)
     late = network.reaching(AFTER)
     return {node for node in free if vertices[node] not in late}
@@ -122,20 +119,18 @@ class FlowNetwork:
         path: list[int] = []
         vertex = source
         while vertex != sink:
-            arcs = self.leaving[vertex]
-            while tried[vertex] < len(arcs):
-                arc = arcs[tried[vertex]]
-                if self.residual[arc] and level[self.target[arc]] == level[vertex] + 1:
-                    break
-                tried[vertex] += 1
-            else:
+            if tried[vertex] == len(self.leaving[vertex]):
                 if not path:
                     return 0
                 vertex = self.target[path.pop() ^ 1]
                 tried[vertex] += 1
                 continue
-            path.append(arc)
-            vertex = self.target[arc]
+            arc = self.leaving[vertex][tried[vertex]]
+            if self.residual[arc] and level[self.target[arc]] == level[vertex] + 1:
+                path.append(arc)
+                vertex = self.target[arc]
+            else:
+                tried[vertex] += 1
         sent = min(self.residual[arc] for arc in path)
         for arc in path:
             self.residual[arc] -= sent
@@ -159,14 +154,10 @@ def cheapest_replicas(
         return 0.0
     unit = quantum_for(float(compute[np.isfinite(compute)].sum() + receive.sum()))
     arcs: list[Arc] = [(_value(value), AFTER, None) for value in needed]
-    waiting, seen = list(needed), set(needed)
-    while waiting:
-        value = waiting.pop()
+    for value in reached(needed, sources.__getitem__):
         arcs.append((BEFORE, _value(value) + 1, int(compute[value] / unit) if compute[value] < np.inf else None))
         arcs.append((_value(value) + 1, _value(value), int(receive[value] / unit)))
         arcs += [(_value(source), _value(value) + 1, None) for source in sources[value]]
-        waiting += (new := set(sources[value]) - seen)
-        seen |= new
     return FlowNetwork(2 * len(sources) + 2, arcs).push_max_flow(BEFORE, AFTER) * unit
 
 

@@ -56,44 +56,34 @@ class IdealTables(BoundaryTables):
 
     @cached_property
     def peak(self) -> Floats:
-        count = self.boundary_count
-        table = np.zeros((count, count))
-        contains = np.ascontiguousarray(self.ideals.T)
-        for i in range(count):
-            table[i:, i] = self._peaks_from(i, contains)
-        return table
-
-    def _peaks_from(self, i: int, contains: Bools) -> Floats:
-        """The peaks of the parts from boundary i to each boundary from i on, all at once.
-
-        Runs the groups outside ideal i in order. A group is alive in the columns of the ideals that contain it. Say
-        groups a, b, c follow each other, each reads the tensor before and writes 4 bytes: while b runs both tensors are
-        alive in the columns that hold a and b, 8 bytes; then the tensor of a dies in these columns.
-        """
-        is_before = self.ideals[i]
-        alive = np.zeros(self.boundary_count - i)
-        peak = np.zeros(self.boundary_count - i)
-        for group in np.flatnonzero(~is_before).tolist():
-            runs = contains[group, i:]
-            alive += runs * self.load.written_bytes[group]
-            np.maximum(peak, (alive + float(self.load.inner_bytes[group])) * runs, out=peak)
-            for writer, dying in self._dying[group]:
-                if not is_before[writer]:
-                    alive -= dying[i:]
-        return peak
+        # For each boundary i the groups outside it run in order, for all later boundaries at once. A group is alive in
+        # the columns of the ideals that contain it. Say groups a, b, c follow each other, each reads the tensor before
+        # and writes 4 bytes: while b runs both tensors are alive in the columns that hold a and b, 8 bytes; then the
+        # tensor of a dies in these columns.
+        table, contains = np.zeros((self.boundary_count, self.boundary_count)), np.ascontiguousarray(self.ideals.T)
+        for i, is_before in enumerate(self.ideals):
+            peak, alive = table[i, i:], np.zeros(self.boundary_count - i)
+            for group in np.flatnonzero(~is_before).tolist():
+                runs = contains[group, i:]
+                alive += runs * self.load.written_bytes[group]
+                np.maximum(peak, (alive + float(self.load.inner_bytes[group])) * runs, out=peak)
+                for writer, dying in self._dying[group]:
+                    if not is_before[writer]:
+                        alive -= dying[i:]
+        return np.ascontiguousarray(table.T)
 
     @cached_property
     def _dying(self) -> list[list[tuple[int, Floats]]]:
-        """For each group what dies after it, by writer: bytes, for each ideal that holds the writer and all readers."""
+        """For each group the tensors that die after it: writer, and bytes for each ideal with it and all readers."""
         load = self.load
         is_read = touch_counts(self.ideals, load.readers) == load.readers.sizes
         _, last = lifetimes(load, np.arange(load.groups))
-        found: list[dict[int, Floats]] = [{} for _ in range(load.groups)]
+        found: list[list[tuple[int, Floats]]] = [[] for _ in range(load.groups)]
         for tensor in np.flatnonzero(~load.is_output).tolist():
-            writer, by_writer = int(load.writer[tensor]), found[int(last[tensor])]
+            writer = int(load.writer[tensor])
             dying = (self.ideals[:, writer] & is_read[:, tensor]) * float(load.tensor_bytes[tensor])
-            by_writer[writer] = by_writer[writer] + dying if writer in by_writer else dying
-        return [list(by_writer.items()) for by_writer in found]
+            found[int(last[tensor])].append((writer, dying))
+        return found
 
     @cached_property
     def received_from_last(self) -> Floats:
@@ -151,7 +141,6 @@ def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = Fa
 
     return IdealTables(
         load=load,
-        order=tuple(range(load.groups)),
         nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool)),
         received=entering(tensor_bytes),
         sent=leaving(tensor_bytes),

@@ -34,6 +34,7 @@ _Ranges = tuple[Ints, Ints]  #: the first and the last boundary of each range, b
 class PrefixTables(BoundaryTables):
     """Some prefixes of an order, the shorter first."""
 
+    order: Order  #: a topological order of the groups.
     lengths: Ints  #: the length of each prefix.
 
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:

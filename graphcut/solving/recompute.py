@@ -13,15 +13,15 @@ byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives 
     ...     return Node(name, "Op", reads, (name,), (), (), is_constant=False, is_stateful=False, module="")
     >>> graph = Graph((node("m", "mask"), node("a", "x", "m"), node("b", "a", "m")), {}, ("mask", "x"), ("b",))
     >>> prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
-    >>> parts, recomputed = recompute(graph, [(0, 1), (2,)], lambda part: prices, frozenset())
+    >>> parts, recomputed = recompute(graph, ((0, 1), (2,)), lambda part: prices, frozenset())
     >>> parts
     ((0, 1), (0, 2))
     >>> recomputed
     (Recomputed(part=1, nodes=('m',), tensors=('m',), saved_bytes=6, cost_s=1.0),)
 """
 
-import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -58,52 +58,44 @@ class TransferPrices:
     s_per_byte: float  #: seconds to send a byte to the part.
     tensor_bytes: Mapping[str, int]  #: bytes of each activation.
     unsent: frozenset[str] = frozenset()  #: tensors that must not be sent, at any price.
-    repeatable: frozenset[int] | None = None  #: the nodes that may be repeated; None for any.
 
     def send_s(self, name: str) -> float:
         return self.tensor_bytes[name] * self.s_per_byte
 
 
+Prices = Callable[[int], TransferPrices]  #: those of each part.
+
+
 def recompute(
-    graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices], kept: frozenset[int]
+    graph: Graph, parts: Parts, prices: Prices, kept: frozenset[int], repeatable: Mapping[int, frozenset[int]] = {}
 ) -> tuple[Parts, tuple[Recomputed, ...]]:
     """The `parts` (each node in one) with the nodes that each repeats at the least total cost, and a list of these.
 
-    Nodes in `kept` are not repeated, and stateful nodes never are. A node leaves its own part if no node there, and no
-    other part, needs it any more.
+    Nodes in `kept` are not repeated, and stateful nodes never are; a part in `repeatable` repeats no others than these.
+    A node leaves its own part if no node there, and no other part, needs it any more.
     """
-    home = {node: i for i, nodes in enumerate(parts) for node in nodes}
-    made: list[set[int]] = [set(nodes) for nodes in parts]
-    found = []
-    for part in range(1, len(parts)):
-        chosen = _cheapest_to_repeat(
-            graph,
-            parts[part],
-            prices(part),
-            lambda node, part=part: home[node] < part and node not in kept,  # type: ignore[misc]
-        )
-        if chosen:
-            found.append(_recomputed(graph, part, set(parts[part]), chosen, prices(part)))
-            made[part].update(chosen)
+    made, found, earlier = list[tuple[int, ...]](), list[Recomputed](), set[int]()
+    for part, nodes in enumerate(parts):
+        if chosen := _cheapest_to_repeat(graph, nodes, prices(part), earlier & repeatable.get(part, earlier)):
+            found.append(_recomputed(graph, part, set(nodes), chosen, prices(part)))
+        made.append((*nodes, *chosen))
+        earlier.update(set(nodes) - kept)
     if not found:
-        return tuple(parts), ()
+        return parts, ()
     blocks = partition(graph, made).blocks
     if emptied := [node for nodes, block in zip(parts, blocks, strict=True) if not block.nodes for node in nodes]:
-        return recompute(graph, parts, prices, kept.union(emptied))  # a part must keep a node of its own
+        return recompute(graph, parts, prices, kept.union(emptied), repeatable)  # a part must keep a node of its own
     flowing = set(graph.flow)
     return tuple(tuple(sorted(flowing & {*b.nodes, *b.replicas})) for b in blocks), tuple(found)
 
 
-def repeated(
-    graph: Graph, parts: Sequence[tuple[int, ...]], prices: Callable[[int], TransferPrices]
-) -> tuple[Recomputed, ...]:
+def repeated(graph: Graph, parts: Parts, prices: Prices) -> tuple[Recomputed, ...]:
     """What given parts recompute: nodes that are in an earlier part as well."""
-    home: dict[int, int] = {}
-    found = []
+    earlier, found = set[int](), []
     for part, nodes in enumerate(parts):
-        again = tuple(node for node in nodes if home.setdefault(node, part) < part)
-        if again:
+        if again := tuple(node for node in nodes if node in earlier):
             found.append(_recomputed(graph, part, set(nodes).difference(again), again, prices(part)))
+        earlier.update(nodes)
     return tuple(found)
 
 
@@ -122,9 +114,9 @@ def _writer(graph: Graph, name: str) -> int | None:
 
 
 def _cheapest_to_repeat(
-    graph: Graph, nodes: Sequence[int], prices: TransferPrices, is_earlier: Callable[[int], bool]
+    graph: Graph, nodes: Sequence[int], prices: TransferPrices, earlier: Collection[int]
 ) -> tuple[int, ...]:
-    """The nodes that a part repeats at the least cost; of equal choices the one that repeats fewest."""
+    """The `earlier` nodes that a part repeats at the least cost; of equal choices the one that repeats fewest."""
     inside = set(nodes)
     received = [name for name in outside_reads(graph.held(nodes, ()).values()) if _writer(graph, name) is not None]
     held = {weight for node in nodes for weight in graph.nodes[node].weights}
@@ -132,13 +124,10 @@ def _cheapest_to_repeat(
     def may_repeat(node: int) -> bool:
         own = graph.copy_of(node)
         brought = sum(graph.weights[weight].bytes for weight in own.weights if weight not in held)
-        is_named = prices.repeatable is None or node in prices.repeatable
-        return is_named and is_earlier(node) and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
+        return node in earlier and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
 
     candidates = _candidates(graph, received, prices, may_repeat)
-    if not candidates:
-        return ()
-    sink_side = _sink_side(graph, inside, candidates, prices)
+    sink_side = _sink_side(graph, inside, candidates, prices) if candidates else ()
     return tuple(sorted(node for node, vertex in candidates.items() if vertex in sink_side))
 
 
@@ -158,50 +147,37 @@ def _candidates(
         names = [name for name in received if mask & bit[name]]
         return inf if prices.unsent.intersection(names) else sum(map(prices.send_s, names))
 
-    path_s: dict[int, float] = {}
-    reached: dict[int, int] = {}
-    found: dict[int, int] = {}
+    path_s, found = {graph.producer[name]: 0.0 for name in received}, dict[int, int]()
+    reached: dict[int, int] = defaultdict(int)
     for name in received:
-        writer = graph.producer[name]
-        path_s[writer] = 0.0
-        reached[writer] = reached.get(writer, 0) | bit[name]
-    waiting = [-node for node in path_s]
-    heapq.heapify(waiting)
-    while waiting:
-        node = -heapq.heappop(waiting)
+        reached[graph.producer[name]] |= bit[name]
+    for node in filter(path_s.__contains__, range(max(path_s, default=-1), -1, -1)):
         cost_s = path_s[node] + prices.run_s[node] if may_repeat(node) else inf
-        if cost_s >= send_s(reached[node]):
-            continue
-        found[node] = len(found) + 2
-        writers = {_writer(graph, name) for name in graph.copy_of(node).reads}
-        for writer in (one for one in writers if one is not None):
-            if writer not in path_s:
-                heapq.heappush(waiting, -writer)
-            path_s[writer] = min(path_s.get(writer, inf), cost_s)
-            reached[writer] = reached.get(writer, 0) | reached[node]
+        if cost_s < send_s(reached[node]):
+            found[node] = len(found) + 2
+            writers = {_writer(graph, name) for name in graph.copy_of(node).reads}
+            for writer in (one for one in writers if one is not None):
+                path_s[writer] = min(path_s.get(writer, inf), cost_s)
+                reached[writer] |= reached[node]
     return found
 
 
 def _sink_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices) -> set[int]:
     """The vertices on the part's side of the minimum cut that has the fewest there."""
-    readers: dict[str, set[int]] = {}
+    readers: dict[str, set[int]] = defaultdict(set)
     for node, own in (*graph.held(inside, ()).items(), *((node, graph.copy_of(node)) for node in candidates)):
         for name in own.reads:
             if graph.producer.get(name) not in inside:
-                readers.setdefault(name, set()).add(candidates.get(node, _SINK))
+                readers[name].add(candidates.get(node, _SINK))
     inputs = {name for node in inside for name in graph.nodes[node].reads if name not in graph.producer}
-    arcs: list[Arc] = []
-    vertices = len(candidates) + 2
-    for name, reading in readers.items():
+    arcs: list[Arc] = [(_SOURCE, vertex, _picoseconds(prices.run_s[node])) for node, vertex in candidates.items()]
+    for tensor, (name, reading) in enumerate(readers.items(), start=len(candidates) + 2):
         repeated = _writer(graph, name)
         writer = _SOURCE if repeated is None else candidates.get(repeated, _SOURCE)
-        if writer == _SOURCE and name in inputs:
-            continue  # the part receives this input of the model anyway
-        arcs.append((writer, vertices, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
-        arcs += [(vertices, reader, None) for reader in sorted(reading)]
-        vertices += 1
-    arcs += [(_SOURCE, vertex, _picoseconds(prices.run_s[node])) for node, vertex in candidates.items()]
-    network = FlowNetwork(vertices, arcs)
+        if writer != _SOURCE or name not in inputs:  # the part receives its inputs of the model anyway
+            arcs.append((writer, tensor, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
+            arcs += [(tensor, reader, None) for reader in sorted(reading)]
+    network = FlowNetwork(len(candidates) + 2 + len(readers), arcs)
     network.push_max_flow(_SOURCE, _SINK)
     return set(network.reaching(_SINK))
 

@@ -21,43 +21,56 @@ Example: two groups of 5 s need a value that takes 3 s to compute and 2 s to rec
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from .boundaries import BoundaryTables, Relaxation
 from .instance import Hyperedges, Ints, Replicas
+from .milp import MilpProblem, prove
 from .search import Evaluator, SearchResult, result_on
 
 _EXACT_VALUES: Final = 50  #: so many powers of two add up exactly in float64.
 
 
-def relaxed_result(
+@dataclass(frozen=True)
+class LowerBounds:
+    """Lower bounds of what is minimized, whatever parts replicate."""
+
+    simple: float  #: of all plans; it takes no search.
+    of_own_nodes: float  #: of plans whose parts each hold a node that is not replicable.
+    of_all: float  #: of all plans.
+
+
+def bounded(  # noqa: PLR0917 - all that is known
     found: SearchResult,
-    bound: float,
+    simple: float,
+    problem: MilpProblem,
     evaluate: Evaluator,
+    prove_s: float,
     with_one_more: Callable[[BoundaryTables], float],
     lower_bound_over: Callable[[BoundaryTables], float] = lambda _: -np.inf,
-) -> tuple[SearchResult | None, float, float]:
-    """The best result on relaxed tables, and lower bounds of the first value of plans; `bound` is known before.
+) -> tuple[SearchResult, SearchResult | None, LowerBounds]:
+    """The result after `prove`, the best one on relaxed tables, and lower bounds of the first value of plans.
 
-    The first bound is of plans whose parts each hold a group, the second, which `with_one_more` finds, of plans with a
-    part more, which holds nothing but replicable values. `lower_bound_over` serves where `evaluate` may miss the best.
+    The bound `simple` is known before. `with_one_more` finds one of plans with a part more, which holds nothing but
+    replicable values. `lower_bound_over` serves where `evaluate` may miss the best.
     """
+    found, bound = prove(found, simple, problem, evaluate, time_limit_s=prove_s)
     tables, replicas = found.tables, found.tables.load.replicas
     if not tables.is_complete or found.chain.values[0] <= bound:
-        return None, bound, bound
+        return found, None, LowerBounds(simple, bound, bound)
     if replicas is None:
         bound = bound if found.is_optimal else max(bound, lower_bound_over(tables))
-        return None, bound, bound
+        return found, None, LowerBounds(simple, bound, bound)
     relaxation = Relaxation(tables, replicas, _needed(tables, replicas))
-    least = relaxation.tables
-    best = result_on(least, evaluate)
+    best = result_on(relaxation.tables, evaluate)
     if best is None or best.chain.values[0] <= bound:
-        return best, bound, bound
-    proven = best.chain.values[0] if best.chain.is_best else max(bound, lower_bound_over(least))
-    return best, proven, max(bound, with_one_more(replace(relaxation, is_first=False).tables))
+        return found, best, LowerBounds(simple, bound, bound)
+    own = best.chain.values[0] if best.chain.is_best else max(bound, lower_bound_over(best.tables))
+    more = max(bound, with_one_more(replace(relaxation, is_first=False).tables))
+    return found, best, LowerBounds(simple, own, min(own, more))
 
 
 def _needed(tables: BoundaryTables, replicas: Replicas) -> tuple[list[list[int]], Ints]:

@@ -83,8 +83,8 @@ def search(
         if best is not None and best.chain.values[0] <= lower_bound:
             return best
     if load.groups <= _SMALL:
-        tried.sort(key=itemgetter(0))
-        best = _along_all(load, evaluate, best, [order for _, order in tried], min(most, _MOST_POOLED))
+        best_first = [order for _, order in sorted(tried, key=itemgetter(0))]
+        best = _along_all(load, evaluate, best, best_first, min(most, _MOST_POOLED))
     if best is None and most <= load.groups:  # what is impossible with few boundaries may be possible with more
         most = _MOST_IN_LAST_TRY
         best = _along(load, evaluate, next(orders(load)), most, marked)
@@ -112,10 +112,9 @@ def _along_all(
     """The best result over the prefixes of orders (those of the first count most), then over those near its cuts."""
     ideals: Collection[Ideal] = [prefix for order in tried for prefix in prefixes_of(order)]
     for _ in range(_PASSES):
-        found = better(best, result_on(pooled_tables(load, ideals, most), evaluate))
-        if found is None or found is best:
+        before, best = best, better(best, result_on(pooled_tables(load, ideals, most), evaluate))
+        if best is None or best is before:
             return best
-        best = found
         cuts = accumulate((sum(1 << group for group in part) for part in best.parts), int.__or__, initial=0)
         ideals = between_cuts(ideals, list(cuts))
     return best
@@ -139,7 +138,7 @@ def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int])
     alive = _bytes_alive(load, order)
     reach = (most // 3) // max(1, len(near)) // 2 if near else 0
     lengths = {0, load.groups, *(i for n in near for i in range(max(0, n - reach), min(load.groups, n + reach) + 1))}
-    shares = most // 2 if not near else most // 3
+    shares = most // (3 if near else 2)
     work = np.where(np.isfinite(load.work[0]), load.work[0], 0.0)
     edges = load.sharers  # their bytes count in equal shares
     share = (load.shared_bytes / np.maximum(edges.sizes, 1))[edges.item]
@@ -168,13 +167,11 @@ def _refined(
     for _ in range(_PASSES):
         order = tuple(group for part in best.parts for group in part)
         lengths = np.cumsum([len(part) for part in best.parts])[:-1].tolist()
-        cheaper = _with_cheaper_cuts(load, order, lengths)
-        tried = better(best, _along(load, evaluate, cheaper, most, marked, lengths))
-        if load.groups >= most:
-            tried = better(tried, _along(load, evaluate, order, most, marked, lengths))
-        if tried is None or tried is best:
-            return best
-        best = tried
+        before, cheaper = best, _with_cheaper_cuts(load, order, lengths)
+        for tried in (cheaper, order) if load.groups >= most else (cheaper,):
+            best = better(best, _along(load, evaluate, tried, most, marked, lengths)) or best
+        if best is before:
+            break
     return best
 
 

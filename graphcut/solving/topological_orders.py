@@ -7,6 +7,7 @@ ones random depth-first orders follow until a plan meets its lower bound.
 
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from graphlib import TopologicalSorter
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
@@ -35,54 +36,45 @@ def orders(load: Workload) -> Iterator[Order]:
 def _all_orders(load: Workload) -> Iterator[Order]:
     predecessors, successors = load.edges
     yield tuple(range(load.groups))
-    yield _depth_first(predecessors, successors, lambda _: 0)
-    yield tuple(reversed(_depth_first(successors, predecessors, lambda _: 0)))
-    yield _fewest_alive(load)
     generator = random.Random(0)  # noqa: S311 - the same orders each time
+    priority = [0.0] * load.groups
     while True:
+        yield _depth_first(predecessors, priority)
+        yield tuple(reversed(_depth_first(successors, priority)))
+        if not any(priority):  # in the first round
+            yield _fewest_alive(load)
         priority = [generator.random() for _ in range(load.groups)]
-        yield _depth_first(predecessors, successors, priority.__getitem__)
-        yield tuple(reversed(_depth_first(successors, predecessors, priority.__getitem__)))
 
 
 def kahn(
-    predecessors: Sequence[Collection[int]],
-    successors: Sequence[Collection[int]],
-    push: Callable[[Iterable[int]], None],
-    pop: Callable[[], int],
+    predecessors: Iterable[Collection[int]], push: Callable[[Iterable[int]], None], pop: Callable[[], int]
 ) -> Order:
     """A topological order of the vertices 0, 1, ... (Kahn, 1962): `pop` chooses among the ready ones that `push` got.
 
     A diamond 0 -> (1, 2) -> 3, the ready vertices on a stack:
 
     >>> stack = []
-    >>> kahn([(), (0,), (0,), (1, 2)], [(1, 2), (3,), (3,), ()], stack.extend, stack.pop)
+    >>> kahn([(), (0,), (0,), (1, 2)], stack.extend, stack.pop)
     (0, 2, 1, 3)
     """
-    waits = [len(vertices) for vertices in predecessors]
-    push([vertex for vertex, number in enumerate(waits) if number == 0])
+    sorter = TopologicalSorter(dict(enumerate(predecessors)))
+    sorter.prepare()
     order: list[int] = []
-    while len(order) < len(waits):
+    while sorter.is_active():
+        push(sorter.get_ready())
         order.append(pop())
-        ready = []
-        for successor in successors[order[-1]]:
-            waits[successor] -= 1
-            if waits[successor] == 0:
-                ready.append(successor)
-        push(ready)
+        sorter.done(order[-1])
     return tuple(order)
 
 
-def _depth_first(
-    predecessors: Sequence[Collection[int]], successors: Sequence[Collection[int]], priority: Callable[[int], float]
-) -> Order:
+def _depth_first(predecessors: Sequence[Collection[int]], priority: Sequence[float]) -> Order:
     """A group that became ready last comes next, of several the one of highest priority."""
     stack: list[int] = []
 
     def push(groups: Iterable[int]) -> None:
-        stack.extend(sorted(groups, key=lambda group: (priority(group), -group)))
+        stack.extend(sorted(groups, key=lambda group: (priority[group], -group)))
 
-    return kahn(predecessors, successors, push, stack.pop)
+    return kahn(predecessors, push, stack.pop)
 
 
 def _fewest_alive(load: Workload) -> Order:
@@ -107,4 +99,4 @@ def _fewest_alive(load: Workload) -> Order:
             unread[tensor] -= 1
         return group
 
-    return kahn(*load.edges, push, pop)
+    return kahn(load.edges[0], push, pop)

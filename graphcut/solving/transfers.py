@@ -67,8 +67,7 @@ def request_times(
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
     members = [*([rank.device.name for rank in ranks_of(device)] for device in devices), [cluster.driver.name]]
-    received_s, sent_s, late_s = [0.0] * len(names), [0.0] * len(names), [0.0] * len(names)
-    reported_s, stored_s = [0.0] * len(names), [0.0] * len(names)
+    received_s, sent_s, late_s, reported_s, stored_s = ([0.0] * len(names) for _ in range(5))
     load_s: dict[LinkEnds, float] = defaultdict(float)
     carried: dict[tuple[int, int], _Transfer] = {}  # by writer and reader, what the driver's link carries
     for number, source, readers in transfers:
@@ -85,8 +84,7 @@ def request_times(
             if not rates:  # the driver is on the first rank
                 continue
             first = next(iter(rates))
-            waiting_s = reported_s if is_small and reader == DRIVER else received_s
-            waiting = source if is_small and reader == DRIVER else reader
+            waiting_s, waiting = (reported_s, source) if is_small and reader == DRIVER else (received_s, reader)
             waiting_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
             stored_s[reader] += cluster.stored_s(number)
             late_s[reader] = max(late_s[reader], 0.0 if is_small else latency_s)
@@ -161,17 +159,13 @@ def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:
 def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
     """What parts of a workload send."""
     home = {group: i for i, part in enumerate(parts) for group in part}
-    found = []
-    for number, groups in zip(load.input_bytes.tolist(), load.sharers.groups_of_items, strict=False):
-        if number:
-            found.append(SentTensor(number, DRIVER, sorted({home[group] for group in groups})))
+    inputs = zip(load.input_bytes.tolist(), load.sharers.groups_of_items, strict=False)
+    found = [SentTensor(size, DRIVER, sorted({home[group] for group in groups})) for size, groups in inputs if size]
     answered, crossing = {tensor for *_, tensor in load.answers}, set[int]()
     tensors = zip(load.tensor_bytes.tolist(), load.writer.tolist(), load.readers.groups_of_items, strict=True)
     for tensor, (number, writer, groups) in enumerate(tensors):
         if others := {home[group] for group in groups} - {home[writer]}:
             crossing.add(tensor)
             found.append(SentTensor(number, home[writer], (*sorted(others), *[DRIVER] * (tensor in answered))))
-    for group, number, tensor in load.answers:
-        if number and tensor not in crossing:
-            found.append(SentTensor(number, home[group], (DRIVER,)))
-    return found
+    answers = ((group, number) for group, number, tensor in load.answers if number and tensor not in crossing)
+    return found + [SentTensor(number, home[group], (DRIVER,)) for group, number in answers]

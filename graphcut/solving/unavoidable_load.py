@@ -60,12 +60,11 @@ def _least_load(load: Workload, group: int, c: int, kind: DeviceClass, *, is_sen
     unit = quantum_for(float(work[np.isfinite(work)].sum() + sizes.sum()))
     elsewhere = load.groups  # the sink: all that other devices run
     arcs: list[Arc] = [(g, elsewhere, int(s / unit) if s < np.inf else None) for g, s in enumerate(work.tolist())]
-    count = load.groups + 1
     tensors = zip(load.writer.tolist(), load.readers.groups_of_items, sizes.tolist(), strict=True)
-    for writer, readers, transfer_s in tensors:
+    for tensor, (writer, readers, transfer_s) in enumerate(tensors):
         if (price := int(transfer_s / unit)) and readers:
-            arcs.append((count, count + 1, price))
-            arcs += [(end, count, None) for end in (*readers, *([writer] if is_sending else ()))]
-            arcs += [(count + 1, end, None) for end in (writer, *(readers if is_sending else ()))]
-            count += 2
-    return FlowNetwork(count, arcs).push_max_flow(group, elsewhere) * unit
+            begin, end = elsewhere + 2 * tensor + 1, elsewhere + 2 * tensor + 2
+            arcs.append((begin, end, price))
+            arcs += [(one, begin, None) for one in (*readers, *([writer] if is_sending else ()))]
+            arcs += [(end, one, None) for one in (writer, *(readers if is_sending else ()))]
+    return FlowNetwork(elsewhere + 2 * len(sizes) + 1, arcs).push_max_flow(group, elsewhere) * unit

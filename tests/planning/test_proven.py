@@ -97,7 +97,7 @@ def least(analysis: Analysis, costs: Costs, goal: SearchedGoal, most: int) -> fl
     slowest = min(devices, key=lambda device: device.flops_per_s)
     seconds = dict(zip(graph.flow, run_s(costs, slowest), strict=True))
     s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
-    replicable = replicable_nodes(graph, costs, seconds, s_per_byte, kept=(), avoided=())
+    replicable = replicable_nodes(costs, seconds, s_per_byte, (), ())
     best = np.inf
     for parts in divisions(analysis, most, sorted(replicable)):
         if isinstance(goal, Into) and len(parts) != goal.parts:

@@ -233,10 +233,10 @@ def test_copies_repeat_links_and_faults_but_not_scheduled_failures() -> None:
 
 
 def moving(capacities: Sequence[float], ways: Sequence[Sequence[int]]) -> tuple[list[LinkDirection], list[Transfer]]:
-    links = [LinkDirection(None, None, capacity) for capacity in capacities]
+    links = [LinkDirection(capacity) for capacity in capacities]
     transfers = []
     for way in ways:
-        transfer = Transfer(Route(tuple(links[i] for i in way), 0.0, (), 0.0), 1, lambda _: None)
+        transfer = Transfer(Route(tuple(links[i] for i in way), (), 0.0), 1, 0.0, lambda _: None)
         transfers.append(transfer)
         for link in transfer.route.links:
             link.transfers[transfer] = None

@@ -15,11 +15,11 @@ from graphcut.planning.by_goal.cluster_mapping import ClusterEvaluator, plan_acr
 from graphcut.planning.by_goal.memory_budget import plan_within
 from graphcut.planning.goals import Across, Objective, Within
 from graphcut.planning.problem import PlanningProblem
-from graphcut.planning.results import LowerBounds
 from graphcut.solving.boundaries import Relaxation
 from graphcut.solving.cost_tables import DeviceClass, time_quantum
 from graphcut.solving.instance import Hyperedges, Replicas, Workload
 from graphcut.solving.order_ideals import ideal_tables
+from graphcut.solving.relaxed_tables import LowerBounds
 from graphcut.solving.transfers import DRIVER, SentTensor, request_times
 
 __all__ = ("problem_for",)

@@ -185,7 +185,7 @@ def test_the_parts_still_compute_every_output_and_repeat_no_forbidden_node(seed:
 def test_a_mask_that_is_cheap_to_compute_is_recomputed() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m"))
     prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
-    rows, found = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
+    rows, found = recompute(graph, ((0, 1), (2,)), lambda _: prices, frozenset())
     assert rows == ((0, 1), (0, 2))
     assert found == (Recomputed(part=1, nodes=("M",), tensors=("m",), saved_bytes=6, cost_s=1.0),)
 
@@ -193,30 +193,30 @@ def test_a_mask_that_is_cheap_to_compute_is_recomputed() -> None:
 def test_a_tensor_that_costs_as_much_to_compute_as_to_send_is_sent() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m"))
     prices = TransferPrices({0: 6.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
-    assert recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset()) == (((0, 1), (2,)), ())
+    assert recompute(graph, ((0, 1), (2,)), lambda _: prices, frozenset()) == (((0, 1), (2,)), ())
 
 
 def test_an_input_that_the_part_receives_anyway_costs_nothing_more() -> None:
     graph = graph_of(node("m", "mask"), node("a", "x", "m"), node("b", "a", "m", "mask"))
     prices = TransferPrices({0: 7.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
-    rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
+    rows, _ = recompute(graph, ((0, 1), (2,)), lambda _: prices, frozenset())
     assert rows == ((0, 1), (0, 2))
 
 
 def test_a_view_is_recomputed_rather_than_sent() -> None:
     graph = graph_of(node("v", "mask"), node("a", "x", "v"), node("b", "a", "v", "mask"))
     prices = TransferPrices({0: 0.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "v": 2, "x": 8, "a": 8, "b": 8})
-    rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
+    rows, _ = recompute(graph, ((0, 1), (2,)), lambda _: prices, frozenset())
     assert rows == ((0, 1), (0, 2))
 
 
 def test_a_node_of_which_only_the_replica_is_needed_moves() -> None:
     """The first part made the mask for the second alone."""
     graph = graph_of(node("m", "mask"), node("a", "x"), node("b", "a", "m"))
-    rows, _ = recompute(graph, [(0, 1), (2,)], lambda _: flat(graph, run_s=1.0, size=10), frozenset({1}))
+    rows, _ = recompute(graph, ((0, 1), (2,)), lambda _: flat(graph, run_s=1.0, size=10), frozenset({1}))
     assert rows == ((0, 1), (2,))  # the mask is as dear to send as what it is made of
     prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
-    rows, found = recompute(graph, [(0, 1), (2,)], lambda _: prices, frozenset())
+    rows, found = recompute(graph, ((0, 1), (2,)), lambda _: prices, frozenset())
     assert rows == ((1,), (0, 2))
     assert [entry.nodes for entry in found] == [("M",)]
 
@@ -244,7 +244,7 @@ def test_the_output_of_a_node_that_must_run_once_is_sent(reason: str) -> None:
     graph = graph_of(first, node("a", "x", "m"), node("b", "a", "m"), weights={"heavy": HEAVY})
     prices = TransferPrices({0: 1.0, 1: 9.0, 2: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "a": 8, "b": 8})
     kept = frozenset({0} if reason == "kept" else ())
-    assert recompute(graph, [(0, 1), (2,)], lambda _: prices, kept) == (((0, 1), (2,)), ())
+    assert recompute(graph, ((0, 1), (2,)), lambda _: prices, kept) == (((0, 1), (2,)), ())
 
 
 def test_a_deep_chain_needs_no_recursion_and_is_repeated_as_far_as_it_pays() -> None:
@@ -254,13 +254,13 @@ def test_a_deep_chain_needs_no_recursion_and_is_repeated_as_far_as_it_pays() -> 
     run_s = dict.fromkeys(graph.flow, 0.125)
     sizes = {"mask": 1, "x": 1, "a": 1, "b": 1, **{f"t{i}": 100 for i in range(300)}}
     rows, found = recompute(
-        graph, [tuple(range(301)), (301,)], lambda _: TransferPrices(run_s, 1.0, sizes), frozenset()
+        graph, (tuple(range(301)), (301,)), lambda _: TransferPrices(run_s, 1.0, sizes), frozenset()
     )
     assert rows == (tuple(range(301)), (*range(300), 301))
     assert found[0].cost_s == 300 * 0.125
     sizes["t200"] = 2
     rows, found = recompute(
-        graph, [tuple(range(301)), (301,)], lambda _: TransferPrices(run_s, 1.0, sizes), frozenset()
+        graph, (tuple(range(301)), (301,)), lambda _: TransferPrices(run_s, 1.0, sizes), frozenset()
     )
     assert found[0].nodes == tuple(f"T{i}" for i in range(201, 300))
 
@@ -359,7 +359,7 @@ def test_replicable_nodes_contain_their_predecessors_and_are_cheap(name: str, tm
     model = graphcut.load(tmp_path / "model.onnx")
     graph, costs = model.graph, weigh(model)
     run_s = {n: float(number + 1) for n, number in zip(graph.flow, costs.flops, strict=True)}
-    found = replicable_nodes(graph, costs, run_s, 1.0, kept=(), avoided=())
+    found = replicable_nodes(costs, run_s, 1.0, (), ())
     makers = {graph.producer[tensor] for n in found for tensor in graph.nodes[n].reads if tensor in graph.producer}
     assert {n for n in makers if not graph.nodes[n].is_constant} <= found
     readers = [
@@ -367,9 +367,9 @@ def test_replicable_nodes_contain_their_predecessors_and_are_cheap(name: str, tm
     ]
     assert all(readers)
     kept = frozenset(list(graph.flow)[::3])
-    assert replicable_nodes(graph, costs, run_s, 1.0, kept=kept, avoided=()).isdisjoint(kept)
+    assert replicable_nodes(costs, run_s, 1.0, kept, ()).isdisjoint(kept)
     assert not any(graph.nodes[n].is_stateful for n in found)
-    assert replicable_nodes(graph, costs, run_s, 0.0, kept=(), avoided=()) == frozenset()
+    assert replicable_nodes(costs, run_s, 0.0, (), ()) == frozenset()
 
 
 def test_random_nodes_are_never_replicable(opened: Draw) -> None:
@@ -383,7 +383,7 @@ def test_random_nodes_are_never_replicable(opened: Draw) -> None:
     ]
     model = opened(model_of(nodes, [floats("x", 64)], [floats("t39", 64)]))
     run_s = dict.fromkeys(model.graph.flow, 1e-9)
-    assert replicable_nodes(model.graph, weigh(model), run_s, 1.0, kept=(), avoided=()) == frozenset()
+    assert replicable_nodes(weigh(model), run_s, 1.0, (), ()) == frozenset()
     made = plan(graphcut.analyze(model), Into(3, "bytes"))
     assert [sum(0 in row for row in made.parts), sum(1 in row for row in made.parts)] == [1, 1]
     onnx.checker.check_model(model.proto)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product, starmap
+from itertools import product
 from math import prod
 from typing import Final
 
@@ -33,14 +33,14 @@ from ...solving.cost_tables import (
 )
 from ...solving.instance import Bools, Floats, Hyperedges, Ints, Workload
 from ...solving.linked_chains import LinkedChains, driver_s
-from ...solving.milp import MilpObjective, MilpProblem, prove
-from ...solving.relaxed_tables import relaxed_result
+from ...solving.milp import MilpObjective, MilpProblem
+from ...solving.relaxed_tables import bounded
 from ...solving.search import SearchResult, better, result_on, search
 from ...solving.transfers import RequestTimes
 from ..goals import Across, Objective
 from ..predictions import travelling
 from ..problem import PlanningProblem
-from ..results import FrontPlan, LowerBounds, MetricUnit, Solution
+from ..results import FrontPlan, MetricUnit, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
 
 COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")
@@ -94,20 +94,16 @@ def plan_across(
     minimized, objective, unit = _OBJECTIVES[goal.objective]
     links, overlap = best_links(classes, pairs), goal.cluster.overlap
     milp = MilpProblem(load, links, evaluator.counts, minimized, goal.in_flight, problem.pins, overlap=overlap)
-    found, bound = prove(found, bound, milp, evaluator, time_limit_s=prove_s)
-    relaxed, bound, without = relaxed_result(
-        found, bound, evaluator, evaluator.with_one_more, evaluator.lower_bound_over
-    )
-    bounds = LowerBounds(evaluator.lower_bound(), bound, min(bound, without))
+    more_bounds = evaluator.with_one_more, evaluator.lower_bound_over
+    found, relaxed, bounds = bounded(found, bound, milp, evaluator, prove_s, *more_bounds)
+
+    def front_plan(chain: ChainPartition) -> FrontPlan:
+        ends = (problem.groups[found.tables.groups_between(0, j)[-1]][-1] for j in chain.boundaries[1:-1])
+        devices = tuple(device.name for device in assigned_devices(classes, chain.classes))
+        return FrontPlan(*chain.values, problem.graph.names(ends), devices)
 
     def front() -> tuple[FrontPlan, ...]:
-        def named(period_s: float, latency_s: float, chain: ChainPartition) -> FrontPlan:
-            ends = (problem.groups[found.tables.groups_between(0, j)[-1]][-1] for j in chain.boundaries[1:-1])
-            devices = assigned_devices(classes, chain.classes)
-            after = tuple(problem.graph.nodes[node].name for node in ends)
-            return FrontPlan(period_s, latency_s, after, tuple(device.name for device in devices))
-
-        return tuple(starmap(named, evaluator.pareto_front(found.tables)))
+        return tuple(map(front_plan, evaluator.pareto_front(found.tables)))
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         devices = tuple(assigned_devices(classes, result.chain.classes))
@@ -120,12 +116,12 @@ def plan_across(
 
 def _with_few_sets(evaluator: ClusterEvaluator) -> tuple[ClusterEvaluator, int]:
     """The evaluator, of many sets of devices with some to try only; and the number of its transitions."""
-    states = evaluator.states
+    single, senders = evaluator.single, len({*evaluator.pairs.senders})
+    pairs_of_devices = len(evaluator.classes) * senders
+    states = prod(number + 1 for number in evaluator.counts) * pairs_of_devices
     if states <= _MOST_STATES:
         return evaluator, states
-    single, senders = evaluator.single, len({*evaluator.pairs.senders})
     orders = list(first_orders(single, evaluator.load.work))
-    pairs_of_devices = len(evaluator.classes) * senders
     small = small_sets(evaluator.counts, _MOST_SMALL // pairs_of_devices)
     states = senders * 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(single)))
     states = max(states, len(small) * pairs_of_devices)
@@ -186,11 +182,6 @@ class ClusterEvaluator:
         """The number of devices of each class of single ones."""
         return tuple(len(c.devices) for c in self.single)
 
-    @property
-    def states(self) -> int:
-        """The number of transitions of the dynamic programming for each pair of boundaries."""
-        return prod(number + 1 for number in self.counts) * len(self.classes) * len({*self.pairs.senders})
-
     def chains(self, tables: BoundaryTables) -> LinkedChains:
         """The partitions over given boundaries, with their costs."""
         fits = fits_in(tables, COUNTING, [c.memory_bytes for c in self.single]) + self._fit_groups(tables)
@@ -237,29 +228,28 @@ class ClusterEvaluator:
                 found = fewest and chains.best("sum", most_parts=len(fewest.classes))
                 return found and replace(found.ranked_by(len(found.classes)), is_best=True)
 
-    def pareto_front(self, tables: BoundaryTables) -> Iterator[tuple[float, float, ChainPartition]]:
-        """Seconds between requests, and of one request, of plans of which none is as good as another in both."""
+    def pareto_front(self, tables: BoundaryTables) -> Iterator[ChainPartition]:
+        """Partitions of which none is as good as another in both values: period, and latency."""
         chains = self.chains(tables)
         fastest, soonest = _with_least_latency(chains, chains.best("max")), chains.best("sum")
         if fastest is None or soonest is None:
             return
         (period, latency), longest = fastest.values, soonest.values[1]
-        yield period, latency, fastest
+        yield fastest
         for limit in np.linspace(period, longest, _FRONT_POINTS)[1:] if longest > period else ():
             chain = chains.best("sum", limit=float(limit))
             if chain is not None and chain.values[0] < latency * (1 - _NOTABLE):
                 latency, period = chain.values
-                yield period, latency, chain
+                yield replace(chain, values=(period, latency))
 
     def costs(self, found: SearchResult) -> tuple[tuple[Floats, ...], Aggregation]:
         """For each part the table of what the objective counts, and its aggregation."""
         chains = self.chains(found.tables)
-        is_sum = self.goal.objective in {"latency", "devices"}
+        is_sum, classes = self.goal.objective in {"latency", "devices"}, found.chain.classes
         if self.goal.objective == "bytes":
             received = self._received(chains)
-            return tuple(received[c] for c in found.chain.classes), "sum"
-        senders = (found.chain.classes[0], *found.chain.classes)
-        pairs = zip(senders, found.chain.classes, strict=False)
+            return tuple(received[c] for c in classes), "sum"
+        pairs = zip((classes[0], *classes), classes, strict=False)
         return tuple(chains.costs(sender, c)[is_sum] for sender, c in pairs), "sum" if is_sum else "max"
 
     def lower_bound(self) -> float:
@@ -304,7 +294,7 @@ class ClusterEvaluator:
         """
         known = np.isfinite(work).all(axis=1)
         totals = work[: len(self.counts)].sum(axis=1)
-        if not known.all() or not (totals > 0).all():
+        if not (known.all() and (totals > 0).all()):
             return 0.0
         speeds = 1 / totals
         weights = np.array(used_devices(self.classes)) @ (speeds / (speeds * np.array(self.counts)).sum())
@@ -312,13 +302,9 @@ class ClusterEvaluator:
 
     def _received(self, chains: LinkedChains) -> list[Floats]:
         """For each class the bytes that a part receives and sends to the driver; `inf` where it does not fit."""
-        received, driver = received_bytes(chains.tables), len(self.classes)
-        with_driver = received + chains.tables.inputs + chains.tables.answers
-        is_far = [self.pairs.sent_s[driver, c] > 0 for c in range(driver)]
-        return [
-            np.where(fit, with_driver if far else received, np.inf)
-            for fit, far in zip(chains.fits, is_far, strict=True)
-        ]
+        near = received_bytes(chains.tables)
+        far, is_far = near + chains.tables.inputs + chains.tables.answers, self.pairs.sent_s[-1] > 0
+        return [np.where(fit, far if is_far[c] else near, np.inf) for c, fit in enumerate(chains.fits)]
 
     def _most_tokens(self, chains: LinkedChains) -> ChainPartition | None:
         """With m sequences in flight a token takes max(latency / m, period), and latency falls as the period may grow.

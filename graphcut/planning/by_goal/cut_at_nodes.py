@@ -1,10 +1,10 @@
 """`At`: cut after named nodes or tensors."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ...core.errors import UsageError
-from ...core.graph import Graph
+from ...core.graph import Graph, reached
 from ...core.tensors import BITS, UNDEFINED, Tensor
 from ...solving.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 from ..contraction import predecessors, successors
@@ -30,13 +30,9 @@ def parts_at(
         raise UsageError("no cut requested", hint="name a node or a tensor")
     first_after, last_before = _bounds(graph, cuts)
     prices = {name: price(tensor, sizes[name][0]) for name, tensor in tensors.items()}
-    free_at: list[list[int]] = [[] for _ in cuts]
-    for node in graph.flow:
-        for cut in range(last_before[node] + 1, first_after[node]):
-            free_at[cut].append(node)
     part = list(first_after)
-    for cut, candidates in enumerate(free_at):
-        free = [node for node in candidates if part[node] > cut]
+    for cut in range(len(cuts)):
+        free = [node for node in graph.flow if last_before[node] < cut < part[node]]
 
         def side(node: int, cut: int = cut) -> int:
             return BEFORE if part[node] <= cut else AFTER if last_before[node] >= cut else FREE
@@ -80,12 +76,13 @@ def _bounds(graph: Graph, cuts: Sequence[int]) -> tuple[list[int], list[int]]:
 
 def _mark(graph: Graph, start: Collection[int], marks: list[int], mark: int, *, unmarked: int, upwards: bool) -> None:
     """Mark the unmarked ones of `start`, and their unmarked ancestors (`upwards`) or descendants."""
-    waiting = [node for node in start if marks[node] == unmarked]
-    while waiting:
-        node = waiting.pop()
-        if marks[node] == unmarked:
-            marks[node] = mark
-            waiting.extend(predecessors(graph, node) if upwards else successors(graph, node))
+    following = predecessors if upwards else successors
+
+    def new(nodes: Iterable[int]) -> Iterator[int]:
+        return (node for node in nodes if marks[node] == unmarked)
+
+    for node in reached(new(start), lambda node: new(following(graph, node))):
+        marks[node] = mark
 
 
 def price(tensor: Tensor, number: int) -> int:

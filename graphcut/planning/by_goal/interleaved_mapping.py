@@ -16,13 +16,14 @@ from ...solving.instance import Workload
 from ...solving.interleaving import MOST_DEVICES, Interleaving, improved, merged
 from ...solving.milp import MilpProblem, solve
 from ...solving.order_prefixes import PrefixTables, prefix_tables
+from ...solving.relaxed_tables import LowerBounds
 from ...solving.search import SearchResult
 from ...solving.topological_orders import orders
 from ...solving.transfers import request_times, transfers_of
 from ...solving.unavoidable_load import unavoidable_load
 from ..goals import Across
 from ..problem import PlanningProblem
-from ..results import LowerBounds, Solution
+from ..results import Solution
 from .cluster_mapping import COUNTING, ClusterEvaluator, plan_across
 
 _PER_DEVICE: Final = (2, 2, 3, 3)  #: how many parts for each device are tried, each time from the best plan so far.

@@ -12,12 +12,12 @@ from ...solving.boundaries import BoundaryTables
 from ...solving.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
 from ...solving.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
 from ...solving.instance import Workload
-from ...solving.milp import MilpProblem, prove
-from ...solving.relaxed_tables import relaxed_result
+from ...solving.milp import MilpProblem
+from ...solving.relaxed_tables import bounded
 from ...solving.search import SearchResult, search
 from ..goals import Within
 from ..problem import PlanningProblem
-from ..results import LowerBounds, Solution
+from ..results import Solution
 
 
 def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:
@@ -37,14 +37,12 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
         raise _impossible(problem, goal, load, evaluator.smallest)
     device_class = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
     milp = MilpProblem(load, (device_class,), (len(found.parts),), "parts", pins=problem.pins)
-    found, bound = prove(found, _lower_bound(load, goal), milp, evaluator, time_limit_s=prove_s)
 
     def with_one_more(tables: BoundaryTables) -> float:
         chain = _BudgetEvaluator(replace(problem, pins={}), goal)(tables)
         return np.inf if chain is None else chain.values[0] + 1
 
-    relaxed, bound, without = relaxed_result(found, bound, evaluator, with_one_more)
-    bounds = LowerBounds(_lower_bound(load, goal), bound, min(bound, without))
+    found, relaxed, bounds = bounded(found, _lower_bound(load, goal), milp, evaluator, prove_s, with_one_more)
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         parts = len(result.parts)

@@ -34,15 +34,13 @@ def parts_of_heads(graph: Graph, goal: Heads) -> Parts:
 
 
 def _check(graph: Graph, groups: Iterable[tuple[str, ...]]) -> None:
-    seen: set[str] = set()
-    for name in (name for group in groups for name in group):
+    for name, times in Counter(name for group in groups for name in group).items():
         if name not in graph.writes:
             outputs = ", ".join(graph.writes[:6]) + (", ..." if len(graph.writes) > 6 else "")
             hint = f"{did_you_mean(name, graph.writes)}its outputs: {outputs}"
             raise UsageError(f"the model has no output {name!r}", hint=hint)
-        if name in seen:
+        if times > 1:
             raise UsageError(f"output {name!r} is in two heads", hint="name each output once")
-        seen.add(name)
 
 
 def _ancestors(graph: Graph, outputs: Iterable[str]) -> set[int]:

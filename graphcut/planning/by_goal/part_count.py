@@ -12,12 +12,12 @@ from ...solving.boundaries import BoundaryTables
 from ...solving.chain_dp import ChainPartition, Criterion, chain_dp
 from ...solving.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
 from ...solving.instance import Floats, Workload
-from ...solving.milp import MilpObjective, MilpProblem, prove
-from ...solving.relaxed_tables import relaxed_result
+from ...solving.milp import MilpObjective, MilpProblem
+from ...solving.relaxed_tables import bounded
 from ...solving.search import SearchResult, search
 from ..goals import Into, Measure
 from ..problem import PlanningProblem
-from ..results import LowerBounds, MetricUnit, Solution
+from ..results import MetricUnit, Solution
 
 _OBJECTIVES: Final[dict[Measure, tuple[str, MetricUnit]]] = {
     "time": ("time of the slowest part", "s"),
@@ -60,9 +60,7 @@ def plan_into(
         raise _impossible(problem, goal)
     minimized: MilpObjective = "size" if goal.by == "bytes" else "period"
     milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
-    found, bound = prove(found, bound, milp, evaluate, time_limit_s=prove_s)
-    relaxed, bound, without = relaxed_result(found, bound, evaluate, with_one_more)
-    bounds = LowerBounds(_lower_bound(load, goal), bound, min(bound, without))
+    found, relaxed, bounds = bounded(found, bound, milp, evaluate, prove_s, with_one_more)
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         tables, devices = (costs(result.tables),) * goal.parts, (device,) * goal.parts
