@@ -115,12 +115,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
 
 
 def peak_bytes(
-    graph: Graph,
-    nodes: Sequence[int],
-    tensor_bytes: TensorBytes,
-    *,
-    writes: Collection[str] | None = None,
-    copies: Collection[int] = (),
+    graph: Graph, nodes: Sequence[int], sizes: TensorBytes, *, writes: Collection[str], copies: Collection[int] = ()
 ) -> int:
     """The most bytes of activations that a part holds at once while ONNX Runtime runs `nodes`, in `execution_order`.
 
@@ -128,18 +123,16 @@ def peak_bytes(
     after its last reader. While a node runs, its inputs and outputs are all held. Views count as copies. Linear in the
     nodes and edges of the part.
 
-    `writes` are the outputs of the part, by default `outside_reads`; `copies` are the nodes that it repeats. A tensor
-    not in `tensor_bytes` counts as 0.
+    `writes` are the outputs of the part, `copies` the nodes that it repeats. A tensor not in `sizes` counts as 0.
     """
     nodes = execution_order(graph, nodes, copies)
     own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
     used = {n: dict.fromkeys((*node.reads, *node.writes)) for n, node in own.items()}
-    bytes_of = {tensor: tensor_bytes.get(tensor, (0, True))[0] for tensors in used.values() for tensor in tensors}
+    bytes_of = {tensor: sizes.get(tensor, (0, True))[0] for tensors in used.values() for tensor in tensors}
     zeros = (node for n, node in own.items() if node is not graph.nodes[n])
     bytes_of |= {node.writes[1]: bytes_of[node.reads[0]] for node in zeros}
     written = {tensor for node in own.values() for tensor in node.writes}
-    kept = set(outside_reads(graph, nodes) if writes is None else writes)
-    last = {tensor: n for n in nodes for tensor in used[n]}
+    kept, last = set(writes), {tensor: n for n in nodes for tensor in used[n]}
     peak = held = sum(number for tensor, number in bytes_of.items() if tensor not in written)
     for n in nodes:
         held += sum(bytes_of[tensor] for tensor in own[n].writes)

@@ -124,6 +124,13 @@ def names_in(graph: GraphProto) -> set[str]:
     return found - {""}
 
 
+def fresh(name: str, taken: Set[str]) -> str:
+    """`name`, or one like it that is not taken."""
+    while name in taken:
+        name += "'"
+    return name
+
+
 def remove_named(values: Any, names: Set[str]) -> None:  # noqa: ANN401 - protobuf's repeated fields share no public type
     """Remove the messages with these names from a field."""
     for i in reversed(range(len(values))):

@@ -28,7 +28,7 @@ from google.protobuf.message import Message
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..costs.caches import find_caches
-from ..loading.external_data import COLUMNS_BYTES, ByteRange, Columns, read_at, read_bytes, read_columns, same_bytes
+from ..loading.external_data import ByteRange, Columns, read_bytes, read_columns, same_bytes
 from ..loading.fingerprint import canonical, head_of, without_values
 from ..loading.model import Model
 from ..loading.operations import Operation, Shape, constants_in, integers_of, operations_of
@@ -36,8 +36,8 @@ from ..loading.shape_inference import tensor_of_type
 from ..loading.slices import SHARDED, SliceNote, bytes_of_slice, inline_slice, note_of
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
-from ..sharding.axes.factors import Factor
-from ..sharding.axes.rules import PRODUCTS, factors_of
+from ..sharding.axes.factors import Factor, axes_of_shape
+from ..sharding.axes.rules import PRODUCTS
 from ..sharding.meanings import Meaning, Numbers, PartialSum, Patched, Piece, patched, piece_of, sequence, sum_of
 from ..sharding.rank_copies import RankCopy, nameless
 from .structural import Proof, has_same_values, inline_bytes
@@ -68,10 +68,8 @@ class _Comparison:
         self.operations = operations_of(model)
         self.constants = constants_in(model.proto)
         self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
-        self.shapes: dict[str, Shape] = {}
-        for o in self.operations:
-            pairs = (*zip(o.inputs, o.reads, strict=True), *zip(o.outputs, o.writes, strict=True))
-            self.shapes.update((name, shape) for name, shape in pairs if shape is not None)
+        tensors = [pair for o in self.operations[:1] for pair in o.tensors.items()]  # all operations have the same
+        self.shapes = {name: tensor.shape for name, tensor in tensors if tensor.shape is not None}
         self.meanings: dict[str, Meaning] = {}
         self.objections: list[str] = []
         self.found = Counter[int]()
@@ -142,13 +140,12 @@ class _Comparison:
 
     def _has_slice(self, tensor: TensorProto, source: TensorProto, note: SliceNote) -> bool:
         where = bytes_of_slice(source, self.model.range_of(source), note) if is_external(source) else None
-        if not is_external(tensor):
-            return inline_bytes(tensor) == (read_bytes(where) if where else inline_slice(source, note))
-        span = self.sharded.range_of(tensor)
-        self.weight_bytes += span.length
-        if where is None:
-            return read_bytes(span) == inline_slice(source, note)
-        return same_bytes(where, span) if isinstance(where, ByteRange) else _same_columns(where, span)
+        span = self.sharded.range_of(tensor) if is_external(tensor) else None
+        self.weight_bytes += span.length if span else 0
+        if span and where:
+            return same_bytes(where, span) if isinstance(where, ByteRange) else _same_columns(where, span)
+        ours = read_bytes(span) if span else inline_bytes(tensor)
+        return ours == (read_bytes(where) if where else inline_slice(source, note))
 
     def _input(self, value: ValueInfoProto) -> None:
         name, note = value.name, note_of(value)
@@ -167,8 +164,7 @@ class _Comparison:
     def _node(self, node: NodeProto) -> None:
         """Give the outputs of a node their meanings; an objection if it has none. What reads them is not looked at."""
         reads = [self.meanings.get(name) for name in node.input]
-        if any(name and meaning is None for name, meaning in zip(node.input, reads, strict=True)):
-            unknown = [name for name in node.input if name and name not in self.meanings]
+        if unknown := [name for name in node.input if name and name not in self.meanings]:
             if not self.objections:
                 self.objections.append(f"node {node.name!r} reads {unknown[0]!r}, which is nothing of the model")
             return
@@ -196,14 +192,14 @@ class _Comparison:
 
     def _copied(self, node: NodeProto, index: int, reads: Sequence[Meaning | None]) -> list[Meaning] | None:
         """What the outputs of a copy of a node are; None if it is no copy."""
-        original, operation = self.model.proto.graph.node[index], self.operations[index]
-        reads = [*reads, *[None] * (len(original.input) - len(reads))]
-        if len(reads) > len(original.input):
+        operation = self.operations[index]
+        reads = [*reads, *[None] * (len(operation.inputs) - len(reads))]
+        if len(reads) > len(operation.inputs):
             return None
         pieces: dict[int, Piece] = {}
         changed: dict[int, Patched | Numbers] = {}
         dropped: set[int] = set()
-        for slot, (name, meaning) in enumerate(zip(original.input, reads, strict=True)):
+        for slot, (name, meaning) in enumerate(zip(operation.inputs, reads, strict=True)):
             match meaning:
                 case None if name:
                     dropped.add(slot)
@@ -216,16 +212,13 @@ class _Comparison:
                 case PartialSum():
                     return None
         if operation.op == "Shape" and pieces:
-            written = self._shape_of_piece(node, index, pieces[0])
+            written = self._shape_of_piece(node, operation, pieces[0])
         elif not (pieces or changed or dropped):
             inner = all(self.meanings.get(name) == Piece(name) for name in captures(node))
-            is_same = inner and self._is_same(nameless(node), nameless(original))
-            written = [Piece(name) for name in original.output if name] if is_same else None
+            is_same = inner and self._is_same(nameless(node), nameless(operation.node))
+            written = [Piece(name) for name in operation.outputs if name] if is_same else None
         else:
-            copy = RankCopy(
-                operation, tuple(factors_of(operation)), node, original, pieces, changed, frozenset(dropped)
-            )
-            factor, written = copy.written()
+            factor, written = RankCopy(operation, node, pieces, changed, frozenset(dropped)).written()
             self._note_rounding(operation, factor)
         is_again = self.model.graph.nodes[index].is_stateful and (self.found[index] or bool(pieces))
         self.found[index] += bool(written)
@@ -245,18 +238,15 @@ class _Comparison:
             if is_column and operation.inputs[1] not in self.constants:
                 self.rounding.add(operation.op)
 
-    def _shape_of_piece(self, node: NodeProto, index: int, piece: Piece) -> list[Meaning] | None:
-        operation = self.operations[index]
-        axes = range(len(operation.read(0) or ()))[operation.given("start", 0) : operation.attributes.get("end")]
+    def _shape_of_piece(self, node: NodeProto, operation: Operation, piece: Piece) -> list[Meaning] | None:
+        axes, output = axes_of_shape(operation), operation.outputs[0]
         size = (operation.read(0) or ())[piece.axis]
-        if not self._is_same(nameless(node), nameless(self.model.proto.graph.node[index])):
+        if not self._is_same(nameless(node), nameless(operation.node)):
             return None
-        output = operation.outputs[0]
         if piece.axis not in axes:
             return [Piece(output)]
         element = axes.index(piece.axis)
-        true = {element: size} if isinstance(size, int) else {}
-        return [Patched(output, {element: piece.size}, true)]
+        return [Patched(output, {element: piece.size}, {element: size} if isinstance(size, int) else {})]
 
     # The end
 
@@ -299,15 +289,11 @@ def _fits(note: SliceNote, dims: Sequence[object]) -> bool:
 
 
 def _same_columns(where: Columns, span: ByteRange) -> bool:
-    done, own = 0, np.empty(COLUMNS_BYTES, np.uint8)
-    if where.length != span.length:
-        return False
-    with span.file.open("rb", buffering=0) as stream:
-        for _, piece in read_columns([where]):
-            if not np.array_equal(read_at(stream.fileno(), span, done, own[: piece.size]), piece):
-                return False
-            done += piece.size
-    return True
+    pieces = (piece for _, piece in read_columns([where]))
+    with span.file.open("rb") as stream:
+        stream.seek(span.offset)
+        same = (np.array_equal(np.frombuffer(stream.read(piece.size), np.uint8), piece) for piece in pieces)
+        return where.length == span.length and all(same)
 
 
 def _moved(node: NodeProto, reads: Sequence[Meaning | None], shapes: Mapping[str, Shape]) -> list[Meaning] | None:

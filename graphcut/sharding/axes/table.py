@@ -3,11 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
 from typing import Final, NamedTuple
 
 from ...core.text import printable
 from ...core.units import size
+from ...costs.matching import common_start
 from ...loading.model import Model
 from .classes import AxisClass
 
@@ -57,18 +57,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _place(model: Model, one: AxisClass) -> str:
     """What the modules of the products of a class have in common; else the name of the first."""
     nodes = [model.graph.nodes[node] for node in one.products if node in one.factors]
-    return _alike("/".join(_common([node.module.split("/") for node in nodes])) or nodes[0].name)
-
-
-def _common(lists: Sequence[Sequence[str]]) -> list[str]:
-    """The first elements, as far as they are equal."""
-    return [step[0] for step in takewhile(lambda step: len(set(step)) == 1, zip(*lists, strict=False))]
+    return _alike("/".join(common_start(node.module.split("/") for node in nodes)) or nodes[0].name)
 
 
 def _axes(one: AxisClass) -> str:
     """The weights without the modules that all of them are in; equal ones are counted."""
     axes = {use.tensor: layout.axis for use, layout in one.layouts.items() if use.tensor in one.weights}
-    before = len("".join(_common([re.split(r"(?<=[./])", name)[:-1] for name in axes])))
+    before = len("".join(common_start(re.split(r"(?<=[./])", name)[:-1] for name in axes)))
     return _counted(f"{_alike(name[before:])}[{axis}]" for name, axis in axes.items())
 
 
