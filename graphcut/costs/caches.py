@@ -167,7 +167,8 @@ def bound_dims(model: Model, dims: Mapping[str, int], caches: Sequence[Cache] | 
     sizes = decoder_sizes(model, caches)
     if sizes is not None and all(isinstance(dim, int) or dim in bound for dim in (sizes.past, sizes.seq)):
         total = _number(sizes.past, bound, 0) + _number(sizes.seq, bound, 0)
-        bound = {**{dim: total for dim in (sizes.total, sizes.present) if isinstance(dim, str)}, **bound}
+        open_dims = (dim for dim in (sizes.total, sizes.present) if isinstance(dim, str) and dim not in bound)
+        bound |= dict.fromkeys(open_dims, total)
     for dim in dict.fromkeys(dim for tensor in model.tensors.values() for dim in tensor.shape or ()):
         if isinstance(dim, str) and dim not in bound and (number := evaluate(dim, bound)) is not None:
             bound[dim] = number

@@ -100,12 +100,17 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
     constants = _constant_bytes(model, bound)
     counted = [count_node(model.proto.graph.node[i], context) for i in model.graph.flow]
     formulas = tuple(found.flops for found in counted)
+    flops = [formula.at(numbers) for formula in formulas]
+    for i, formula in enumerate(formulas) if known else ():
+        if not formula.is_exact_at(numbers):  # it is counted again with all known sizes
+            node = model.proto.graph.node[model.graph.flow[i]]
+            flops[i] = max(flops[i], count_node(node, bound).flops.at(numbers))
     uncounted = sum((Counter(found.uncounted) for found in counted if found.uncounted), Counter[str]())
     return Costs(
         model=model,
         dims=MappingProxyType(numbers),
         formulas=formulas,
-        flops=_evaluated(model, formulas, bound) if known else tuple(formula.at(numbers) for formula in formulas),
+        flops=tuple(flops),
         weight_bytes=tuple(_weights_read(model, i, constants, sizes, bound) for i in model.graph.flow),
         moved_bytes=tuple(_moved(model, i, sizes) for i in model.graph.flow),
         sizes=sized,
@@ -187,17 +192,6 @@ def _context_of(model: Model, dims: Mapping[str, int]) -> Context:
         given = {name: tensor for name, tensor in weights.items() if name in read}
         types.update(infer_nodes(nodes, given, {n: v for n, v in values.items() if n in given}, context))
     return context
-
-
-def _evaluated(model: Model, formulas: Sequence[Formula], bound: Context) -> tuple[int, ...]:
-    """The formulas for the bound dims; if these leave a size open, the node is counted again with all known sizes."""
-    dims = bound.dims
-    return tuple(
-        formula.at(dims)
-        if formula.is_exact_at(dims)
-        else max(formula.at(dims), count_node(model.proto.graph.node[i], bound).flops.at(dims))
-        for i, formula in zip(model.graph.flow, formulas, strict=True)
-    )
 
 
 def _moved(model: Model, index: int, sizes: TensorBytes) -> int:

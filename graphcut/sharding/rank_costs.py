@@ -87,8 +87,7 @@ class RankCosts:
         depth: dict[int, int] = {}
         first_met: dict[tuple[int, str], int] = {}
         for node in graph.flow:
-            reads = [(graph.producer[name], name) for name in graph.nodes[node].reads if name in graph.producer]
-            reads = [(writer, name) for writer, name in reads if writer in depth]
+            reads = [(w, name) for name in graph.nodes[node].reads if (w := graph.producer.get(name, -1)) in depth]
             waits = (depth[w] + (name in joined or (w in bound and node not in bound)) for w, name in reads)
             depth[node] = max(waits, default=0)
             sent = [one for one in reads if one[0] not in division.class_of and depth[one[0]] < depth[node]]

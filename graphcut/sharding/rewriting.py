@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..loading.fingerprint import head_of
 from ..loading.operations import Operation, constants_in
 from ..loading.slices import SliceNote, write_note
-from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, names_in
+from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, add_notes, captures, domain, names_in
 from ..loading.tensor_values import values_bytes
 from .axes.division import DividedClass, Division
 from .axes.factors import Bounds, Factor, Parts, ShapeInput, axes_of_shape
@@ -35,8 +36,7 @@ class WeightSlice:
         return values_bytes(self.tensor)
 
 
-@dataclass(frozen=True)
-class ShardedGraph:
+class ShardedGraph(NamedTuple):
     """The sharded model without the values of its slices."""
 
     proto: ModelProto
@@ -59,7 +59,6 @@ def sharded_graph(division: Division) -> ShardedGraph:
 class _Rewriting:
     def __init__(self, division: Division) -> None:
         self.division = division
-        self.model = division.model
         self.proto = division.model.proto
         taken = names_in(self.proto.graph).union(node.name for node in self.proto.graph.node)
         opset = next((one.version for one in self.proto.opset_import if not domain(one.domain)), 1)
@@ -111,7 +110,7 @@ class _Rewriting:
         writes = {tensor: self._pieces_written(tensor, divided) for tensor in operation.outputs if tensor}
         for rank in divided.ranks:
             copy = deepcopy(operation.node)
-            copy.name = self.drawing.fresh(rank_name(self.model.graph.nodes[index].name, rank))
+            copy.name = self.drawing.fresh(rank_name(self.division.model.graph.nodes[index].name, rank))
             for slot, names in reads.items():
                 copy.input[slot] = names[rank]
             copy.output[:] = [writes[tensor][rank] if tensor else "" for tensor in operation.outputs]
@@ -122,7 +121,7 @@ class _Rewriting:
             self.drawing.nodes.append(copy)
         for tensor, names in writes.items():
             if divided.factors[index].is_contracted:
-                self.drawing.add(tensor, [*names.values()], self.model.tensors[tensor].dtype)
+                self.drawing.add(tensor, [*names.values()], self.division.model.tensors[tensor].dtype)
             elif tensor in division.read_whole:
                 self.drawing.gather(tensor, [*names.values()], *division.pieces[tensor])
 
@@ -219,24 +218,15 @@ class _Rewriting:
         outputs = {value.name for value in source.graph.output}
         read = {name for node in self.drawing.nodes for name in (*node.input, *captures(node))} | outputs
         graph.node.extend(n for n in self.drawing.nodes if n.op_type != "Constant" or n.output[0] in read)
-        fixed = {t.name for t in source.graph.initializer} - set(self.model.graph.reads)
+        fixed = {t.name for t in source.graph.initializer} - set(self.division.model.graph.reads)
         values = (value for value in source.graph.input if value.name not in fixed)
         graph.input.extend(piece for value in values for piece in states.get(value.name, [value]))
         graph.output.extend(piece for value in source.graph.output for piece in states.get(value.name, [value]))
         graph.initializer.extend(t for t in source.graph.initializer if t.name in read or t.name not in fixed)
         graph.sparse_initializer.extend(s for s in source.graph.sparse_initializer if s.values.name in read)
-        self._add_notes(graph)
+        inner = {value.name: value for value in source.graph.value_info} | self.values
+        add_notes(graph, inner.values(), source.graph.quantization_annotation)
         return made
-
-    def _add_notes(self, graph: GraphProto) -> None:
-        """Add value_info and quantization annotations of the tensors that are there."""
-        outside = {value.name for value in (*graph.input, *graph.output)}
-        inside = {name for node in graph.node for name in node.output} - outside
-        whole = {value.name: value for value in self.proto.graph.value_info}
-        graph.value_info.extend(value for name, value in {**whole, **self.values}.items() if name in inside)
-        known = inside | outside | {tensor.name for tensor in graph.initializer}
-        notes = self.proto.graph.quantization_annotation
-        graph.quantization_annotation.extend(note for note in notes if note.tensor_name in known)
 
 
 def _sizes(operation: Operation, factor: Factor, size: int) -> dict[int, int]:

@@ -152,9 +152,7 @@ class _Joining:
                 function.name = new.get(function_key(function), function.name)
 
     def _rename_tensors(self) -> None:
-        connected: list[set[str]] = [set() for _ in self._protos]
-        for i, name in self._sources:
-            connected[i].add(name)
+        connected = [{name for j, name in self._sources if j == i} for i in range(len(self._protos))]
         renamed = self._renamed([names_in(p.graph) - connected[i] for i, p in enumerate(self._protos)])
         for i, proto in enumerate(self._protos):
             taken = {new for names in renamed for new in names.values()}

@@ -19,9 +19,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from google.protobuf.message import Message
@@ -46,8 +45,7 @@ _PIECE: Final = re.compile(r"(.*)\.(rank-\d+|of-a-piece)\b", re.DOTALL)
 """The name of a rank's piece of a tensor, after that of the tensor."""
 
 
-@dataclass(frozen=True)
-class ShardingProof:
+class ShardingProof(NamedTuple):
     """The result of the structural comparison, and what it found."""
 
     proof: Proof

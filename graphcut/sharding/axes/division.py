@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
@@ -99,49 +100,38 @@ class Division(Product):
         return found
 
     @cached_property
-    def read_whole(self) -> AbstractSet[str]:
-        """The tensors that a node or an output of the model reads whole. A Shape node can do with a piece."""
-        found = set(self.model.graph.writes) - {present for _, present in self.states}
+    def _ways(self) -> Mapping[str, AbstractSet[tuple[DividedClass, Layout] | None]]:
+        """In which pieces nodes read each tensor; None for whole. A Shape node can do with a piece."""
+        found = defaultdict[str, set[tuple[DividedClass, Layout] | None]](set)
         for node, operation in enumerate(self.operations):
             divided = self.divided_reads(node) if node in self.class_of else {}
             inner = {*self.model.graph.nodes[node].reads, *self.model.graph.nodes[node].constants}
-            found |= inner.difference(operation.inputs)
+            for name in inner.difference(operation.inputs):
+                found[name].add(None)  # a subgraph reads it
             for slot, name in enumerate(operation.inputs if operation.op != "Shape" else ()):
-                piece = (self.class_of[node], divided[slot]) if slot in divided else None
-                # What has pieces of one class, and is read in others, is put together first.
-                if name and (piece is None or self.pieces.get(name, piece) != piece):
-                    found.add(name)
+                found[name].add((self.class_of[node], divided[slot]) if slot in divided else None)
         return found
+
+    @cached_property
+    def read_whole(self) -> AbstractSet[str]:
+        """The tensors in pieces that are put together: for a node or an output of the model, or to be cut otherwise."""
+        outputs = set(self.model.graph.writes) - {present for _, present in self.states}
+        return {name for name, piece in self.pieces.items() if name in outputs or self._ways.get(name, set()) - {piece}}
 
     @cached_property
     def states(self) -> tuple[tuple[str, str], ...]:
         """The states that stay inside their rank: an input, and the output that becomes it, divided alike."""
-        readers = self.model.graph.readers
-        return tuple(
-            (past, present)
-            for past, present in self.state_pairs
-            if present in self.pieces
-            and readers.get(past)
-            and all(self._reads_alike(node, past, self.pieces[present]) for node in readers[past])
-        )
-
-    def _reads_alike(self, node: int, tensor: str, pieces: tuple[DividedClass, Layout]) -> bool:
-        """Whether a node reads the tensor only in these pieces, or only its shape."""
-        operation = self.operations[node]
-        if operation.op == "Shape":
-            return True
-        slots = [slot for slot, name in enumerate(operation.inputs) if name == tensor]
-        divided = self.divided_reads(node) if self.class_of.get(node) is pieces[0] else {}
-        return bool(slots) and all(divided.get(slot) == pieces[1] for slot in slots)
+        read = ((pair, self.pieces.get(pair[1])) for pair in self.state_pairs if self.model.graph.readers.get(pair[0]))
+        return tuple(pair for pair, piece in read if piece and self._ways.get(pair[0], set()) <= {piece})
 
     @cached_property
     def joins(self) -> tuple[Join, ...]:
         """The exchanges of a run, in the order of the nodes."""
-        found, whole = list[Join](), self.pieces.keys() & self.read_whole
+        found = list[Join]()
         for node in sorted(self.class_of):
             divided, written = self.class_of[node], filter(None, self.operations[node].outputs)
             is_sum = divided.factors[node].is_contracted
-            found += [Join(tensor, is_sum, divided) for tensor in written if is_sum or tensor in whole]
+            found += [Join(tensor, is_sum, divided) for tensor in written if is_sum or tensor in self.read_whole]
         return tuple(found)
 
     @cached_property
@@ -169,25 +159,14 @@ def products_of(model: Model, operations: Sequence[Operation]) -> tuple[int, ...
 _WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})  #: operators that multiply by weights, but have no rule.
 
 
-@dataclass(frozen=True)
 class Divider:
     """Divides a model by any number of shares. What does not depend on shares is found once."""
 
-    model: Model
-    mode: RankMode = "exact"
-
-    @cached_property
-    def _states(self) -> tuple[tuple[str, str], ...]:
-        return tuple((cache.past, cache.present) for cache in find_caches(self.model))
-
-    @cached_property
-    def _operations(self) -> tuple[Operation, ...]:
-        return operations_of(self.model)
-
-    @cached_property
-    def _analysis(self) -> Callable[[frozenset[int]], AxisAnalysis]:
-        """The axis classes if the outputs of some nodes are detached."""
-        return cache(partial(AxisAnalysis, self.model, self._operations, self.mode == "sum"))
+    def __init__(self, model: Model, mode: RankMode = "exact") -> None:
+        self._model, self._mode, self._operations = model, mode, operations_of(model)
+        self._states = tuple((one.past, one.present) for one in find_caches(model))
+        #: the axis classes if the outputs of some nodes are detached.
+        self._analysis = cache(partial(AxisAnalysis, model, self._operations, mode == "sum"))
 
     def divide(self, shares: Sequence[int], stages: Sequence[StageShares] = ()) -> Division:
         """Divide what can be divided among ranks.
@@ -198,7 +177,7 @@ class Divider:
         `(3, 1)`, or of those of the stages that multiply by its weights. A UsageError if there are fewer than two
         ranks, or a share is negative.
         """
-        shares, model = tuple(shares), self.model
+        shares, model = tuple(shares), self._model
         if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
             raise UsageError(
                 f"the shares {':'.join(map(str, shares))} don't divide anything",
@@ -218,7 +197,7 @@ class Divider:
         self, shares: tuple[int, ...], stages: Sequence[StageShares], below: float
     ) -> tuple[Division, _Balance]:
         """The division along classes whose units take fewer bytes than `below`."""
-        alone, model = dict[int, Blocker](), self.model
+        alone, model = dict[int, Blocker](), self._model
         for _ in range(2):
             analysis = self._analysis(frozenset(alone))
             chosen = [_choose(model, analysis.classes, stage, below) for stage in stages]
@@ -227,7 +206,7 @@ class Divider:
                 left = set().union(*(stage.nodes for stage in stages)).difference(*(one.factors for one in classes))
                 products = products_of(model, self._operations)
                 alone = _reasons(analysis.classes, [node for node in products if node in left])
-        made = Division(model, self._operations, self.mode, shares, classes, analysis, self._states, alone)
+        made = Division(model, self._operations, self._mode, shares, classes, analysis, self._states, alone)
         return made, max(balance for _, balance in chosen)
 
 

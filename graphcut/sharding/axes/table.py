@@ -44,14 +44,11 @@ def class_rows(model: Model, classes: Iterable[AxisClass]) -> list[ClassRow]:
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Columns: the first one and texts to the left, numbers to the right."""
+    columns = [*zip(*rows, strict=True)]
+    fits = [str.rjust if all(map(_NUMBER.fullmatch, column[1:])) else str.ljust for column in columns]
+    widths = [max(map(len, column)) for column in columns]
     for row in rows:
-        cells = []
-        for i, cell in enumerate(row):
-            column = [other[i] for other in rows]
-            is_number = all(_NUMBER.fullmatch(text) for text in column[1:])
-            width = max(map(len, column))
-            cells.append(cell.rjust(width) if is_number else cell.ljust(width))
-        yield "  ".join(cells).rstrip()
+        yield "  ".join(fit(cell, width) for fit, cell, width in zip(fits, row, widths, strict=True)).rstrip()
 
 
 def _place(model: Model, one: AxisClass) -> str:
