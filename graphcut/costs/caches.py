@@ -5,7 +5,7 @@ A decoder reads what it cached of the tokens before (`past_key_values.0.key`) an
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
 from ..core.errors import UsageError
@@ -52,7 +52,7 @@ def find_caches(model: Model) -> tuple[Cache, ...]:
     3. By structure: the input that becomes an output of the same kind through operators that keep states
        (`state_slots`), if no other does.
     """
-    pairs = [(past, present) for past, present in model.states.items()]
+    pairs = [*model.states.items()]
     pairs += _pairs_by_name(model, {name for pair in pairs for name in pair})
     pairs += _pairs_by_structure(model, {name for pair in pairs for name in pair})
     pairs.sort(key=lambda pair: model.graph.input_index[pair[0]])
@@ -62,14 +62,9 @@ def find_caches(model: Model) -> tuple[Cache, ...]:
 
 def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
     tensors, known = model.tensors, _input_symbols(model)
-    inputs = [name for name in model.graph.reads if name not in taken and _BEFORE.intersection(_words(name))]
+    before = _by_key((name for name in model.graph.reads if name not in taken), tensors, _BEFORE, _BEFORE)
     # An output with no more than the name `output` is no cache; one with the name `present` may be.
-    outputs = [
-        name
-        for name in model.graph.writes
-        if name not in taken and (_AFTER if _key(name) else _AFTER_ALONE).intersection(_words(name))
-    ]
-    before, after = _by_key(inputs, tensors), _by_key(outputs, tensors)
+    after = _by_key((name for name in model.graph.writes if name not in taken), tensors, _AFTER, _AFTER_ALONE)
     pairs = [(past[0], after[key][0]) for key, past in before.items() if len(past) == len(after.get(key, ())) == 1]
     return [(past, present) for past, present in pairs if _comes_back(tensors[past], tensors[present], known)]
 
@@ -172,9 +167,8 @@ def bound_dims(model: Model, dims: Mapping[str, int], caches: Sequence[Cache] | 
     sizes = decoder_sizes(model, caches)
     if sizes is not None and all(isinstance(dim, int) or dim in bound for dim in (sizes.past, sizes.seq)):
         total = _number(sizes.past, bound, 0) + _number(sizes.seq, bound, 0)
-        for dim in (sizes.total, sizes.present):
-            if isinstance(dim, str):
-                bound.setdefault(dim, total)
+        open_dims = (dim for dim in (sizes.total, sizes.present) if isinstance(dim, str) and dim not in bound)
+        bound |= dict.fromkeys(open_dims, total)
     for dim in dict.fromkeys(dim for tensor in model.tensors.values() for dim in tensor.shape or ()):
         if isinstance(dim, str) and dim not in bound and (number := evaluate(dim, bound)) is not None:
             bound[dim] = number
@@ -190,9 +184,7 @@ def head_sizes(model: Model, caches: Iterable[Cache]) -> dict[str, int]:
     found: dict[str, int] = {}
     for cache in caches:
         width = (model.tensors[cache.past].shape or (None,))[-1]
-        if not isinstance(width, str) or width in found:
-            continue
-        for i in model.graph.readers.get(cache.past, ()):
+        for i in model.graph.readers.get(cache.past, ()) if isinstance(width, str) and width not in found else ():
             node = model.proto.graph.node[i]
             heads = next((attribute.i for attribute in node.attribute if attribute.name == "num_heads"), 0)
             written = model.tensors[node.output[0]].shape if heads else None
@@ -201,13 +193,19 @@ def head_sizes(model: Model, caches: Iterable[Cache]) -> dict[str, int]:
     return found
 
 
-def _by_key(names: Iterable[str], tensors: Mapping[str, Tensor]) -> dict[tuple[str, ...], list[str]]:
-    """The plain tensors of rank 3 or more among `names`, by their names without the words for before and after."""
+def _by_key(
+    names: Iterable[str], tensors: Mapping[str, Tensor], words: Set[str], alone: Set[str]
+) -> dict[tuple[str, ...], list[str]]:
+    """The plain tensors of rank 3 or more with one of `words` in their names, by their names without such words.
+
+    A name that consists of such words has one of `alone`.
+    """
     found: dict[tuple[str, ...], list[str]] = {}
     for name in names:
-        shape = tensors[name].shape
-        if tensors[name].is_plain and (shape is None or len(shape) >= 3):
-            found.setdefault(_key(name), []).append(name)
+        key, shape = _key(name), tensors[name].shape
+        is_named = not (words if key else alone).isdisjoint(_words(name))
+        if is_named and tensors[name].is_plain and (shape is None or len(shape) >= 3):
+            found.setdefault(key, []).append(name)
     return found
 
 

@@ -24,8 +24,7 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def __post_init__(self) -> None:
         what = f"the link between {' and '.join(self.between)}"
-        check_finite("bytes_per_s", what, self.bytes_per_s, may_be_0=False)
-        check_finite("latency_s", what, self.latency_s)
+        check_finite(self, what, above_0=("bytes_per_s",), from_0=("latency_s",))
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,8 +35,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     latency_s: float = 1e-4  #: overhead of a message, in seconds.
 
     def __post_init__(self) -> None:
-        check_finite("link_bytes_per_s", f"host {self.name!r}", self.link_bytes_per_s, may_be_0=False)
-        check_finite("latency_s", f"host {self.name!r}", self.latency_s)
+        check_finite(self, f"host {self.name!r}", above_0=("link_bytes_per_s",), from_0=("latency_s",))
 
 
 Overlap = Literal["all", "none"]
@@ -62,8 +60,7 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     step_s: float = 0.0  #: seconds that a step takes besides messages, tensors and computing: those of the scheduler.
 
     def __post_init__(self) -> None:
-        check_finite("store_s", "a cluster", self.store_s)
-        check_finite("step_s", "a cluster", self.step_s)
+        check_finite(self, "a cluster", from_0=("store_s", "step_s"))
         if not self.devices:
             raise ValueError("a cluster has at least one device")
         name, times = Counter(device.name for device in self.devices).most_common(1)[0]
@@ -143,15 +140,13 @@ class ReliabilityModel(Product, msgspec.Struct, frozen=True, kw_only=True, forbi
         if (self.device is None) == (self.between is None):
             raise ValueError("a fault names either a 'device' or the two devices 'between' which a link is")
         what = f"device {self.device!r}" if self.between is None else f"the link between {' and '.join(self.between)}"
-        check_finite("jitter_s", what, self.jitter_s)
+        check_finite(self, what, above_0=("mean_up_s", "mean_down_s"), from_0=("jitter_s",))
         if not 0 <= self.loss < 1:
             raise ValueError(f"loss of {what} can't be {self.loss:g}: expected a number of 0 or more, less than 1")
         if (self.mean_up_s is None) != (self.mean_down_s is None):
             raise ValueError(f"mean_up_s and mean_down_s of {what} belong together")
         if self.mean_up_s is not None and self.between is not None:
             raise ValueError(f"{what} can't fail as a device does: only devices have mean_up_s and mean_down_s")
-        check_finite("mean_up_s", what, self.mean_up_s, may_be_0=False)
-        check_finite("mean_down_s", what, self.mean_down_s, may_be_0=False)
 
 
 class ScheduledFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -162,8 +157,7 @@ class ScheduledFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     for_s: float | None = None  #: seconds until it is back, with nothing loaded; None where it never is.
 
     def __post_init__(self) -> None:
-        check_finite("at_s", f"a failure of {self.device!r}", self.at_s)
-        check_finite("for_s", f"a failure of {self.device!r}", self.for_s, may_be_0=False)
+        check_finite(self, f"a failure of {self.device!r}", above_0=("for_s",), from_0=("at_s",))
 
 
 class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):

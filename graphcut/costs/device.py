@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from ..core.manifest import SessionSettings
 
@@ -31,24 +33,24 @@ class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
         super().__post_init__()
         if not self.name:
             raise ValueError("a device needs a name")
-        for field in ("memory_bytes", "flops_per_s", "bytes_per_s", "link_bytes_per_s", "dispatch_s", "latency_s"):
-            may_be_0 = field in {"dispatch_s", "latency_s"}
-            check_finite(field, f"device {self.name!r}", getattr(self, field), may_be_0=may_be_0)
+        above_0 = ("memory_bytes", "flops_per_s", "bytes_per_s", "link_bytes_per_s")
+        check_finite(self, f"device {self.name!r}", above_0=above_0, from_0=("dispatch_s", "latency_s"))
 
 
 NodeSeconds = Callable[[Device], Sequence[float]]  #: the seconds of each flowing node of a model on a device.
 
 
-def check_finite(field: str, what: str, value: float | None, *, may_be_0: bool = True) -> None:
-    """Raise a ValueError if a number is given that is infinite, negative, or 0 though it must not be.
+def check_finite(record: Struct, what: str, *, above_0: Collection[str] = (), from_0: Collection[str] = ()) -> None:
+    """Raise a ValueError if a field of `what` has a number that is infinite, negative, or 0 though it must be above.
 
     Numbers beyond 1e±30 are refused too: products and quotients of them leave the range of floats.
     """
-    if value is not None and not (1e-30 <= value <= 1e30 or (may_be_0 and value == 0)):
-        is_extreme = 0 < value < float("inf")
-        bound = "of 0 or more" if may_be_0 else "above 0"
-        expected = "a number from 1e-30 to 1e30" if is_extreme else f"a finite number {bound}"
-        raise ValueError(f"{field} of {what} can't be {value:g}: expected {expected}")
+    for field in (*above_0, *from_0):
+        value, bound = getattr(record, field), "of 0 or more" if field in from_0 else "above 0"
+        if value is not None and not (1e-30 <= value <= 1e30 or (value == 0 and field in from_0)):
+            is_extreme = 0 < value < float("inf")
+            expected = "a number from 1e-30 to 1e30" if is_extreme else f"a finite number {bound}"
+            raise ValueError(f"{field} of {what} can't be {value:g}: expected {expected}")
 
 
 def run_s(costs: Costs, device: Device) -> tuple[float, ...]:

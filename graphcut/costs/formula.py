@@ -98,13 +98,9 @@ def divided(dim: Dim, parts: int) -> Dim:
 
 @lru_cache(maxsize=65_536)  # a model has many nodes and few shapes
 def _product(dims: tuple[Dim, ...]) -> Formula:
-    number, symbols = 1, []
-    for dim in dims:
-        if isinstance(dim, str):
-            symbols.append(dim)
-        elif dim is not None:
-            number *= dim
-    return Formula(((tuple(sorted(symbols)), number),) if number else (), None not in dims)
+    symbols = tuple(sorted(dim for dim in dims if isinstance(dim, str)))
+    number = prod(dim for dim in dims if isinstance(dim, int))
+    return Formula(((symbols, number),) if number else (), None not in dims)
 
 
 def _formula(value: Formula | int) -> Formula:

@@ -2,10 +2,11 @@
 
 import dataclasses
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, dropwhile, takewhile
 from typing import Final
 
 from .device import Device, run_s
@@ -103,12 +104,8 @@ def _flops(costs: Costs, rows: Sequence[CostRow], members: Mapping[Group, Sequen
 def _weighted_median(values: Iterable[tuple[float, int]]) -> float:
     """The median of values with weights; 1 if there are none."""
     ordered = sorted(values)
-    rest = sum(weight for _, weight in ordered) / 2
-    for value, weight in ordered:
-        rest -= weight
-        if rest <= 0:
-            return value
-    return 1.0
+    ends = [*accumulate(weight for _, weight in ordered)]
+    return ordered[bisect_left(ends, ends[-1] / 2)][0] if ordered else 1.0
 
 
 class _RowIndex:
@@ -155,8 +152,8 @@ def _words(module: str) -> Words:
 
 def _wrappers(rows: Sequence[Words], modules: AbstractSet[Words]) -> tuple[int, int]:
     """How many words to leave out in front of the model's modules and of the rows, so that most rows match."""
-    choices = [(k, 0) for k in range(_common_words(modules) + 1)]
-    choices += [(0, k) for k in range(1, _common_words(rows) + 1)]
+    common, common_by_rows = (common_start(filter(None, paths)) for paths in (modules, rows))
+    choices = [(k, 0) for k in range(len(common) + 1)] + [(0, k) for k in range(1, len(common_by_rows) + 1)]
 
     def matches(choice: tuple[int, int]) -> int:
         known = _prefixes(modules, choice[0])
@@ -165,20 +162,18 @@ def _wrappers(rows: Sequence[Words], modules: AbstractSet[Words]) -> tuple[int, 
     return max(choices, key=matches)  # the first of equal ones leaves out least
 
 
+def common_start(paths: Iterable[Sequence[str]]) -> list[str]:
+    """The first words of paths, as far as they are equal."""
+    return [words[0] for words in takewhile(lambda words: len(set(words)) == 1, zip(*paths, strict=False))]
+
+
 def _prefixes(modules: Iterable[Words], skipped: int) -> set[Words]:
     """The modules and all modules that contain them."""
     bare = {_bare(module, skipped) for module in modules}
     return {path[:k] for path in bare for k in range(1, len(path) + 1)}
 
 
-def _common_words(paths: Iterable[Words]) -> int:
-    columns = zip(*filter(None, paths), strict=False)  # up to the shortest path
-    return sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, columns))
-
-
 def _bare(path: Words, skipped: int) -> Words:
     """`path` in the form in which rows and modules are compared."""
-    path = path[skipped:]
-    while path and path[0] == "model":
-        path = path[1:]
+    path = tuple(dropwhile("model".__eq__, path[skipped:]))
     return ("norm",) if path and path[-1] == _FINAL_NORM else tuple(_SAME.get(word, word) for word in path)

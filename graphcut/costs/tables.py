@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
@@ -34,13 +34,10 @@ REMAINDER: Final = "(remainder)"
 _SHIPPED: Final = Path(__file__).parent / "cost_models"
 _REQUIRED: Final = ("module", "num_params", "num_bytes", "num_flops")
 _OPTIONAL: Final = ("activation_bytes", "output_bytes", "time_s")
-_ORT: Final = ("#name", "input_sizes", "initializers_sizes", "total_dynamic_sizes", "total_temp_allocations")
-_ORT_HASH: Final = re.compile(r"_\d+$")
 _NUMBER: Final = re.compile(r"\d+(\.\d*)?([eE][-+]?\d{1,2})?")
 _NO_PARAMETERS: Final = frozenset({6, 7, 8, 9})  # TensorProto's int32, int64, string and bool: shapes, indices, masks
 _PACKED: Final = frozenset({"com.microsoft.MatMulNBits", "com.microsoft.MatMulBnb4"})
 _HINT: Final = f"a cost model has the columns {','.join(_REQUIRED)}, and may have {', '.join(_OPTIONAL)}"
-_ORT_HINT: Final = "collect them again with session.collect_node_memory_stats_to_file"
 
 
 class CostRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,10 +79,6 @@ def shipped_tables() -> Mapping[str, Path]:
 def read_table(path: str | Path) -> CostTable:
     """The cost model in a file, its columns in any order.
 
-    The node memory statistics of ONNX Runtime (`session.collect_node_memory_stats_to_file`) are accepted too. Their
-    rows are nodes: `num_bytes` are their initializers, and `activation_bytes` the sum of their inputs, outputs and
-    temporary memory, an upper bound.
-
     Raises:
         RecordError: it can't be read, or is not a cost model; the message has line and column.
     """
@@ -99,8 +92,7 @@ def read_table(path: str | Path) -> CostTable:
         raise RecordError(f"{path} can't be read: {error.strerror or error}", hint="name a CSV file") from None
     except UnicodeDecodeError:
         raise RecordError(f"{path} is not text in UTF-8", hint=_HINT) from None
-    rows = _merged(_ort_rows(path, text)) if text.startswith(_ORT[0]) else _rows(path, text)
-    return CostTable(tuple(rows), path)
+    return CostTable(tuple(_rows(path, text)), path)
 
 
 def _rows(path: Path, text: str) -> Iterator[CostRow]:
@@ -149,34 +141,6 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
             raise RecordError(f"{path}, line 1: unknown column {name!r}", hint=_HINT)
         if name in header[:i]:
             raise RecordError(f"{path}, line 1: there are two columns {name!r}", hint=_HINT)
-
-
-def _ort_rows(path: Path, text: str) -> Iterator[CostRow]:
-    """ONNX Runtime's rows (core/framework/resource_accountant.cc): names without quotes, with a hash at the end."""
-    for line, content in enumerate(text.splitlines(), start=1):
-        # A name may have commas, so the columns are counted from the end.
-        name, *values = content.rsplit(",", len(_ORT) - 1)
-        if line == 1:
-            if (name, *values) != _ORT:
-                message = f"{path}, line 1: node memory statistics have the columns {','.join(_ORT)}"
-                raise RecordError(message, hint=_ORT_HINT)
-        elif content.strip():
-            if len(values) != len(_ORT) - 1:
-                message = f"{path}, line {line}: {len(values) + 1} values, and there are {len(_ORT)} columns"
-                raise RecordError(message, hint=_ORT_HINT)
-            cells = zip(_ORT[1:], values, strict=True)
-            read, weights, *other = (ceil(_number(v.strip(), f"{path}, line {line}, column {c}")) for c, v in cells)
-            yield CostRow(module=_ORT_HASH.sub("", name), num_bytes=weights, activation_bytes=read + sum(other))
-
-
-def _merged(rows: Iterable[CostRow]) -> Iterator[CostRow]:
-    """Rows of one name as one row: nodes without a name are named after their operator there."""
-    found: dict[str, list[CostRow]] = {}
-    for row in rows:
-        found.setdefault(row.module, []).append(row)
-    for module, same in found.items():
-        activations = max(row.activation_bytes or 0 for row in same)
-        yield CostRow(module=module, num_bytes=sum(row.num_bytes for row in same), activation_bytes=activations)
 
 
 def save_table(table: CostTable, path: str | Path) -> None:

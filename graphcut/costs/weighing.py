@@ -100,12 +100,17 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
     constants = _constant_bytes(model, bound)
     counted = [count_node(model.proto.graph.node[i], context) for i in model.graph.flow]
     formulas = tuple(found.flops for found in counted)
+    flops = [formula.at(numbers) for formula in formulas]
+    for i, formula in enumerate(formulas) if known else ():
+        if not formula.is_exact_at(numbers):  # it is counted again with all known sizes
+            node = model.proto.graph.node[model.graph.flow[i]]
+            flops[i] = max(flops[i], count_node(node, bound).flops.at(numbers))
     uncounted = sum((Counter(found.uncounted) for found in counted if found.uncounted), Counter[str]())
     return Costs(
         model=model,
         dims=MappingProxyType(numbers),
         formulas=formulas,
-        flops=_evaluated(model, formulas, bound) if known else tuple(formula.at(numbers) for formula in formulas),
+        flops=tuple(flops),
         weight_bytes=tuple(_weights_read(model, i, constants, sizes, bound) for i in model.graph.flow),
         moved_bytes=tuple(_moved(model, i, sizes) for i in model.graph.flow),
         sizes=sized,
@@ -115,12 +120,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
 
 
 def peak_bytes(
-    graph: Graph,
-    nodes: Sequence[int],
-    tensor_bytes: TensorBytes,
-    *,
-    writes: Collection[str] | None = None,
-    copies: Collection[int] = (),
+    graph: Graph, nodes: Sequence[int], sizes: TensorBytes, *, writes: Collection[str], copies: Collection[int] = ()
 ) -> int:
     """The most bytes of activations that a part holds at once while ONNX Runtime runs `nodes`, in `execution_order`.
 
@@ -128,18 +128,16 @@ def peak_bytes(
     after its last reader. While a node runs, its inputs and outputs are all held. Views count as copies. Linear in the
     nodes and edges of the part.
 
-    `writes` are the outputs of the part, by default `outside_reads`; `copies` are the nodes that it repeats. A tensor
-    not in `tensor_bytes` counts as 0.
+    `writes` are the outputs of the part, `copies` the nodes that it repeats. A tensor not in `sizes` counts as 0.
     """
     nodes = execution_order(graph, nodes, copies)
     own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
     used = {n: dict.fromkeys((*node.reads, *node.writes)) for n, node in own.items()}
-    bytes_of = {tensor: tensor_bytes.get(tensor, (0, True))[0] for tensors in used.values() for tensor in tensors}
+    bytes_of = {tensor: sizes.get(tensor, (0, True))[0] for tensors in used.values() for tensor in tensors}
     zeros = (node for n, node in own.items() if node is not graph.nodes[n])
     bytes_of |= {node.writes[1]: bytes_of[node.reads[0]] for node in zeros}
     written = {tensor for node in own.values() for tensor in node.writes}
-    kept = set(outside_reads(graph, nodes) if writes is None else writes)
-    last = {tensor: n for n in nodes for tensor in used[n]}
+    kept, last = set(writes), {tensor: n for n in nodes for tensor in used[n]}
     peak = held = sum(number for tensor, number in bytes_of.items() if tensor not in written)
     for n in nodes:
         held += sum(bytes_of[tensor] for tensor in own[n].writes)
@@ -194,17 +192,6 @@ def _context_of(model: Model, dims: Mapping[str, int]) -> Context:
         given = {name: tensor for name, tensor in weights.items() if name in read}
         types.update(infer_nodes(nodes, given, {n: v for n, v in values.items() if n in given}, context))
     return context
-
-
-def _evaluated(model: Model, formulas: Sequence[Formula], bound: Context) -> tuple[int, ...]:
-    """The formulas for the bound dims; if these leave a size open, the node is counted again with all known sizes."""
-    dims = bound.dims
-    return tuple(
-        formula.at(dims)
-        if formula.is_exact_at(dims)
-        else max(formula.at(dims), count_node(model.proto.graph.node[i], bound).flops.at(dims))
-        for i, formula in zip(model.graph.flow, formulas, strict=True)
-    )
 
 
 def _moved(model: Model, index: int, sizes: TensorBytes) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto
+from onnx import FunctionProto, GraphProto, NodeProto, TensorAnnotation, TensorProto, ValueInfoProto
 
 FunctionKey = tuple[str, str, str]  #: domain, name and overload of a model-local function (ONNX IR spec, "Functions").
 Functions = Mapping[FunctionKey, FunctionProto]  #: model-local functions.
@@ -124,11 +124,27 @@ def names_in(graph: GraphProto) -> set[str]:
     return found - {""}
 
 
+def fresh(name: str, taken: Set[str]) -> str:
+    """`name`, or one like it that is not taken."""
+    while name in taken:
+        name += "'"
+    return name
+
+
 def remove_named(values: Any, names: Set[str]) -> None:  # noqa: ANN401 - protobuf's repeated fields share no public type
     """Remove the messages with these names from a field."""
     for i in reversed(range(len(values))):
         if values[i].name in names:
             del values[i]
+
+
+def add_notes(graph: GraphProto, values: Iterable[ValueInfoProto], annotations: Iterable[TensorAnnotation]) -> None:
+    """Add types of inner tensors, and annotations for quantization, for the tensors that a graph has."""
+    outside = {value.name for value in (*graph.input, *graph.output)}
+    inside = {name for node in graph.node for name in node.output} - outside
+    graph.value_info.extend(value for value in values if value.name in inside)
+    known = inside | outside | {tensor.name for tensor in graph.initializer}
+    graph.quantization_annotation.extend(note for note in annotations if note.tensor_name in known)
 
 
 def tensors_in(message: Message) -> Iterator[TensorProto]:

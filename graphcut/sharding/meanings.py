@@ -5,7 +5,7 @@ The functions here say what a node makes of such tensors that only joins, cuts o
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from ..loading.operations import Shape
 from ..loading.slices import Runs, joined, length
@@ -65,15 +65,12 @@ def sequence(runs: Runs, sizes: Sequence[int]) -> list[Runs] | None:
     """The ranges, taken in their order, as consecutive pieces of these sizes; None if they have another size."""
     if sum(sizes) != length(runs):
         return None
-    found, start = list[Runs](), 0
-    for size in sizes:
-        own, done = list[tuple[int, int]](), 0
-        for begin, end in runs:  # those from `start` to `start + size`, if all runs are counted together
-            first, last = max(begin, begin + start - done), min(end, begin + start + size - done)
-            own += [(first, last)] if first < last else []
-            done += end - begin
-        found.append(tuple(own))
-        start += size
+    starts = accumulate((end - begin for begin, end in runs), initial=0)  # if all ranges are counted together
+    placed = [(begin - start, begin, end) for start, (begin, end) in zip(starts, runs, strict=False)]
+    found = []
+    for a, b in pairwise(accumulate(sizes, initial=0)):
+        own = ((max(begin, shift + a), min(end, shift + b)) for shift, begin, end in placed)
+        found.append(tuple((first, last) for first, last in own if first < last))
     return found
 
 

@@ -10,14 +10,13 @@ With stages (a pipeline of groups of ranks) each stage has phases of its own, on
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..core.graph import Graph
 from .rank_costs import is_repeatable
 
 
-@dataclass(frozen=True)
-class RankPart:
+class RankPart(NamedTuple):
     """The nodes of a rank in a phase."""
 
     stage: int

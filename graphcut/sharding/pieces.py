@@ -8,6 +8,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 from onnx.numpy_helper import from_array
 
+from ..loading.subgraphs import fresh
 from .axes.division import DividedClass
 from .axes.layouts import Layout
 
@@ -25,9 +26,7 @@ class Drawing:
 
     def fresh(self, name: str) -> str:
         """`name`, or one like it that nothing has."""
-        while name in self.taken:
-            name += "'"
-        self.taken.add(name)
+        self.taken.add(name := fresh(name, self.taken))
         return name
 
     def constant(self, name: str, values: Sequence[int] | Sequence[bool], dtype: type = np.int64) -> str:
@@ -50,27 +49,24 @@ class Drawing:
 
     def scatter(self, tensor: str, writes: Sequence[str], divided: DividedClass, layout: Layout) -> None:
         """Cut a whole tensor into the pieces of the ranks."""
-        units = divided.axes.units
-        sizes = [[size // units * divided.units[r] for r in divided.ranks] for size in layout.segments]
-        if len(sizes) == 1:
-            self.cut(tensor, sizes[0], writes, layout.axis)
+        sizes = [divided.sizes(layout, rank) for rank in divided.ranks]
+        if len(layout.segments) == 1:
+            self.cut(tensor, [size for (size,) in sizes], writes, layout.axis)
             return
-        parts = [[self.fresh(f"{name}.segment-{i}") for name in writes] for i in range(len(sizes))]
-        flat = [size for row in sizes for size in row]
+        parts = [[self.fresh(f"{name}.segment-{i}") for name in writes] for i in range(len(layout.segments))]
+        flat = [size for row in zip(*sizes, strict=True) for size in row]
         self.cut(tensor, flat, [name for row in parts for name in row], layout.axis)
         for rank, name in enumerate(writes):
             self.node("Concat", [row[rank] for row in parts], [name], axis=layout.axis)
 
     def gather(self, tensor: str, pieces: Sequence[str], divided: DividedClass, layout: Layout) -> None:
         """Join the pieces of the ranks to the whole tensor."""
-        units = divided.axes.units
         if len(layout.segments) > 1:
             rows = []
             for rank, name in zip(divided.ranks, pieces, strict=True):
                 rows.append([self.fresh(f"{name}.segment-{i}") for i in range(len(layout.segments))])
-                sizes = [size // units * divided.units[rank] for size in layout.segments]
-                self.cut(name, sizes, rows[-1], layout.axis)
-            pieces = [row[i] for i in range(len(layout.segments)) for row in rows]
+                self.cut(name, divided.sizes(layout, rank), rows[-1], layout.axis)
+            pieces = [name for column in zip(*rows, strict=True) for name in column]
         self.node("Concat", pieces, [tensor], axis=layout.axis)
 
     def add(self, tensor: str, pieces: Sequence[str], dtype: str) -> None:

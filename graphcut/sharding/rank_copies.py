@@ -1,6 +1,6 @@
 """What a rank's copy of a node writes, by the factors of the node."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -11,6 +11,7 @@ from ..loading.operations import Operation, Shape
 from ..loading.slices import Runs, length
 from .axes.factors import Bounds, Factor, Parts, Place, ShapeInput, fixed
 from .axes.layouts import segments_of
+from .axes.rules import factors_of
 from .meanings import Meaning, Numbers, PartialSum, Patched, Piece, piece_of, runs_of, units_of
 
 
@@ -19,42 +20,35 @@ class RankCopy:
     """A copy of a node of the model that reads pieces."""
 
     operation: Operation  #: of the node of the model.
-    factors: Sequence[Factor]  #: of the node of the model.
     node: NodeProto  #: the copy.
-    original: NodeProto  #: the node of the model.
     pieces: Mapping[int, Piece]  #: the inputs of which it reads pieces.
     changed: Mapping[int, Patched | Numbers]  #: the inputs that are other numbers.
     dropped: frozenset[int]  #: the inputs that it omits.
 
     def written(self) -> tuple[Factor | None, list[Meaning] | None]:
         """The first factor of the node by which it is divided, and what its outputs are; None if there is none."""
-        for number, factor in enumerate(self.factors):
+        for number, factor in enumerate(factors_of(self.operation)):
             units = self._units(factor)
             if units is not None and (found := self._by(number, factor, units)) is not None:
                 return factor, found
         return None, None
 
     def _units(self, factor: Factor) -> dict[int, Runs] | None:
-        """The units of the factor that all pieces have, by the labels of segments; None if it is not divided by it."""
+        """The units of the factor that all pieces have, by the labels of segments; None if it is not divided by it.
+
+        Of labels of which all elements along the axis are equal it has as many units, the first ones.
+        """
         if {place.slot for place in factor.reads} != self.pieces.keys():
             return None
         found: dict[int, Runs] = {}
+        equal: list[tuple[Place, int, int]] = []
         for place in factor.reads:
             piece, size = self.pieces[place.slot], self._size(place, self.operation.reads)
-            if piece.axis != place.axis:
-                return None
             own = {} if piece.is_uniform else units_of(piece, place, size, factor.units)
-            if own is None or any(found.setdefault(label, runs) != runs for label, runs in own.items()):
+            is_alike = own is not None and all(found.setdefault(label, runs) == runs for label, runs in own.items())
+            if piece.axis != place.axis or not is_alike:
                 return None
-        return self._with_equal_elements(factor, found)
-
-    def _with_equal_elements(self, factor: Factor, found: dict[int, Runs]) -> dict[int, Runs] | None:
-        """The same with the labels of which all elements along the axis are equal: as many units, the first ones."""
-        equal = [
-            (place, self._size(place, self.operation.reads), self.pieces[place.slot].size)
-            for place in factor.reads
-            if self.pieces[place.slot].is_uniform
-        ]
+            equal += [(place, size, piece.size)] * piece.is_uniform
         if not factor.reads and isinstance(factor.change, ShapeInput):
             (place,) = factor.writes
             given = self.changed.get(factor.change.slot, ())
@@ -63,8 +57,7 @@ class RankCopy:
         for place, whole, size in equal:
             if len(segments := segments_of(place, whole)) != 1:
                 return None
-            units = size if place.labels else size * factor.units // whole
-            found.setdefault(segments[0][0], ((0, units),))
+            found.setdefault(segments[0][0], ((0, size if place.labels else size * factor.units // whole),))
         return found
 
     def _by(self, number: int, factor: Factor, units: Mapping[int, Runs]) -> list[Meaning] | None:
@@ -98,11 +91,11 @@ class RankCopy:
 
     def _has_attributes(self, factor: Factor, share: tuple[int, int], written: Mapping[int, Piece]) -> bool:
         """Whether its attributes are those of the node, and those that count units are in proportion."""
-        expected = deepcopy(self.original)
+        expected = deepcopy(self.operation.node)
         for attribute in expected.attribute:
             if attribute.name in factor.counts:
                 scale(attribute, *share)
-            if isinstance(factor.change, Parts) and attribute.name == factor.change.attribute:
+            if isinstance(factor.change, Parts) and attribute.name == "split":
                 attribute.ints[:] = [piece.size for _, piece in sorted(written.items())]
         return canonical(nameless(expected)) == canonical(nameless(self.node))
 
@@ -112,10 +105,10 @@ class RankCopy:
         match factor.change:
             case ShapeInput(slot):
                 return self.changed.keys() <= {slot} and self._has_sizes(slot, factor, written[0].size)
-            case Parts(slot):
+            case Parts():
                 sizes = tuple(piece.size for _, piece in sorted(written.items()))
-                if operation.has(slot):
-                    return {**operation.values, **self.changed}.get(slot) == sizes and self.changed.keys() <= {slot}
+                if operation.has(1):
+                    return {**operation.values, **self.changed}.get(1) == sizes and self.changed.keys() <= {1}
                 return not self.changed and ("split" in operation.attributes or len(set(sizes)) == 1)
             case Bounds(element):
                 return self.changed.keys() <= {1, 2} and self._has_bounds(element, units)

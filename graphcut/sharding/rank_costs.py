@@ -58,7 +58,7 @@ class RankCosts:
         for i, node in enumerate(flow):
             own_s = [seconds[i] for seconds, _ in rows]
             if node in division.class_of:
-                units = division.divided(node).units
+                units = division.class_of[node].units
                 own_s = [
                     min(seconds[i], dispatch_s) + max(seconds[i] - dispatch_s, 0.0) * number / sum(units)
                     for (seconds, dispatch_s), number in zip(rows, units, strict=True)
@@ -87,8 +87,7 @@ class RankCosts:
         depth: dict[int, int] = {}
         first_met: dict[tuple[int, str], int] = {}
         for node in graph.flow:
-            reads = [(graph.producer[name], name) for name in graph.nodes[node].reads if name in graph.producer]
-            reads = [(writer, name) for writer, name in reads if writer in depth]
+            reads = [(w, name) for name in graph.nodes[node].reads if (w := graph.producer.get(name, -1)) in depth]
             waits = (depth[w] + (name in joined or (w in bound and node not in bound)) for w, name in reads)
             depth[node] = max(waits, default=0)
             sent = [one for one in reads if one[0] not in division.class_of and depth[one[0]] < depth[node]]
@@ -135,7 +134,7 @@ class RankCosts:
         join = next((join for join in division.joins if join.tensor == tensor), None)
         if join is None:
             return [number]
-        units = division.classes[join.class_index].units
+        units = join.divided.units
         return [number * bool(u) if join.is_sum else number * u / sum(units) for u in units]
 
     def exchanged(self, group: DeviceGroup, nodes: Container[int]) -> tuple[list[int], int]:
@@ -177,7 +176,7 @@ class RankCosts:
             for name in graph.weights_of(node):
                 users[name].append(node)
                 if name in cut:
-                    units = division.divided(node).units
+                    units = division.class_of[node].units
                     divided[name].append(node)
                     shares[name] = units[rank] / sum(units)
         bound = self._bound(division) if rank else frozenset[int]()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..loading.fingerprint import head_of
 from ..loading.operations import Operation, constants_in
 from ..loading.slices import SliceNote, write_note
-from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, names_in
+from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, add_notes, captures, domain, names_in
 from ..loading.tensor_values import values_bytes
 from .axes.division import DividedClass, Division
-from .axes.factors import Bounds, Factor, Parts, ShapeInput
+from .axes.factors import Bounds, Factor, Parts, ShapeInput, axes_of_shape
 from .axes.layouts import Layout
 from .pieces import Drawing, piece_of
 from .rank_copies import scale
@@ -35,8 +36,7 @@ class WeightSlice:
         return values_bytes(self.tensor)
 
 
-@dataclass(frozen=True)
-class ShardedGraph:
+class ShardedGraph(NamedTuple):
     """The sharded model without the values of its slices."""
 
     proto: ModelProto
@@ -59,74 +59,58 @@ def sharded_graph(division: Division) -> ShardedGraph:
 class _Rewriting:
     def __init__(self, division: Division) -> None:
         self.division = division
-        self.model = division.model
         self.proto = division.model.proto
         taken = names_in(self.proto.graph).union(node.name for node in self.proto.graph.node)
         opset = next((one.version for one in self.proto.opset_import if not domain(one.domain)), 1)
         self.drawing = Drawing(taken, opset)
         self.constants = constants_in(self.proto)
-        self.pieces: dict[tuple[str, int], dict[int, str]] = {}
+        self.pieces: dict[tuple[str, DividedClass], dict[int, str]] = {}
         self.slices: dict[SliceNote, WeightSlice] = {}
         self.values: dict[str, ValueInfoProto] = {}
         self.rank_of: dict[str, int] = {}
         graph = self.proto.graph
         self.declared = {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}
-        self.rank_inputs = dict(self._rank_inputs())
+        for past, present in division.states:
+            divided, layout = division.pieces[present]
+            for rank, name in self._name_pieces(past, divided, layout).items():
+                write_note(self.values[name], SliceNote(past, layout.axis, divided.runs(layout, rank)))
         written = division.pieces.items()
         self.only_in_pieces = {name: piece for name, piece in written if name not in division.read_whole}
         self.only_in_pieces |= {past: division.pieces[present] for past, present in division.states}
 
-    def _rank_inputs(self) -> Iterator[tuple[str, list[ValueInfoProto]]]:
-        for past, present in self.division.states:
-            index, layout = self.division.pieces[present]
-            divided = self.division.classes[index]
-            self._name_pieces(past, index, layout)
-            values = self._declarations(past, index, layout)
-            for rank, value in zip(divided.ranks, values, strict=True):
-                write_note(value, SliceNote(past, layout.axis, divided.runs(layout, rank)))
-            yield past, values
-
-    def _name_pieces(self, tensor: str, index: int, layout: Layout) -> dict[int, str]:
-        divided = self.division.classes[index]
+    def _name_pieces(self, tensor: str, divided: DividedClass, layout: Layout) -> dict[int, str]:
         names = {rank: self.drawing.fresh(rank_name(tensor, rank)) for rank in divided.ranks}
-        self.pieces[tensor, index] = names
-        if tensor in self.declared:
-            for value in self._declarations(tensor, index, layout):
-                self.values[value.name] = value
+        self.pieces[tensor, divided] = names
+        for rank, name in names.items() if tensor in self.declared else ():
+            self.values[name] = piece_of(self.declared[tensor], name, layout.axis, sum(divided.sizes(layout, rank)))
         return names
-
-    def _declarations(self, tensor: str, index: int, layout: Layout) -> list[ValueInfoProto]:
-        divided, value = self.division.classes[index], self.declared[tensor]
-        names = self.pieces[tensor, index]
-        return [piece_of(value, name, layout.axis, divided.size_of(layout, rank)) for rank, name in names.items()]
 
     def result(self) -> ShardedGraph:
         origin_of: dict[str, int] = {}
         for index, node in enumerate(self.proto.graph.node):
             done = len(self.drawing.nodes)
             if index in self.division.class_of:
-                self._divide(index, node)
+                self._divide(index)
             elif node.op_type == "Shape" and node.input[0] in self.only_in_pieces:
-                self._shape_of_piece(node, *self.only_in_pieces[node.input[0]])
+                self._shape_of_piece(self.division.operations[index], *self.only_in_pieces[node.input[0]])
             else:
                 self.drawing.nodes.append(node)
             origin_of.update((next(filter(None, made.output)), index) for made in self.drawing.nodes[done:])
         made = self._model()
-        whole = frozenset(tensor.name for tensor in made.graph.initializer)
+        whole = [tensor.name for tensor in made.graph.initializer]
         made.graph.initializer.extend(one.tensor for one in self.slices.values())
+        pairs = zip(self.slices.values(), made.graph.initializer[len(whole) :], strict=True)
+        slices = tuple(replace(one, tensor=tensor) for one, tensor in pairs)
         made.graph.initializer.extend(self.drawing.constants)
-        filled = {tensor.name: tensor for tensor in made.graph.initializer}
-        slices = tuple(replace(one, tensor=filled[one.tensor.name]) for one in self.slices.values())
-        return ShardedGraph(made, slices, whole, self.rank_of, origin_of)
+        return ShardedGraph(made, slices, frozenset(whole), self.rank_of, origin_of)
 
-    def _divide(self, index: int, node: NodeProto) -> None:
-        division, operation = self.division, self.division.operations[index]
-        divided = division.divided(index)
+    def _divide(self, index: int) -> None:
+        division, operation, divided = self.division, self.division.operations[index], self.division.class_of[index]
         reads = {slot: self._pieces_read(index, slot, layout) for slot, layout in division.divided_reads(index).items()}
-        writes = {tensor: self._pieces_written(index, tensor) for tensor in operation.outputs if tensor}
+        writes = {tensor: self._pieces_written(tensor, divided) for tensor in operation.outputs if tensor}
         for rank in divided.ranks:
-            copy = deepcopy(node)
-            copy.name = self.drawing.fresh(rank_name(self.model.graph.nodes[index].name, rank))
+            copy = deepcopy(operation.node)
+            copy.name = self.drawing.fresh(rank_name(self.division.model.graph.nodes[index].name, rank))
             for slot, names in reads.items():
                 copy.input[slot] = names[rank]
             copy.output[:] = [writes[tensor][rank] if tensor else "" for tensor in operation.outputs]
@@ -136,43 +120,38 @@ class _Rewriting:
                 _drop(copy, divided.factors[index].once)
             self.drawing.nodes.append(copy)
         for tensor, names in writes.items():
-            self._join(tensor, list(names.values()))
+            if divided.factors[index].is_contracted:
+                self.drawing.add(tensor, [*names.values()], self.division.model.tensors[tensor].dtype)
+            elif tensor in division.read_whole:
+                self.drawing.gather(tensor, [*names.values()], *division.pieces[tensor])
 
     def _pieces_read(self, index: int, slot: int, layout: Layout) -> dict[int, str]:
-        number, tensor = self.division.class_of[index], self.division.operations[index].inputs[slot]
-        divided = self.division.classes[number]
+        divided, tensor = self.division.class_of[index], self.division.operations[index].inputs[slot]
         if tensor in self.constants:
             return {rank: self._slice(tensor, layout, divided, rank) for rank in divided.ranks}
-        if (tensor, number) not in self.pieces:
-            names = self._name_pieces(tensor, number, layout)
+        if (tensor, divided) not in self.pieces:
+            names = self._name_pieces(tensor, divided, layout)
             self.drawing.scatter(tensor, list(names.values()), divided, layout)
-        return self.pieces[tensor, number]
+        return self.pieces[tensor, divided]
 
     def _slice(self, tensor: str, layout: Layout, divided: DividedClass, rank: int) -> str:
         note, source = SliceNote(tensor, layout.axis, divided.runs(layout, rank)), self.constants[tensor]
         if note not in self.slices:
             dims = list(source.dims)
-            dims[layout.axis] = divided.size_of(layout, rank)
+            dims[layout.axis] = sum(divided.sizes(layout, rank))
             made = TensorProto(name=self.drawing.fresh(rank_name(tensor, rank)), data_type=source.data_type, dims=dims)
             write_note(made, note)
             self.slices[note] = WeightSlice(made, source, note, rank)
         return self.slices[note].tensor.name
 
-    def _pieces_written(self, index: int, tensor: str) -> dict[int, str]:
+    def _pieces_written(self, tensor: str, divided: DividedClass) -> dict[int, str]:
         if tensor in self.division.pieces:
             return self._name_pieces(tensor, *self.division.pieces[tensor])
-        return {rank: self.drawing.fresh(rank_name(tensor, rank)) for rank in self.division.divided(index).ranks}
-
-    def _join(self, tensor: str, names: list[str]) -> None:
-        if tensor in self.division.partial_sums:
-            self.drawing.add(tensor, names, self.model.tensors[tensor].dtype)
-        elif tensor in self.division.read_whole:
-            index, layout = self.division.pieces[tensor]
-            self.drawing.gather(tensor, names, self.division.classes[index], layout)
+        return {rank: self.drawing.fresh(rank_name(tensor, rank)) for rank in divided.ranks}
 
     def _change(self, copy: NodeProto, index: int, rank: int) -> None:
         """Change what depends on the number of units: attributes, and constant inputs."""
-        operation, divided = self.division.operations[index], self.division.divided(index)
+        operation, divided = self.division.operations[index], self.division.class_of[index]
         factor = divided.factors[index]
         for attribute in copy.attribute:
             if attribute.name in factor.counts:
@@ -187,19 +166,19 @@ class _Rewriting:
                 else:
                     shape = [sizes.get(i, value) for i, value in enumerate(values)]
                     copy.input[slot] = self.drawing.constant(name, shape)
-            case Parts(slot, own):
+            case Parts():
                 parts = [self._size_written(index, i, rank) for i in range(len(operation.outputs))]
-                if operation.has(slot):
-                    copy.input[slot] = self.drawing.constant(f"{copy.name}/sizes", parts)
+                if operation.has(1):
+                    copy.input[1] = self.drawing.constant(f"{copy.name}/sizes", parts)
                 for attribute in copy.attribute:
-                    if attribute.name == own:
+                    if attribute.name == "split":
                         attribute.ints[:] = parts
             case Bounds(element):
                 self._set_bounds(copy, index, element, rank)
 
     def _size_written(self, index: int, slot: int, rank: int) -> int:
-        divided, tensor = self.division.divided(index), self.division.operations[index].outputs[slot]
-        return divided.size_of(divided.axes.layouts[self.division.analysis.written(index, tensor)], rank)
+        divided, tensor = self.division.class_of[index], self.division.operations[index].outputs[slot]
+        return sum(divided.sizes(divided.axes.layouts[self.division.analysis.written(index, tensor)], rank))
 
     def _patched(self, shape: str, sizes: Mapping[int, int], axes: Sequence[int], name: str) -> str:
         """Write the tensor `name`: a computed shape of these axes, with `sizes` for some of them."""
@@ -210,21 +189,18 @@ class _Rewriting:
 
     def _set_bounds(self, copy: NodeProto, index: int, element: int, rank: int) -> None:
         """Put the bounds of a rank's piece into the inputs of a Slice."""
-        operation, divided = self.division.operations[index], self.division.divided(index)
-        layout = divided.axes.layouts[self.division.use(index, 0)]
+        operation, divided = self.division.operations[index], self.division.class_of[index]
+        layout = self.division.divided_reads(index)[0]
         ends = [operation.values[slot][element] for slot in (1, 2)]
         for slot, position in zip((1, 2), slice(*ends).indices(layout.size), strict=False):
             new = list(operation.values[slot])
             new[element] = layout.before(position, divided.units[rank], divided.axes.units)
             copy.input[slot] = self.drawing.constant(f"{copy.name}/bounds-{slot}", new)
 
-    def _shape_of_piece(self, node: NodeProto, index: int, layout: Layout) -> None:
+    def _shape_of_piece(self, operation: Operation, divided: DividedClass, layout: Layout) -> None:
         """The shape of a tensor that is only there in pieces: that of a piece, with the size of the whole axis."""
-        copy, output = deepcopy(node), node.output[0]
-        copy.input[0] = next(iter(self.pieces[node.input[0], index].values()))
-        given = {attribute.name: attribute.i for attribute in node.attribute}
-        shape = next(o.read(0) for o in self.division.operations if o.outputs == (output,))
-        axes = range(len(shape or ()))[given.get("start", 0) : given.get("end")]
+        copy, (output,), axes = deepcopy(operation.node), operation.outputs, axes_of_shape(operation)
+        copy.input[0] = next(iter(self.pieces[operation.inputs[0], divided].values()))
         self.drawing.nodes.append(copy)
         if layout.axis in axes:
             copy.output[0] = self.drawing.fresh(f"{output}.of-a-piece")
@@ -235,33 +211,22 @@ class _Rewriting:
         source, made = self.proto, head_of(self.proto)
         made.functions.extend(source.functions)
         made.ir_version = max(source.ir_version, FIRST_IR_WITH_DEFAULTS)
-        graph, states = made.graph, dict(self.division.states)
+        graph, states = made.graph, dict[str, list[ValueInfoProto]]()
+        for pair in self.division.states:
+            divided = self.division.pieces[pair[1]][0]
+            states |= {name: [self.values[piece] for piece in self.pieces[name, divided].values()] for name in pair}
         outputs = {value.name for value in source.graph.output}
         read = {name for node in self.drawing.nodes for name in (*node.input, *captures(node))} | outputs
         graph.node.extend(n for n in self.drawing.nodes if n.op_type != "Constant" or n.output[0] in read)
-        fixed = {t.name for t in source.graph.initializer} - set(self.model.graph.reads)
-        for value in source.graph.input:
-            if value.name not in fixed:
-                graph.input.extend(self.rank_inputs.get(value.name, [value]))
-        for value in source.graph.output:
-            is_state = value.name in states.values()
-            graph.output.extend(
-                self._declarations(value.name, *self.division.pieces[value.name]) if is_state else [value]
-            )
+        fixed = {t.name for t in source.graph.initializer} - set(self.division.model.graph.reads)
+        values = (value for value in source.graph.input if value.name not in fixed)
+        graph.input.extend(piece for value in values for piece in states.get(value.name, [value]))
+        graph.output.extend(piece for value in source.graph.output for piece in states.get(value.name, [value]))
         graph.initializer.extend(t for t in source.graph.initializer if t.name in read or t.name not in fixed)
         graph.sparse_initializer.extend(s for s in source.graph.sparse_initializer if s.values.name in read)
-        self._add_notes(graph)
+        inner = {value.name: value for value in source.graph.value_info} | self.values
+        add_notes(graph, inner.values(), source.graph.quantization_annotation)
         return made
-
-    def _add_notes(self, graph: GraphProto) -> None:
-        """Add value_info and quantization annotations of the tensors that are there."""
-        outside = {value.name for value in (*graph.input, *graph.output)}
-        inside = {name for node in graph.node for name in node.output} - outside
-        whole = {value.name: value for value in self.proto.graph.value_info}
-        graph.value_info.extend(value for name, value in {**whole, **self.values}.items() if name in inside)
-        known = inside | outside | {tensor.name for tensor in graph.initializer}
-        notes = self.proto.graph.quantization_annotation
-        graph.quantization_annotation.extend(note for note in notes if note.tensor_name in known)
 
 
 def _sizes(operation: Operation, factor: Factor, size: int) -> dict[int, int]:

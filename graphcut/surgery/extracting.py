@@ -10,7 +10,7 @@ from onnx import ModelProto
 from ..core.errors import UsageError
 from ..core.graph import block_between
 from ..loading.model import Model, ModelLike, load
-from ..loading.subgraphs import is_external, tensors_in
+from ..loading.subgraphs import fresh, is_external, tensors_in
 from ..planning.node_names import find_tensors
 from .model_files import Storage, check_sharing, check_targets, files_of, write_model
 from .part_models import part_model
@@ -58,15 +58,12 @@ def extract(  # noqa: PLR0913 - independent settings
         check_sharing(model, output.absolute().parent)
     check_targets(output, files_of(model), force=force)
     keeps = dead_inputs == "keep" or (dead_inputs is None and not outputs)
-    proto = _sub_model(model, _tuple(inputs), _tuple(outputs), _tuple(expose), keeps_dead_inputs=keeps)
+    names = ((names,) if isinstance(names, str) else names for names in (inputs, outputs, expose))
+    proto = _sub_model(model, *names, keeps_dead_inputs=keeps)
     pieces = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
     home = model.path.parent if weights == "share" else None
     write_model(output, proto, pieces, home=home, force=force)
     return load(output)
-
-
-def _tuple(names: str | Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def _sub_model(
@@ -95,7 +92,4 @@ def _rename_shadowed(proto: ModelProto, inputs: set[str]) -> None:
     for node in proto.graph.node:
         for i, name in enumerate(node.output):
             if name in inputs:
-                fresh = f"{name}@computed"
-                while fresh in taken:
-                    fresh += "'"
-                node.output[i] = fresh
+                node.output[i] = fresh(f"{name}@computed", taken)

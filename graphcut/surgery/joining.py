@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from ..core.errors import ModelError, UsageError, did_you_mean
+from ..costs.facts import shapes_contradict
 from ..loading.fingerprint import head_of
 from ..loading.graph_reader import read_graph
 from ..loading.model import Model, ModelLike, load
@@ -16,6 +17,7 @@ from ..loading.subgraphs import (
     FunctionKey,
     callee_key,
     domain,
+    fresh,
     function_key,
     graphs_within,
     names_in,
@@ -99,10 +101,7 @@ def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
                 f"{name!r} would read {source!r}, an input that is connected itself", hint="use its output"
             )
         read, written = models[i].tensors[name], models[j].tensors[source]
-        pairs = [*zip(read.shape or (), written.shape or (), strict=False)]
-        is_rank_open = read.shape is None or written.shape is None or len(read.shape) == len(written.shape)
-        is_open = is_rank_open and not any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
-        if read.dtype != written.dtype or not is_open:
+        if read.dtype != written.dtype or shapes_contradict(*(one.with_numbers({}).shape for one in (read, written))):
             places = models[i].path.name, models[j].path.name
             raise UsageError(
                 f"{name!r} of {places[0]} is {read}, and {source!r} of {places[1]} is {written}",
@@ -128,10 +127,7 @@ class _Joining:
 
     def _fresh(self, i: int, name: str, taken: AbstractSet[str], sign: str = "/") -> str:
         """A name that is not taken: the same with the label of its model."""
-        fresh = f"{self._labels[i]}{sign}{name}"
-        while fresh in taken:
-            fresh += "'"
-        return fresh
+        return fresh(f"{self._labels[i]}{sign}{name}", taken)
 
     def _renamed(self, own: Sequence[AbstractSet[str]]) -> list[dict[str, str]]:
         """For each model new names for those of `own` that an earlier one has."""
@@ -156,9 +152,7 @@ class _Joining:
                 function.name = new.get(function_key(function), function.name)
 
     def _rename_tensors(self) -> None:
-        connected: list[set[str]] = [set() for _ in self._protos]
-        for i, name in self._sources:
-            connected[i].add(name)
+        connected = [{name for j, name in self._sources if j == i} for i in range(len(self._protos))]
         renamed = self._renamed([names_in(p.graph) - connected[i] for i, p in enumerate(self._protos)])
         for i, proto in enumerate(self._protos):
             taken = {new for names in renamed for new in names.values()}

@@ -11,7 +11,7 @@ from ..costs.facts import boundary_type, boundary_value, half_source
 from ..loading.derived_tensors import cast, copies
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
-from ..loading.subgraphs import functions_called
+from ..loading.subgraphs import add_notes, functions_called
 
 
 def part_model(model: Model, block: Block) -> ModelProto:
@@ -43,11 +43,7 @@ def part_model(model: Model, block: Block) -> ModelProto:
     graph.input.extend(value for name, value in inputs.items() if name in weights and name not in block.reads)
     graph.output.extend(outputs.get(name) or _boundary_value(model, name, inner) for name in block.writes)
 
-    inside = {name for node in held.values() for name in node.writes}.union(halves.values())
-    inside -= {*block.writes, *block.reads}
-    graph.value_info.extend(value for value in source.graph.value_info if value.name in inside)
-    known = inside | weights | {*block.reads, *block.writes}
-    graph.quantization_annotation.extend(n for n in source.graph.quantization_annotation if n.tensor_name in known)
+    add_notes(graph, source.graph.value_info, source.graph.quantization_annotation)
     return part
 
 

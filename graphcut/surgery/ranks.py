@@ -1,6 +1,6 @@
 """`split_by_rank`: shard a model, and write a part for each phase and rank."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
@@ -78,11 +78,11 @@ def prepare_by_rank(
     plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(division.model, stages)
     if plan is not None and isinstance(plan.goal, Across | Within):
         raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use `Into` or `At`")
-    home = {node: i for i, block in enumerate(plan.partition.blocks if plan else ()) for node in block.nodes}
     prefixes = [""] if plan is None else [f"stage-{i}." for i in range(len(plan.parts))]
     places = product(enumerate(prefixes), range(len(division.shares)))
     devices = {(stage, rank): Device(name=f"{prefix}rank-{rank}") for (stage, prefix), rank in places}
-    return _prepared(division, output, home, devices, None)
+    nodes = [block.nodes for block in plan.partition.blocks] if plan else []
+    return _prepared(division, output, nodes, devices, None)
 
 
 def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> PreparedFiles:
@@ -98,22 +98,21 @@ def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> Prepa
         taken |= nodes
         stages.append(StageShares(nodes, tuple(shares.get(device, 0) for device in numbers)))
     division = Divider(model, plan.goal.mode).divide((1,) * len(numbers), stages)
-    home = {node: i for i, stage in enumerate(stages) for node in stage.nodes}
     devices = {(i, numbers[rank.device]): rank.device for i, ranks in enumerate(groups) for rank in ranks}
-    return _prepared(division, output, home, devices, plan)
+    return _prepared(division, output, [stage.nodes for stage in stages], devices, plan)
 
 
 def _prepared(
     division: Division,
     output: str | Path | None,
-    home: Mapping[int, int],
+    stages: Sequence[Collection[int]],
     devices: Mapping[tuple[int, int], Device],
     planned: Plan | None,
 ) -> PreparedFiles:
     """The files of a divided model.
 
-    `home` has the stage of each node, by default the first; `devices` has that of each stage and rank; `planned` is the
-    plan that has these devices.
+    `stages` are the nodes of each; others are in the first. `devices` has that of each stage and rank, and `planned` is
+    the plan that has these devices.
     """
     model = division.model
     graph, folder = sharded_graph(division), beside(model, output, ".parts")
@@ -123,6 +122,7 @@ def _prepared(
     sharded = sharded.with_dims({name: size for name, size in model.dims.items() if name in sharded.symbols})
     producer = sharded.graph.producer
     rank_of = {producer[name]: rank for name, rank in graph.rank_of.items() if name in producer}
+    home = {node: i for i, nodes in enumerate(stages) for node in nodes}
     stage_of = {producer[name]: home.get(node, 0) for name, node in graph.origin_of.items() if name in producer}
     parts = rank_parts(sharded.graph, rank_of, stage_of, dict(reversed([*devices])))
     sizes = sized_dims(sharded, default="decode") if planned is None else planned.dims

@@ -23,7 +23,7 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..loading.wire_format import large_bytes
 from ..sharding.axes.division import Divider, Division, products_of
 from ..sharding.axes.table import aligned, class_rows
-from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
+from ..sharding.rewriting import WeightSlice, sharded_graph
 from .model_files import Pieces, Storage, beside, check_sharing, check_targets, files_of, write_model
 
 
@@ -114,16 +114,28 @@ def shard(
     division = division_of(model, ranks, shares, mode)
     graph = sharded_graph(division)
     write_note_of(division, graph.proto, output.absolute().parent)
-    sharding = _summary(division, graph, output)
     fill_slices(model, graph.slices)
     home = model.path.parent if weights == "share" else None
     write_model(output, graph.proto, pieces_of(model, graph.proto, graph.slices), home=home, force=force)
-    return sharding
+    sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
+    products = {name for node in products_of(model, division.operations) for name in model.graph.weights_of(node)}
+    return Sharding(
+        path=output,
+        division=division,
+        rank_bytes=tuple(sum(one.bytes for one in graph.slices if one.rank == r) for r in range(len(division.shares))),
+        replicated_bytes=sum(sizes.get(name, 0) for name in graph.whole),
+        product_bytes=sum(sizes[name] for name in products),
+        divided_product_bytes=sum(sizes[name] for name in products & {one.source.name for one in graph.slices}),
+    )
 
 
 def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, mode: RankMode) -> Division:
     """How a model is divided among ranks. A UsageError if the ranks or shares make no sense, or nothing is divided."""
-    division = Divider(model, mode).divide(_shares(ranks, shares))
+    if shares is None and ranks is None:
+        raise UsageError("neither ranks nor shares are given", hint="for example ranks=2, or shares=(3, 1)")
+    if shares is not None and ranks not in {None, len(shares)}:
+        raise UsageError(f"there are {len(shares)} shares for {ranks} ranks", hint="give one share for each rank")
+    division = Divider(model, mode).divide((1,) * (ranks or 0) if shares is None else shares)
     if not division.classes:
         raise UsageError(
             f"no layer of {model.path.name} can be divided",
@@ -137,31 +149,6 @@ def write_note_of(division: Division, proto: ModelProto, folder: Path) -> None:
     model = division.model
     note = ShardingNote(model.path_from(folder), model.digest, division.shares, division.mode)
     proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())
-
-
-def _shares(ranks: int | None, shares: Sequence[int] | None) -> tuple[int, ...]:
-    if shares is None:
-        if ranks is None:
-            raise UsageError("neither ranks nor shares are given", hint="for example ranks=2, or shares=(3, 1)")
-        return (1,) * ranks
-    if ranks not in {None, len(shares)}:
-        raise UsageError(f"there are {len(shares)} shares for {ranks} ranks", hint="give one share for each rank")
-    return tuple(shares)
-
-
-def _summary(division: Division, graph: ShardedGraph, output: Path) -> Sharding:
-    model = division.model
-    sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
-    nodes = products_of(model, division.operations)
-    products = {weight for node in nodes for weight in model.graph.weights_of(node)}
-    return Sharding(
-        path=output,
-        division=division,
-        rank_bytes=tuple(sum(one.bytes for one in graph.slices if one.rank == r) for r in range(len(division.shares))),
-        replicated_bytes=sum(sizes.get(name, 0) for name in graph.whole),
-        product_bytes=sum(sizes[name] for name in products),
-        divided_product_bytes=sum(sizes[name] for name in products & {one.source.name for one in graph.slices}),
-    )
 
 
 def fill_slices(model: Model, slices: Iterable[WeightSlice]) -> None:

@@ -139,7 +139,11 @@ def prepare_parts(
     """The files of a plan for `model` whose parts are each on one device; see `cutting.prepare`."""
     if max_shard_bytes is not None and weights == "share":
         raise UsageError("only copied weights are divided among files", hint="leave out the size of shards")
-    folder = _checked_folder(model, output, weights)
+    if weights == "share":
+        folder = model.path.parent if output is None else Path(output)
+        check_sharing(model, folder)
+    else:
+        folder = beside(model, output, ".parts")
     prefix = f"{model.path.name.removesuffix('.onnx')}." if weights == "share" else ""
     blocks = enumerate(_as_sent(model, plan))
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights, max_shard_bytes) for i, block in blocks)
@@ -186,15 +190,6 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage, max_shar
     return PartFile(name, proto, block, layouts, {key: layout.file_bytes for key, layout in layouts.items()}, ())
 
 
-def _checked_folder(model: Model, output: str | Path | None, weights: Storage) -> Path:
-    """`output`; by default `STEM.parts` beside the model, and for shared weights its own folder, where they must be."""
-    if weights == "copy":
-        return beside(model, output, ".parts")
-    folder = model.path.parent if output is None else Path(output)
-    check_sharing(model, folder)
-    return folder
-
-
 def write(
     files: PreparedFiles, *, force: bool = False, progress: Progress | None = None, kept: Path | None = None
 ) -> Cascade:
@@ -214,7 +209,8 @@ def write(
             new = scratch / "new"
             new.mkdir()
             _write_files(files, new, progress)
-            if force or not _is_held(new, target):
+            pairs = [(file, target / file.name) for file in new.iterdir()]
+            if force or not all(there.is_file() and cmp(file, there, shallow=False) for file, there in pairs):
                 old = _files_to_replace(files, target, kept, force=force)  # others may have written there meanwhile
                 if target.exists():
                     replace_files(scratch, target, last=files.manifest_name, old=old)
@@ -271,12 +267,6 @@ def _is_alike(files: PreparedFiles, manifest: Path) -> bool:
     parts = [[replace_fields(part, data={n: d.bytes for n, d in part.data.items()}) for part in m.parts] for m in found]
     old, new = (replace_fields(one, parts=own) for one, own in zip(found, parts, strict=True))
     return bool(old == new)
-
-
-def _is_held(new: Path, target: Path) -> bool:
-    """Whether the folder `target` has each file of the folder `new`, with the same bytes."""
-    pairs = ((file, target / file.name) for file in new.iterdir())
-    return all(there.is_file() and cmp(file, there, shallow=False) for file, there in pairs)
 
 
 def _check_space(files: PreparedFiles, target: Path) -> None:

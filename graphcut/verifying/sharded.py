@@ -34,8 +34,8 @@ from ..loading.shape_inference import tensor_of_type
 from ..loading.slices import SHARDED, SliceNote, bytes_of_slice, inline_slice, note_of
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, captures, domain, is_external
 from ..loading.tensor_values import values_bytes
-from ..sharding.axes.factors import Factor
-from ..sharding.axes.rules import PRODUCTS, factors_of
+from ..sharding.axes.factors import Factor, axes_of_shape
+from ..sharding.axes.rules import PRODUCTS
 from ..sharding.meanings import Meaning, Numbers, PartialSum, Patched, Piece, patched, piece_of, sequence, sum_of
 from ..sharding.rank_copies import RankCopy, nameless
 from .structural import Proof
@@ -137,13 +137,12 @@ class _Comparison:
 
     def _has_slice(self, tensor: TensorProto, source: TensorProto, note: SliceNote) -> bool:
         where = bytes_of_slice(source, self.model.range_of(source), note) if is_external(source) else None
-        if not is_external(tensor):
-            return inline_bytes(tensor) == (read_bytes(where) if where else inline_slice(source, note))
-        span = self.sharded.range_of(tensor)
-        self.weight_bytes += span.length
-        if where is None:
-            return read_bytes(span) == inline_slice(source, note)
-        return same_bytes(where, span) if isinstance(where, ByteRange) else _same_columns(where, span)
+        span = self.sharded.range_of(tensor) if is_external(tensor) else None
+        self.weight_bytes += span.length if span else 0
+        if span and where:
+            return same_bytes(where, span) if isinstance(where, ByteRange) else _same_columns(where, span)
+        ours = read_bytes(span) if span else inline_bytes(tensor)
+        return ours == (read_bytes(where) if where else inline_slice(source, note))
 
     def _input(self, value: ValueInfoProto) -> None:
         name, note = value.name, note_of(value)
@@ -162,8 +161,7 @@ class _Comparison:
     def _node(self, node: NodeProto) -> None:
         """Give the outputs of a node their meanings; an objection if it has none. What reads them is not looked at."""
         reads = [self.meanings.get(name) for name in node.input]
-        if any(name and meaning is None for name, meaning in zip(node.input, reads, strict=True)):
-            unknown = [name for name in node.input if name and name not in self.meanings]
+        if unknown := [name for name in node.input if name and name not in self.meanings]:
             if not self.objections:
                 self.objections.append(f"node {node.name!r} reads {unknown[0]!r}, which is nothing of the model")
             return
@@ -191,14 +189,14 @@ class _Comparison:
 
     def _copied(self, node: NodeProto, index: int, reads: Sequence[Meaning | None]) -> list[Meaning] | None:
         """What the outputs of a copy of a node are; None if it is no copy."""
-        original, operation = self.model.proto.graph.node[index], self.operations[index]
-        reads = [*reads, *[None] * (len(original.input) - len(reads))]
-        if len(reads) > len(original.input):
+        operation = self.operations[index]
+        reads = [*reads, *[None] * (len(operation.inputs) - len(reads))]
+        if len(reads) > len(operation.inputs):
             return None
         pieces: dict[int, Piece] = {}
         changed: dict[int, Patched | Numbers] = {}
         dropped: set[int] = set()
-        for slot, (name, meaning) in enumerate(zip(original.input, reads, strict=True)):
+        for slot, (name, meaning) in enumerate(zip(operation.inputs, reads, strict=True)):
             match meaning:
                 case None if name:
                     dropped.add(slot)
@@ -211,16 +209,13 @@ class _Comparison:
                 case PartialSum():
                     return None
         if operation.op == "Shape" and pieces:
-            written = self._shape_of_piece(node, index, pieces[0])
+            written = self._shape_of_piece(node, operation, pieces[0])
         elif not (pieces or changed or dropped):
             inner = all(self.meanings.get(name) == Piece(name) for name in captures(node))
-            is_same = inner and self._is_same(nameless(node), nameless(original))
-            written = [Piece(name) for name in original.output if name] if is_same else None
+            is_same = inner and self._is_same(nameless(node), nameless(operation.node))
+            written = [Piece(name) for name in operation.outputs if name] if is_same else None
         else:
-            copy = RankCopy(
-                operation, tuple(factors_of(operation)), node, original, pieces, changed, frozenset(dropped)
-            )
-            factor, written = copy.written()
+            factor, written = RankCopy(operation, node, pieces, changed, frozenset(dropped)).written()
             self._note_rounding(operation, factor)
         is_again = self.model.graph.nodes[index].is_stateful and (self.found[index] or bool(pieces))
         self.found[index] += bool(written)
@@ -237,18 +232,15 @@ class _Comparison:
             if is_column and operation.inputs[1] not in self.constants:
                 self.rounding.add(operation.op)
 
-    def _shape_of_piece(self, node: NodeProto, index: int, piece: Piece) -> list[Meaning] | None:
-        operation = self.operations[index]
-        axes = range(len(operation.read(0) or ()))[operation.given("start", 0) : operation.attributes.get("end")]
+    def _shape_of_piece(self, node: NodeProto, operation: Operation, piece: Piece) -> list[Meaning] | None:
+        axes, output = axes_of_shape(operation), operation.outputs[0]
         size = (operation.read(0) or ())[piece.axis]
-        if not self._is_same(nameless(node), nameless(self.model.proto.graph.node[index])):
+        if not self._is_same(nameless(node), nameless(operation.node)):
             return None
-        output = operation.outputs[0]
         if piece.axis not in axes:
             return [Piece(output)]
         element = axes.index(piece.axis)
-        true = {element: size} if isinstance(size, int) else {}
-        return [Patched(output, {element: piece.size}, true)]
+        return [Patched(output, {element: piece.size}, {element: size} if isinstance(size, int) else {})]
 
     # The end
 

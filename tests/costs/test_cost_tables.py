@@ -12,7 +12,6 @@ from types import ModuleType
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -157,15 +156,7 @@ def test_windows_line_ends_a_byte_order_mark_and_blank_lines_do_no_harm(tmp_path
         ("module,num_params,num_bytes,num_flops\n,1,2,3\n", "line 2, column module: the name is missing"),
         ("module,num_params,num_bytes,num_flops\na,1,2,3\n\na,1,2,3\n", "line 4: module 'a' is already in line 2"),
         ('module,num_params,num_bytes,num_flops\n"a,1,2,3\n', "line 2: unexpected end of data"),
-        ("#name,input_sizes\n", "line 1: node memory statistics have the columns #name,input_sizes,"),
-        (
-            "#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations\nRelu_1,2,x,3,4\n",
-            "line 2, column initializers_sizes: 'x' is not a number of 0 or more",
-        ),
-        (
-            "#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations\nRelu_1,2\n",
-            "line 2: 2 values, and there are 5 columns",
-        ),
+        ("#name,input_sizes\n", "line 1: there is no column 'module'"),
     ],
 )
 def test_an_error_in_a_table_has_its_line_and_column(tmp_path: Path, text: str, said: str) -> None:
@@ -204,36 +195,6 @@ def test_a_saved_table_reads_back_the_same_without_empty_optional_columns(tmp_pa
 def test_a_table_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(GraphcutError, match=r"costs\.csv can't be written: No such file or directory"):
         save_table(CostTable(()), tmp_path / "nowhere" / "costs.csv")
-
-
-# --- ONNX Runtime's node memory statistics
-
-
-def test_node_memory_statistics_lose_their_hashes_and_keep_commas(tmp_path: Path) -> None:
-    text = (
-        "#name,input_sizes,initializers_sizes,total_dynamic_sizes,total_temp_allocations\n"
-        "/a/MatMul_13285507046648201784,8,16,256,32\n"
-        "odd,name_1_6450643980373770418,1,0,0,0\n"
-        "Relu_1,4,8,0,0\nRelu_2,6,8,0,0\n"
-    )
-    assert read_table(written(tmp_path, text)).rows == (
-        row("/a/MatMul", num_bytes=16, activation_bytes=8 + 256 + 32),
-        row("odd,name_1", activation_bytes=1),
-        row("Relu", num_bytes=16, activation_bytes=6),  # two nodes without names: ORT names them after their operator
-    )
-
-
-def test_statistics_that_onnx_runtime_collects_cover_the_nodes(chain: Path, tmp_path: Path) -> None:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.collect_node_memory_stats_to_file", str(tmp_path / "stats.csv"))
-    session = ort.InferenceSession(chain, options, providers=["CPUExecutionProvider"])
-    session.run(None, {"x": np.ones((3, 4), np.float32)})
-    del session  # writes the file
-    table = read_table(tmp_path / "stats.csv")
-    groups, coverage = cover(table, weigh(load(chain, dims={"n": 3})))
-    assert [[table.rows[i].module for i in group] for group in groups] == [["relu"], ["exp"], ["neg"], ["add"]]
-    assert coverage == Coverage(unmatched=(), uncovered=(), matched=4)
 
 
 # --- computed tables

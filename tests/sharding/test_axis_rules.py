@@ -132,8 +132,8 @@ def change_constants(operation: Operation, factor: Factor, values: Values, share
             shape = operation.written() or ()
             values[slot] = np.array(shape, np.int64)
             values[slot][place.axis] = values[slot][place.axis] * share[0] // share[1]
-        case Parts(slot) if operation.has(slot):
-            values[slot] = values[slot] * share[0] // share[1]
+        case Parts() if operation.has(1):
+            values[1] = values[1] * share[0] // share[1]
         case Bounds(element):
             start, end, size = *(int(values[slot][element]) for slot in (1, 2)), values_size(operation, factor)
             start, end, _ = slice(start, end).indices(size)

@@ -44,16 +44,17 @@ def run_sharded(sharding: Sharding, feeds: Feeds) -> Feeds:
     """The same inputs and outputs as the model has: states are cut for the ranks, and joined again."""
     feeds, division = dict(feeds), sharding.division
     pieces = {past: division.pieces[present] for past, present in division.states}
-    for past, (index, layout) in pieces.items():
-        whole, divided = feeds.pop(past), division.classes[index]
+    for past, (divided, layout) in pieces.items():
+        whole = feeds.pop(past)
         for rank in divided.ranks:
             ((begin, end),) = divided.runs(layout, rank)
             feeds[f"{past}.rank-{rank}"] = whole.take(range(begin, end), layout.axis)
     outputs = run(sharding.path, feeds)
     for past, present in division.states:
-        index, layout = pieces[past]
-        ranks = division.classes[index].ranks
-        outputs[present] = np.concatenate([outputs.pop(f"{present}.rank-{rank}") for rank in ranks], layout.axis)
+        divided, layout = pieces[past]
+        outputs[present] = np.concatenate(
+            [outputs.pop(f"{present}.rank-{rank}") for rank in divided.ranks], layout.axis
+        )
     return outputs
 
 

@@ -15,7 +15,7 @@ from onnx.numpy_helper import to_array
 from ...core.tensors import UNDEFINED, Tensor
 from ...loading.operations import Operation, constant_value, renamed
 from ...loading.repeated_definitions import is_constant
-from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto
+from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto, with_shape
 from ...loading.subgraphs import (
     CONTROL_FLOW,
     Functions,
@@ -151,12 +151,11 @@ def _makes_all_trips(node: NodeProto, body: GraphProto, context: Context) -> boo
     if context.number(node.input[1]) != 1:
         return False
     before, after = body.input[1].name, body.output[0].name
-    for inner in body.node:
-        if after in inner.output:
-            value = constant_value(inner) if inner.op_type == "Constant" else None
-            is_kept = inner.op_type == "Identity" and inner.input[0] == before
-            return is_kept or (value is not None and bool(to_array(value).all()))
-    return after == before
+    writer = next((inner for inner in body.node if after in inner.output), None)
+    if writer is None or writer.op_type == "Identity":
+        return before == (after if writer is None else writer.input[0])
+    value = constant_value(writer) if writer.op_type == "Constant" else None
+    return value is not None and bool(to_array(value).all())
 
 
 def _sequence_map(node: NodeProto, context: Context) -> FlopCount:
@@ -191,9 +190,7 @@ def _slice(tensor: Tensor | None, index: int) -> Tensor | None:
     """The type of a slice across one axis."""
     if tensor is None or tensor.shape is None:
         return tensor
-    shape = list(tensor.shape)
-    del shape[index : index + 1 or None]
-    return Tensor(name="", dtype=tensor.dtype, shape=tuple(shape))
+    return with_shape(tensor, (*tensor.shape[:index], *tensor.shape[index:][1:]))
 
 
 def _call(node: NodeProto, context: Context) -> FlopCount:

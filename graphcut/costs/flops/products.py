@@ -198,10 +198,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "QLinearMatMul": partial(_matmul, 0, 3, _QUANTIZED),
     # The first factor is quantized, at 4 an element.
     _MS + "DynamicQuantizeMatMul": lambda o: elements(o.read(0)) * 4 + _matmul(0, 1, _QUANTIZED + o.has(4), o),
-    _MS + "FusedMatMul": partial(_fused_matmul, 0),
+    **dict.fromkeys(
+        (_MS + "FusedMatMul", _MS + "TransposeMatMul", _MS + "SparseToDenseMatMul"), partial(_fused_matmul, 0)
+    ),
     _MS + "FusedMatMulActivation": partial(_fused_matmul, 1),
-    _MS + "TransposeMatMul": partial(_fused_matmul, 0),
-    _MS + "SparseToDenseMatMul": partial(_fused_matmul, 0),
     **dict.fromkeys(("Gemm", _MS + "GemmFloat8"), partial(_gemm, 2, 0)),
     _MS + "GemmFastGelu": partial(_gemm, 2, COMPOUND),
     _MS + "FusedGemm": partial(_gemm, 2, 1),

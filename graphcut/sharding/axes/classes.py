@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from ...core.tensors import BITS
 from ...loading.model import Model, ModelLike, load
-from ...loading.operations import Operation, Shape, constants_in, operations_of
+from ...loading.operations import Operation, constants_in, operations_of
 from ...loading.shape_inference import tensor_of_initializer
 from .factors import Factor, Place, fixed
 from .layouts import Layout, common_layouts
@@ -50,16 +50,15 @@ class AxisClass:
     blockers: tuple[Blocker, ...]  #: empty if it can be divided.
 
 
-@dataclass(frozen=True)
-class _Member:
+_Axis = tuple[Use, int]
+
+
+class _Member(NamedTuple):
     """A factor of a node in a class."""
 
     node: int
     factor: Factor
-    axes: tuple[tuple[Use, Place], ...]
-
-
-_Axis = tuple[Use, int]
+    axes: Sequence[tuple[_Axis, Place]]
 
 
 def axis_classes(model: ModelLike) -> tuple[AxisClass, ...]:
@@ -97,18 +96,20 @@ class AxisAnalysis:
 
     def _add(self, node: int, operation: Operation) -> None:
         graph_node = self.model.graph.nodes[node]
-        factors = () if graph_node.is_stateful else factors_of(operation)
+        reads = [self.use(node, slot, tensor) for slot, tensor in enumerate(operation.inputs)]
+        writes = [self.written(node, tensor) for tensor in operation.outputs]
         divided: set[_Axis] = set()
-        for factor in factors:
-            axes = tuple(self._axes(node, operation, factor))
-            divided.update((use, place.axis) for use, place in axes)
+        for factor in () if graph_node.is_stateful else factors_of(operation):
+            axes = [((reads[place.slot], place.axis), place) for place in factor.reads]
+            axes += [((writes[place.slot], place.axis), place) for place in factor.writes]
+            divided.update(axis for axis, _ in axes)
             if self.contracts or not factor.is_contracted:
                 self._members.append(_Member(node, factor, axes))
-                self._join([(use, place.axis) for use, place in axes])
+                self._join([axis for axis, _ in axes])
         if operation.op == "Shape":
             return
         blocker = Blocker(node, graph_node.op)
-        for use, shape in self._tensors(node, operation):
+        for use, shape in (*zip(reads, operation.reads, strict=True), *zip(writes, operation.writes, strict=True)):
             if shape is None:
                 self._opaque.setdefault(use.tensor, blocker)
             for axis, dim in enumerate(shape or ()):
@@ -117,12 +118,6 @@ class AxisAnalysis:
         for tensor in {*graph_node.reads, *graph_node.weights, *graph_node.constants}.difference(operation.inputs):
             self._opaque.setdefault(tensor, blocker)  # a subgraph reads it
 
-    def _axes(self, node: int, operation: Operation, factor: Factor) -> Iterator[tuple[Use, Place]]:
-        for place in factor.reads:
-            yield self.use(node, place.slot, operation.inputs[place.slot]), place
-        for place in factor.writes:
-            yield self.written(node, operation.outputs[place.slot]), place
-
     def use(self, node: int, slot: int, tensor: str) -> Use:
         """What a node reads."""
         return Use(tensor, node, slot) if tensor in self._constants else Use(tensor)
@@ -130,14 +125,6 @@ class AxisAnalysis:
     def written(self, node: int, tensor: str) -> Use:
         """What a node writes."""
         return Use(tensor, node) if node in self.detached else Use(tensor)
-
-    def _tensors(self, node: int, operation: Operation) -> Iterator[tuple[Use, Shape | None]]:
-        for slot, (tensor, shape) in enumerate(zip(operation.inputs, operation.reads, strict=True)):
-            if tensor:
-                yield self.use(node, slot, tensor), shape
-        for tensor, shape in zip(operation.outputs, operation.writes, strict=True):
-            if tensor and tensor not in self._constants:
-                yield self.written(node, tensor), shape
 
     def _root(self, axis: _Axis) -> _Axis:
         while (parent := self._parent.setdefault(axis, axis)) != axis:
@@ -152,8 +139,7 @@ class AxisAnalysis:
     def _classes(self) -> Iterator[AxisClass]:
         members, blockers = defaultdict[_Axis, list[_Member]](list), defaultdict[_Axis, list[Blocker]](list)
         for member in self._members:
-            use, place = member.axes[0]
-            members[self._root((use, place.axis))].append(member)
+            members[self._root(member.axes[0][0])].append(member)
         for axis, blocker in self._blocked.items():
             blockers[self._root(axis)].append(blocker)
         for root, found in members.items():
@@ -172,14 +158,11 @@ class AxisAnalysis:
 
     def _class(self, members: list[_Member], products: tuple[int, ...], blockers: list[Blocker]) -> AxisClass:
         blockers = [*blockers, *self._conflicts(members)]
-        sizes = {(use, place.axis): self._size(use, member, place) for member in members for use, place in member.axes}
-        layouts = common_layouts(sizes, [m.axes for m in members]) if all(sizes.values()) else None
-        units = 0 if layouts else 1
-        if layouts:
-            for member in members:
-                units = gcd(units, *(_units(layouts[use, p.axis], p, member.factor.units) for use, p in member.axes))
-            units = gcd(units, *self._whole_bytes(layouts))
-        uses = {use: Layout(axis, segments) for (use, axis), segments in (layouts or {}).items()}
+        sizes = {axis: self._size(*axis) for member in members for axis, _ in member.axes}
+        layouts = (common_layouts(sizes, [m.axes for m in members]) if all(sizes.values()) else None) or {}
+        pieces = [_units(layouts[axis], place, m.factor.units) for m in members for axis, place in m.axes if layouts]
+        units = gcd(*pieces, *self._whole_bytes(layouts)) if layouts else 1
+        uses = {use: Layout(axis, segments) for (use, axis), segments in layouts.items()}
         if units < 2 and not blockers:
             blockers = [Blocker(members[0].node, "one unit")]
         return AxisClass(
@@ -199,18 +182,17 @@ class AxisAnalysis:
             if member.node in nodes:
                 yield Blocker(member.node, "two axes of one node")
             nodes.add(member.node)
-            for use, place in member.axes:
-                if axes.setdefault(use, place.axis) != place.axis:
+            for (use, axis), _ in member.axes:
+                if axes.setdefault(use, axis) != axis:
                     yield Blocker(member.node, f"two axes of {use.tensor!r}")
                 if use.tensor in self._opaque:
                     yield self._opaque[use.tensor]
 
-    def _size(self, use: Use, member: _Member, place: Place) -> int:
-        operation = self.operations[member.node]
-        shapes = [s for u, s in self._tensors(member.node, operation) if u == use and s is not None]
-        return fixed(shapes[0][place.axis]) if shapes else 0
+    def _size(self, use: Use, axis: int) -> int:
+        tensor = self.operations[0].tensors.get(use.tensor)  # all operations have the same
+        return fixed(tensor.shape[axis]) if tensor is not None and tensor.shape else 0
 
-    def _whole_bytes(self, layouts: Mapping[tuple[Use, int], tuple[int, ...]]) -> Iterator[int]:
+    def _whole_bytes(self, layouts: Mapping[_Axis, tuple[int, ...]]) -> Iterator[int]:
         """For constants of less than 8 bits an element: how many pieces of whole bytes their segments are."""
         for (use, axis), segments in layouts.items():
             bits = BITS.get(self._constants.get(use.tensor, ""), 8)

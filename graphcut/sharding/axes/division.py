@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,7 +18,7 @@ from ...costs.device_groups import RankMode
 from ...loading.model import Model
 from ...loading.operations import Operation, operations_of
 from ...loading.slices import Runs
-from .classes import AxisAnalysis, AxisClass, Blocker, Use
+from .classes import AxisAnalysis, AxisClass, Blocker
 from .factors import Factor
 from .layouts import Layout
 from .rules import PRODUCTS
@@ -25,7 +26,7 @@ from .rules import PRODUCTS
 _FULLEST: Final = 1.1  #: where a rank holds more than its share times this, classes with smaller units are tried.
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DividedClass:
     """An axis class, divided among ranks."""
 
@@ -38,9 +39,9 @@ class DividedClass:
         """The ranks that have units."""
         return tuple(rank for rank, units in enumerate(self.units) if units)
 
-    def size_of(self, layout: Layout, rank: int) -> int:
-        """The size of a rank's piece of an axis."""
-        return layout.size_of(self.units[rank], self.axes.units)
+    def sizes(self, layout: Layout, rank: int) -> list[int]:
+        """The sizes of a rank's piece of each segment of an axis."""
+        return layout.sizes(self.units[rank], self.axes.units)
 
     def runs(self, layout: Layout, rank: int) -> Runs:
         """The ranges of an axis that a rank has."""
@@ -60,7 +61,7 @@ class Join(NamedTuple):
 
     tensor: str
     is_sum: bool  #: the pieces are added; else they are concatenated.
-    class_index: int  #: the class whose pieces they are.
+    divided: DividedClass  #: the class whose pieces they are.
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,89 +79,59 @@ class Division(Product):
     alone: Mapping[int, Blocker]
 
     @cached_property
-    def class_of(self) -> Mapping[int, int]:
-        """The class of each node that is divided."""
-        return {node: i for i, divided in enumerate(self.classes) for node in divided.factors}
-
-    def divided(self, node: int) -> DividedClass:
+    def class_of(self) -> Mapping[int, DividedClass]:
         """The class that a node is divided along."""
-        return self.classes[self.class_of[node]]
-
-    def use(self, node: int, slot: int) -> Use:
-        """What a node reads."""
-        return self.analysis.use(node, slot, self.operations[node].inputs[slot])
+        return {node: divided for divided in self.classes for node in divided.factors}
 
     def divided_reads(self, node: int) -> Mapping[int, Layout]:
         """The inputs of a node of which each rank reads a piece."""
-        divided = self.divided(node)
+        divided, inputs = self.class_of[node], self.operations[node].inputs
         slots = dict.fromkeys(place.slot for place in divided.factors[node].reads)
-        return {slot: divided.axes.layouts[self.use(node, slot)] for slot in slots}
+        return {slot: divided.axes.layouts[self.analysis.use(node, slot, inputs[slot])] for slot in slots}
 
     @cached_property
-    def pieces(self) -> Mapping[str, tuple[int, Layout]]:
+    def pieces(self) -> Mapping[str, tuple[DividedClass, Layout]]:
         """The tensors that ranks write in pieces: the class and the layout."""
         found = {}
-        for node, index in self.class_of.items():
-            divided = self.classes[index]
+        for node, divided in self.class_of.items():
             for place in divided.factors[node].writes:
                 tensor = self.operations[node].outputs[place.slot]
-                found[tensor] = index, divided.axes.layouts[self.analysis.written(node, tensor)]
+                found[tensor] = divided, divided.axes.layouts[self.analysis.written(node, tensor)]
         return found
 
     @cached_property
-    def partial_sums(self) -> Mapping[str, int]:
-        """The tensors of which ranks write partial sums: the class."""
-        nodes = [(node, i) for node, i in self.class_of.items() if self.classes[i].factors[node].is_contracted]
-        return {tensor: i for node, i in nodes for tensor in self.operations[node].outputs if tensor}
-
-    @cached_property
-    def read_whole(self) -> AbstractSet[str]:
-        """The tensors that a node or an output of the model reads whole. A Shape node can do with a piece."""
-        found = set(self.model.graph.writes) - {present for _, present in self.states}
+    def _ways(self) -> Mapping[str, AbstractSet[tuple[DividedClass, Layout] | None]]:
+        """In which pieces nodes read each tensor; None for whole. A Shape node can do with a piece."""
+        found = defaultdict[str, set[tuple[DividedClass, Layout] | None]](set)
         for node, operation in enumerate(self.operations):
             divided = self.divided_reads(node) if node in self.class_of else {}
             inner = {*self.model.graph.nodes[node].reads, *self.model.graph.nodes[node].constants}
-            found |= inner.difference(operation.inputs)
-            if operation.op != "Shape":
-                found.update(name for slot, name in enumerate(operation.inputs) if name and slot not in divided)
-        for node, index in self.class_of.items():
-            for slot, layout in self.divided_reads(node).items():
-                tensor = self.operations[node].inputs[slot]
-                if self.pieces.get(tensor, (index, layout)) != (index, layout):
-                    found.add(tensor)  # it has pieces of one class, and is read in others: it is put together first
+            for name in inner.difference(operation.inputs):
+                found[name].add(None)  # a subgraph reads it
+            for slot, name in enumerate(operation.inputs if operation.op != "Shape" else ()):
+                found[name].add((self.class_of[node], divided[slot]) if slot in divided else None)
         return found
+
+    @cached_property
+    def read_whole(self) -> AbstractSet[str]:
+        """The tensors in pieces that are put together: for a node or an output of the model, or to be cut otherwise."""
+        outputs = set(self.model.graph.writes) - {present for _, present in self.states}
+        return {name for name, piece in self.pieces.items() if name in outputs or self._ways.get(name, set()) - {piece}}
 
     @cached_property
     def states(self) -> tuple[tuple[str, str], ...]:
         """The states that stay inside their rank: an input, and the output that becomes it, divided alike."""
-        readers = self.model.graph.readers
-        return tuple(
-            (past, present)
-            for past, present in self.state_pairs
-            if present in self.pieces
-            and readers.get(past)
-            and all(self._reads_alike(node, past, self.pieces[present]) for node in readers[past])
-        )
-
-    def _reads_alike(self, node: int, tensor: str, pieces: tuple[int, Layout]) -> bool:
-        """Whether a node reads the tensor only in these pieces, or only its shape."""
-        operation = self.operations[node]
-        if operation.op == "Shape":
-            return True
-        slots = [slot for slot, name in enumerate(operation.inputs) if name == tensor]
-        divided = self.divided_reads(node) if self.class_of.get(node) == pieces[0] else {}
-        return bool(slots) and all(divided.get(slot) == pieces[1] for slot in slots)
+        read = ((pair, self.pieces.get(pair[1])) for pair in self.state_pairs if self.model.graph.readers.get(pair[0]))
+        return tuple(pair for pair, piece in read if piece and self._ways.get(pair[0], set()) <= {piece})
 
     @cached_property
     def joins(self) -> tuple[Join, ...]:
         """The exchanges of a run, in the order of the nodes."""
-        order = (tensor for operation in self.operations for tensor in operation.outputs)
-        found = []
-        for tensor in order:
-            if tensor in self.partial_sums:
-                found.append(Join(tensor, is_sum=True, class_index=self.partial_sums[tensor]))
-            elif tensor in self.pieces and tensor in self.read_whole:
-                found.append(Join(tensor, is_sum=False, class_index=self.pieces[tensor][0]))
+        found = list[Join]()
+        for node in sorted(self.class_of):
+            divided, written = self.class_of[node], filter(None, self.operations[node].outputs)
+            is_sum = divided.factors[node].is_contracted
+            found += [Join(tensor, is_sum, divided) for tensor in written if is_sum or tensor in self.read_whole]
         return tuple(found)
 
     @cached_property
@@ -173,7 +144,7 @@ class Division(Product):
         total, is_exact, ranks = Fraction(0), True, len(self.shares)
         for join in self.joins:
             size, is_known = self.model.tensor_bytes[join.tensor]
-            copies = len(self.classes[join.class_index].ranks) if join.is_sum else 1
+            copies = len(join.divided.ranks) if join.is_sum else 1
             total += Fraction(size * copies * (ranks - 1), ranks)
             is_exact &= is_known
         return round(total), is_exact
@@ -188,25 +159,14 @@ def products_of(model: Model, operations: Sequence[Operation]) -> tuple[int, ...
 _WITHOUT_RULE = frozenset({"GRU", "LSTM", "RNN"})  #: operators that multiply by weights, but have no rule.
 
 
-@dataclass(frozen=True)
 class Divider:
     """Divides a model by any number of shares. What does not depend on shares is found once."""
 
-    model: Model
-    mode: RankMode = "exact"
-
-    @cached_property
-    def _states(self) -> tuple[tuple[str, str], ...]:
-        return tuple((cache.past, cache.present) for cache in find_caches(self.model))
-
-    @cached_property
-    def _operations(self) -> tuple[Operation, ...]:
-        return operations_of(self.model)
-
-    @cached_property
-    def _analysis(self) -> Callable[[frozenset[int]], AxisAnalysis]:
-        """The axis classes if the outputs of some nodes are detached."""
-        return cache(partial(AxisAnalysis, self.model, self._operations, self.mode == "sum"))
+    def __init__(self, model: Model, mode: RankMode = "exact") -> None:
+        self._model, self._mode, self._operations = model, mode, operations_of(model)
+        self._states = tuple((one.past, one.present) for one in find_caches(model))
+        #: the axis classes if the outputs of some nodes are detached.
+        self._analysis = cache(partial(AxisAnalysis, model, self._operations, mode == "sum"))
 
     def divide(self, shares: Sequence[int], stages: Sequence[StageShares] = ()) -> Division:
         """Divide what can be divided among ranks.
@@ -217,7 +177,7 @@ class Divider:
         `(3, 1)`, or of those of the stages that multiply by its weights. A UsageError if there are fewer than two
         ranks, or a share is negative.
         """
-        shares, model = tuple(shares), self.model
+        shares, model = tuple(shares), self._model
         if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
             raise UsageError(
                 f"the shares {':'.join(map(str, shares))} don't divide anything",
@@ -237,7 +197,7 @@ class Divider:
         self, shares: tuple[int, ...], stages: Sequence[StageShares], below: float
     ) -> tuple[Division, _Balance]:
         """The division along classes whose units take fewer bytes than `below`."""
-        alone, model = dict[int, Blocker](), self.model
+        alone, model = dict[int, Blocker](), self._model
         for _ in range(2):
             analysis = self._analysis(frozenset(alone))
             chosen = [_choose(model, analysis.classes, stage, below) for stage in stages]
@@ -246,7 +206,7 @@ class Divider:
                 left = set().union(*(stage.nodes for stage in stages)).difference(*(one.factors for one in classes))
                 products = products_of(model, self._operations)
                 alone = _reasons(analysis.classes, [node for node in products if node in left])
-        made = Division(model, self._operations, self.mode, shares, classes, analysis, self._states, alone)
+        made = Division(model, self._operations, self._mode, shares, classes, analysis, self._states, alone)
         return made, max(balance for _, balance in chosen)
 
 
@@ -272,11 +232,10 @@ def _choose(
 ) -> tuple[list[DividedClass], _Balance]:
     """The classes that are divided in a stage, as if all of the model were divided like it."""
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
-    weighed = [(sum(sizes[name] for name in found.weights), found) for found in classes if not found.blockers]
-    weighed.sort(key=lambda pair: -pair[0])
+    free = [one for one in classes if not one.blockers]
     nothing, taken = [Fraction(0)] * len(stage.shares), set[int]()
     chosen: list[tuple[int, AxisClass, dict[int, Factor]]] = []
-    for _, found in weighed:
+    for found in sorted(free, key=lambda one: -sum(sizes[name] for name in one.weights)):
         factors = {node: factor for node, factor in found.factors.items() if node not in taken}
         cut = {use.tensor for use in found.layouts if use.node in factors}
         size = sum(sizes[name] for name in cut & sizes.keys())

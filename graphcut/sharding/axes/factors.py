@@ -29,10 +29,7 @@ class ShapeInput(msgspec.Struct, frozen=True):
 
 
 class Parts(msgspec.Struct, frozen=True):
-    """The sizes of the outputs of a Split: an input, or an attribute."""
-
-    slot: int = 1
-    attribute: str = "split"
+    """The sizes of the outputs of a Split: its input 1, or its attribute `split`."""
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -68,6 +65,11 @@ Rule = Callable[[Operation], Iterable[Factor]]
 or none, which a rule gives where a size is not fixed."""
 
 
+def places(slots: Iterable[int], axis: int) -> tuple[Place, ...]:
+    """One axis of several inputs or outputs."""
+    return tuple(Place(slot, axis) for slot in slots)
+
+
 def fixed(dim: Dim) -> int:
     """The size of an axis if it is a fixed number above 1, else 0: other axes are never divided."""
     return dim if isinstance(dim, int) and dim > 1 else 0
@@ -76,6 +78,11 @@ def fixed(dim: Dim) -> int:
 def axis_of(axis: int, shape: Shape) -> int:
     """The index of an axis from the front."""
     return axis % len(shape) if shape else 0
+
+
+def axes_of_shape(o: Operation) -> range:
+    """The axes of its input whose sizes a Shape node writes."""
+    return range(len(o.read(0) or ()))[o.given("start", 0) : o.attributes.get("end")]
 
 
 def moved(shape: Shape | None, places: Mapping[int, int]) -> Iterator[Factor]:

@@ -5,7 +5,7 @@ each, so the segments spread over factors to all axes that are divided alike.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, TypeVar
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 from ...loading.slices import Runs, joined
 from .factors import Place
 
-_Key = TypeVar("_Key", bound=Hashable)
+_Axis = TypeVar("_Axis", bound=Hashable)
 _MAX_SEGMENTS: Final = 64
 
 
@@ -28,14 +28,14 @@ class Layout(NamedTuple):
         """The size of the axis."""
         return sum(self.segments)
 
-    def size_of(self, units: int, all_units: int) -> int:
-        """The size that `units` of the axis have."""
-        return self.size // all_units * units if len(self.segments) == 1 else self.before(self.size, units, all_units)
+    def sizes(self, units: int, all_units: int) -> list[int]:
+        """The sizes that `units` of the axis have in each segment."""
+        return [size // all_units * units for size in self.segments]
 
     def before(self, position: int, units: int, all_units: int) -> int:
         """Where a border of segments is in a piece that has only `units` of each segment."""
-        ends = accumulate(self.segments)
-        return sum(size // all_units * units for size, end in zip(self.segments, ends, strict=True) if end <= position)
+        sizes = zip(self.sizes(units, all_units), accumulate(self.segments), strict=True)
+        return sum(size for size, end in sizes if end <= position)
 
     def runs(self, first: int, last: int, all_units: int) -> Runs:
         """The ranges of the axis with the units from `first` to before `last`, adjacent ones joined."""
@@ -45,8 +45,8 @@ class Layout(NamedTuple):
 
 
 def common_layouts(
-    sizes: Mapping[tuple[_Key, int], int], factors: Sequence[Sequence[tuple[_Key, Place]]]
-) -> dict[tuple[_Key, int], tuple[int, ...]] | None:
+    sizes: Mapping[_Axis, int], factors: Sequence[Sequence[tuple[_Axis, Place]]]
+) -> dict[_Axis, tuple[int, ...]] | None:
     """The segments of each axis: the coarsest that are alike on all axes of each factor, whose places are given.
 
     None if there are none of at most 64 segments with whole sizes. `sizes` has the size of each axis of a class.
@@ -55,29 +55,32 @@ def common_layouts(
 
         >>> product = [("w", Place(1, 1)), ("qk", Place(0, 1))]
         >>> cut = [("qk", Place(0, 1, (8, 4))), ("q", Place(0, 1)), ("k", Place(1, 1))]
-        >>> common_layouts({("w", 1): 12, ("qk", 1): 12, ("q", 1): 8, ("k", 1): 4}, [product, cut])
-        {('w', 1): (8, 4), ('qk', 1): (8, 4), ('q', 1): (8,), ('k', 1): (4,)}
+        >>> common_layouts({"w": 12, "qk": 12, "q": 8, "k": 4}, [product, cut])
+        {'w': (8, 4), 'qk': (8, 4), 'q': (8,), 'k': (4,)}
     """
-    cuts: dict[tuple[_Key, int], set[Fraction]] = {axis: set() for axis in sizes}
-    users = defaultdict[tuple[_Key, int], list[int]](list)
+    cuts: dict[_Axis, set[Fraction]] = {axis: set() for axis in sizes}
+    users = defaultdict[_Axis, list[int]](list)
     for i, places in enumerate(factors):
-        for key, place in places:
-            users[key, place.axis].append(i)
+        for axis, _ in places:
+            users[axis].append(i)
     waiting = deque(i for i, places in enumerate(factors) if any(place.segments for _, place in places))
     while waiting:
-        places = factors[waiting.popleft()]
-        inner = {
-            (n, part) for key, place in places for n, part in _inner_cuts(cuts[key, place.axis], sizes, key, place)
+        segments = [(axis, segments_of(place, sizes[axis])) for axis, place in factors[waiting.popleft()]]
+        inner = {  # the label of a segment, and where in it a cut is, as a fraction
+            (label, (cut - start) / (end - start))
+            for axis, own in segments
+            for label, start, end in own
+            for cut in cuts[axis]
+            if start < cut < end
         }
-        for key, place in places:
-            segments = segments_of(place, sizes[key, place.axis])
-            new = {Fraction(start) for _, start, _ in segments[1:]}
-            new |= {a + part * (b - a) for n, a, b in segments for m, part in inner if m == n}
-            if not new <= cuts[key, place.axis]:
-                cuts[key, place.axis] |= new
-                if len(cuts[key, place.axis]) >= _MAX_SEGMENTS:
+        for axis, own in segments:
+            new = {Fraction(start) for _, start, _ in own[1:]}
+            new |= {a + part * (b - a) for n, a, b in own for m, part in inner if m == n}
+            if not new <= cuts[axis]:
+                cuts[axis] |= new
+                if len(cuts[axis]) >= _MAX_SEGMENTS:
                     return None
-                waiting.extend(users[key, place.axis])
+                waiting.extend(users[axis])
     if any(cut.denominator > 1 for found in cuts.values() for cut in found):
         return None
     borders = {axis: [0, *(int(cut) for cut in sorted(cuts[axis])), size] for axis, size in sizes.items()}
@@ -88,11 +91,3 @@ def segments_of(place: Place, size: int) -> list[tuple[int, int, int]]:
     """The label, the begin and the end of each segment of an axis."""
     ends = accumulate(place.segments or (size,), initial=0)
     return [(place.labels[i] if place.labels else 0, *ends) for i, ends in enumerate(pairwise(ends))]
-
-
-def _inner_cuts(
-    cuts: set[Fraction], sizes: Mapping[tuple[_Key, int], int], key: _Key, place: Place
-) -> Iterator[tuple[int, Fraction]]:
-    """Cuts inside segments: the label of the segment, and where in it, as a fraction."""
-    for label, start, end in segments_of(place, sizes[key, place.axis]):
-        yield from ((label, (cut - start) / (end - start)) for cut in cuts if start < cut < end)

@@ -3,11 +3,11 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
 from typing import Final, NamedTuple
 
 from ...core.text import printable
 from ...core.units import size
+from ...costs.matching import common_start
 from ...loading.model import Model
 from .classes import AxisClass
 
@@ -44,31 +44,23 @@ def class_rows(model: Model, classes: Iterable[AxisClass]) -> list[ClassRow]:
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Columns: the first one and texts to the left, numbers to the right."""
+    columns = [*zip(*rows, strict=True)]
+    fits = [str.rjust if all(map(_NUMBER.fullmatch, column[1:])) else str.ljust for column in columns]
+    widths = [max(map(len, column)) for column in columns]
     for row in rows:
-        cells = []
-        for i, cell in enumerate(row):
-            column = [other[i] for other in rows]
-            is_number = all(_NUMBER.fullmatch(text) for text in column[1:])
-            width = max(map(len, column))
-            cells.append(cell.rjust(width) if is_number else cell.ljust(width))
-        yield "  ".join(cells).rstrip()
+        yield "  ".join(fit(cell, width) for fit, cell, width in zip(fits, row, widths, strict=True)).rstrip()
 
 
 def _place(model: Model, one: AxisClass) -> str:
     """What the modules of the products of a class have in common; else the name of the first."""
     nodes = [model.graph.nodes[node] for node in one.products if node in one.factors]
-    return _alike("/".join(_common([node.module.split("/") for node in nodes])) or nodes[0].name)
-
-
-def _common(lists: Sequence[Sequence[str]]) -> list[str]:
-    """The first elements, as far as they are equal."""
-    return [step[0] for step in takewhile(lambda step: len(set(step)) == 1, zip(*lists, strict=False))]
+    return _alike("/".join(common_start(node.module.split("/") for node in nodes)) or nodes[0].name)
 
 
 def _axes(one: AxisClass) -> str:
     """The weights without the modules that all of them are in; equal ones are counted."""
     axes = {use.tensor: layout.axis for use, layout in one.layouts.items() if use.tensor in one.weights}
-    before = len("".join(_common([re.split(r"(?<=[./])", name)[:-1] for name in axes])))
+    before = len("".join(common_start(re.split(r"(?<=[./])", name)[:-1] for name in axes)))
     return _counted(f"{_alike(name[before:])}[{axis}]" for name, axis in axes.items())
 
 

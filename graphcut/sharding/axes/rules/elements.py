@@ -1,12 +1,12 @@
 """Rules of operators that work element by element, reduce, or normalize."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final
 
 from ....loading.operations import Operation, Shape
-from ..factors import Factor, Place, Rule, axis_of, fixed, moved
+from ..factors import Factor, Place, Rule, axis_of, fixed, moved, places
 
 
 def elementwise(o: Operation, most: int | None = None) -> Iterator[Factor]:
@@ -14,17 +14,21 @@ def elementwise(o: Operation, most: int | None = None) -> Iterator[Factor]:
 
     Of inputs from index `most` on only the type is read.
     """
-    shapes = {slot: o.read(slot) for slot in range(len(o.inputs))[:most] if o.has(slot)}
-    out = o.written() or ()
+    out, writes = o.written() or (), _written(o)
+    if all(o.written(i) == out for i in writes):
+        yield from broadcast({slot: o.read(slot) for slot in range(len(o.inputs))[:most] if o.has(slot)}, out, writes)
+
+
+def broadcast(shapes: Mapping[int, Shape | None], out: Shape, writes: Sequence[int] = (0,)) -> Iterator[Factor]:
+    """The first axes of outputs, of the sizes `out`, and of the inputs that are broadcast to these."""
     for axis, dim in enumerate(out):
-        places = [aligned(slot, shape, axis - len(out), dim) for slot, shape in shapes.items()]
-        writes = _outputs(o, axis)
-        if None not in places and all(o.written(place.slot) == out for place in writes):
-            yield Factor(fixed(dim), tuple(place for place in places if place), writes)
+        reads = [aligned(slot, shape, axis - len(out), dim) for slot, shape in shapes.items()]
+        if None not in reads:
+            yield Factor(fixed(dim), tuple(place for place in reads if place), places(writes, axis))
 
 
-def _outputs(o: Operation, axis: int) -> tuple[Place, ...]:
-    return tuple(Place(i, axis) for i in range(len(o.outputs)) if o.writes_to(i))
+def _written(o: Operation) -> list[int]:
+    return [i for i, name in enumerate(o.outputs) if name]
 
 
 def aligned(slot: int, shape: Shape | None, axis: int, dim: object) -> Place | tuple[()] | None:
@@ -47,17 +51,17 @@ def leading(o: Operation, alike: tuple[int, ...] = (0,)) -> Iterator[Factor]:
     shape, same = o.read(0) or (), [i for i in alike if o.has(i)]
     if all(o.read(i) == shape for i in same):
         for axis, dim in enumerate(shape[: axis_of(o.given("axis", -1), shape)]):
-            yield Factor(fixed(dim), tuple(Place(i, axis) for i in same), _outputs(o, axis))
+            yield Factor(fixed(dim), places(same, axis), places(_written(o), axis))
 
 
-def but_axis(o: Operation, default: int = -1) -> Iterator[Factor]:
+def but_axis(o: Operation, default: int = -1, reads: Sequence[int] = (0,)) -> Iterator[Factor]:
     """All axes but `axis`, along which elements depend on one another."""
-    shape = o.read(0) or ()
+    shape, writes = o.read(0) or (), _written(o)
     own = axis_of(o.given("axis", default), shape)
     for axis, dim in enumerate(shape):
-        writes = _outputs(o, axis)
-        if axis != own and all((o.written(place.slot) or ())[axis : axis + 1] == (dim,) for place in writes):
-            yield Factor(fixed(dim), (Place(0, axis),), writes)
+        shapes = (*(o.read(i) for i in reads), *(o.written(i) for i in writes))
+        if axis != own and all((one or ())[axis : axis + 1] == (dim,) for one in shapes):
+            yield Factor(fixed(dim), places(reads, axis), places(writes, axis))
 
 
 def softmax(o: Operation) -> Iterator[Factor]:

@@ -7,7 +7,7 @@ from typing import Final
 
 from ....loading.operations import Operation, Shape
 from ..factors import Factor, Place, Rule, columns, fixed, moved
-from .elements import aligned
+from .elements import aligned, broadcast
 
 
 def matmul(o: Operation) -> Iterator[Factor]:
@@ -18,7 +18,7 @@ def matmul(o: Operation) -> Iterator[Factor]:
     inner_a = _from_end(a, o.given("transA", 0) + 1)
     inner_b = _from_end(b, 2 - o.given("transB", 0))
     matrices = min(len(a), 2) + min(len(b), 2) - 2
-    yield from _batches([a, b], out, len(out) - matrices)
+    yield from broadcast({0: a[:-2], 1: b[:-2]}, out[: len(out) - matrices])
     if len(a) > 1:
         yield from moved(a, {_other(a, inner_a): len(out) - matrices})
     if len(b) > 1:
@@ -36,14 +36,6 @@ def _from_end(shape: Shape, back: int) -> int:
 def _other(shape: Shape, axis: int) -> int:
     """The other one of the last two axes."""
     return 2 * len(shape) - 3 - axis
-
-
-def _batches(shapes: Sequence[Shape], out: Shape, number: int) -> Iterator[Factor]:
-    """The first `number` axes of the output, to which those of the inputs before their last two are broadcast."""
-    for axis in range(number):
-        places = [aligned(i, s[:-2], axis - number, out[axis]) for i, s in enumerate(shapes)]
-        if None not in places:
-            yield Factor(fixed(out[axis]), tuple(place for place in places if place), (Place(0, axis),))
 
 
 def gemm(o: Operation) -> Iterator[Factor]:

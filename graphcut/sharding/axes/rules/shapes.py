@@ -1,14 +1,15 @@
 """Rules of operators that move elements: reshape, transpose, join, cut, gather."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import gcd, prod
 from typing import Final
 
 from ....core.tensors import Dim
 from ....loading.operations import Operation, Shape
-from ..factors import Bounds, Factor, Parts, Place, Rule, ShapeInput, axis_of, fixed, moved
-from .elements import aligned
+from ..factors import Bounds, Factor, Parts, Place, Rule, ShapeInput, axis_of, fixed, moved, places
+from .elements import broadcast, but_axis
 
 _MAX_SEGMENTS: Final = 16
 _LARGE: Final = 1 << 64  #: symbols count as larger numbers, sizes are smaller.
@@ -79,34 +80,31 @@ def transpose(o: Operation) -> Iterator[Factor]:
 
 def concat(o: Operation) -> Iterator[Factor]:
     """The axes that are not joined; the joined one in segments."""
-    out, shapes = o.written(), o.reads
-    if out is None or any(shape is None for shape in shapes):
-        return
-    own = axis_of(o.given("axis", 0), out)
-    for axis, dim in enumerate(out):
-        sizes = tuple(fixed(shape[axis]) for shape in shapes if shape is not None)
-        if axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS:
-            places = tuple(Place(i, axis, labels=(i,)) for i in range(len(sizes)))
-            yield Factor(gcd(*sizes), places, (Place(0, axis, sizes, tuple(range(len(sizes)))),))
-        elif axis != own and all(size == dim for size in sizes):
-            yield Factor(fixed(dim), tuple(Place(i, axis) for i in range(len(sizes))), (Place(0, axis),))
+    out, shapes = o.written(), [shape for shape in o.reads if shape is not None]
+    if out is not None and len(shapes) == len(o.inputs):
+        for units, whole, parts in _in_segments(out, shapes, axis_of(o.given("axis", 0), out)):
+            yield Factor(units, parts, (whole,))
 
 
 def split(o: Operation) -> Iterator[Factor]:
     """The axes that are not cut; the cut one in segments."""
-    shape = o.read(0)
-    if shape is None or any(written is None for written in o.writes):
+    shape, shapes = o.read(0), [shape for shape in o.writes if shape is not None]
+    if shape is None or len(shapes) < len(o.outputs):
         return
-    own = axis_of(o.given("axis", 0), shape)
-    for axis, dim in enumerate(shape):
-        places = tuple(Place(i, axis, labels=(i,)) for i in range(len(o.outputs)))
-        sizes = tuple(fixed(written[axis]) for written in o.writes if written is not None)
-        if axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS and sum(sizes) == dim and "" not in o.outputs:
-            if 1 in o.values or "split" in o.attributes or (len(set(sizes)) == 1 and not o.has(1)):
-                whole = Place(0, axis, sizes, tuple(range(len(sizes))))
-                yield Factor(gcd(*sizes), (whole,), places, change=Parts())
-        elif axis != own:
-            yield Factor(fixed(dim), (Place(0, axis),), tuple(Place(i, axis) for i in range(len(o.outputs))))
+    for units, whole, parts in _in_segments(shape, shapes, axis_of(o.given("axis", 0), shape)):
+        is_even = len(set(whole.segments)) == 1 and not o.has(1)
+        if not whole.segments or 1 in o.values or "split" in o.attributes or is_even:
+            yield Factor(units, (whole,), parts, change=Parts() if whole.segments else None)
+
+
+def _in_segments(whole: Shape, parts: Sequence[Shape], own: int) -> Iterator[tuple[int, Place, tuple[Place, ...]]]:
+    """Of each axis of a tensor that is joined along `own`: the units, its place, and those of the parts."""
+    for axis, dim in enumerate(whole):
+        sizes, labels = tuple(fixed(shape[axis]) for shape in parts), tuple(range(len(parts)))
+        if axis != own and all(size == dim for size in sizes):
+            yield fixed(dim), Place(0, axis), places(labels, axis)
+        elif axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS and sum(sizes) == dim:
+            yield gcd(*sizes), Place(0, axis, sizes, labels), tuple(Place(i, axis, labels=(i,)) for i in labels)
 
 
 def slice_(o: Operation) -> Iterator[Factor]:
@@ -132,13 +130,9 @@ def slice_(o: Operation) -> Iterator[Factor]:
 
 def expand(o: Operation) -> Iterator[Factor]:
     """Every axis of the output, new ones included."""
-    shape, out = o.read(0), o.written()
-    if out is None or o.read(1) != (len(out),):
-        return
-    for axis, dim in enumerate(out):
-        place = aligned(0, shape, axis - len(out), dim)
-        if place is not None:
-            yield Factor(fixed(dim), (place,) if place else (), (Place(0, axis),), change=ShapeInput(1))
+    out = o.written() or ()
+    if o.read(1) == (len(out),):
+        yield from (replace(factor, change=ShapeInput(1)) for factor in broadcast({0: o.read(0)}, out))
 
 
 def filled(o: Operation) -> Iterator[Factor]:
@@ -167,11 +161,7 @@ def gather(o: Operation) -> Iterator[Factor]:
 
 def along_others(o: Operation) -> Iterator[Factor]:
     """GatherElements, ScatterElements: the axes but `axis` along which all inputs have one size."""
-    shape = o.read(0) or ()
-    own = axis_of(o.given("axis", 0), shape)
-    for axis, dim in enumerate(shape):
-        if axis != own and all((read or ())[axis : axis + 1] == (dim,) for read in o.reads):
-            yield Factor(fixed(dim), tuple(Place(i, axis) for i in range(len(o.reads))), (Place(0, axis),))
+    return but_axis(o, 0, range(len(o.inputs)))
 
 
 def pad(o: Operation) -> Iterator[Factor]:
@@ -194,7 +184,7 @@ def resize(o: Operation) -> Iterator[Factor]:
     """The batch and the channels, if all axes are listed or none of them is changed."""
     if o.given("coordinate_transformation_mode", "") != "tf_crop_and_resize" and "axes" not in o.attributes:
         change = ShapeInput(3) if o.has(3) else None
-        yield from (Factor(f.units, f.reads, f.writes, change=change) for f in first_axes(o, 2))
+        yield from (replace(factor, change=change) for factor in first_axes(o, 2))
 
 
 _POOLS = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
