@@ -132,14 +132,12 @@ class Automation(Product):
 
     def _measure(self) -> None:
         """The outputs of the given model."""
+        self.inputs, refusal = accepted_inputs(self.model, self.inputs, self.seed, self.model.dims)
         if not self.inputs:
-            found = accepted_inputs(self.model, seed=self.seed, sizes=self.model.dims)
-            self.inputs = found.feeds
-            if not self.inputs:
-                refused = f"outputs are not compared: {self.model.path.name} rejects the generated inputs"
-                if self.limits or self.text:
-                    raise RunError(f"{refused}: {found.refusal}", hint="give `inputs` that it accepts")
-                self.report(f"{refused}: {found.refusal}")
+            refused = f"outputs are not compared: {self.model.path.name} rejects the generated inputs: {refusal}"
+            if self.limits or self.text:
+                raise RunError(refused, hint="give `inputs` that it accepts")
+            self.report(refused)
         self._outputs = compared_outputs(self.model)
         self._text = None if self.text is None else read_text(self.text, self.model)
         outputs = outputs_of(self.model, self.inputs, self._outputs)
