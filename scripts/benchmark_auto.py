@@ -8,10 +8,9 @@ of GenAI, the steps of Triton's ensemble run by ONNX Runtime, which need `source
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -31,7 +30,6 @@ from test_triton import SCHEMA, run_ensemble
 
 import graphcut
 from graphcut import SessionConfig, demos, generate_inputs
-from graphcut.cli import main as command
 
 from conftest import FIXTURES
 
@@ -68,13 +66,9 @@ KINDS = (
 
 def run(*words: object) -> tuple[int, str]:
     """The exit code of a command, and the errors that it printed."""
-    sys.argv = ["graphcut", *map(str, words)]
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as told:
-        try:
-            command()
-        except SystemExit as end:
-            return int(end.code or 0), told.getvalue()
-    return 0, told.getvalue()
+    command = [sys.executable, "-m", "graphcut", *map(str, words)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    return ended.returncode, ended.stderr
 
 
 def made(folder: Path, *words: object) -> str:

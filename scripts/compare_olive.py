@@ -118,7 +118,7 @@ def logits(parts: Sequence[Path]) -> np.ndarray[Any, Any]:
 
 def compare(folder: Path, memory: str) -> None:
     """Print the table."""
-    from graphcut.core.units import parse_bytes, size
+    from olive.hardware.accelerator import AcceleratorSpec
 
     own = [sys.executable, __file__]
     subprocess.run([*own, "write", "--folder", str(folder)], check=True)
@@ -142,15 +142,13 @@ def compare(folder: Path, memory: str) -> None:
         print(f"{name}: {' '.join(commands[name])}")
         print(f"  {seconds:.1f} s, {processor:.1f} s of processor, at most {size(peak)} of memory")
         print(f"  {len(parts)} parts: {', '.join(map(size, sizes))}")
-        print(f"  the largest is {max(sizes) / parse_bytes(memory):.0%} of the budget")
+        print(f"  the largest is {max(sizes) / AcceleratorSpec.str_to_int_memory(memory):.0%} of the budget")
         print(f"  SNR of the logits {10 * np.log10(np.square(whole).sum() / gap):.1f} dB")
 
 
 def split_alone(folder: Path, splitter: str, memory: str) -> None:
     """One of the passes that split, and what it took."""
     from olive.model import ONNXModelHandler
-
-    from graphcut.core.units import size
 
     subprocess.run([sys.executable, __file__, "write", "--folder", str(folder)], check=True)
     if splitter == "olive":
@@ -166,6 +164,11 @@ def split_alone(folder: Path, splitter: str, memory: str) -> None:
     print(f"{seconds:.2f} s, {processor:.2f} s of processor, {size(peak_bytes() - before)} more memory")
     for data in sorted((folder / "parts").glob("*.data")):
         print(f"{data.name}  {size(data.stat().st_size)}")
+
+
+def size(number: int) -> str:
+    """Bytes in MiB."""
+    return f"{number / 2**20:.1f} MiB"
 
 
 def peak_bytes() -> int:
