@@ -20,6 +20,7 @@ from graphcut.drawing.json_records import dumps
 from graphcut.drawing.scene import BoundaryTensor, Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.terminal.changes import draw_changes
+from graphcut.drawing.terminal.screen import screen_on
 
 import scenes_by_hand as by_hand
 from cases import each
@@ -260,7 +261,7 @@ def drawn(changes: Changes, width: int = 80, encoding: str = "utf-8", **environm
         legacy_windows=False,
         _environ=environment,
     )
-    console.print(draw_changes(changes, console))
+    console.print(draw_changes(changes, screen_on(console)))
     file.flush()
     assert isinstance(file.buffer, io.BytesIO)
     return file.buffer.getvalue().decode(encoding)

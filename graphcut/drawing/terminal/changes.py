@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from ...core.units import duration, size
@@ -12,7 +12,7 @@ from ..changes.summary import relative_change
 from ..scene import BoundaryTensor, BoundaryTotals, Card
 from ..sentences import dims_text, need_text, size_text
 from .lanes import MAX_ROWS, ends_text
-from .screen import Screen, Section, picture, screen_on
+from .screen import Screen, Section, picture
 from .tables import Column, section, table
 
 _SIGNS: Final[dict[ChangeKind, str]] = {"stays": " ", "came": "+", "went": "-"}
@@ -22,9 +22,8 @@ _One = TypeVar("_One")
 _ARROW: Final = " → "
 
 
-def draw_changes(changes: Changes, console: Console) -> RenderableType:
+def draw_changes(changes: Changes, screen: Screen) -> RenderableType:
     """The changes on one screen: numbers, parts, nodes that moved, cuts, boundary tensors."""
-    screen = screen_on(console)
     dims = dims_text(changes.after.dims) if changes.after.dims == changes.before.dims else ""
     details: Section = []
     for one in changes.details:
