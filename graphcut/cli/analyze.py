@@ -43,6 +43,6 @@ def analyze(
             print_line(line)
     else:
         scene = scene_of_analysis(analysis)
-        print_(lambda console: draw_scene(scene, console))
+        print_(lambda screen: draw_scene(scene, screen))
         if scene.next_command:
             say_next(scene.next_command)

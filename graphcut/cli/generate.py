@@ -114,7 +114,7 @@ def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: boo
         said, parts = output.sentence(tokens.log, tokens.reused), [part.file for part in cascade.parts]
         if full := sum(end == "full" for end in tokens.ends.values()):
             said += f" {count(full, 'sequence')} ended because the model has no room for more tokens."
-        print_(lambda console: draw_run_log(tokens.log, parts, tokens.workers, console, said), stderr=True)
+        print_(lambda screen: draw_run_log(tokens.log, parts, tokens.workers, screen, said), stderr=True)
     say_after(tokens.limited, cascade.parts)
     if was_interrupted:
         complain("error: interrupted")  # nothing is said of files: there are none, and tokens were printed

@@ -83,7 +83,7 @@ def measure(
             found = None if computed else _measured(costs, inputs, rounds, memory_bytes, threads)
             table = found.table if found else table_of(costs)
             save_table(table, output)
-            print_(lambda console: draw_cost_table(table, costs, console))
+            print_(lambda screen: draw_cost_table(table, costs, screen))
             if found:
                 _say_spread(count(found.rounds, "run"), found.spread)
     say(f"wrote {output}")

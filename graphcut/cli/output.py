@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from .. import RunLog
+    from ..drawing.terminal.screen import Screen
+
+    Draw = Callable[[Screen], RenderableType]
 
 INTERRUPTED: Final = 130  #: the exit code after Ctrl-C.
 _WIDE: Final = 10_000  #: columns for output that is not a terminal: nothing is shortened in a pipe or a file.
@@ -51,11 +55,13 @@ def console_(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=width, height=50 if width else None, highlight=False, no_color=no_color)
 
 
-def print_(draw: Callable[[Console], RenderableType], *, stderr: bool = False) -> None:
+def print_(draw: Draw, *, stderr: bool = False) -> None:
     """Print a drawing: a result on stdout, or a summary on stderr, which --quiet leaves out."""
     if not (stderr and settings.is_quiet):
+        from ..drawing.terminal.screen import screen_on
+
         console = console_(stderr=stderr)
-        console.print(draw(console))
+        console.print(draw(screen_on(console)))
 
 
 def put_json(record: object, output: Path | None = None) -> None:
@@ -65,14 +71,7 @@ def put_json(record: object, output: Path | None = None) -> None:
     put_text(dumps(record) + "\n", output)
 
 
-def put_answer(
-    record: object,
-    draw: Callable[[Console], RenderableType],
-    output: Path | None = None,
-    *,
-    as_json: bool,
-    is_yes: bool = True,
-) -> None:
+def put_answer(record: object, draw: Draw, output: Path | None = None, *, as_json: bool, is_yes: bool = True) -> None:
     """Print a result, or write it to a file, as JSON or drawn. If it is no, the exit code is 1."""
     if as_json:
         put_json(record, output)
@@ -99,16 +98,18 @@ def put_text(text: str, output: Path | None) -> None:
     say(f"wrote {output}")
 
 
-def put_drawing(draw: Callable[[Console], RenderableType], output: Path | None) -> None:
+def put_drawing(draw: Draw, output: Path | None) -> None:
     """Print a drawing, or write it to a file as plain text of unlimited width."""
     if output is None:
         print_(draw)
         return
     from rich.console import Console
 
+    from ..drawing.terminal.screen import screen_on
+
     console = Console(file=StringIO(), width=_WIDE, height=50, color_system=None, highlight=False)
     with console.capture() as captured:
-        console.print(draw(console))
+        console.print(draw(screen_on(console)))
     put_text("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), output)
 
 
@@ -218,16 +219,15 @@ def put_trace(log: RunLog, parts: Mapping[str, Any], workers: Sequence[str], pat
     from ..drawing.schedule import schedule_of
     from ..drawing.svg.schedule_chart import schedule_svg
     from ..drawing.terminal.schedule import draw_schedule
-    from ..drawing.terminal.screen import screen_on
 
     schedule = schedule_of(log, workers, [*parts.values()], f"the first of {count(log.answered, 'request')}")
     if path.suffix.lower() == ".svg":
         put_text(schedule_svg(schedule), path)
     elif path.name == "-":
         print_line("")
-        print_(lambda console: draw_schedule(schedule, screen_on(console)))
+        print_(partial(draw_schedule, schedule))
     elif path.suffix.lower() == ".txt":
-        put_drawing(lambda console: draw_schedule(schedule, screen_on(console)), path)
+        put_drawing(partial(draw_schedule, schedule), path)
     else:
         save_trace(log, [*parts], workers, path)
         say(f"wrote {path}")

@@ -46,7 +46,7 @@ def plan(
         put_json(plan_file(made, opened, Path()))
         return
     scene = scene_of_plan(made, analysis)
-    print_(lambda console: draw_scene(scene, console))
+    print_(lambda screen: draw_scene(scene, screen))
     if output is not None:
         say(f"wrote {output}")
         say_next(f"graphcut split {shell_word(str(model))} --plan {shell_word(str(output))}")

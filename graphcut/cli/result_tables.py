@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from ..core.units import duration, size
-from ..drawing.terminal.screen import picture, screen_on
+from ..drawing.terminal.screen import Screen, picture
 from ..drawing.terminal.tables import Column, section, table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # these load ONNX Runtime
 _FORMATS = {"snr": "{:.1f} dB", "max": "{:.3g}", "mean": "{:.3g}", "top1": "{:.1%}", "perplexity": "{:,.4g}"}
 
 
-def draw_automation(record: AutoRecord, console: Console) -> RenderableType:
+def draw_automation(record: AutoRecord, screen: Screen) -> RenderableType:
     """The steps and the precisions that were tried, with their figures, and the result."""
-    screen, steps, tried = screen_on(console), record.steps, record.tried
+    steps, tried = record.steps, record.tried
     made = [
         Column("step", [Text(step.name) for step in steps]),
         Column("by", [Text(f"{step.package} {step.version}") for step in steps], drop_order=1),
@@ -56,9 +56,8 @@ def _shown(figures: Figures | None, name: str) -> str:
     return "-" if value is None or abs(value) == float("inf") else _FORMATS[name].format(value)
 
 
-def draw_benchmark(results: Sequence[WayResult], console: Console) -> RenderableType:
+def draw_benchmark(results: Sequence[WayResult], screen: Screen) -> RenderableType:
     """A row for each way to run the model; below, the ways that failed."""
-    screen = screen_on(console)
     ran = [one for one in results if not one.error]
     columns = [
         Column("way to run it", [Text(one.title) for one in ran]),

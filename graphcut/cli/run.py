@@ -141,7 +141,7 @@ def _on_workers(
         yield pipeline.map(feeds, on_error=feeds.on_error)
     log, workers = pipeline.log, pipeline.workers
     noun = "piece" if pipeline.is_divided else "input"
-    print_(lambda console: draw_run_log(log, [*parts], workers, console, noun=noun), stderr=True)
+    print_(lambda screen: draw_run_log(log, [*parts], workers, screen, noun=noun), stderr=True)
     if options.trace is not None:
         put_trace(log, parts, workers, options.trace)
 

@@ -71,7 +71,7 @@ def show(
         from ..drawing.terminal.scene import draw_scene
 
         scene = scene_at(thing, model=model, dims=sizes)
-        put_drawing(lambda console: draw_scene(scene, console, explain=True), output)
+        put_drawing(lambda screen: draw_scene(scene, screen, explain=True), output)
         if scene.next_command and output is None:
             say_next(scene.next_command)
     elif form == "json":
@@ -98,7 +98,7 @@ def _show_devices(cascade: Cascade) -> None:
     if not cascade.manifest.devices:
         hint = "split for a cluster with --cluster FILE, or use --part of `graphcut fetch`"
         raise UsageError(f"{cascade.path} was not planned for devices", hint=hint)
-    print_(lambda console: draw_devices(cascade, console))
+    print_(lambda screen: draw_devices(cascade, screen))
     for host in cascade.manifest.devices:
         name, resources = shell_word(host.name), shell_word(f'{{"dev:{host.name}": 1}}')
         print_line("")

@@ -99,7 +99,7 @@ def split(
             if cut.whole is None
             else scene_of_ranks(cascade, cut.plan, cut.source)
         )
-        print_(lambda console: draw_scene(scene, console))
+        print_(lambda screen: draw_scene(scene, screen))
         say_next(scene.next_command)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +14,8 @@ from .input_files import read_given
 from .output import put_answer
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
     from .. import FileVerification, Verification
+    from .output import Draw
 
 
 def verify(
@@ -58,7 +56,7 @@ def verify(
     _show(report, partial(draw_verification, report, cascade), as_json=as_json)
 
 
-def _show(result: Verification | FileVerification, draw: Callable[[Console], RenderableType], *, as_json: bool) -> None:
+def _show(result: Verification | FileVerification, draw: Draw, *, as_json: bool) -> None:
     record: object = result
     if as_json:
         from ..drawing.verification_records import verification_record

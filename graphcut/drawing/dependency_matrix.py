@@ -8,9 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from math import ceil, log2
 
-from ..core.units import count
 from .scene import BoundaryTensor, Flow, Scene, totals_of
-from .sentences import size_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +25,6 @@ class Matrix:
 
     names: tuple[str, ...]  #: of the rows, which are the columns.
     cells: tuple[Cell, ...]  #: those that are not empty, row by row.
-
-    def text_of(self, cell: Cell) -> str:
-        """What a tooltip says of a cell."""
-        ends = f"{self.names[cell.source]} → {self.names[cell.readers[0]]}"
-        return f"{ends}: {size_text(cell)}, {count(len(cell.tensors), 'tensor')}, {', '.join(cell.tensors[:8])}"
 
 
 def matrix_legend(scene: Scene) -> str:

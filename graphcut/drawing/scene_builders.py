@@ -63,34 +63,13 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     )
 
 
-def scene_of_plan(plan: Plan, analysis: Analysis) -> Scene:
+def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> Scene:
     """The scene of a plan for the analysed model; the caller knows the next command.
 
-    A plan for a goal that names nodes has no predictions: a part needs what its weights take.
+    Parts are called `p0`, `p1`, ..., or as `files` says. A plan for a goal that names nodes has no predictions: a part
+    needs what its weights take.
     """
-    return _scene_of_parts(plan, analysis, [f"p{i}" for i in range(len(plan.parts))])
-
-
-def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
-    """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
-    planned, cards = _scene_of_parts(plan, analysis, [part.file for part in cascade.parts]), []
-    for part, card, counted in zip(cascade.parts, planned.cards, plan.counted_bytes, strict=True):
-        measure = "weights and graph" if card.measure == "weights" else card.measure
-        need_bytes = file_bytes(cascade, part) + counted
-        cards.append(replace(card, nodes=part.nodes, need_bytes=need_bytes, measure=measure))
-    details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
-    details, command = (*details, *_storage(cascade)), _verify_command(cascade)
-    cut_model = planned.cut_model and {**planned.cut_model, "dims": cascade.manifest.given_dims}
-    return _answered(replace(planned, cards=tuple(cards), next_command=command, details=details, cut_model=cut_model))
-
-
-def scene_of_ranks(cascade: Cascade, plan: Plan, model: Model) -> Scene:
-    """The scene of a new cascade whose layers are divided, with the schedule of its plan, if that is for a cluster."""
-    scene = scene_of_cascade(cascade, model)
-    return replace(scene, schedules=cache(partial(schedules_of_plan, plan, plan.model or model)))
-
-
-def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Scene:
+    names = files or [f"p{i}" for i in range(len(plan.parts))]
     model, blocks, wiring = analysis.model, plan.partition.blocks, plan.partition.wiring
     sizes = sent = model.with_dims(plan.dims).tensor_bytes if plan.costs is None else plan.costs.tensor_bytes
     if plan.costs is not None:
@@ -120,6 +99,25 @@ def _scene_of_parts(plan: Plan, analysis: Analysis, names: Sequence[str]) -> Sce
         schedules=cache(partial(schedules_of_plan, plan, model)),
     )
     return _answered(scene)
+
+
+def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
+    """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
+    planned, cards = scene_of_plan(plan, analysis, [part.file for part in cascade.parts]), []
+    for part, card, counted in zip(cascade.parts, planned.cards, plan.counted_bytes, strict=True):
+        measure = "weights and graph" if card.measure == "weights" else card.measure
+        need_bytes = file_bytes(cascade, part) + counted
+        cards.append(replace(card, nodes=part.nodes, need_bytes=need_bytes, measure=measure))
+    details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
+    details, command = (*details, *_storage(cascade)), _verify_command(cascade)
+    cut_model = planned.cut_model and {**planned.cut_model, "dims": cascade.manifest.given_dims}
+    return _answered(replace(planned, cards=tuple(cards), next_command=command, details=details, cut_model=cut_model))
+
+
+def scene_of_ranks(cascade: Cascade, plan: Plan, model: Model) -> Scene:
+    """The scene of a new cascade whose layers are divided, with the schedule of its plan, if that is for a cluster."""
+    scene = scene_of_cascade(cascade, model)
+    return replace(scene, schedules=cache(partial(schedules_of_plan, plan, plan.model or model)))
 
 
 def _answered(scene: Scene) -> Scene:

@@ -20,6 +20,7 @@ from graphcut.benchmarking.comparison import WayResult, bench, largest_differenc
 from graphcut.benchmarking.ways import WAYS
 from graphcut.cli.result_tables import draw_benchmark
 from graphcut.drawing.terminal.runs import draw_run_log
+from graphcut.drawing.terminal.screen import screen_on
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.run_log import RunLog
 
@@ -58,7 +59,7 @@ def test_a_way_that_fails_is_listed_with_its_error(cascade: Cascade) -> None:
     whole, parts = bench(cascade, X, ways=["parts"], rounds=1)
     assert not whole.error
     assert parts.error == f"{file} was changed after the model was cut"
-    lines = said(draw_benchmark([whole, parts], Console(width=400)), 400).splitlines()
+    lines = said(draw_benchmark([whole, parts], screen_on(Console(width=400))), 400).splitlines()
     assert lines[-1] == f"parts, all loaded: not measured: {file} was changed after the model was cut"
 
 
@@ -102,7 +103,7 @@ def test_the_table_shows_ratios_and_whether_outputs_are_the_same() -> None:
         WayResult("whole", "whole model", 0.5, 0.1, 1.0, 0.2, 2**20, 0.0),
         WayResult("mapped", "mapped", 0.25, 0.15, 1.5, 0.2, 2**21, 6.7e-6),
     ]
-    lines = said(draw_benchmark(rows, Console())).splitlines()
+    lines = said(draw_benchmark(rows, screen_on(Console()))).splitlines()
     assert lines[1].split("  ")[0] == "whole model"
     assert "1.00" in lines[1]
     assert "same bits" in lines[1]
@@ -121,7 +122,7 @@ def test_the_run_report_shows_the_time_of_each_part_and_deaths() -> None:
     log.done(1, Step(0, (1,), ()), (0.5,), 2.0)
     log.deaths.append((1, "it was killed", 2.0))
     log.delivered(0, 2.0, failed=False)
-    text = said(draw_run_log(log, ["part-0.onnx", "part-1.onnx"], ["worker 0", "worker 1"], Console()))
+    text = said(draw_run_log(log, ["part-0.onnx", "part-1.onnx"], ["worker 0", "worker 1"], screen_on(Console())))
     assert text.splitlines()[0] == "1 input in 1.5 s, 0.7 a second."
     first = text.splitlines()[2].split()
     assert first == ["part-0.onnx", "1", "1", "s", "500", "ms", "worker", "0"]
@@ -135,7 +136,8 @@ def test_the_run_report_counts_idle_workers_and_micro_batches() -> None:
     log.started(1, Step(0, (0,), ()), 0.0)
     log.done(1, Step(0, (0,), ()), (1.0,), 1.0)
     log.delivered(0, 2.0, failed=False)
-    text = said(draw_run_log(log, ["part-0.onnx"], ["worker 0", "worker 1", "worker 2"], Console(), noun="piece"))
+    workers = ["worker 0", "worker 1", "worker 2"]
+    text = said(draw_run_log(log, ["part-0.onnx"], workers, screen_on(Console()), noun="piece"))
     assert text.splitlines()[0] == "1 piece in 2 s, 0.5 a second."
     assert text.splitlines()[-1] == "busy: worker 1 50%, 2 workers never"
 
@@ -171,4 +173,4 @@ def test_the_run_report_shows_the_peak_memory_of_workers_if_known() -> None:
     for memory_bytes in (2**20, 3 * 2**20, 0):
         log.memory(1, memory_bytes)
     assert log.memory_bytes == {1: 3 * 2**20}
-    assert "memory: b 3 MiB" in said(draw_run_log(log, ["p"], ["a", "b"], Console()))
+    assert "memory: b 3 MiB" in said(draw_run_log(log, ["p"], ["a", "b"], screen_on(Console())))

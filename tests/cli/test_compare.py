@@ -17,6 +17,7 @@ from test_show import House, house, orphan, run
 from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.json_records import dumps
 from graphcut.drawing.terminal.changes import draw_changes
+from graphcut.drawing.terminal.screen import screen_on
 
 from command_line import Result, Run
 
@@ -28,7 +29,7 @@ def test_compare_prints_what_the_functions_return(run: Run, house: House) -> Non
     result = run("compare", house.plan, house.cascade)
     assert (result.code, result.err) == (0, "")
     console = Console(file=io.StringIO(), width=10_000, color_system=None)
-    console.print(draw_changes(changes, console))
+    console.print(draw_changes(changes, screen_on(console)))
     assert isinstance(console.file, io.StringIO)
     assert result.out == console.file.getvalue()
     result = run("compare", house.plan, house.cascade, "--json")

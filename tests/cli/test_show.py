@@ -23,6 +23,7 @@ from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.svg.document import svg_of
 from graphcut.drawing.terminal.scene import draw_scene
+from graphcut.drawing.terminal.screen import screen_on
 
 from command_line import Result, Run, holdings, run
 
@@ -77,7 +78,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
 def printed(scene: Scene, *, explain: bool = True) -> list[str]:
     """What the terminal's renderer draws where nothing limits its width."""
     console = Console(file=io.StringIO(), width=10_000, color_system=None)
-    console.print(draw_scene(scene, console, explain=explain))
+    console.print(draw_scene(scene, screen_on(console), explain=explain))
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 

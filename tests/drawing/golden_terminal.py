@@ -15,6 +15,7 @@ from graphcut import Into, Within, demos
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.terminal.scene import draw_scene
+from graphcut.drawing.terminal.screen import screen_on
 
 import scenes_by_hand as by_hand
 
@@ -33,7 +34,7 @@ def screen(scene: Scene, width: int, encoding: str = "utf-8", *, explain: bool =
         legacy_windows=False,
         _environ=environment,
     )
-    console.print(draw_scene(scene, console, explain=explain))
+    console.print(draw_scene(scene, screen_on(console), explain=explain))
     file.flush()
     assert isinstance(file.buffer, io.BytesIO)
     return file.buffer.getvalue().decode(encoding)

@@ -15,11 +15,12 @@ from rich.console import Console
 import graphcut
 from graphcut import Analysis, At, Into, UsageError, demos
 from graphcut.drawing.changes.differences import changes_between
-from graphcut.drawing.changes.record import Changes, DetailChange, SentenceChange
+from graphcut.drawing.changes.record import Changes, TextChange
 from graphcut.drawing.json_records import dumps
 from graphcut.drawing.scene import BoundaryTensor, Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.terminal.changes import draw_changes
+from graphcut.drawing.terminal.screen import screen_on
 
 import scenes_by_hand as by_hand
 from cases import each
@@ -120,9 +121,9 @@ def test_tensors_are_added_removed_and_kept() -> None:
     after = cut(3, 6, tensors=[by_hand.tensor("a", 0, 1), by_hand.tensor("c", 1, 2, size=3 * MIB)])
     found = changes_between(before, after)
     assert [(one.tensor, one.kind) for one in found.tensors] == [("a", "stays"), ("b", "went"), ("c", "came")]
-    assert (found.before.sequential, found.before.residual, found.before.sent_bytes) == (2, 1, 5 * MIB)
-    assert (found.after.sequential, found.after.residual, found.after.sent_bytes) == (2, 0, 7 * MIB)
-    assert (found.before.most_bytes, found.after.most_bytes) == (5 * MIB, 4 * MIB)
+    assert (found.before.sequential, found.before.residual, found.before.sent.bytes) == (2, 1, 5 * MIB)
+    assert (found.after.sequential, found.after.residual, found.after.sent.bytes) == (2, 0, 7 * MIB)
+    assert (found.before.busiest.bytes, found.after.busiest.bytes) == (5 * MIB, 4 * MIB)
     assert "2 MiB more crosses boundaries" in found.sentence
 
 
@@ -130,7 +131,7 @@ def test_an_unknown_size_is_not_compared() -> None:
     before = cut(3, tensors=[by_hand.tensor("a", 0, 1, size=MIB, is_exact=False)])
     found = changes_between(before, cut(3, tensors=[by_hand.tensor("b", 0, 1)]))
     assert "cross" not in found.sentence
-    assert (found.before.sent_exact, found.after.sent_exact) == (False, True)
+    assert (found.before.sent.is_exact, found.after.sent.is_exact) == (False, True)
     assert "≥ 1 MiB" in drawn(found)
     assert "+3 MiB" not in drawn(found)
 
@@ -170,10 +171,10 @@ def test_the_details_of_a_plan_are_compared_only_with_those_of_a_plan() -> None:
     one = cut(3, details=(("goal", "into 2, by time"),), recomputed=("p1 computes a", "p1 computes b"))
     other = cut(3, details=(("goal", "into 2, by bytes"),), recomputed=("p1 computes b", "p1 computes c"))
     found = changes_between(one, other)
-    assert found.details == (DetailChange("goal", "into 2, by time", "into 2, by bytes"),)
-    assert found.recomputed == SentenceChange(("p1 computes a",), ("p1 computes c",))
+    assert found.details == (TextChange("goal", ("into 2, by time",), ("into 2, by bytes",)),)
+    assert found.recomputed == TextChange("recomputed", ("p1 computes a",), ("p1 computes c",))
     cascade = changes_between(one, cut(3))
-    assert (cascade.details, cascade.recomputed) == ((), SentenceChange())
+    assert (cascade.details, cascade.recomputed) == ((), TextChange("recomputed"))
 
 
 # Not comparable
@@ -260,7 +261,7 @@ def drawn(changes: Changes, width: int = 80, encoding: str = "utf-8", **environm
         legacy_windows=False,
         _environ=environment,
     )
-    console.print(draw_changes(changes, console))
+    console.print(draw_changes(changes, screen_on(console)))
     file.flush()
     assert isinstance(file.buffer, io.BytesIO)
     return file.buffer.getvalue().decode(encoding)

@@ -20,7 +20,7 @@ from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.drawing.sentences import quantity
 from graphcut.drawing.terminal.cost_table import draw_cost_table
 from graphcut.drawing.terminal.scene import draw_scene
-from graphcut.drawing.terminal.screen import ASCII, UNICODE, Glyphs, glyphs_for
+from graphcut.drawing.terminal.screen import ASCII, UNICODE, Glyphs, glyphs_for, screen_on
 from graphcut.planning.goals import Goal
 from graphcut.planning.plan_files import plan_file
 from graphcut.planning.results import MetricUnit
@@ -84,7 +84,7 @@ def printed(shown: RenderableType, at: Console) -> str:
 
 
 def drawn(made: Plan, analysis: Analysis, at: Console, *, explain: bool = True) -> str:
-    return printed(draw_scene(scene_of_plan(made, analysis), at, explain=explain), at)
+    return printed(draw_scene(scene_of_plan(made, analysis), screen_on(at), explain=explain), at)
 
 
 # Widths
@@ -169,7 +169,7 @@ def test_a_cost_model_is_drawn_without_utf_8(analysis: Analysis) -> None:
     at, costs = console(200, encoding="ascii"), graphcut.weigh(analysis.model)
     row = graphcut.table_of(costs).rows[0]
     timed = graphcut.CostTable((type(row)(module=row.module, num_flops=5, time_s=5e-6),))
-    assert printed(draw_cost_table(timed, costs, at), at).isascii()
+    assert printed(draw_cost_table(timed, costs, screen_on(at)), at).isascii()
 
 
 @each(("encoding", "glyphs"), [("utf-8", UNICODE), ("UTF8", UNICODE), ("ascii", ASCII), ("latin-1", ASCII)])

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from ...core.errors import UsageError
 from ...core.text import printable
 from ..part_labels import ModuleUse, labels
-from ..scene import Card, CutProfile, Scene, totals_of
+from ..scene import BoundaryTotals, Card, CutProfile, Scene, totals_of
 from ..sentences import dims_text
 from .record import ChangeKind as Kind
-from .record import Changes, ChangeSide, CutChange, DetailChange, NodeMove, PartPair, SentenceChange, TensorChange
+from .record import Changes, ChangeSide, CutChange, NodeMove, PartPair, TensorChange, TextChange
 from .summary import summary
 
 _Overlap = Mapping[tuple[int, int], int]  #: for a part before and a part after: the number of their common nodes.
@@ -78,7 +78,8 @@ def _difference(old: Scene, new: Scene) -> str:
 
 def _side(scene: Scene, load: str) -> ChangeSide:
     """The numbers of a division; `load` is the attribute of a card that is to be balanced."""
-    cards, boundaries, total = scene.cards, scene.boundaries, totals_of(scene.tensors)
+    cards, boundaries = scene.cards, scene.boundaries
+    most = max(boundaries, key=lambda one: one.bytes, default=BoundaryTotals(bytes=0, is_exact=True, tensors=0))
     loads = [float(getattr(card, load)) for card in cards]
     largest = max(range(len(cards)), key=lambda i: cards[i].need_bytes)
     times = [card.busy_s for card in cards if card.busy_s is not None]
@@ -93,13 +94,10 @@ def _side(scene: Scene, load: str) -> ChangeSide:
         slowest=slowest,
         slowest_s=None if slowest is None else times[slowest],
         balance=max(loads) * len(loads) / sum(loads) if any(loads) else 1.0,
-        sent_bytes=total.bytes,
-        sent_exact=total.is_exact,
-        tensors=total.tensors,
+        sent=totals_of(scene.tensors),
         sequential=sum(distance == 1 for distance in distances),
         residual=sum(distance > 1 for distance in distances),
-        most_bytes=max((boundary.bytes for boundary in boundaries), default=0),
-        most_exact=all(boundary.is_exact for boundary in boundaries),
+        busiest=BoundaryTotals(most.bytes, all(one.is_exact for one in boundaries), most.tensors),
         dims=_dims(scene),
     )
 
@@ -191,19 +189,17 @@ def _have_plans(old: Scene, new: Scene) -> bool:
     return all("goal" in dict(scene.details) for scene in (old, new))
 
 
-def _details(old: Scene, new: Scene) -> Iterable[DetailChange]:
+def _details(old: Scene, new: Scene) -> Iterable[TextChange]:
     before, after = dict(old.details), dict(new.details)
     words = dict.fromkeys((*before, *after))
     for word in words if _have_plans(old, new) else (word for word in words if word in before and word in after):
         if before.get(word) != after.get(word):
-            yield DetailChange(word, before.get(word, ""), after.get(word, ""))
+            yield TextChange(word, *((values[word],) if word in values else () for values in (before, after)))
 
 
-def _recomputed(old: Scene, new: Scene) -> SentenceChange:
-    if not _have_plans(old, new):
-        return SentenceChange()
-    pairs = ((old.recomputed, new.recomputed), (new.recomputed, old.recomputed))
-    return SentenceChange(*(tuple(one for one in found if one not in others) for found, others in pairs))
+def _recomputed(old: Scene, new: Scene) -> TextChange:
+    pairs = ((old.recomputed, new.recomputed), (new.recomputed, old.recomputed)) if _have_plans(old, new) else ()
+    return TextChange("recomputed", *(tuple(one for one in found if one not in others) for found, others in pairs))
 
 
 def _notes(old: Scene, new: Scene) -> Iterable[str]:

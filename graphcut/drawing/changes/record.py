@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from ..scene import BoundaryTensor, Card
+from ..scene import BoundaryTensor, BoundaryTotals, Card
 
 ChangeKind = Literal["stays", "came", "went"]  #: there before and after; only after; only before.
 
@@ -20,13 +20,10 @@ class ChangeSide(msgspec.Struct, frozen=True, kw_only=True):
     slowest: int | None  #: index of the slowest part; None if times are unknown.
     slowest_s: float | None  #: its time.
     balance: float  #: the largest load divided by the mean load; 1 if all are equal.
-    sent_bytes: int  #: bytes of the boundary tensors, each counted once.
-    sent_exact: bool  #: whether all sizes are known; otherwise `sent_bytes` is a lower bound.
-    tensors: int  #: number of boundary tensors.
+    sent: BoundaryTotals  #: the boundary tensors, each counted once.
     sequential: int  #: number of (tensor, reader) pairs from a part to the next (SDM).
     residual: int  #: number of (tensor, reader) pairs that skip a part (RDM).
-    most_bytes: int  #: bytes at the busiest boundary; 0 for one part.
-    most_exact: bool  #: whether all sizes are known; otherwise `most_bytes` is a lower bound.
+    busiest: BoundaryTotals  #: the boundary with most bytes; a lower bound if any size is unknown. 0 for one part.
     dims: dict[str, str]  #: the numbers that sizes were evaluated for.
 
 
@@ -68,17 +65,10 @@ class TensorChange(msgspec.Struct, frozen=True):
     after: BoundaryTensor | None  #: how it crosses; None if it does not.
 
 
-class DetailChange(msgspec.Struct, frozen=True):
-    """A detail that differs, such as the goal; a value is empty if that side does not have it."""
+class TextChange(msgspec.Struct, frozen=True):
+    """A detail that differs, such as the goal, or sentences of one kind that only one side has."""
 
     what: str  #: its name.
-    before: str  #: its value before.
-    after: str  #: its value after.
-
-
-class SentenceChange(msgspec.Struct, frozen=True):
-    """Sentences that only one side has."""
-
     before: tuple[str, ...] = ()  #: those of the first side.
     after: tuple[str, ...] = ()  #: those of the second.
 
@@ -95,6 +85,6 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag
     cuts: tuple[CutChange, ...] | None  #: the boundaries, in topological order; None if unknown.
     tensors: tuple[TensorChange, ...]  #: the boundary tensors: those of the first, then the new ones.
     #: what else differs. Details of a plan are compared only if both sides have a plan.
-    details: tuple[DetailChange, ...] = ()
-    recomputed: SentenceChange = SentenceChange()  #: sentences about recomputation that differ.
+    details: tuple[TextChange, ...] = ()
+    recomputed: TextChange = TextChange("recomputed")  #: sentences about recomputation that differ.
     notes: tuple[str, ...] = ()  #: what else a reader should know, one sentence each.

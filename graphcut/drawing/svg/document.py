@@ -155,9 +155,8 @@ def _sentences(scene: Scene, width: float) -> Iterator[Panel]:
 
 def _paragraphs(title: str, texts: Sequence[str], width: float) -> Panel:
     marks, y = [label(0, 12, title, HEAD)], 16.0
-    shown = [(text, "") for text in texts[:_MAX_SENTENCES]]
-    more = [(f"and {len(texts) - len(shown)} more", "muted")] if len(texts) > len(shown) else []
-    for text, css in shown + more:
+    more = [(f"and {len(texts) - _MAX_SENTENCES} more", "muted")] if len(texts) > _MAX_SENTENCES else []
+    for text, css in [*((text, "") for text in texts[:_MAX_SENTENCES]), *more]:
         for part in wrapped(text, width, BODY):
             y += BODY.size * LINE_HEIGHT
             marks.append(label(0, y, part, BODY, css=css))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
+from ...core.units import count
 from ..dependency_matrix import Matrix
 from ..scene import KINDS
 from ..sentences import size_text
@@ -32,7 +33,9 @@ def draw_matrix(matrix: Matrix, width: float) -> Panel:
             f'<g fill-opacity="{number(opacity)}">{square}</g>',
             label(x + cell_width / 2, y + height / 2 + 4, text, SMALL, anchor="middle"),
         )
-        marks.append(thing("cell", i, f"{matrix.text_of(cell)}; {KINDS[cell.kind]}", shown, CSS[cell.kind]))
+        ends = f"{matrix.names[cell.source]} → {matrix.names[cell.readers[0]]}: {size_text(cell)}"
+        what = f"{ends}, {count(len(cell.tensors), 'tensor')}, {', '.join(cell.tensors[:8])}; {KINDS[cell.kind]}"
+        marks.append(thing("cell", i, what, shown, CSS[cell.kind]))
     return Panel(width, _TOP + height * len(matrix.names) + 4, tuple(marks))
 
 

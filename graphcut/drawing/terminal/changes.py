@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from ...core.units import duration, size
-from ..changes.record import ChangeKind, Changes, ChangeSide, CutChange, PartPair, SentenceChange, TensorChange
+from ..changes.record import ChangeKind, Changes, ChangeSide, CutChange, PartPair, TensorChange, TextChange
 from ..changes.summary import relative_change
 from ..scene import BoundaryTensor, BoundaryTotals, Card
 from ..sentences import dims_text, need_text, size_text
 from .lanes import MAX_ROWS, ends_text
-from .screen import Screen, Section, picture, screen_on
+from .screen import Screen, Section, picture
 from .tables import Column, section, table
 
 _SIGNS: Final[dict[ChangeKind, str]] = {"stays": " ", "came": "+", "went": "-"}
@@ -22,14 +22,12 @@ _One = TypeVar("_One")
 _ARROW: Final = " → "
 
 
-def draw_changes(changes: Changes, console: Console) -> RenderableType:
+def draw_changes(changes: Changes, screen: Screen) -> RenderableType:
     """The changes on one screen: numbers, parts, nodes that moved, cuts, boundary tensors."""
-    screen = screen_on(console)
     dims = dims_text(changes.after.dims) if changes.after.dims == changes.before.dims else ""
     details: Section = []
     for one in changes.details:
-        change = SentenceChange((one.before,), (one.after,))
-        details += [screen.text(one.what, "bold"), *_sentences(change, screen, "  ")]
+        details += [screen.text(one.what, "bold"), *_sentences(one, screen, "  ")]
     return picture(
         [screen.title(changes.model, dims=dims), screen.text(changes.sentence)],
         [_numbers_table(changes, screen)],
@@ -68,9 +66,9 @@ def _numbers(before: ChangeSide, after: ChangeSide) -> Iterable[tuple[str, str, 
     yield "largest load / mean", f"{before.balance:.0%}", f"{after.balance:.0%}", ""
     if before.over or after.over:
         yield _number("parts over budget", before.over, after.over)
-    yield _total("sent in one run", *(BoundaryTotals(one.sent_bytes, one.sent_exact, one.tensors) for one in sides))
-    yield _total("busiest boundary", *(BoundaryTotals(one.most_bytes, one.most_exact, 0) for one in sides))
-    yield _number("boundary tensors", before.tensors, after.tensors)
+    yield _total("sent in one run", before.sent, after.sent)
+    yield _total("busiest boundary", before.busiest, after.busiest)
+    yield _number("boundary tensors", before.sent.tensors, after.sent.tensors)
     yield _number("sequential edges", before.sequential, after.sequential)
     yield _number("residual edges", before.residual, after.residual)
 
@@ -185,8 +183,8 @@ def _first(rows: Sequence[_Row]) -> list[_Row]:
     return [rows[i] for i in sorted(ranked[:MAX_ROWS])]
 
 
-def _sentences(change: SentenceChange, screen: Screen, indent: str = "") -> Section:
+def _sentences(change: TextChange, screen: Screen, indent: str = "") -> Section:
     """Sentences that no longer hold, then new ones."""
-    rows: list[tuple[ChangeKind, str]] = [("went", text) for text in change.before if text]
-    rows += [("came", text) for text in change.after if text]
+    rows: list[tuple[ChangeKind, str]] = [("went", text) for text in change.before]
+    rows += [("came", text) for text in change.after]
     return [screen.text(f"{indent}{_SIGNS[kind]} {text}", _STYLES[kind]) for kind, text in rows]

@@ -2,23 +2,23 @@
 
 from typing import Final
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from ...core.units import count, duration, size
 from ...costs.tables import CostRow, CostTable
 from ...costs.weighing import Costs
 from ..sentences import dims_text, flop, unbound_sizes, uncounted_operators
-from .screen import picture, screen_on
+from .screen import Screen, picture
 from .tables import Column, table
 
 _MAX_ROWS: Final = 12
 _SUMMED: Final = ("num_params", "num_bytes", "num_flops", "time_s")
 
 
-def draw_cost_table(found: CostTable, costs: Costs, console: Console) -> RenderableType:
+def draw_cost_table(found: CostTable, costs: Costs, screen: Screen) -> RenderableType:
     """The most expensive modules: by measured time if there is any, else by FLOPs and bytes."""
-    rows, screen = found.rows, screen_on(console)
+    rows = found.rows
     how = "measured" if found.is_measured else "computed, not measured"
     title = screen.title(costs.model.path.name, f"{count(len(rows), 'module')}, {how}", dims_text(costs.dims))
     ranked = sorted(rows, key=lambda row: (row.time_s or 0.0, row.num_flops, row.num_bytes), reverse=True)

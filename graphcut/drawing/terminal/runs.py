@@ -2,24 +2,23 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from ...core.units import count, duration, size
 from ...workers.run_log import RunLog
 from ..sentences import placement_text
-from .screen import Section, picture, screen_on
+from .screen import Screen, Section, picture
 from .tables import Column, table
 
 
 def draw_run_log(
-    log: RunLog, parts: Sequence[str], workers: Sequence[str], console: Console, sentence: str = "", noun: str = "input"
+    log: RunLog, parts: Sequence[str], workers: Sequence[str], screen: Screen, sentence: str = "", noun: str = "input"
 ) -> RenderableType:
     """A sentence, then a row for each part: number of runs, time per run, waiting time of its inputs, its workers.
 
     The default sentence tells how many requests there were; `noun` is what they are.
     """
-    screen = screen_on(console)
     totals = [log.total_of(part) for part in range(len(parts))]
     waited = [_each(waited_s, total.runs) for waited_s, total in zip(log.waited_s, totals, strict=True)]
     columns = [

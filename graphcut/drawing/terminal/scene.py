@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,16 +14,15 @@ from .lanes import lanes
 from .matrix import matrix
 from .profile_strip import profile_strip
 from .schedule import schedule_rows
-from .screen import BAR_CELLS, Screen, Section, picture, screen_on
+from .screen import BAR_CELLS, Screen, Section, picture
 from .tables import Column, section
 
 
-def draw_scene(scene: Scene, console: Console, *, explain: bool = False) -> RenderableType:
+def draw_scene(scene: Scene, screen: Screen, *, explain: bool = False) -> RenderableType:
     """A scene; with `explain`, why each cut is where it is, the dependency maps, and schedules.
 
     The next command is not drawn.
     """
-    screen = screen_on(console)
     facts = ", ".join(f"{value} {word}" for word, value in scene.facts if word != "dims")
     return picture(
         [screen.title(scene.title, facts, dict(scene.facts).get("dims", "")), screen.text(scene.sentence)],

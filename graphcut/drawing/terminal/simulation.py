@@ -7,7 +7,7 @@ from statistics import mean
 from typing import Final
 
 from msgspec.structs import asdict
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.text import Text
 
 from ...core.units import count, duration, size
@@ -15,15 +15,14 @@ from ...simulating.results import DeviceUse, SimulationResult
 from ..path_kinds import kind_of
 from ..sentences import assumed_sizes
 from .lanes import MAX_ROWS
-from .screen import Screen, Section, picture, screen_on
+from .screen import Screen, Section, picture
 from .tables import Column, section, table
 
 _SATURATED: Final = 0.98  #: a device that is busy for this share of the time can take no more requests.
 
 
-def draw_simulation(result: SimulationResult, source: Path, console: Console) -> RenderableType:
+def draw_simulation(result: SimulationResult, source: Path, screen: Screen) -> RenderableType:
     """The result of a simulation of `source`, a plan or a cascade."""
-    screen = screen_on(console)
     how = "plan for others" if kind_of(source) == "plan" else "set others"  # a plan's predictions are for its sizes
     return picture(
         [_title(result, str(source), screen), *_answer(result, how, screen)],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...core.manifest import Cascade
 from .lanes import MAX_ROWS
-from .screen import Screen, screen_on
+from .screen import Screen
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ...loading.model import Model
@@ -19,9 +19,8 @@ if TYPE_CHECKING:  # these load ONNX Runtime
     from ...verifying.verification import Verification
 
 
-def draw_verification(verification: Verification, cascade: Cascade | Model, console: Console) -> RenderableType:
+def draw_verification(verification: Verification, cascade: Cascade | Model, screen: Screen) -> RenderableType:
     """The answer in the first line, then what was compared."""
-    screen = screen_on(console)
     proof, worst, glyphs = verification.proof, verification.first_difference, screen.glyphs
     sign = glyphs.yes if proof.holds else glyphs.no
     lines = [_answer(verification, screen), screen.text(f"{sign} structure: {verification.structure_summary}")]
@@ -45,16 +44,14 @@ def draw_verification(verification: Verification, cascade: Cascade | Model, cons
     return Group(*lines)
 
 
-def draw_model_comparison(comparison: ModelComparison, console: Console) -> RenderableType:
+def draw_model_comparison(comparison: ModelComparison, screen: Screen) -> RenderableType:
     """The answer in the first line, then what was compared, and where the models begin to differ."""
-    screen = screen_on(console)
     answer, *lines = str(comparison).split("\n")
     return Group(screen.verdict(answer, holds=bool(comparison)), *(screen.text(f"  {line}") for line in lines))
 
 
-def draw_file_verification(verification: FileVerification, console: Console) -> RenderableType:
+def draw_file_verification(verification: FileVerification, screen: Screen) -> RenderableType:
     """The answer in the first line, then what was compared, what differs and what could not be compared."""
-    screen = screen_on(console)
     answer = f"the files are {'' if verification else 'not '}what the manifest says"
     lines = [screen.verdict(answer, holds=bool(verification)), screen.text(f"  {verification.summary}")]
     lines += [screen.text(f"  {sentence}", "red") for sentence in verification.objections[:MAX_ROWS]]
