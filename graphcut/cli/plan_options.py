@@ -201,16 +201,12 @@ def _replayed(path: Path, source: AnalysisLike) -> Plan:
 def _check(given: Sequence[str], plan_file: str) -> None:
     goals = [option for option in GOALS if option in given]
     if len(goals) != 1 and goals != ["--num-splits", "--memory"]:
-        raise UsageError(
-            f"{' and '.join(goals)} are different goals" if goals else "no cut requested",
-            hint=f"use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES{plan_file}",
-        )
+        hint = f"use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES{plan_file}"
+        raise UsageError(f"{' and '.join(goals)} are different goals" if goals else "no cut requested", hint=hint)
     for option, owners in _GOALS_OF.items():
         if option in given and not set(goals).intersection(owners):
-            raise UsageError(
-                f"{option} applies to {' or '.join(owners)}, not to {goals[0]}",
-                hint=f"leave {option} out, or use {owners[0]} instead of {goals[0]}",
-            )
+            hint = f"leave {option} out, or use {owners[0]} instead of {goals[0]}"
+            raise UsageError(f"{option} applies to {' or '.join(owners)}, not to {goals[0]}", hint=hint)
 
 
 def _checked(names: Sequence[str], words: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a Literal, and some of its words

@@ -74,13 +74,11 @@ def _config_at(home: Path) -> dict[str, Any]:
         decoder = config["model"]["decoder"]
         list(_names_of(config))
     except OSError as error:
-        raise UsageError(
-            f"{path} can't be read: {error.strerror}", hint="name the model beside such a file with `model`"
-        ) from error
+        hint = "name the model beside such a file with `model`"
+        raise UsageError(f"{path} can't be read: {error.strerror}", hint=hint) from error
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{path} describes no decoder of ONNX Runtime GenAI", hint="export the model with its model builder"
-        ) from error
+        hint = "export the model with its model builder"
+        raise UsageError(f"{path} describes no decoder of ONNX Runtime GenAI", hint=hint) from error
     if "pipeline" in decoder:
         raise UsageError(f"{path} describes a pipeline already", hint="name the whole model with `model`")
     return dict(config)
@@ -98,10 +96,8 @@ def _new_names(cascade: Cascade, config: Mapping[str, Any]) -> dict[str, str]:
     """New names for boundary tensors that are called like something that GenAI feeds."""
     manifest, known = cascade.manifest, set(_names_of(config))
     if unknown := [name for name in manifest.reads if name not in known and name not in manifest.optional]:
-        raise UsageError(
-            f"{CONFIG} does not say what the input {unknown[0]!r} of the model is",
-            hint="name the model that belongs to it with `model`",
-        )
+        message = f"{CONFIG} does not say what the input {unknown[0]!r} of the model is"
+        raise UsageError(message, hint="name the model that belongs to it with `model`")
     taken = {*manifest.reads, *manifest.writes}
     inner = {name for part in cascade.parts for name in part.writes} - taken
     return {name: f"{name}_of_the_cascade" for name in sorted(inner & (_FED | known))}

@@ -68,10 +68,8 @@ def _ensemble(cascade: Cascade, name: str) -> str:
     manifest = cascade.manifest
     written = {tensor for part in cascade.parts for tensor in part.writes}
     if passed := [output for output in manifest.writes if output not in written]:
-        raise UsageError(
-            f"the output {passed[0]!r} of the model is one of its inputs, and no part writes it",
-            hint="an ensemble of Triton can't pass it on: remove that output from the model",
-        )
+        message = f"the output {passed[0]!r} of the model is one of its inputs, and no part writes it"
+        raise UsageError(message, hint="an ensemble of Triton can't pass it on: remove that output from the model")
     lines = [f"name: {_quoted(name)}", 'platform: "ensemble"', "max_batch_size: 0"]
     lines += _tensors(cascade, manifest.reads, manifest.writes)
     lines.append("ensemble_scheduling {")
