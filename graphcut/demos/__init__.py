@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..core.atomic_files import write_errors
 from ..core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ def write(name: str, path: str | Path, *, external: bool | None = None, **option
         GraphcutError: a file can't be written.
     """
     draft = _prepare(name, options).draw()
-    from .saving import save  # it imports onnx
+    from ..core.atomic_files import write_errors
+    from .saving import save
 
     with write_errors(path, "choose a folder that exists and has enough free space"):
         save(draft, Path(path), external=external)
