@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -90,17 +89,19 @@ def _optimize(job: Job) -> dict[str, Any]:
 
 
 def _fuse(job: Job) -> dict[str, Any] | None:
-    library, config = import_module("onnxruntime.transformers.optimizer"), dict[str, Any]()
+    from onnxruntime.transformers import optimizer
+
+    config = dict[str, Any]()
     with suppress(OSError, msgspec.MsgspecError):
         config = msgspec.json.decode((job.home / "config.json").read_bytes(), type=dict[str, Any])
     kind = _FUSED_TYPES.get(config.get("model_type", ""), config.get("model_type"))
     options = {
-        "model_type": kind if kind in library.MODEL_TYPES else "bert",
+        "model_type": kind if kind in optimizer.MODEL_TYPES else "bert",
         "num_heads": config.get("num_attention_heads", 0),
         "hidden_size": config.get("hidden_size", 0),
         "opt_level": 0,
     }
-    made = library.optimize_model(str(job.model.path), **options)
+    made = optimizer.optimize_model(str(job.model.path), **options)
     fused = {name: number for name, number in made.get_fused_operator_statistics().items() if number}
     if not any("Attention" in name for name in fused):
         return None
@@ -109,11 +110,13 @@ def _fuse(job: Job) -> dict[str, Any] | None:
 
 
 def _fp16(job: Job) -> dict[str, Any]:
-    library, nodes = import_module("onnxruntime.transformers.float16"), job.model.proto.graph.node
+    from onnxruntime.transformers import float16
+
+    nodes = job.model.proto.graph.node
     moves_batch = (node.name for node in nodes if node.op_type == "Transpose" and _moves_first_axis(node))
     # ONNX Runtime crashes where it fuses such a node with a product of float16.
     options = {"keep_io_types": True, "node_block_list": list(moves_batch)}
-    _save(library.convert_float_to_float16(str(job.model.path), **options), job.target)
+    _save(float16.convert_float_to_float16(str(job.model.path), **options), job.target)
     return options
 
 
@@ -122,7 +125,8 @@ def _moves_first_axis(transpose: NodeProto) -> bool:
 
 
 def _int4(job: Job) -> dict[str, Any]:
-    quantizer = import_module("onnxruntime.quantization.matmul_nbits_quantizer").MatMulNBitsQuantizer
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
     tables, home = _embeddings(job), str(job.model.path.parent.absolute())
     options = {"bits": 4, "block_size": 32, "is_symmetric": True, "nodes_to_exclude": job.excluded}
     options["nodes_to_include"] = list(tables)  # with `Gather` among the types, it takes all, and breaks the opset
@@ -134,7 +138,7 @@ def _int4(job: Job) -> dict[str, Any]:
             tensor.ClearField("data_location")
     for place in _locations(proto):  # onnx_ir maps each weight from its file when its turn comes
         place.value = f"{home}/{place.value}"
-    made = quantizer(proto, **options)
+    made = MatMulNBitsQuantizer(proto, **options)
     made.process()
     made.model.model.ir_version = max(made.model.model.ir_version, _INT4_IR)
     for place in _locations(made.model.model):
@@ -168,13 +172,14 @@ def _locations(proto: ModelProto) -> Iterator[StringStringEntryProto]:
 
 
 def _int8(job: Job) -> dict[str, Any]:
-    library = import_module("onnxruntime.quantization")
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
     # It takes ONNX's own operator for ONNX Runtime's, which is older and has other inputs.
     excluded = [*job.excluded, *(node.name for node in job.model.graph.nodes if node.op == "Attention")]
     # Products of two unsigned types are exact on every processor, and convolutions take no others.
-    library.quantize_dynamic(
+    quantize_dynamic(
         *(str(job.model.path), str(job.target)),
-        weight_type=library.QuantType.QUInt8,
+        weight_type=QuantType.QUInt8,
         nodes_to_exclude=excluded,
         use_external_data_format=True,
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
@@ -183,26 +188,27 @@ def _int8(job: Job) -> dict[str, Any]:
 
 
 def _preprocess(job: Job) -> dict[str, Any]:
-    library, options = import_module("onnxruntime.quantization.shape_inference"), {"skip_symbolic_shape": True}
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    options = {"skip_symbolic_shape": True}
     saving = {"save_as_external_data": True, "external_data_location": f"{job.target.name}.data"}
-    library.quant_pre_process(
-        *(str(job.model.path), str(job.target)), **options, **saving, all_tensors_to_one_file=True
-    )
+    quant_pre_process(*(str(job.model.path), str(job.target)), **options, **saving, all_tensors_to_one_file=True)
     return options
 
 
 def _int8_static(job: Job) -> dict[str, Any]:
-    library = import_module("onnxruntime.quantization")
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+
     types = {"activation_type": "QUInt8", "weight_type": "QInt8"}
     opsets = {domain(one.domain): one.version for one in job.model.proto.opset_import}
     per_channel = opsets.get("", 0) >= 13  # DequantizeLinear has no axis before
     reader = SimpleNamespace(get_next=partial(next, iter(job.calibration), None))  # as the library takes inputs
-    library.quantize_static(
+    quantize_static(
         *(str(job.model.path), str(job.target), reader),
-        quant_format=library.QuantFormat.QDQ,
+        quant_format=QuantFormat.QDQ,
         per_channel=per_channel,
         use_external_data_format=True,
-        **{name: library.QuantType[kind] for name, kind in types.items()},
+        **{name: QuantType[kind] for name, kind in types.items()},
     )
     return {"quant_format": "QDQ", "per_channel": per_channel, **types}
 

@@ -1,7 +1,7 @@
 """Measure a model's time and memory in ONNX Runtime, module by module."""
 
 import dataclasses
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -106,25 +106,22 @@ def pieces_within(model: Model, memory_bytes: int | None) -> tuple[Block, ...]:
     needs.update({t.name: 4 * graph.weights[t.name].bytes for t in model.proto.graph.initializer if is_half(t)})
     if memory_bytes is None or sum(needs.values()) <= memory_bytes:
         return partition(graph, [graph.flow]).blocks
+
+    def fits(weights: Iterable[str]) -> bool:
+        return sum(needs[name] for name in weights) <= memory_bytes
+
+    segments = analyze(model).segments.blocks
+    units = [row for one in segments for row in ([one.nodes] if fits(one.weights) else [(n,) for n in one.nodes])]
     rows: list[list[int]] = [[]]
     held: set[str] = set()
-    for nodes in _units(analyze(model).segments.blocks, needs, memory_bytes):
+    for nodes in units:
         weights = {name for i in nodes for name in graph.weights_of(i)}
-        if rows[-1] and sum(needs[name] for name in held | weights) > memory_bytes:
+        if rows[-1] and not fits(held | weights):
             rows.append([])
             held = set()
         rows[-1].extend(nodes)
         held |= weights
     return partition(graph, rows).blocks
-
-
-def _units(blocks: Sequence[Block], needs: Mapping[str, int], memory_bytes: int) -> Iterator[tuple[int, ...]]:
-    """The nodes of each block, or each node alone where a block is too large."""
-    for block in blocks:
-        if sum(needs[name] for name in block.weights) <= memory_bytes:
-            yield block.nodes
-        else:
-            yield from ((node,) for node in block.nodes)
 
 
 def _measure(

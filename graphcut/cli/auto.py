@@ -137,8 +137,7 @@ def _words(ctx: typer.Context) -> Iterator[str]:
         name, value = max(parameter.opts, key=len), ctx.params[parameter.name or ""]
         if name in given and name not in {*_OWN, "--precision"}:
             for one in value if isinstance(value, list | tuple) else [value]:
-                flag = name if one is True else next(iter(parameter.secondary_opts), "")
-                yield flag if isinstance(one, bool) else f"{name}={one}"
+                yield name if one is True else f"{name}={one}"
 
 
 def _moved(word: str, old: Path, new: Path) -> str:
@@ -155,8 +154,7 @@ def _do_again(replay: Path, model: Path | None, own: Sequence[str], given: Seque
     check_apply(given, {*given}.difference(_OWN, ["model"]), "--replay, which does what the record says")
     record = read_auto(replay)
     words = [_moved(word, replay.parent, Path()) for word in record.options]
-    found = [word.partition("=")[2] if word.startswith("model=") else word for word in words]
-    if model is not None:
-        found = [str(model), *(word for word in words if not word.startswith("model="))]
-    if code := app(args=["auto", *found, *own], obj=record, standalone_mode=False):
+    named = [word.partition("=")[2] for word in words if word.startswith("model=")]
+    others = [word for word in words if not word.startswith("model=")]
+    if code := app(args=["auto", str(model or named[0]), *others, *own], obj=record, standalone_mode=False):
         raise typer.Exit(code)

@@ -92,9 +92,8 @@ class SessionOptions:
         words = names_in([self.provider or ""])
         names, options = [word for word in words if "=" not in word], [word for word in words if "=" in word]
         if len(names) > 1 or any(option.startswith("=") for option in options):
-            raise UsageError(
-                f"--provider {self.provider}: expected NAME,KEY=VALUE,...", hint="for example --provider device_id=0"
-            )
+            message = f"--provider {self.provider}: expected NAME,KEY=VALUE,..."
+            raise UsageError(message, hint="for example --provider device_id=0")
         return SessionConfig(
             optimize=self.optimize,
             provider=next(iter(names), None),
@@ -128,10 +127,8 @@ class OriginalOptions:
 
         model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.sizes})
         if model.digest != cascade.manifest.source.graph:
-            raise CascadeError(
-                f"{cascade.path} was not cut from {model.path}: the graphs differ",
-                hint="name the model that was cut with --model FILE, or split again",
-            )
+            hint = "name the model that was cut with --model FILE, or split again"
+            raise CascadeError(f"{cascade.path} was not cut from {model.path}: the graphs differ", hint=hint)
         return model
 
 

@@ -62,4 +62,4 @@ def exported(
         cascade = with_dims(cascade, dims)
         source = None if model is None else source_of(cascade, model)
         options["sizes"] = None if source is None else source.tensor_bytes
-    return export(cascade, to, output, force=force, **options)
+    return export(cascade, output, to=to, force=force, **options)

@@ -15,7 +15,7 @@ from typer import Option
 from .. import Via
 from ..core.errors import UsageError
 from ..core.units import count
-from .application import check_applicable, given_options
+from .application import given_options
 from .common_options import (
     AsJson,
     CascadePath,
@@ -29,15 +29,14 @@ from .common_options import (
 )
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
-from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
-from .output import INTERRUPTED, complain, print_, say, workers_notes
+from .memory_options import MemoryOptions, say_after, say_before
+from .output import INTERRUPTED, SOME_FAILED, complain, print_, say, workers_notes
 from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
 
 if TYPE_CHECKING:
     from .. import Generation
     from ..core.manifest import Cascade
 
-_SOME_FAILED: Final = 3
 _RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 
 
@@ -69,10 +68,7 @@ def generate(
     from .. import DecodingSettings
     from .. import generate as decoded
 
-    given = given_options(ctx)
-    check_applicable(given, NEEDS_MEMORY, given)
-    if "--memory" in given and {"--via", "--workers"}.intersection(given):
-        raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
+    memory.check(given_options(ctx))
     original = OriginalOptions(dims=dims, seed=seed)
     cascade = open_(cascade_path, check_files=False)  # `generate` checks what its workers need
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
@@ -123,7 +119,7 @@ def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: boo
         complain(str(error))
     if tokens.errors:
         complain(f"{len(tokens.errors)} of {count(len(tokens.ends), 'sequence')} failed")
-        raise typer.Exit(_SOME_FAILED)
+        raise typer.Exit(SOME_FAILED)
 
 
 def _prompts_and_inputs(

@@ -108,14 +108,14 @@ def feed_reader(
     cascade: Cascade, given: Sequence[Path], output: Path | None, on_error: OnError, *, force: bool
 ) -> FeedReader:
     """The inputs that a command line names, those of a folder by name, and where their outputs go."""
+    inputs = files_of(given)
     if output is None:
-        return FeedReader(cascade, files_of(given), [], None, on_error)
-    if len(given) == 1 and not _is_folder_of_many(given[0]):
+        return FeedReader(cascade, inputs, [], None, on_error)
+    if len(given) == 1 and inputs == [*given]:
         if output.is_dir():
             raise UsageError(f"{output} is a folder, and one input makes one file", hint=f"write -o {output}/NAME.npz")
         check_output(output, force=force)
         return FeedReader(cascade, given, [output], None, on_error)
-    inputs = files_of(given)
     names = [path.name.removesuffix(".npz") + ".npz" for path in inputs]
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise UsageError(f"two inputs would have the same output file {output / twice[0]}", hint="rename one of them")
@@ -123,27 +123,25 @@ def feed_reader(
         raise UsageError(f"{output} is a file, and {len(inputs)} inputs make a folder of files", hint="name a folder")
     check_output(output, force=True)
     outputs = [output / name for name in names]
-    for path in outputs:
-        if path.exists() and not force:
-            raise UsageError(f"{path} already exists", hint="choose another folder with -o, or add --force")
+    if not force and (there := next(filter(Path.exists, outputs), None)):
+        raise UsageError(f"{there} already exists", hint="choose another folder with -o, or add --force")
     return FeedReader(cascade, inputs, outputs, output, on_error)
 
 
 def files_of(given: Sequence[Path]) -> list[Path]:
     """The inputs that a command line names, those of a folder by name."""
-    return [path for one in given for path in (_inside(one) if _is_folder_of_many(one) else [one])]
-
-
-def _is_folder_of_many(path: Path) -> bool:
-    return path.is_dir() and not _is_test_data(path)
+    return [path for one in given for path in _inside(one)]
 
 
 def _is_test_data(path: Path) -> bool:
     return path.is_dir() and any(path.glob("input_*.pb"))
 
 
-def _inside(folder: Path) -> list[Path]:
-    found = [path for path in sorted(folder.iterdir()) if path.suffix == ".npz" or _is_test_data(path)]
+def _inside(path: Path) -> list[Path]:
+    """The inputs in a folder of several; else the path itself."""
+    if not path.is_dir() or _is_test_data(path):
+        return [path]
+    found = [one for one in sorted(path.iterdir()) if one.suffix == ".npz" or _is_test_data(one)]
     if not found:
-        raise UsageError(f"{folder} holds no inputs", hint="inputs are .npz files or folders with input_0.pb and so on")
+        raise UsageError(f"{path} holds no inputs", hint="inputs are .npz files or folders with input_0.pb and so on")
     return found

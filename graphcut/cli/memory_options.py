@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
+from ..core.errors import UsageError
 from ..core.units import size
+from .application import check_applicable
 from .common_options import Size
 from .output import complain, say
 
 if TYPE_CHECKING:
     from ..core.manifest import Part
-
-NEEDS_MEMORY: Final = {"--exact": "--memory"}  #: the options that apply with it.
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,11 @@ class MemoryOptions:
 
     memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of this process, e.g. 300MiB.")] = None
     exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False
+
+    def check(self, given: Collection[str]) -> None:
+        check_applicable(given, {"--exact": "--memory"}, given)
+        if "--memory" in given and {"--via", "--workers"}.intersection(given):
+            raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
 
 
 def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or None or `Generation.limited`

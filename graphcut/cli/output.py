@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     Draw = Callable[[Screen], RenderableType]
 
+SOME_FAILED: Final = 3  #: the exit code if some of several inputs failed.
 INTERRUPTED: Final = 130  #: the exit code after Ctrl-C.
 _WIDE: Final = 10_000  #: columns for output that is not a terminal: nothing is shortened in a pipe or a file.
 

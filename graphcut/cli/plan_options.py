@@ -99,14 +99,14 @@ class GoalOptions:
 
         return plan_of
 
-    def shares(self) -> tuple[int | None, tuple[int, ...] | None]:
+    def rank_shares(self) -> int | tuple[int, ...] | None:
         """The number of ranks, or the share of each."""
         if self.ranks is None:
-            return None, None
+            return None
         numbers = tuple(int(word) if word.isdecimal() else 0 for word in self.ranks.split(":"))
         if 0 in numbers:
             raise UsageError(f"--ranks {self.ranks}: expected numbers >= 1", hint="such as --ranks 2 or --ranks 3:1")
-        return (None, numbers) if len(numbers) > 1 else (numbers[0], None)
+        return numbers if len(numbers) > 1 else numbers[0]
 
     def _goal(self, tuning: TuningOptions) -> Goal:
         from .. import read_cluster
@@ -121,8 +121,8 @@ class GoalOptions:
                 raise UsageError(f"--count {','.join(counted)}: --num-splits balances one", hint="name one of them")
             return Into(self.num_splits, next(iter(_checked(counted, Measure)), "time"))
         if self.cluster is not None:
-            ranks, shares = self.shares()
-            if shares:
+            ranks = self.rank_shares()
+            if isinstance(ranks, tuple):
                 raise UsageError("shares don't apply to --cluster: the plan finds them", hint="for example --ranks 2")
             names, is_interleaved = output_names(tuning.outputs), self.objective == "interleaved"
             objective: Objective = "throughput" if self.objective == "interleaved" else self.objective
@@ -201,16 +201,12 @@ def _replayed(path: Path, source: AnalysisLike) -> Plan:
 def _check(given: Sequence[str], plan_file: str) -> None:
     goals = [option for option in GOALS if option in given]
     if len(goals) != 1 and goals != ["--num-splits", "--memory"]:
-        raise UsageError(
-            f"{' and '.join(goals)} are different goals" if goals else "no cut requested",
-            hint=f"use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES{plan_file}",
-        )
+        hint = f"use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES{plan_file}"
+        raise UsageError(f"{' and '.join(goals)} are different goals" if goals else "no cut requested", hint=hint)
     for option, owners in _GOALS_OF.items():
         if option in given and not set(goals).intersection(owners):
-            raise UsageError(
-                f"{option} applies to {' or '.join(owners)}, not to {goals[0]}",
-                hint=f"leave {option} out, or use {owners[0]} instead of {goals[0]}",
-            )
+            hint = f"leave {option} out, or use {owners[0]} instead of {goals[0]}"
+            raise UsageError(f"{option} applies to {' or '.join(owners)}, not to {goals[0]}", hint=hint)
 
 
 def _checked(names: Sequence[str], words: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a Literal, and some of its words

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from ..core.errors import UsageError
 
 _PLAN_FIRST: Final = "give it to `graphcut plan MODEL -o plan.json`, then `graphcut split MODEL --plan plan.json`"
+_COMPARE: Final = "`graphcut compare MODEL OTHER` compares two models, and has --tolerance and --provider"
 _MOVED: Final = {
     "pack": "`graphcut fetch DIR --device NAME -o FOLDER` gets the parts of a device",
     "devices": "`graphcut show DIR --to devices` lists the parts of each device, and the commands for it",
@@ -17,9 +18,7 @@ _MOVED: Final = {
     "cluster": "`graphcut measure cluster -o cluster.toml` measures a Ray cluster",
     "shard": "`graphcut split MODEL --ranks N --one-file` writes one model whose layers are divided",
     "diff": "`graphcut compare A B` compares two plans, cascades or models",
-    "verify --against": "`graphcut compare MODEL OTHER` compares two models",
-    "verify --tolerance": "`graphcut compare MODEL OTHER` compares two models, and has this option",
-    "verify --provider": "`graphcut compare MODEL OTHER` compares two models, and has this option",
+    **dict.fromkeys(("verify --against", "verify --tolerance", "verify --provider"), _COMPARE),
     **dict.fromkeys(
         (
             *("--pin", "--avoid", "--count", "--inside-layers", "--recompute", "--boundary-dtype"),

@@ -28,15 +28,13 @@ from .common_options import (
     output_names,
 )
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
-from .memory_options import NEEDS_MEMORY, MemoryOptions, say_after, say_before
-from .output import check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
+from .memory_options import MemoryOptions, say_after, say_before
+from .output import SOME_FAILED, check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
 
 if TYPE_CHECKING:
     from .. import SessionConfig
 
-_SOME_FAILED: Final = 3
 _APPLIES_TO: Final = {
-    **NEEDS_MEMORY,
     **dict.fromkeys(("--workers", "--micro-batch", "--deadline", "--trace"), "--via"),
     **dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random"),
 }
@@ -97,8 +95,7 @@ def run(
 
     given, is_generated = given_options(ctx), any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])
-    if memory.memory_bytes is not None and pipeline.via is not None:
-        raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
+    memory.check(given)
     check_output(pipeline.trace, force=force, option="--trace")
     config, via = session.session_config(), pipeline.via
     cascade = open_(cascade_path, check_files=False, are_here=via is None)  # a pipeline checks what its workers need
@@ -116,7 +113,7 @@ def run(
         failed = _save_all(feeds, answers, names)
     if failed:
         complain(f"{failed} of {len(feeds)} inputs failed")
-        raise typer.Exit(_SOME_FAILED)
+        raise typer.Exit(SOME_FAILED)
 
 
 @contextmanager

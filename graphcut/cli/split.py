@@ -128,12 +128,12 @@ def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -
     is_ranked = _is_ranked(options)
     has_goal = any(option in GOALS for option in given_options(options.ctx))
     planner = None if is_ranked and not has_goal else options.planner(plan_file=plan_file)
-    ranks, shares = options.shares()
+    ranks = options.rank_shares() or 1
 
     def cut(model: Model, output: Path | None, **storing: Any) -> PreparedFiles:  # noqa: ANN401 - as `prepare` has them
         plan = None if planner is None else planner(model)
         if plan is None or is_ranked:
-            return prepare_by_rank(model, output, ranks=ranks, shares=shares, mode=options.mode, stages=plan)
+            return prepare_by_rank(model, output, ranks=ranks, mode=options.mode, stages=plan)
         return prepare(model, with_devices(plan, device) if device else plan, output, **storing)
 
     return cut
@@ -146,9 +146,9 @@ def _shard(
     from .. import shard as sharded
     from ..surgery.sharding_record import sharding_record
 
-    ranks, shares = options.shares()
+    ranks = options.rank_shares() or 1
     path = output or Path(f"{model.path.name.removesuffix('.onnx')}.sharded.onnx")
-    made = sharded(model, path, ranks=ranks, shares=shares, mode=options.mode, weights=weights, force=force)
+    made = sharded(model, path, ranks=ranks, mode=options.mode, weights=weights, force=force)
     if as_json:
         put_json(sharding_record(made))
     elif settings.is_quiet:

@@ -42,10 +42,8 @@ class TextOptions:
         """
         texts = [text for one in self.prompt or () for text in _texts(one)]
         if self.chat == bool(texts or prompts):
-            raise UsageError(
-                "--chat reads messages from the standard input" if self.chat else "there is no prompt",
-                hint="give either --prompt TEXT, --prompt-ids N,N,... or --chat",
-            )
+            message = "--chat reads messages from the standard input" if self.chat else "there is no prompt"
+            raise UsageError(message, hint="give either --prompt TEXT, --prompt-ids N,N,... or --chat")
         if not (texts or self.chat):
             return prompts, None
         from .. import Tokenizer
@@ -109,7 +107,6 @@ class LengthOptions:
 def token_ids(option: str, text: str) -> list[int]:
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() and len(word) < 20 for word in words):
-        raise UsageError(
-            f"{option} {text!r} is not a comma-separated list of token ids", hint=f"for example {option} 1,15,27"
-        )
+        message = f"{option} {text!r} is not a comma-separated list of token ids"
+        raise UsageError(message, hint=f"for example {option} 1,15,27")
     return [int(word) for word in words]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..core.atomic_files import write_errors
 from ..core.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -44,9 +43,10 @@ def write(name: str, path: str | Path, *, external: bool | None = None, **option
         ModelError: the weights do not fit into one ONNX file.
         GraphcutError: a file can't be written.
     """
-    draft = _prepare(name, options).draw()
-    from .saving import save  # it imports onnx
+    from ..core.atomic_files import write_errors
+    from .saving import save
 
+    draft = _prepare(name, options).draw()
     with write_errors(path, "choose a folder that exists and has enough free space"):
         save(draft, Path(path), external=external)
 

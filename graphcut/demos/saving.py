@@ -58,10 +58,8 @@ def _save_inline(draft: Draft, path: Path) -> None:
     size_bytes = len(graph) + sum(map(len, heads)) + sum(weight.size_bytes for weight in draft.weights)
     head = _encode(model) + field_header(ModelProto.GRAPH_FIELD_NUMBER, size_bytes)
     if len(head) + size_bytes > _PROTOBUF_AT_MOST_BYTES:
-        raise ModelError(
-            f"the model is {size_bytes / 2**30:.1f} GiB, and a single ONNX file holds less than 2 GiB",
-            hint="store the weights in a data file: omit 'external', or set it to true",
-        )
+        message = f"the model is {size_bytes / 2**30:.1f} GiB, and a single ONNX file holds less than 2 GiB"
+        raise ModelError(message, hint="store the weights in a data file: omit 'external', or set it to true")
     with replacing(path) as new, new.open("wb") as file:
         file.write(head + graph)
         for weight, weight_head in zip(draft.weights, heads, strict=True):

@@ -1,10 +1,6 @@
-"""Export a cascade in the formats of other tools, one module for each, with a function `export_NAME`.
+"""Export a cascade in the formats of other tools: one module for each, whose `export_of` says the files."""
 
-Such a function takes a cascade or its path, writes a new folder as a whole or not at all, and returns its files,
-sorted. With `force` it replaces a folder that holds such an export and nothing else. Errors: UsageError for a folder
-that it may not replace, or a cascade that the format can't hold; CascadeError for a file of the cascade that is
-missing; GraphcutError where writing fails.
-"""
+from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
@@ -18,14 +14,14 @@ ExportFormat = Literal["cpp", "genai", "js", "lingualinked", "mobile", "ort-anno
 
 
 def export(
-    cascade: "CascadeLike", to: ExportFormat, folder: str | Path, *, force: bool = False, **options: object
+    cascade: CascadeLike, folder: str | Path, *, to: ExportFormat, force: bool = False, **options: object
 ) -> list[Path]:
-    """Write a cascade as another engine reads it.
+    """Write a cascade as another engine reads it, into a new folder: as a whole, or not at all.
 
     Args:
         cascade: the cascade or its path.
-        to: the format; see docs/guides/export.md.
         folder: the folder to make.
+        to: the format; see docs/guides/export.md.
         force: replace a folder that holds such an export and nothing else.
         options: for `genai` also `model`, the path of the model that was cut, if it has moved; for `lingualinked` also
             `sizes`, the bytes of each tensor (`Model.tensor_bytes`), by default by the manifest.
@@ -38,6 +34,9 @@ def export(
         CascadeError: a file of the cascade is missing or was changed.
         GraphcutError: writing failed; nothing was changed.
     """
-    name = to.replace("-", "_")
-    exporter = getattr(import_module(f".{name}", __name__), f"export_{name}")
-    return list(exporter(cascade, folder, force=force, **options))
+    from ..core.atomic_files import write_folder
+    from ..core.manifest import open_cascade
+
+    module = import_module(f".{to.replace('-', '_')}", __name__)
+    files, own = module.export_of(open_cascade(cascade), **options)
+    return write_folder(folder, files, own=own, what="a file of such an export", force=force)

@@ -3,8 +3,12 @@
 from pathlib import Path
 from typing import Final
 
+from ..core.atomic_files import Content
 from ..core.errors import CascadeError, UsageError
 from ..core.manifest import MANIFEST, Cascade, wrong_sizes
+
+Export = tuple[dict[str, Content], tuple[str, ...]]
+"""What an export writes, by the paths in its folder; and patterns of other paths that it may replace there."""
 
 PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgspec
 import onnx
 
-from ..core.atomic_files import Content, write_folder
+from ..core.atomic_files import Content
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, SessionSettings, open_cascade
-from .cascade_files import PARTS, cascade_files
+from ..core.manifest import MANIFEST, Cascade, Part, SessionSettings
+from .cascade_files import PARTS, Export, cascade_files
 
 CONFIG: Final = "genai_config.json"
 _COPIED: Final = ("*token*.json", "*.model", "vocab.*", "merges.txt", "chat_template.*", "generation_config.json")
@@ -42,16 +42,13 @@ _PROVIDERS: Final = {
 }  # fmt: skip
 
 
-def export_genai(
-    cascade: CascadeLike, folder: str | Path, *, model: str | Path | None = None, force: bool = False
-) -> list[Path]:
-    """Write a pipeline of ONNX Runtime GenAI.
+def export_of(cascade: Cascade, model: str | Path | None = None) -> Export:
+    """A pipeline of ONNX Runtime GenAI.
 
     `model` is the model that was cut, beside `genai_config.json` and its tokenizer; by default that of the manifest,
     and the files that the cascade carries come first. Without such a file, or with one that does not fit, the cascade
     is refused (UsageError).
     """
-    cascade = open_cascade(cascade)
     home = Path(model or cascade.source).parent
     config = _config_at(cascade.root if model is None and CONFIG in cascade.manifest.text_files else home)
     renamed = _new_names(cascade, config)
@@ -63,7 +60,7 @@ def export_genai(
         if own := {old: new for old, new in renamed.items() if old in {*part.reads, *part.writes}}:
             files[part.file] = _with_names(cascade.root / part.file, own)
     files[CONFIG] = _pipeline(config, cascade, renamed)
-    return write_folder(folder, files, own=(PARTS, *_COPIED), what="a file of such a pipeline", force=force)
+    return files, (PARTS, *_COPIED)
 
 
 def _config_at(home: Path) -> dict[str, Any]:
@@ -74,13 +71,11 @@ def _config_at(home: Path) -> dict[str, Any]:
         decoder = config["model"]["decoder"]
         list(_names_of(config))
     except OSError as error:
-        raise UsageError(
-            f"{path} can't be read: {error.strerror}", hint="name the model beside such a file with `model`"
-        ) from error
+        hint = "name the model beside such a file with `model`"
+        raise UsageError(f"{path} can't be read: {error.strerror}", hint=hint) from error
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{path} describes no decoder of ONNX Runtime GenAI", hint="export the model with its model builder"
-        ) from error
+        hint = "export the model with its model builder"
+        raise UsageError(f"{path} describes no decoder of ONNX Runtime GenAI", hint=hint) from error
     if "pipeline" in decoder:
         raise UsageError(f"{path} describes a pipeline already", hint="name the whole model with `model`")
     return dict(config)
@@ -98,10 +93,8 @@ def _new_names(cascade: Cascade, config: Mapping[str, Any]) -> dict[str, str]:
     """New names for boundary tensors that are called like something that GenAI feeds."""
     manifest, known = cascade.manifest, set(_names_of(config))
     if unknown := [name for name in manifest.reads if name not in known and name not in manifest.optional]:
-        raise UsageError(
-            f"{CONFIG} does not say what the input {unknown[0]!r} of the model is",
-            hint="name the model that belongs to it with `model`",
-        )
+        message = f"{CONFIG} does not say what the input {unknown[0]!r} of the model is"
+        raise UsageError(message, hint="name the model that belongs to it with `model`")
     taken = {*manifest.reads, *manifest.writes}
     inner = {name for part in cascade.parts for name in part.writes} - taken
     return {name: f"{name}_of_the_cascade" for name in sorted(inner & (_FED | known))}

@@ -18,12 +18,12 @@ Indices are those of the outputs in the ONNX file; inputs must be fed by name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
-from ..core.atomic_files import Content, write_folder
-from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
+from ..core.atomic_files import Content
+from ..core.manifest import Cascade, Part
 from ..core.tensors import TensorBytes
+from .cascade_files import Export
 
 Map = dict[str, dict[str, list[int]]]
 """`map[source][target]` is the indices, among the outputs of module `source`, of the tensors that `target` reads."""
@@ -32,16 +32,13 @@ SIZES: Final = "model_output_mem_size.json"
 _OWN_FILES: Final = (SIZES, "module[0-9]*/module_name_[0-9]*.json")
 
 
-def export_lingualinked(
-    cascade: CascadeLike, folder: str | Path, *, sizes: TensorBytes | None = None, force: bool = False
-) -> list[Path]:
-    """Write the maps of `cascade`; the parts stay where they are.
+def export_of(cascade: Cascade, sizes: TensorBytes | None = None) -> Export:
+    """The maps of `cascade`; the parts stay where they are.
 
     `sizes` are the bytes of each tensor, and whether that is exact (`Model.tensor_bytes`); by default by the types and
     dims of the manifest. If one is not exact, `model_output_mem_size.json` is left out.
     """
-    content = dict(_files(open_cascade(cascade), sizes))
-    return write_folder(folder, content, own=_OWN_FILES, what="a map of LinguaLinked", force=force)
+    return dict(_files(cascade, sizes)), _OWN_FILES
 
 
 def _files(cascade: Cascade, sizes: TensorBytes | None) -> Iterator[tuple[str, Content]]:

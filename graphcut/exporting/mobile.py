@@ -18,25 +18,24 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ..core.atomic_files import Content, write_folder
+from ..core.atomic_files import Content
 from ..core.digests import file_digest
 from ..core.errors import GraphcutError
-from ..core.manifest import MANIFEST, Cascade, CascadeLike, open_cascade, save_manifest
-from .cascade_files import cascade_files
+from ..core.manifest import MANIFEST, Cascade, save_manifest
+from .cascade_files import Export, cascade_files
 
 OPERATORS: Final = "required_operators_and_types.config"
 USABILITY: Final = "usability.txt"
 
 
-def export_mobile(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:
-    """Write the parts in ORT format, with what is known of their use on phones."""
-    cascade = open_cascade(cascade)
+def export_of(cascade: Cascade) -> Export:
+    """The parts in ORT format, with what is known of their use on phones."""
     cascade_files(cascade)  # they are there, and as long as they were
     # Written in this order: the last two read the parts that were written before.
     files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
     files |= {name: cascade.root / name for name in cascade.manifest.text_files} | {USABILITY: _usability(cascade)}
     files |= {OPERATORS: partial(_write_operators, cascade), MANIFEST: partial(_write_manifest, cascade)}
-    return write_folder(folder, files, own=("part-*.ort",), what="a file of such an export", force=force)
+    return files, ("part-*.ort",)
 
 
 def _names(cascade: Cascade) -> dict[str, str]:

@@ -11,9 +11,9 @@ from typing import Final
 import onnx
 from onnx import NodeProto
 
-from ..core.atomic_files import Content, write_folder
-from ..core.manifest import Cascade, CascadeLike, Part, open_cascade
+from ..core.manifest import Cascade, Part
 from ..surgery.merging import merge
+from .cascade_files import Export
 
 MODEL: Final = "model.onnx"
 OPTIONS: Final = "session_options.json"
@@ -26,9 +26,8 @@ _DEVICES: Final = {  #: kinds of devices as ONNX Runtime calls them; any other p
 }  # fmt: skip
 
 
-def export_ort_annotations(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:
-    """Write one model with `layer_ann` metadata, and the session option that goes with it."""
-    cascade = open_cascade(cascade)
+def export_of(cascade: Cascade) -> Export:
+    """One model with `layer_ann` metadata, and the session option that goes with it."""
 
     def write(path: Path) -> None:
         merge(cascade, path)
@@ -46,8 +45,7 @@ def export_ort_annotations(cascade: CascadeLike, folder: str | Path, *, force: b
         device = _DEVICES.get(cascade.settings(part).provider, "accelerator")
         rules.setdefault(device, []).append(f"={_name(part)}")  # = is an exact match; part-1 alone is part-10, too
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
-    files: dict[str, Content] = {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}
-    return write_folder(folder, files, own=(f"{MODEL}.data",), what="a file of such an export", force=force)
+    return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}, (f"{MODEL}.data",)
 
 
 def _nodes(cascade: Cascade, part: int) -> Iterable[NodeProto]:

@@ -10,16 +10,16 @@ NAME is that of the model that was cut. Files are copies: onnx refuses data file
 """
 
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final, get_args
 
 from google.protobuf.text_encoding import CEscape
 
-from ..core.atomic_files import Content, write_folder
+from ..core.atomic_files import Content
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, CascadeLike, Part, TextFile, open_cascade
+from ..core.manifest import MANIFEST, Cascade, Part, TextFile
 from ..core.tensors import Tensor
-from .cascade_files import PARTS, cascade_files
+from .cascade_files import PARTS, Export, cascade_files
 
 _TYPES: Final = {
     **{name: name.upper() for name in ("bool", "string", *(f"{u}int{8 << i}" for u in ("", "u") for i in range(4)))},
@@ -28,9 +28,8 @@ _TYPES: Final = {
 }
 
 
-def export_triton(cascade: CascadeLike, folder: str | Path, *, force: bool = False) -> list[Path]:
-    """Write a model repository with a model for each part, and an ensemble of them."""
-    cascade = open_cascade(cascade)
+def export_of(cascade: Cascade) -> Export:
+    """A model repository with a model for each part, and an ensemble of them."""
     there = cascade_files(cascade, for_each="Triton has a folder for each part")
     name = PurePosixPath(cascade.manifest.source.file).stem.strip(".") or "model"
     files: dict[str, Content] = {
@@ -43,8 +42,7 @@ def export_triton(cascade: CascadeLike, folder: str | Path, *, force: bool = Fal
         files[f"{home}/1/model.onnx"] = there[part.file]
         files |= {f"{home}/1/{PurePosixPath(data).name}": there[data] for data in part.data}
     own = [f"{name}-part-*/{file}" for file in ("config.pbtxt", "1/model.onnx", f"1/{PARTS}")]
-    own += [f"{name}/1/{file}" for file in get_args(TextFile)]
-    return write_folder(folder, files, own=own, what="a file of such a repository", force=force)
+    return files, (*own, *(f"{name}/1/{file}" for file in get_args(TextFile)))
 
 
 def _model_name(name: str, part: Part) -> str:
@@ -68,10 +66,8 @@ def _ensemble(cascade: Cascade, name: str) -> str:
     manifest = cascade.manifest
     written = {tensor for part in cascade.parts for tensor in part.writes}
     if passed := [output for output in manifest.writes if output not in written]:
-        raise UsageError(
-            f"the output {passed[0]!r} of the model is one of its inputs, and no part writes it",
-            hint="an ensemble of Triton can't pass it on: remove that output from the model",
-        )
+        message = f"the output {passed[0]!r} of the model is one of its inputs, and no part writes it"
+        raise UsageError(message, hint="an ensemble of Triton can't pass it on: remove that output from the model")
     lines = [f"name: {_quoted(name)}", 'platform: "ensemble"', "max_batch_size: 0"]
     lines += _tensors(cascade, manifest.reads, manifest.writes)
     lines.append("ensemble_scheduling {")

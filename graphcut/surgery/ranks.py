@@ -28,12 +28,11 @@ from .sharding import division_of, fill_slices, pieces_of, write_note_of
 from .splitting import PartFile, PreparedFiles, write
 
 
-def split_by_rank(  # noqa: PLR0913 - independent settings
+def split_by_rank(
     model: ModelLike,
     output: str | Path | None = None,
     *,
-    ranks: int | None = None,
-    shares: Sequence[int] | None = None,
+    ranks: int | Sequence[int],
     mode: RankMode = "exact",
     stages: Plan | Goal | None = None,
     force: bool = False,
@@ -48,7 +47,6 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
         model: the model or its path.
         output: the folder to make; by default `STEM.parts` beside the model.
         ranks: as for `shard`.
-        shares: as for `shard`.
         mode: as for `shard`.
         stages: a plan for the model, or a goal to plan for: each of its parts becomes a stage with ranks of its own, so
             that there is a device for each stage and rank.
@@ -56,11 +54,11 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
         progress: called for the bytes written.
 
     Raises:
-        UsageError: the ranks or shares make no sense, nothing can be divided, or another file is in the way.
+        UsageError: the ranks make no sense, nothing can be divided, or another file is in the way.
         PlanError: no plan meets the goal.
         GraphcutError: there is too little disk space, or writing failed.
     """
-    prepared = prepare_by_rank(model, output, ranks=ranks, shares=shares, mode=mode, stages=stages)
+    prepared = prepare_by_rank(model, output, ranks=ranks, mode=mode, stages=stages)
     return write(prepared, force=force, progress=progress)
 
 
@@ -68,13 +66,12 @@ def prepare_by_rank(
     model: ModelLike,
     output: str | Path | None = None,
     *,
-    ranks: int | None = None,
-    shares: Sequence[int] | None = None,
+    ranks: int | Sequence[int],
     mode: RankMode = "exact",
     stages: Plan | Goal | None = None,
 ) -> PreparedFiles:
     """The files that `split_by_rank` would write; the errors are the same."""
-    division = division_of(load(model), ranks, shares, mode)
+    division = division_of(load(model), ranks, mode)
     plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(division.model, stages)
     if plan is not None and isinstance(plan.goal, Across | Within):
         raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use `Into` or `At`")

@@ -77,8 +77,7 @@ def shard(
     model: ModelLike,
     output: str | Path | None = None,
     *,
-    ranks: int | None = None,
-    shares: Sequence[int] | None = None,
+    ranks: int | Sequence[int],
     mode: RankMode = "exact",
     weights: Storage = "copy",
     force: bool = False,
@@ -93,9 +92,8 @@ def shard(
         model: the model or its path.
         output: the .onnx file to write; by default `STEM.sharded.onnx` beside the model. Weights of more than 64 MiB
             are written to `OUTPUT.data`.
-        ranks: the number of ranks.
-        shares: the share of each rank, such as `(3, 1, 1, 1)`; by default equal ones. Ranks get whole units, such as
-            heads of keys and values.
+        ranks: the number of ranks; or the share of each, such as `(3, 1, 1, 1)`. Ranks get whole units, such as heads
+            of keys and values.
         mode: `exact`: pieces are joined before a node that sums over the divided axis, and the columns of its weight
             are divided; no sum is. `sum`: such a node computes partial sums, which are added.
         weights: `copy`: the sharded model has all its weights. `share`: weights and slices that are ranges of the
@@ -103,7 +101,7 @@ def shard(
         force: overwrite an existing file.
 
     Raises:
-        UsageError: the ranks or shares make no sense, nothing can be divided, or `output` exists.
+        UsageError: the ranks make no sense, nothing can be divided, or `output` exists.
         GraphcutError: writing failed.
     """
     model = load(model)
@@ -111,7 +109,7 @@ def shard(
     if weights == "share":
         check_sharing(model, output.absolute().parent)
     check_targets(output, files_of(model), force=force)
-    division = division_of(model, ranks, shares, mode)
+    division = division_of(model, ranks, mode)
     graph = sharded_graph(division)
     write_note_of(division, graph.proto, output.absolute().parent)
     fill_slices(model, graph.slices)
@@ -129,18 +127,12 @@ def shard(
     )
 
 
-def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, mode: RankMode) -> Division:
-    """How a model is divided among ranks. A UsageError if the ranks or shares make no sense, or nothing is divided."""
-    if shares is None and ranks is None:
-        raise UsageError("neither ranks nor shares are given", hint="for example ranks=2, or shares=(3, 1)")
-    if shares is not None and ranks not in {None, len(shares)}:
-        raise UsageError(f"there are {len(shares)} shares for {ranks} ranks", hint="give one share for each rank")
-    division = Divider(model, mode).divide((1,) * (ranks or 0) if shares is None else shares)
+def division_of(model: Model, ranks: int | Sequence[int], mode: RankMode) -> Division:
+    """How a model is divided among ranks. A UsageError if their shares make no sense, or nothing is divided."""
+    division = Divider(model, mode).divide((1,) * ranks if isinstance(ranks, int) else ranks)
     if not division.classes:
-        raise UsageError(
-            f"no layer of {model.path.name} can be divided",
-            hint="its weights are multiplied by operators without a rule, or have too few units for these shares",
-        )
+        hint = "its weights are multiplied by operators without a rule, or have too few units for these shares"
+        raise UsageError(f"no layer of {model.path.name} can be divided", hint=hint)
     return division
 
 

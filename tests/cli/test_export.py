@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from test_show import House, house
 
 import graphcut
-from graphcut.exporting.lingualinked import SIZES, export_lingualinked
+from graphcut.exporting.lingualinked import SIZES
 
 from command_line import Result, Run, holdings, run
 from conftest import FIXTURES, floats, model_of
@@ -47,7 +47,7 @@ def test_the_maps_of_lingualinked_are_the_files_that_the_function_writes(
     run: Run, house: House, tmp_path: Path
 ) -> None:
     result = run("export", house.cascade, "--to", "lingualinked", "-o", tmp_path / "told")
-    files = export_lingualinked(house.opened(), tmp_path / "given")
+    files = graphcut.export(house.opened(), tmp_path / "given", to="lingualinked")
     names = [file.relative_to(tmp_path / "given") for file in files]
     assert result == Result(0, "", "".join(f"wrote {tmp_path / 'told' / name}\n" for name in names))
     assert holdings(tmp_path / "told") == holdings(tmp_path / "given")

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,14 @@ import graphcut
 from graphcut import Cascade, CascadeError, Into, RecordError, Sampling, Tokenizer, UsageError
 from graphcut.core.digests import file_digest
 from graphcut.decoding.text_stream import TextStream
-from graphcut.exporting.genai import export_genai
-from graphcut.exporting.js import export_js
-from graphcut.exporting.mobile import export_mobile
 
 from cases import each
 from conftest import FIXTURES
 from tokenizers_by_hand import KINDS, LINES, folder_with
+
+export_genai = partial(graphcut.export, to="genai")
+export_js = partial(graphcut.export, to="js")
+export_mobile = partial(graphcut.export, to="mobile")
 
 WHOLE = {kind: make() for kind, make in KINDS.items()}
 SCRIPTS = st.text(st.sampled_from("ab é\n.Жш世界नमि🚀👩👧\u200d🇩🇪"), max_size=24)

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from onnx import helper
 
 import graphcut
 from graphcut import Into, UsageError, demos
-from graphcut.exporting.cpp import export_cpp
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import ROOT
 from control_flow import write_model
+
+export_cpp = partial(graphcut.export, to="cpp")
 
 HEADERS = ROOT / ".peers" / "include"
 LIBRARY = next((Path(ort.__file__).parent / "capi").glob("libonnxruntime.so.1.*"), None)

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ import pytest
 
 import graphcut
 from graphcut import Across, Cluster, Device, Into, Limits, Plan, UsageError
-from graphcut.exporting.genai import export_genai
 
 from cases import each
 from conftest import FIXTURES
+
+export_genai = partial(graphcut.export, to="genai")
 
 engine = pytest.importorskip("onnxruntime_genai", reason="needs onnxruntime-genai", exc_type=ImportError)
 PROMPT = (1, 5, 9, 33, 7)

@@ -21,12 +21,13 @@ from onnx import helper, numpy_helper
 
 import graphcut
 from graphcut import Into, Limits, UsageError
-from graphcut.exporting.js import export_js
 from graphcut.inputs.generating import generate_inputs
 
 from browser import Browser, find_browser, started
 from cases import each
 from conftest import FIXTURES, ROOT, floats, model_of
+
+export_js = partial(graphcut.export, to="js")
 
 PACKAGES = ROOT / "scripts" / "node" / "node_modules"
 NODE, BROWSER = shutil.which("node"), find_browser()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from onnx import helper
 
 import graphcut
 from graphcut import At, Cascade, GraphcutError, Into, UsageError
-from graphcut.exporting.lingualinked import export_lingualinked
 
 from conftest import floats, model_of
+
+export_lingualinked = partial(graphcut.export, to="lingualinked")
 
 FEEDS = {"x": np.full((2, 4), 0.5, np.float32), "k": np.ones((2, 1), np.float32), "m": np.eye(2, 4, dtype=np.float32)}
 
@@ -175,11 +177,11 @@ def test_a_folder_with_other_files_is_never_changed(model: Path, tmp_path: Path)
     folder = tmp_path / "mine"
     (folder / "module0").mkdir(parents=True)
     (folder / "module0" / "thesis.txt").write_text("years")
-    with pytest.raises(UsageError, match=r"contains 'module0/thesis\.txt', which is not a map of LinguaLinked"):
+    with pytest.raises(UsageError, match=r"contains 'module0/thesis\.txt', which is not a file of such an export"):
         export_lingualinked(cascade, folder, force=True)
     with pytest.raises(UsageError, match="is a file"):
         export_lingualinked(cascade, model, force=True)
-    with pytest.raises(UsageError, match="not a map of LinguaLinked"):
+    with pytest.raises(UsageError, match="not a file of such an export"):
         export_lingualinked(cascade, cascade.root, force=True)
     assert (folder / "module0" / "thesis.txt").read_text() == "years"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ from onnx import helper
 
 import graphcut
 from graphcut import Cascade, Into, Limits, Runner
-from graphcut.exporting.mobile import export_mobile
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES, floats, model_of
+
+export_mobile = partial(graphcut.export, to="mobile")
 
 
 def cascade_of(path: Path, parts: int, folder: Path) -> Cascade:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ import pytest
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, Limits
-from graphcut.exporting.ort_annotations import export_ort_annotations
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES
+
+export_ort_annotations = partial(graphcut.export, to="ort-annotations")
 
 MODELS = ["unet.onnx", "tiny-llama-int4/model.onnx"]
 

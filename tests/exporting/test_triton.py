@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,11 @@ from onnx import TensorProto, helper
 
 import graphcut
 from graphcut import Across, At, Cascade, Cluster, Device, Into, Limits, UsageError
-from graphcut.exporting.triton import export_triton
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES, ROOT, floats, model_of
+
+export_triton = partial(graphcut.export, to="triton")
 
 SCHEMA = ROOT / ".peers" / "tritonclient" / "grpc" / "model_config_pb2.py"
 reads_schema = pytest.mark.skipif(
@@ -141,6 +143,6 @@ def test_other_models_in_the_repository_are_never_replaced(chain: Path, tmp_path
     other = tmp_path / "models" / "other" / "1" / "model.onnx"
     other.parent.mkdir(parents=True)
     other.write_bytes(b"somebody's")
-    with pytest.raises(UsageError, match=r"contains 'other/1/model\.onnx', which is not a file of such a repository"):
+    with pytest.raises(UsageError, match=r"contains 'other/1/model\.onnx', which is not a file of such an export"):
         export_triton(cascade, tmp_path / "models", force=True)
     assert other.read_bytes() == b"somebody's"

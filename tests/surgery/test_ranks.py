@@ -31,7 +31,7 @@ def test_parts_of_a_phase_need_nothing_of_each_other_and_compute_the_model(
     name: str, mode: RankMode, stages: Into | None, tmp_path: Path
 ) -> None:
     path = MODELS[name](tmp_path)
-    cascade = split_by_rank(path, tmp_path / "parts", shares=(2, 1, 1), mode=mode, stages=stages)
+    cascade = split_by_rank(path, tmp_path / "parts", ranks=(2, 1, 1), mode=mode, stages=stages)
     files = [part.file for part in cascade.parts]
     assert [phase_of(file) for file in files] == sorted(phase_of(file) for file in files)
     assert {part.rank for part in cascade.parts} >= {0, 1}
@@ -142,6 +142,6 @@ def test_what_ranks_can_not_be_combined_with_is_refused(tmp_path: Path) -> None:
     cluster = Cluster(devices=(Device(name="a"), Device(name="b")))
     with pytest.raises(UsageError, match="counts no ranks"):
         split_by_rank(path, tmp_path / "parts", ranks=2, stages=Across(cluster))
-    with pytest.raises(UsageError, match="neither ranks nor shares"):
-        split_by_rank(path, tmp_path / "parts")
+    with pytest.raises(UsageError, match="don't divide anything"):
+        split_by_rank(path, tmp_path / "parts", ranks=1)
     assert not (tmp_path / "parts").exists()

@@ -38,7 +38,7 @@ def sharded(tmp_path: Path) -> Sharded:
             demos.write(name, path, external=None, **({"layers": 2} if name == "llm" else {}))
         else:
             path = FIXTURES / name
-        return path, shard(path, tmp_path / "sharded.onnx", shares=(2, 2, 1), mode=mode).path
+        return path, shard(path, tmp_path / "sharded.onnx", ranks=(2, 2, 1), mode=mode).path
 
     return made
 
@@ -273,7 +273,7 @@ def test_experts_are_divided_inside_where_sums_may_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["exact", "sum"])
 def test_half_precision_is_divided_alike_and_compared_with_its_tolerance(mode: RankMode, tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "model.onnx", layers=2, external=None, dtype="float16")
-    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", shares=(2, 1), mode=mode)
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=(2, 1), mode=mode)
     assert made.divided_share > 0.95
     report = graphcut.verify(tmp_path / "model.onnx", made.path)
     assert report.same
