@@ -117,10 +117,8 @@ class Decoder:
         """The inputs for a step; `states` are those that are sent."""
         tensors = self.cascade.tensors
         filled = chunk if self.batch == 1 else chunk._replace(rows=chunk.rows * self.batch)
-        values = {
-            name: from_array(input_array(role, tensors[name], filled), tensors[name])
-            for name, role in self.roles.items()
-        }
+        arrays = {name: input_array(role, tensors[name], filled) for name, role in self.roles.items()}
+        values = {name: from_array(array, tensors[name]) for name, array in arrays.items()}
         return {**values, **self.constants, **states}
 
     def begin(self, sequences: int, room: int = 0) -> tuple[dict[str, Value], dict[str, tuple[int, ...]]]:

@@ -45,10 +45,8 @@ class TokenSequence(msgspec.Struct):
         largest = max((*self.fed, *self.unfed))
         if vocabulary is None or largest < vocabulary:
             return None
-        return RunError(
-            f"token id {largest} of prompt {self.index} is outside the vocabulary ({vocabulary})",
-            hint="use the tokenizer of this model",
-        )
+        message = f"token id {largest} of prompt {self.index} is outside the vocabulary ({vocabulary})"
+        return RunError(message, hint="use the tokenizer of this model")
 
 
 class SequenceBatch:

@@ -92,10 +92,8 @@ class RequestsInFlight:
             self._log.restarts += 1
             self.start(state.number, state.request, state)
         else:
-            state.error = RunError(
-                f"the tensors of {state.title} were lost {state.attempt + 1} times",
-                hint="check that its machines stay up and that nothing deletes files in shared memory",
-            )
+            hint = "check that its machines stay up and that nothing deletes files in shared memory"
+            state.error = RunError(f"the tensors of {state.title} were lost {state.attempt + 1} times", hint=hint)
 
     def add_runnable(self, state: RequestState, parts: Iterable[int]) -> None:
         """Parts can run for a request."""
