@@ -12,9 +12,9 @@ from ..core.manifest import Cascade, State
 from ..core.states import LOGITS, kept_states, states_of
 from ..core.tensors import Dim, Tensor
 from ..running.providers import CPU
-from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow
+from ..running.sampling import TOKENS
 from ..running.stage import SessionConfig
-from ..running.values import Value, from_array, rows_of, shape_of, symbol_sizes, to_value, zeros
+from ..running.values import Value, from_array, shape_of, symbol_sizes, to_value, zeros
 from ..workers.executors.via import Via
 from ..workers.run_log import RunLog
 from ..workers.scheduling.assignment import scheduled_parts
@@ -134,16 +134,6 @@ class Decoder:
         axes, tensors = self.batch_axes or {}, self.cascade.tensors
         sent = {n: zeros(tensors[n], resized(n, shape_of(v))) if n in axes else v for n, v in self.sent.items()}
         return sent, {name: resized(name, shape) for name, shape in self.zero_states.items()}
-
-    def some_of(self, states: Mapping[str, Value], rows: Sequence[int]) -> dict[str, Value]:
-        """These rows of the states that are sent."""
-        axes, tensors = self.batch_axes or {}, self.cascade.tensors
-        return {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in states.items()}
-
-    def choice(self, chunk: TokenChunk, sampling: Sampling, rows: tuple[ScoredRow, ...]) -> LogitsChoice:
-        """How the next tokens of `rows` of the batch are chosen after `chunk`."""
-        dtype = self.cascade.tensors[self.logits].dtype
-        return LogitsChoice(self.logits, dtype, self.has_batch, chunk.length, sampling, rows)
 
     def routing(self) -> Routing:
         """The parts as the scheduler sees them: who writes the logits makes the tokens."""
