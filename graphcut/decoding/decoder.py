@@ -12,9 +12,9 @@ from ..core.manifest import Cascade, State
 from ..core.states import LOGITS, kept_states, states_of
 from ..core.tensors import Dim, Tensor
 from ..running.providers import CPU
-from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow
+from ..running.sampling import TOKENS
 from ..running.stage import SessionConfig
-from ..running.values import Value, from_array, rows_of, shape_of, symbol_sizes, to_value, zeros
+from ..running.values import Value, from_array, shape_of, symbol_sizes, to_value, zeros
 from ..workers.executors.via import Via
 from ..workers.run_log import RunLog
 from ..workers.scheduling.assignment import scheduled_parts
@@ -117,10 +117,8 @@ class Decoder:
         """The inputs for a step; `states` are those that are sent."""
         tensors = self.cascade.tensors
         filled = chunk if self.batch == 1 else chunk._replace(rows=chunk.rows * self.batch)
-        values = {
-            name: from_array(input_array(role, tensors[name], filled), tensors[name])
-            for name, role in self.roles.items()
-        }
+        arrays = {name: input_array(role, tensors[name], filled) for name, role in self.roles.items()}
+        values = {name: from_array(array, tensors[name]) for name, array in arrays.items()}
         return {**values, **self.constants, **states}
 
     def begin(self, sequences: int, room: int = 0) -> tuple[dict[str, Value], dict[str, tuple[int, ...]]]:
@@ -136,16 +134,6 @@ class Decoder:
         axes, tensors = self.batch_axes or {}, self.cascade.tensors
         sent = {n: zeros(tensors[n], resized(n, shape_of(v))) if n in axes else v for n, v in self.sent.items()}
         return sent, {name: resized(name, shape) for name, shape in self.zero_states.items()}
-
-    def some_of(self, states: Mapping[str, Value], rows: Sequence[int]) -> dict[str, Value]:
-        """These rows of the states that are sent."""
-        axes, tensors = self.batch_axes or {}, self.cascade.tensors
-        return {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in states.items()}
-
-    def choice(self, chunk: TokenChunk, sampling: Sampling, rows: tuple[ScoredRow, ...]) -> LogitsChoice:
-        """How the next tokens of `rows` of the batch are chosen after `chunk`."""
-        dtype = self.cascade.tensors[self.logits].dtype
-        return LogitsChoice(self.logits, dtype, self.has_batch, chunk.length, sampling, rows)
 
     def routing(self) -> Routing:
         """The parts as the scheduler sees them: who writes the logits makes the tokens."""

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from ..core.errors import RunError, UsageError
 from ..core.states import next_state
-from ..running.sampling import TOKENS, Sampling, ScoredRow
-from ..running.values import Value
+from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow
+from ..running.values import Value, rows_of
 from ..workers.executors.protocol import Origin, Step
 from ..workers.scheduling.requests import Request
 from .decoder import Decoder
@@ -45,10 +45,8 @@ class TokenSequence(msgspec.Struct):
         largest = max((*self.fed, *self.unfed))
         if vocabulary is None or largest < vocabulary:
             return None
-        return RunError(
-            f"token id {largest} of prompt {self.index} is outside the vocabulary ({vocabulary})",
-            hint="use the tokenizer of this model",
-        )
+        message = f"token id {largest} of prompt {self.index} is outside the vocabulary ({vocabulary})"
+        return RunError(message, hint="use the tokenizer of this model")
 
 
 class SequenceBatch:
@@ -99,7 +97,10 @@ class SequenceBatch:
         feeds = self._decoder.feeds(self.chunk, self._sent)
         sampling = self.sequences[0].sampling
         ended = [ScoredRow(row, one.draws, len(one.fed), sampling.needed(one.fed)) for row, one in self._complete()]
-        step = replace(self._next, choice=self._decoder.choice(self.chunk, sampling, tuple(ended)))
+        logits = self._decoder.cascade.tensors[self._decoder.logits]
+        is_batch, length = self._decoder.has_batch, self.chunk.length
+        choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, sampling, tuple(ended))
+        step = replace(self._next, choice=choice)
         self._next = Step(sequence=self.number, in_place=step.in_place)
         return Request(feeds, title, step)
 
@@ -122,5 +123,6 @@ class SequenceBatch:
             self.sequences = [self.sequences[row] for row in rows]
             axes = self._decoder.batch_axes or {}
             self._next = replace(self._next, rows={name: (axis, tuple(rows)) for name, axis in axes.items()})
-            self._sent = self._decoder.some_of(self._sent, rows)
+            tensors = self._decoder.cascade.tensors
+            self._sent = {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in self._sent.items()}
         return bool(rows)

@@ -56,10 +56,8 @@ class Tokenizer:
         self._settings = self._json("tokenizer_config.json")
         self.stop = self._stop_tokens()
         self.sampling = self._sampling()
-        lengths = (
-            (self._json("genai_config.json").get("model", {}), "context_length"),
-            (self._settings, "model_max_length"),
-        )
+        genai = self._json("genai_config.json").get("model", {})
+        lengths = ((genai, "context_length"), (self._settings, "model_max_length"))
         self.max_context = next((int(of[name]) for of, name in lengths if 0 < of.get(name, 0) <= _LONGEST), None)
 
     def _check(self, path: Path, cascade: Cascade) -> None:

@@ -64,11 +64,8 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
     """The ONNX Runtime options for `config`, with thread spinning and logging off."""
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and reported by the caller
-    options.graph_optimization_level = {
-        "none": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
-        "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-        "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-    }[config.optimize]
+    level = {"none": "DISABLE_ALL", "basic": "ENABLE_BASIC", "all": "ENABLE_ALL"}[config.optimize]
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
     options.intra_op_num_threads = config.threads
     # Threads of one session that spin while another one works make a cascade two to four times slower.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

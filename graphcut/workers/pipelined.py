@@ -78,14 +78,10 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         config = share_threads(settings.get("config") or SessionConfig(), len(pool), via)
         executor = make_executor(cascade, via, config, {}, pool)
         self.window = settings.get("window") or 2 * len(pool)
+        routing = Routing(scheduled_parts(cascade, {}), asked_for(cascade.manifest.writes, settings.get("outputs")))
+        balanced, log = settings.get("balanced", True), settings.get("log")
         scheduler = Scheduler(
-            Routing(scheduled_parts(cascade, {}), asked_for(cascade.manifest.writes, settings.get("outputs"))),
-            executor,
-            pool,
-            window=self.window,
-            deadline_s=deadline_s,
-            balanced=settings.get("balanced", True),
-            log=settings.get("log"),
+            routing, executor, pool, window=self.window, deadline_s=deadline_s, balanced=balanced, log=log
         )
         self.log = scheduler.log
         self.workers = scheduler.worker_names

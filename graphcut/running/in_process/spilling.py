@@ -36,7 +36,6 @@ class SpillStore(AbstractContextManager["SpillStore"]):
         self._held: dict[Key, Value] = {}
         self._files: dict[Key, tuple[Path, tuple[int, ...]]] = {}
         self._folder: Path | None = None
-        self._written = 0
 
     def __exit__(self, *_: object) -> None:
         self._held.clear()
@@ -83,7 +82,7 @@ class SpillStore(AbstractContextManager["SpillStore"]):
         try:
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="graphcut-"))
-            path = self._folder / str(self._written)
+            path = self._folder / str(self.spilled_bytes)  # a new name: what is written has some bytes
             path.write_bytes(memory_of(value).data)
         except OSError as error:
             folder = self._folder or tempfile.gettempdir()
@@ -94,7 +93,6 @@ class SpillStore(AbstractContextManager["SpillStore"]):
                 hint="set TMPDIR to a folder on another disk, allow more with `memory_bytes`, or run fewer inputs",
             ) from None
         self._files[key] = path, tuple(value.shape())
-        self._written += 1
         self.spilled_bytes += _bytes_of(value)
 
     def _read(self, key: Key) -> Value:

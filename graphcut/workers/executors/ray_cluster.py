@@ -136,7 +136,11 @@ class RayCluster:
                 )
             # With a token that is here, this process would refuse what machines without one send it.
             with _environment(_NO_STATISTICS, mode="token" if asks_for_token else "disabled"):
-                _join(address, **quiet)
+                try:
+                    ray.init(address=address, **quiet)
+                except (ConnectionError, exceptions.AuthenticationError) as error:
+                    message = f"the Ray cluster at {address} can't be joined: {error}"
+                    raise RunError(message, hint="see `ray status`") from None
             check_addresses(alive_machines())
             return ""
         # Ray's sockets are in this folder, and their paths must be short.
@@ -158,16 +162,13 @@ class WorkerPlacement:
         self._config = config
         self._machines = alive_machines()
         self._here = str(ray.get_runtime_context().get_node_id())
-        known = sorted({_resource(name) for one in self._machines for name in devices_of(one)})
+        known = sorted({name for one in self._machines for name in devices_of(one)})
         providers = {host.name: host.provider for host in manifest.devices}
         self._devices = [name if known and name in providers else "" for name in names]
         self._providers = [config.provider or providers.get(name, "") for name in names]
-        missing = next((name for name in self._devices if name and _resource(name) not in known), None)
-        if missing is not None:
-            raise RunError(
-                f"the cluster has no device {missing!r}; it has {', '.join(name[len(_DEVICE) :] for name in known)}",
-                hint=f"""start Ray on that machine with --resources='{{"{_resource(missing)}": 1}}'""",
-            )
+        if missing := next((name for name in self._devices if name and name not in known), None):
+            hint = f"""start Ray on that machine with --resources='{{"{_resource(missing)}": 1}}'"""
+            raise RunError(f"the cluster has no device {missing!r}; it has {', '.join(known)}", hint=hint)
 
     def is_here(self, worker: int) -> bool:
         """Whether this machine declares to be the device of a worker."""
@@ -281,13 +282,6 @@ def consume_errors(refs: Sequence[Any]) -> None:
     for ref in ray.wait(list(refs), num_returns=len(refs), timeout=0)[0] if refs else ():
         with suppress(exceptions.RayError):
             ray.get(ref, timeout=0)
-
-
-def _join(address: str, **quiet: Any) -> None:  # noqa: ANN401 - options of Ray
-    try:
-        ray.init(address=address, **quiet)
-    except (ConnectionError, exceptions.AuthenticationError) as error:
-        raise RunError(f"the Ray cluster at {address} can't be joined: {error}", hint="see `ray status`") from None
 
 
 def _asks_for_token(address: str) -> bool:

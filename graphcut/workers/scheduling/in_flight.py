@@ -24,20 +24,15 @@ class RequestsInFlight:
     """
 
     def __init__(
-        self,
-        routing: Routing,
-        executor: Executor,
-        history: StepHistory,
-        log: RunLog,
-        on_runnable: Callable[[int], None],
+        self, routing: Routing, executor: Executor, history: StepHistory, log: RunLog, take: Callable[[int], None]
     ) -> None:
-        """`on_runnable` is called with each part that can run for one more request."""
+        """`take` is called with each part that can run for one more request."""
         self.states: dict[int, RequestState] = {}
         self._routing = routing
         self._executor = executor
         self._history = history
         self._log = log
-        self._on_runnable = on_runnable
+        self._take = take
         self._runnable: list[list[int]] = [[] for _ in routing.parts]
 
     def start(self, number: int, request: Request, before: RequestState | None = None) -> None:
@@ -92,17 +87,15 @@ class RequestsInFlight:
             self._log.restarts += 1
             self.start(state.number, state.request, state)
         else:
-            state.error = RunError(
-                f"the tensors of {state.title} were lost {state.attempt + 1} times",
-                hint="check that its machines stay up and that nothing deletes files in shared memory",
-            )
+            hint = "check that its machines stay up and that nothing deletes files in shared memory"
+            state.error = RunError(f"the tensors of {state.title} were lost {state.attempt + 1} times", hint=hint)
 
     def add_runnable(self, state: RequestState, parts: Iterable[int]) -> None:
         """Parts can run for a request."""
         for part in parts:
             heapq.heappush(self._runnable[part], state.number)
             self._log.runnable(part, state.number, self._executor.now())
-            self._on_runnable(part)
+            self._take(part)
 
     def oldest(self, parts: Sequence[int]) -> tuple[RequestState, int] | None:
         """The oldest request that one of `parts` can run for, and that part. Removes it from the queue."""

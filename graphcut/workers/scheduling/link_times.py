@@ -44,21 +44,18 @@ class _Link(msgspec.Struct):
         self.s_per_byte.append((coming.waited_s + message.computed_s * coming.was_early) / message.size_bytes)
         self.hidden = 0 if coming.is_waited_for else self.hidden + 1
         if self.usual is None:
-            self._begin(message, coming)
+            self.first.append(message)
+            self.waited_for_s += [message.seconds] * coming.is_waited_for
+            if len(self.first) == MESSAGES:
+                sizes, seconds, computed = zip(*self.first, strict=True)
+                usual_s = min(median(seconds), median(self.waited_for_s or seconds))
+                self.usual = _Message(median(sizes), usual_s, median(computed))
         elif coming.is_waited_for:
             self.last.append(message)
             if len(self.last) == MESSAGES:
                 self._judge(self.usual)
         elif self.hidden == MESSAGES:
             self.is_slower = False
-
-    def _begin(self, message: _Message, coming: Coming) -> None:
-        self.first.append(message)
-        self.waited_for_s += [message.seconds] * coming.is_waited_for
-        if len(self.first) == MESSAGES:
-            sizes, seconds, computed = zip(*self.first, strict=True)
-            usual_s = min(median(seconds), median(self.waited_for_s or seconds))
-            self.usual = _Message(median(sizes), usual_s, median(computed))
 
     def _judge(self, usual: _Message) -> None:
         # A machine that also computes for longer is busy, or the messages are larger: neither is its link.

@@ -91,14 +91,9 @@ class RequestState:
     """The state of a request in flight. A restarted request gets a new one."""
 
     def __init__(
-        self,
-        number: int,
-        request: Request,
-        routing: Routing,
-        handles: Mapping[str, Handle],
-        before: RequestState | None,
+        self, number: int, request: Request, routing: Routing, fed: Mapping[str, Handle], before: RequestState | None
     ) -> None:
-        """Begin with the inputs that are fed; `before` is the attempt that this one replaces."""
+        """Begin with the inputs that are `fed`; `before` is the attempt that this one replaces."""
         self.number = number  #: in the order of arrival.
         self.request = request
         self.handles: dict[str, Handle] = {}  #: the tensors that will still be read, and those of the answer.
@@ -113,11 +108,11 @@ class RequestState:
         self.error: Exception | None = None  #: why it has no answer; None if it has one or may still get one.
         self.is_dropped = False  #: its handles are not needed, except by the steps that run now.
         self._routing = routing
-        self._absent = routing.inputs.difference(handles)
+        self._absent = routing.inputs.difference(fed)
         self._made: set[str] = set()  # all tensors that there are or were
         self._unread = {name: len(readers) for name, readers in routing.readers.items()}
         self._undone = len(routing.parts)
-        self.add(handles)
+        self.add(fed)
 
     @property
     def title(self) -> str:
