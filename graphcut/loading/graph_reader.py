@@ -171,10 +171,9 @@ def _topological_order(entries: Sequence[_Entry]) -> list[int]:
     try:
         sorter.prepare()
     except CycleError as error:
-        raise ModelError(
-            f"the model has a cycle through node {entries[min(error.args[1])].name!r}",
-            hint="ONNX graphs are acyclic; check the model with onnx.checker.check_model",
-        ) from None
+        message = f"the model has a cycle through node {entries[min(error.args[1])].name!r}"
+        hint = "ONNX graphs are acyclic; check the model with onnx.checker.check_model"
+        raise ModelError(message, hint=hint) from None
     ready, order = list[int](), list[int]()
     while sorter.is_active():
         for i in sorter.get_ready():
