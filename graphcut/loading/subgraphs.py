@@ -97,8 +97,9 @@ def free_names(graph: GraphProto) -> Iterator[str]:
 
 def own_names(graph: GraphProto) -> set[str]:
     """The names of the tensors that a graph defines; `""` among them if a node omits an output."""
-    values = (*graph.input, *graph.initializer, *(sparse.values for sparse in graph.sparse_initializer))
-    return {*(value.name for value in values), *(name for node in graph.node for name in node.output)}
+    tensors = (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer))
+    outputs = (name for node in graph.node for name in node.output)
+    return {*(value.name for value in graph.input), *(tensor.name for tensor in tensors), *outputs}
 
 
 def nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
