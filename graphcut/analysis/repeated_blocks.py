@@ -13,6 +13,7 @@ from ..core.units import count
 from ..loading.model import Model
 from .liveness import Liveness
 
+_Numbers = Sequence[int]
 _MAX_PERIODS: Final = 64
 
 
@@ -70,9 +71,7 @@ def _labels(model: Model) -> list[int]:
     return labels
 
 
-def find_repeat(
-    graph: Graph, order: Sequence[int], labels: Sequence[int], profile: Sequence[int]
-) -> RepeatedBlock | None:
+def find_repeat(graph: Graph, order: _Numbers, labels: _Numbers, profile: _Numbers) -> RepeatedBlock | None:
     """The repetition of `labels` that covers most nodes; None if it covers less than a fifth of them.
 
     A repetition with period p is a run of indices i with `labels[i] == labels[i + p]`. The longest run is taken, over
@@ -113,9 +112,7 @@ def find_repeat(
     )
 
 
-def _division(
-    labels: Sequence[int], first: int, period: int, end: int
-) -> tuple[list[Sequence[int]], Sequence[int], Sequence[int]]:
+def _division(labels: _Numbers, first: int, period: int, end: int) -> tuple[list[_Numbers], _Numbers, _Numbers]:
     """The indices of each block when the run up to `end` is divided from `first` on; those before and those after."""
     last = first + (end - first) // period * period
     block = Counter(labels[first : first + period])
@@ -125,7 +122,7 @@ def _division(
     return [indices for indices in blocks if indices], before, after
 
 
-def _one_more(labels: Sequence[int], outwards: Sequence[int], block: Counter[int]) -> tuple[list[int], list[int]]:
+def _one_more(labels: _Numbers, outwards: _Numbers, block: Counter[int]) -> tuple[list[int], list[int]]:
     """The indices of one more block next to the run, mixed with other nodes, if there is one; and the others.
 
     What all layers share (the mask, the rotary table) is computed where it is first read: inside the first layer.
@@ -140,7 +137,7 @@ def _one_more(labels: Sequence[int], outwards: Sequence[int], block: Counter[int
     return (taken, others) if not any(wanted.values()) else ([], list(outwards))
 
 
-def _likely_periods(labels: Sequence[int]) -> list[int]:
+def _likely_periods(labels: _Numbers) -> list[int]:
     """The distances between neighbours of one label, those that would cover most nodes first."""
     last: dict[int, int] = {}
     covered = Counter[int]()
@@ -151,7 +148,7 @@ def _likely_periods(labels: Sequence[int]) -> list[int]:
     return sorted(covered, key=lambda period: (-covered[period], period))[:_MAX_PERIODS]
 
 
-def _longest_run(labels: Sequence[int], period: int) -> tuple[int, int]:
+def _longest_run(labels: _Numbers, period: int) -> tuple[int, int]:
     """Start and length of the longest run of indices whose labels occur again `period` later."""
     array = np.asarray(labels)
     ends = np.flatnonzero(array[:-period] != array[period:])
@@ -161,7 +158,7 @@ def _longest_run(labels: Sequence[int], period: int) -> tuple[int, int]:
     return int(starts[longest]) + 1, int(lengths[longest])
 
 
-def _content(graph: Graph, indices: Sequence[int]) -> str:
+def _content(graph: Graph, indices: _Numbers) -> str:
     """What some nodes are, in a word or two, by their operators."""
     nodes = [graph.nodes[i] for i in indices]
     found = {

@@ -54,10 +54,7 @@ class AutoRecord(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 def read_auto(path: Path) -> AutoRecord:
     """The record in a file; a RecordError if it can't be read, or is none."""
-    try:
-        return read_record(path, AutoRecord, "graphcut.auto/1", "run auto again")
-    except OSError as error:
-        raise RecordError(f"{path} can't be read: {error.strerror}", hint="name the auto.json of a folder") from None
+    return read_record(path, AutoRecord, "graphcut.auto/1", "run auto again", "name the auto.json of a folder")
 
 
 def digests(files: Iterable[Path], folder: Path) -> dict[str, str]:

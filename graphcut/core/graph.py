@@ -250,9 +250,7 @@ def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missi
     return UsageError(f"{target!r} also needs {', '.join(map(repr, needed))}", hint=hint)
 
 
-def _first_and_needed(
-    graph: Graph, groups: Sequence[Iterable[int]]
-) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
+def _first_and_needed(graph: Graph, groups: Sequence[Iterable[int]]) -> tuple[list[list[int]], list[list[int]]]:
     """For each group its nodes that no earlier group has, and the others that it needs, in topological order."""
     holders: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
@@ -266,17 +264,16 @@ def _first_and_needed(
     for n in sorted(holders):
         for rank, i in enumerate(holders[n]):
             (copied if rank else own)[i].append(n)
-    return [tuple(group) for group in own], [tuple(group) for group in copied]
+    return own, copied
 
 
 def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outputs: AbstractSet[str]) -> list[int]:
     """The groups with node `n` that read its tensors, and the first one if others read them too."""
     node, held, copy = graph.nodes[n], holders[n], graph.copy_of(n)
     if node.is_stateful:
-        raise GraphcutError(
-            f"node {node.name!r} is random or stateful, and it is in {count(len(held), 'part')}",
-            hint="such a node must run exactly once: put it into one part, which sends its tensors",
-        )
+        message = f"node {node.name!r} is random or stateful, and it is in {count(len(held), 'part')}"
+        hint = "such a node must run exactly once: put it into one part, which sends its tensors"
+        raise GraphcutError(message, hint=hint)
 
     def reading(tensors: Iterable[str]) -> set[int]:
         return {i for tensor in tensors for reader in graph.readers.get(tensor, ()) for i in holders.get(reader, ())}
@@ -314,7 +311,7 @@ def _writers_of_constant_outputs(
 
 
 def _block(
-    graph: Graph, nodes: tuple[int, ...], replicas: Iterable[int], outputs: Sequence[str], wanted: AbstractSet[str]
+    graph: Graph, nodes: Sequence[int], replicas: Iterable[int], outputs: Sequence[str], wanted: AbstractSet[str]
 ) -> Block:
     replicas = tuple(sorted(replicas))
     held = graph.held(nodes, replicas)
@@ -323,7 +320,7 @@ def _block(
     weights = dict.fromkeys(weight for n in (*replicas, *nodes) for weight in held[n].weights)
     weights.update(dict.fromkeys(name for name in (*outputs, *reads) if name in graph.weights))
     return Block(
-        nodes=nodes,
+        nodes=tuple(nodes),
         replicas=replicas,
         reads=tuple(sorted(reads, key=lambda tensor: graph.input_index.get(tensor, len(graph.reads)))),
         writes=(*(t for n in nodes for t in graph.nodes[n].writes if t in wanted), *outputs),

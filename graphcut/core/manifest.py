@@ -331,19 +331,20 @@ def _no_manifest(path: Path) -> str:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The content of a manifest file, without checks of the files that it names; a CascadeError or a RecordError."""
-    try:
-        return read_record(path, Manifest, FORMAT, "split the model again")
-    except OSError as error:
-        raise CascadeError(f"{path} can't be read: {error.strerror}", hint="check its permissions") from None
+    """The content of a manifest file, without checks of the files that it names; a RecordError if there is none."""
+    return read_record(path, Manifest, FORMAT, "split the model again", "check its permissions")
 
 
-def read_record(path: Path, kind: type[_Record], version: str, again: str) -> _Record:
-    """The record in a JSON file whose field `format` is `version`, else a RecordError; an OSError is passed on.
+def read_record(path: Path, kind: type[_Record], version: str, again: str, unread: str) -> _Record:
+    """The record in a JSON file whose field `format` is `version`, else a RecordError.
 
-    Of a later minor version, such as `graphcut.cascade/1.2`, it is what this version knows: other fields are left out.
+    Its hint is `unread` for a file that can't be read, and `again` for one that holds something else. Of a later minor
+    version, such as `graphcut.cascade/1.2`, it is what this version knows: other fields are left out.
     """
-    raw = path.read_bytes()
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path} can't be read: {error.strerror}", hint=unread) from None
     hint = f"{again}, or use the version of graphcut that wrote it"
     try:
         found = msgspec.json.decode(raw)

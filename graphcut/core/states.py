@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from .errors import UsageError
 from .manifest import Cascade, State
-from .tensors import UNDEFINED, Dim, Tensor
+from .tensors import UNDEFINED, Dim, Dims, Tensor, Tensors
 from .wiring import Unit
 
 Value = Any
@@ -24,7 +24,7 @@ def token_axis(past: Tensor, present: Tensor) -> int | None:
     return differing[0] if len(differing) == 1 else None
 
 
-def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Mapping[str, int]) -> tuple[Dim, ...] | None:
+def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Dims) -> tuple[Dim, ...] | None:
     """The shape of a state before the first step: 0 along `axis` of the tokens, unless it is a buffer of fixed size.
 
     The numbers of `present`, which becomes the input, hold for the input too; `sizes` are those of symbols that don't
@@ -38,9 +38,7 @@ def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Mapping[str
     return tuple(0 if i == axis and not isinstance(dim, int) else dim for i, dim in enumerate(shape))
 
 
-def check_state_pairs(
-    pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str], tensors: Mapping[str, Tensor]
-) -> None:
+def check_state_pairs(pairs: Mapping[str, str], reads: Sequence[str], writes: Sequence[str], tensors: Tensors) -> None:
     """Raise a UsageError unless `pairs` maps inputs of the model to different outputs of it that can become them."""
     for past, present in pairs.items():
         for name, known, kind in ((past, reads, "input"), (present, writes, "output")):

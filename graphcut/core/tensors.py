@@ -59,6 +59,9 @@ NON_NUMPY_TYPES: Final = frozenset(
 UNDEFINED: Final = "undefined"  #: the dtype of a tensor of unknown type.
 
 
+Dims = Mapping[str, int]  #: the numbers of dimensions, by their symbols (`Tensor.dim_names`).
+
+
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Name, type and shape of a tensor."""
 
@@ -102,6 +105,9 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if self.shape is None:
             return f"{self.dtype}[…]"
         return f"{self.dtype}[{','.join('?' if d is None else str(d) for d in self.shape)}]"
+
+
+Tensors = Mapping[str, Tensor]  #: tensors by name.
 
 
 def by_kind(compute: Callable[[Tensor], _Result], dims: Collection[str] = ()) -> Callable[[Tensor], _Result]:

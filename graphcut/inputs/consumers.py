@@ -1,7 +1,8 @@
 """The consumers of a model input: nodes that read it, directly or through nodes that only move values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 
 from .flattening import FlatNode, FlatNodes
 
@@ -24,7 +25,8 @@ Axes = tuple[int | None, ...]
 """For each axis of a tensor the corresponding axis of the model's input; `None` for a new axis."""
 
 
-class Consumer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Consumer:
     """A node that reads an input of the model, as one of its own inputs."""
 
     node: FlatNode  #: the node.
@@ -41,7 +43,7 @@ def consumers_of(name: str, rank: int, nodes: FlatNodes) -> tuple[Consumer, ...]
     waiting = [(name, Consumer(FlatNode("", (), ()), 0, tuple(range(rank)), is_whole=True, is_same=True))]
     for tensor, past in waiting:
         for node, index in nodes.readers.get(tensor, ()):
-            consumer = past._replace(node=node, index=index)
+            consumer = replace(past, node=node, index=index)
             found.append(consumer)
             moved = _propagated(consumer, nodes)
             if moved is not None:
@@ -55,11 +57,11 @@ def _propagated(consumer: Consumer, nodes: FlatNodes) -> Consumer | None:
     """How the outputs of a node relate to the model's input; `None` if the node computes other values."""
     node = consumer.node
     if node.op in _ARITHMETIC and all(n in nodes.weights for i, n in enumerate(node.reads) if i != consumer.index):
-        return consumer._replace(is_same=False)
+        return replace(consumer, is_same=False)
     if consumer.index not in _PASSES_VALUES.get(node.op, ()):
         return None
     is_whole = consumer.is_whole and node.op not in _RESIZES
-    return consumer._replace(axes=_propagated_axes(consumer, nodes), is_whole=is_whole)
+    return replace(consumer, axes=_propagated_axes(consumer, nodes), is_whole=is_whole)
 
 
 def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:

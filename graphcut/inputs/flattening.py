@@ -8,20 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 
 from onnx import AttributeProto, GraphProto, TensorProto
 from onnx.inliner import inline_local_functions
 
 from ..loading.model import Model
 from ..loading.operations import constant_value, integers_of
-from ..loading.subgraphs import CONTROL_FLOW, operator, subgraphs
+from ..loading.subgraphs import CONTROL_FLOW, operator, own_names, subgraphs
 
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
 
 
-@dataclass(frozen=True, slots=True)
-class FlatNode:
+class FlatNode(NamedTuple):
     """One node."""
 
     op: str  #: its operator, prefixed by the domain unless that is the default domain.
@@ -100,9 +99,7 @@ class FlatNodes:
 
     def _add_body(self, node: FlatNode, body: GraphProto, outer: ChainMap[str, str]) -> None:
         prefix = f"{next(self._scopes)}\n"  # a line break: no name in a model has one
-        own = [*(value.name for value in body.input), *(tensor.name for tensor in body.initializer)]
-        own += [name for inner in body.node for name in inner.output if name]
-        names = outer.new_child({name: prefix + name for name in own})
+        names = outer.new_child({name: prefix + name for name in own_names(body) if name})
         self.add_graph(body, names)
         given = [names[value.name] for value in body.input]
         made = [names.get(value.name, value.name) for value in body.output]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -13,12 +13,12 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ..core.errors import GraphcutError, UsageError, did_you_mean
-from ..core.tensors import Tensor
+from ..core.tensors import Tensors
 
 if TYPE_CHECKING:
     from onnx import TensorProto
 
-_NONE_KNOWN: Final[Mapping[str, Tensor]] = MappingProxyType({})
+_NONE_KNOWN: Final[Tensors] = MappingProxyType({})
 _WRITE_AGAIN: Final = "write it again with numpy.savez"
 _MOST_COMPRESSED: Final = 1032  #: deflate makes data at most so many times smaller.
 _NUMBERED: Final = re.compile(r"input_(\d+)\.pb")
@@ -30,9 +30,7 @@ def load_readers(paths: Iterable[Path]) -> None:
         import onnx  # noqa: F401
 
 
-def read_inputs(
-    path: Path, model_reads: Sequence[str], *, tensors: Mapping[str, Tensor] = _NONE_KNOWN
-) -> dict[str, object]:
+def read_inputs(path: Path, model_reads: Sequence[str], *, tensors: Tensors = _NONE_KNOWN) -> dict[str, object]:
     """The inputs that a file or folder holds, by name, in the order of the model; some may be missing.
 
     `path` is a .npz file whose arrays have the names of inputs; or a folder of ONNX test data, with `input_0.pb`,
@@ -49,10 +47,8 @@ def read_inputs(
         raise GraphcutError(f"{path} can't be read: {error.strerror or error}", hint="check its permissions") from None
     for name in found:
         if name not in model_reads:
-            raise UsageError(
-                f"{path} holds {name!r}, which is no input of the model",
-                hint=f"{did_you_mean(name, model_reads)}its inputs: {', '.join(model_reads) or 'none'}",
-            )
+            hint = f"{did_you_mean(name, model_reads)}its inputs: {', '.join(model_reads) or 'none'}"
+            raise UsageError(f"{path} holds {name!r}, which is no input of the model", hint=hint)
     return {name: found[name] for name in model_reads if name in found}
 
 
@@ -72,7 +68,7 @@ def _array(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: st
     try:
         with archive.open(info) as member:
             _check_header(path, member, info, name)
-        with archive.open(info) as member:
+            member.seek(0)
             return np.lib.format.read_array(member, allow_pickle=False)  # a pickle could run any code
     except UsageError:
         raise
@@ -98,7 +94,7 @@ def _check_header(path: Path, member: IO[bytes], info: zipfile.ZipInfo, name: st
         raise ValueError(f"it claims {claimed:,} bytes, and the file holds {held:,} at most")
 
 
-def _read_folder(path: Path, model_reads: Sequence[str], tensors: Mapping[str, Tensor]) -> dict[str, object]:
+def _read_folder(path: Path, model_reads: Sequence[str], tensors: Tensors) -> dict[str, object]:
     numbered = {int(match[1]): file for file in path.iterdir() if (match := _NUMBERED.fullmatch(file.name))}
     if not numbered:
         raise UsageError(f"{path} holds no input_0.pb", hint="name the test_data_set_0 folder, or a .npz file")

@@ -47,9 +47,8 @@ class InputSurvey:
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
         """Each input, or the tensor in it if it is a sequence or an optional; without maps. All ranks are known."""
-        survey = {name: tensor_of_type(name, _innermost(kind)) for name, kind in self.types.items()}
-        plain = {name: tensor for name, tensor in survey.items() if tensor.is_plain}
-        return {name: tensor if tensor.shape is not None else self._ranked(tensor) for name, tensor in plain.items()}
+        found = [tensor_of_type(name, _innermost(kind)) for name, kind in self.types.items()]
+        return {tensor.name: self._ranked(tensor) for tensor in found if tensor.is_plain}
 
     @cached_property
     def roles(self) -> Mapping[str, Role]:
@@ -113,6 +112,8 @@ class InputSurvey:
         return tuple(dim if isinstance(dim, int) else None for dim in tensor.shape)
 
     def _ranked(self, tensor: Tensor) -> Tensor:
+        if tensor.shape is not None:
+            return tensor
         required = (required_rank(consumer, self.shape_of) for consumer in consumers_of(tensor.name, 0, self.nodes))
         rank = next((rank for rank in required if rank is not None), _USUAL_RANK)
         return msgspec.structs.replace(tensor, shape=(None,) * rank)

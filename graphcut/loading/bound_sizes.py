@@ -7,14 +7,14 @@ by others, it is evaluated (`size_evaluation`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.inliner import inline_local_functions
 
-from ..core.tensors import Dim, Tensor, by_kind
+from ..core.tensors import Dim, Dims, Tensor, Tensors, by_kind
 from .shape_inference import (
     FEW_NODES,
     has_unknown_dims,
@@ -31,7 +31,7 @@ BATCH: Final = 500  #: evaluating so many tensors takes less time than ONNX shap
 
 
 def infer_bound(
-    model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[str], known: Mapping[str, Tensor] | None = None
+    model: ModelProto, dims: Dims, wanted: AbstractSet[str], known: Tensors | None = None
 ) -> dict[str, Tensor]:
     """The types of `wanted` when the symbols of the inputs are the numbers `dims`. For sizes; parts keep the symbols.
 
@@ -98,9 +98,7 @@ def _first_nodes(model: ModelProto) -> ModelProto:
     return ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=graph)
 
 
-def _infer(
-    model: ModelProto, dims: Mapping[str, int], wanted: AbstractSet[str], given: Mapping[str, Tensor]
-) -> tuple[SizeEvaluation, list[str]]:
+def _infer(model: ModelProto, dims: Dims, wanted: AbstractSet[str], given: Tensors) -> tuple[SizeEvaluation, list[str]]:
     """The result of ONNX shape inference, and those of `wanted` that it does not know, in topological order."""
     found = {**tensors_of_values(infer_values(model), set()), **given}
     is_open = by_kind(has_unknown_dims)
@@ -109,7 +107,7 @@ def _infer(
     return SizeEvaluation(model, model.graph, dims, found), ordered
 
 
-def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def name_unknown_dims(model: ModelProto, tensors: Tensors) -> dict[str, Tensor]:
     """`tensors` with unknown dimensions replaced by the symbols that they are equal to, where there is one.
 
     Shape inference loses symbols in computations (Shape, Slice, Concat, Reshape), but not numbers. So each symbol is
@@ -120,7 +118,7 @@ def name_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[
     return _completed(model, tensors, [primes] if primes else [], symbol_of.get)
 
 
-def number_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def number_unknown_dims(model: ModelProto, tensors: Tensors) -> dict[str, Tensor]:
     """`tensors` with unknown dimensions replaced by numbers where these don't depend on the symbols.
 
     They are those that are the same if all symbols are 1, and if each is another large prime.
@@ -128,7 +126,7 @@ def number_unknown_dims(model: ModelProto, tensors: Mapping[str, Tensor]) -> dic
     return _completed(model, tensors, _bindings(tensors), lambda one, other: one if one == other else None)
 
 
-def _bindings(tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], dict[str, int]]:
+def _bindings(tensors: Tensors) -> tuple[dict[str, int], dict[str, int]]:
     """The symbols of tensors with 1 for each, and with a different prime for each."""
     symbols = sorted({dim for tensor in tensors.values() for dim in tensor.shape or () if isinstance(dim, str)})
     primes = dict(zip(symbols, distant_primes(10_007, len(symbols)), strict=True))
@@ -136,7 +134,7 @@ def _bindings(tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], dict[str, 
 
 
 def _completed(
-    model: ModelProto, tensors: Mapping[str, Tensor], bindings: Sequence[Mapping[str, int]], dim_of: Callable[..., Dim]
+    model: ModelProto, tensors: Tensors, bindings: Sequence[Dims], dim_of: Callable[..., Dim]
 ) -> dict[str, Tensor]:
     """`tensors` with what `dim_of` makes of an unknown dimension: it is given its size for each of the bindings."""
     unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
@@ -150,7 +148,7 @@ def _completed(
     return completed
 
 
-def _with_total(binding: Mapping[str, int]) -> dict[str, int]:
+def _with_total(binding: Dims) -> dict[str, int]:
     """The binding, changed so that total = past + new tokens, as decoders require."""
     totals = [symbol for symbol in binding if "total" in symbol]
     pasts = [symbol for symbol in binding if "past" in symbol and symbol not in totals]

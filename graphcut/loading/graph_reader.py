@@ -171,10 +171,9 @@ def _topological_order(entries: Sequence[_Entry]) -> list[int]:
     try:
         sorter.prepare()
     except CycleError as error:
-        raise ModelError(
-            f"the model has a cycle through node {entries[min(error.args[1])].name!r}",
-            hint="ONNX graphs are acyclic; check the model with onnx.checker.check_model",
-        ) from None
+        message = f"the model has a cycle through node {entries[min(error.args[1])].name!r}"
+        hint = "ONNX graphs are acyclic; check the model with onnx.checker.check_model"
+        raise ModelError(message, hint=hint) from None
     ready, order = list[int](), list[int]()
     while sorter.is_active():
         for i in sorter.get_ready():
@@ -228,8 +227,8 @@ def _nodes(
     known: dict[FunctionKey, bool] = {}
     off = {tensor.name for tensor in graph.initializer if _is_false(tensor)} & fixed
     for proto, entry in zip(graph.node, entries, strict=True):
-        own_weights = tuple(name for name in entry.reads if name in fixed)
-        own_constants = tuple(name for name in entry.reads if name in constant)
+        held = tuple(name for name in entry.reads if name in fixed)
+        derived = tuple(name for name in entry.reads if name in constant)
         reads = tuple(name for name in entry.reads if name not in fixed and name not in constant)
         key = callee_key(proto)
         # It depends on the operator, for Dropout on its inputs, and on subgraphs.
@@ -243,9 +242,7 @@ def _nodes(
                 off.update(entry.writes)
         op = f"{key[0]}.{key[1]}" if key[0] else key[1]
         module = module_of(proto)
-        nodes.append(
-            Node(entry.name, op, reads, entry.writes, own_weights, own_constants, is_constant, stateful, module)
-        )
+        nodes.append(Node(entry.name, op, reads, entry.writes, held, derived, is_constant, stateful, module))
     return tuple(nodes)
 
 

@@ -45,10 +45,9 @@ def write_model(source: ModelProto | gs.Graph, folder: Path) -> Path:
         message = message_of_graph(source)
     for tensor in tensors_in(message):
         if is_external(tensor):
-            raise ModelError(
-                f"the values of {tensor.name!r} are in a file, and a model in memory doesn't say in which folder",
-                hint="load the .onnx file by its path, or read the values first: onnx.load(path) does",
-            )
+            problem = f"the values of {tensor.name!r} are in a file, and a model in memory doesn't say in which folder"
+            hint = "load the .onnx file by its path, or read the values first: onnx.load(path) does"
+            raise ModelError(problem, hint=hint)
     name = re.sub(r"[^\w.-]+", "_", message.graph.name).strip("._") or "model"
     path = folder / f"{name[:64]}.onnx"
     _write(message, path)

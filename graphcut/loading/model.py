@@ -18,7 +18,7 @@ from ..core.errors import ModelError, UsageError, wrong_type
 from ..core.graph import Graph
 from ..core.product import Product
 from ..core.states import check_state_pairs
-from ..core.tensors import UNDEFINED, Tensor, TensorBytes, by_kind
+from ..core.tensors import UNDEFINED, Dims, Tensor, TensorBytes, Tensors, by_kind
 from ..core.units import count
 from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, resolve_location
@@ -41,7 +41,7 @@ class Sizes:
     """Sizes of the tensors of a model for some numbers of its symbols."""
 
     bytes: TensorBytes  #: the size of each tensor.
-    found: Mapping[str, Tensor]  #: types that are known only for these numbers.
+    found: Tensors  #: types that are known only for these numbers.
     #: those without a size: a dimension is unknown, or is a symbol that no input has and nobody gave a number.
     unknown: tuple[str, ...]
     open_dims: tuple[str, ...]  #: the dimensions (`Tensor.dim_names`) with which the first of these have a size.
@@ -65,7 +65,7 @@ class Model(Product):
     #: nodes that no output depends on are removed.
     proto: ModelProto
     graph: Graph  #: the same as a graph: `graph.nodes[i]` is `proto.graph.node[i]`.
-    dims: Mapping[str, int]  #: numbers for symbolic dimensions, for sizes and costs only.
+    dims: Dims  #: numbers for symbolic dimensions, for sizes and costs only.
     #: the files with weights and their sizes in bytes, by the location that the model gives.
     data: Mapping[str, tuple[Path, int]]
     dropped: tuple[str, ...]  #: names of the removed nodes.
@@ -81,7 +81,7 @@ class Model(Product):
         return graph_digest(self.proto)
 
     @cached_property
-    def tensors(self) -> Mapping[str, Tensor]:
+    def tensors(self) -> Tensors:
         """Type and shape of each input, each output, and each tensor that a flowing node writes.
 
         The dtype is `undefined` if no source knows it (see `shape_inference`).
@@ -93,7 +93,7 @@ class Model(Product):
         return {name: known.get(name) or Tensor(name=name, dtype=UNDEFINED, shape=None) for name in names}
 
     @cached_property
-    def boundary_types(self) -> Mapping[str, Tensor]:
+    def boundary_types(self) -> Tensors:
         """`tensors` as parts declare them: with symbols for more of the unknown dimensions. Expensive."""
         return name_unknown_dims(self.proto, self.tensors)
 
@@ -137,9 +137,7 @@ class Model(Product):
         open_dims = self._open_dims(unknown, found, counted)
         return Sizes(MappingProxyType(sizes), MappingProxyType(found), ordered, open_dims)
 
-    def _open_dims(
-        self, unknown: AbstractSet[str], found: Mapping[str, Tensor], numbers: Mapping[str, int]
-    ) -> tuple[str, ...]:
+    def _open_dims(self, unknown: AbstractSet[str], found: Tensors, numbers: Dims) -> tuple[str, ...]:
         """The dimensions without a number of those tensors in `unknown` that depend on no other of them."""
         later: set[str] = set()  # what depends on `unknown`
         dims: dict[int | str, None] = {}
@@ -165,7 +163,7 @@ class Model(Product):
         """`sizes.bytes`."""
         return self.sizes.bytes
 
-    def with_dims(self, dims: Mapping[str, int]) -> "Model":
+    def with_dims(self, dims: Dims) -> "Model":
         """The same model with other `dims`; what does not depend on them is not computed again."""
         if dims == self.dims:
             return self
@@ -208,7 +206,7 @@ ModelLike = str | Path | Model | ModelProto
 """A model, its path, or a model in memory: an `onnx.ModelProto`, or an `onnx_graphsurgeon.Graph` (which is untyped)."""
 
 
-def load(source: ModelLike, *, dims: Mapping[str, int] | None = None, states: Mapping[str, str] | None = None) -> Model:
+def load(source: ModelLike, *, dims: Dims | None = None, states: Mapping[str, str] | None = None) -> Model:
     """Open a model. Takes time and memory for its graph only: the values of large weights are not read.
 
     Args:
@@ -276,7 +274,7 @@ def read_model(path: Path, proto: ModelProto) -> Model:
     return Model(path, proto, graph, MappingProxyType({}), data, dropped, unused, notes, MappingProxyType({}))
 
 
-def _check_dims(model: Model, dims: Mapping[str, int]) -> None:
+def _check_dims(model: Model, dims: Dims) -> None:
     symbols = _symbols_in(model.proto)
     for name, number in dims.items():
         if name not in symbols and not any(name in tensor.dim_names for tensor in model.tensors.values()):

@@ -152,7 +152,8 @@ def infer_values(model: ModelProto) -> Sequence[ValueInfoProto]:
     models, where that takes little time, vectors are found by inference without it.
     """
     found = _infer(model, data_prop=False) if len(model.graph.node) < FEW_NODES else ()
-    if any(map(_is_long_vector, (*model.graph.input, *found))):
+    shapes = (value.type.tensor_type.shape.dim for value in (*model.graph.input, *found))
+    if any(len(dims) == 1 and dims[0].dim_value > _LONG for dims in shapes):
         return found
     return _infer(model, data_prop=True)
 
@@ -163,11 +164,6 @@ def _infer(model: ModelProto, *, data_prop: bool) -> Sequence[ValueInfoProto]:
     except Exception:  # noqa: BLE001 - it raises many kinds of errors for models that run; ONNX Runtime is asked next
         return ()
     return (*inferred.graph.value_info, *inferred.graph.output)
-
-
-def _is_long_vector(value: ValueInfoProto) -> bool:
-    dims = value.type.tensor_type.shape.dim
-    return len(dims) == 1 and dims[0].dim_value > _LONG
 
 
 def with_shape(tensor: Tensor, shape: Sequence[Dim] | None) -> Tensor:

@@ -44,6 +44,7 @@ from .subgraphs import (
     subgraphs,
 )
 
+_Values = Mapping[str, TensorProto]  #: values by the names of tensors.
 _WHOLE: Final = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
 _MAX_ELEMENTS: Final = 1024  #: a value with more elements is not evaluated.
 _COUNTING: Final = frozenset({"Compress", "NonZero", "Unique"})
@@ -185,9 +186,7 @@ class SizeEvaluation:
         collected = [_stacked(end, steps) for end in ends[len(states) :]]
         return [*states, *collected]
 
-    def _inside(
-        self, graph: GraphProto, inputs: Mapping[str, Tensor | None], values: Mapping[str, TensorProto]
-    ) -> SizeEvaluation:
+    def _inside(self, graph: GraphProto, inputs: Mapping[str, Tensor | None], values: _Values) -> SizeEvaluation:
         """The evaluation of all nodes of a subgraph, whose inputs have these types and values."""
         outer = list(dict.fromkeys(free_names(graph)))
         types = {**{name: self.tensor(name) for name in outer}, **inputs}
@@ -205,9 +204,7 @@ class SizeEvaluation:
         is_number = value is not None and math.prod(value.dims) == 1 and tensor_of_initializer(value).dtype in _WHOLE
         return int(numpy_helper.to_array(value).item()) if value is not None and is_number else None
 
-    def _asked_of_ort(
-        self, node: NodeProto, types: Mapping[str, TypeProto], values: Mapping[str, TensorProto]
-    ) -> dict[str, Tensor]:
+    def _asked_of_ort(self, node: NodeProto, types: Mapping[str, TypeProto], values: _Values) -> dict[str, Tensor]:
         """The types of the outputs of a node by ONNX Runtime, from a model of this node alone."""
         model = ModelProto(ir_version=self.model.ir_version, opset_import=self._opsets.values())
         model.graph.name = "node"

@@ -89,14 +89,17 @@ def captures(node: NodeProto) -> list[str]:
 
 def free_names(graph: GraphProto) -> Iterator[str]:
     """The names that a subgraph reads from outside of it; each as often as it is read."""
-    own = {""}
-    own.update(value.name for value in graph.input)
-    own.update(tensor.name for tensor in graph.initializer)
-    own.update(sparse.values.name for sparse in graph.sparse_initializer)
-    own.update(name for node in graph.node for name in node.output)
+    own = own_names(graph) | {""}
     for node in graph.node:
         yield from (name for name in (*node.input, *captures(node)) if name not in own)
     yield from (value.name for value in graph.output if value.name not in own)
+
+
+def own_names(graph: GraphProto) -> set[str]:
+    """The names of the tensors that a graph defines; `""` among them if a node omits an output."""
+    tensors = (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer))
+    outputs = (name for node in graph.node for name in node.output)
+    return {*(value.name for value in graph.input), *(tensor.name for tensor in tensors), *outputs}
 
 
 def nodes_within(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
@@ -118,9 +121,8 @@ def names_in(graph: GraphProto) -> set[str]:
     """The names of tensors in a graph, at any depth."""
     found = {""}
     for one in graphs_within(graph):
-        found.update(value.name for field in (one.input, one.output, one.initializer) for value in field)
-        found.update(sparse.values.name for sparse in one.sparse_initializer)
-        found.update(name for node in one.node for name in (*node.input, *node.output))
+        found |= own_names(one) | {value.name for value in one.output}
+        found.update(name for node in one.node for name in node.input)
     return found - {""}
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import Analysis
 from ..core.atomic_files import replacing, write_errors
-from ..core.errors import GraphcutError, RecordError, UsageError
+from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph, partition
 from ..core.manifest import read_record
 from ..core.wiring import DependencyMap
@@ -134,10 +134,7 @@ def _parts(made: Plan) -> Iterable[PlannedPart]:
 
 
 def read_plan(path: str | Path) -> PlanFile:
-    try:
-        return read_record(Path(path), PlanFile, FORMAT, "plan again")
-    except OSError as error:
-        raise RecordError(f"{path} can't be read: {error.strerror}", hint="`save_plan(...)` writes one") from None
+    return read_record(Path(path), PlanFile, FORMAT, "plan again", "`save_plan(...)` writes one")
 
 
 def replay(analysis: Analysis, path: str | Path) -> Plan:

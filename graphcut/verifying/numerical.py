@@ -6,7 +6,7 @@ boundary. There a difference of a fraction of the tensor's largest value is allo
 are boundaries on the way to the tensor.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ from onnx import ValueInfoProto
 
 from ..core.errors import RunError
 from ..core.manifest import Cascade
-from ..core.tensors import Tensor
+from ..core.tensors import Dims, Tensor
 from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model
 from ..running.in_process.sequential import run_sequentially
@@ -87,9 +87,7 @@ def run_whole(model: Model, feeds: Feeds, wanted: Sequence[str], *, config: Sess
         raise RunError(message, hint="feed it with `inputs`") from error
 
 
-def accepted_inputs(
-    model: Model, given: Sequence[Feeds], seed: int, sizes: Mapping[str, int]
-) -> tuple[Sequence[Feeds], str]:
+def accepted_inputs(model: Model, given: Sequence[Feeds], seed: int, sizes: Dims) -> tuple[Sequence[Feeds], str]:
     """The inputs `given`, or generated ones that the model accepts without graph optimizations; its error if none."""
     if given:
         return given, ""
@@ -98,7 +96,10 @@ def accepted_inputs(
     return found.feeds, "" if found.feeds else found.refusal
 
 
-def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool) -> tuple[TensorComparison, ...]:
+Compared = tuple[TensorComparison, ...]  #: what a run compared.
+
+
+def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool) -> Compared:
     """Run the model and the cascade on `feeds`, and compare tensor by tensor in the order in which parts write them.
 
     With `optimized` (graph optimizations on) only outputs are compared. The allowed difference is then 4 times what

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from ..loading.model import Model
 from ..running.stage import SessionConfig
-from ..running.values import Value, to_array, to_value
+from ..running.values import Feeds, Value, to_array, to_value
 from ..sharding.meanings import Piece
-from .numerical import TensorComparison, compare_tensor, half_tolerance, random_tensors, run_whole
+from .numerical import Compared, compare_tensor, half_tolerance, random_tensors, run_whole
 from .sharded import ShardingProof
 
 # Kernels compute columns alike only if they rearrange weights first, as they do by default.
@@ -42,9 +42,7 @@ def rounding(model: Model, found: ShardingProof) -> tuple[float, str]:
     return allowed, f"{texts}: differences up to {allowed:g} of a tensor's largest value" if reasons else ""
 
 
-def compare_sharded(
-    model: Model, sharded: Model, found: ShardingProof, feeds: Mapping[str, object], *, optimized: bool
-) -> tuple[TensorComparison, ...]:
+def compare_sharded(model: Model, sharded: Model, found: ShardingProof, feeds: Feeds, *, optimized: bool) -> Compared:
     """Run both on `feeds`, inputs of the model, and compare each output of the model that does not depend on chance.
 
     A RunError if one of them refuses the inputs.

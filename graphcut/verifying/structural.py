@@ -19,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import Message
 from onnx import NodeProto, ValueInfoProto
@@ -117,9 +117,7 @@ def _assignment(graph: Graph, holders: Mapping[int, Sequence[str]]) -> Iterator[
             yield f"node {node.name!r} must run once, but is in {count(len(found), 'part')}: {', '.join(found)}"
 
 
-def _facts(
-    model: Model, cascade: Cascade, part: Part, loaded: Model, earlier: AbstractSet[int]
-) -> Mapping[str, object]:
+def _facts(model: Model, cascade: Cascade, part: Part, loaded: Model, earlier: AbstractSet[int]) -> dict[str, Any]:
     """What the manifest must say of a part, all of whose nodes and weights are the model's; see `part_facts`."""
     facts = part_facts(model, loaded.proto, earlier)
     # Both count 1 for a dimension that they don't know, so only these are sure.

@@ -12,11 +12,12 @@ from onnx import ModelProto
 from ..core.errors import CascadeError, ModelError, RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.product import Product
+from ..core.tensors import Dims
 from ..core.units import count, size
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
 from ..running.values import Feeds
-from .numerical import EXACT, ROUNDINGS, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
+from .numerical import EXACT, ROUNDINGS, Compared, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
@@ -32,7 +33,7 @@ class Verification(Product):
 
     proof: Proof  #: the structural comparison.
     #: the compared tensors for each set of inputs, in the order in which the parts write them.
-    runs: tuple[tuple[TensorComparison, ...], ...]
+    runs: tuple[Compared, ...]
     failure: str  #: the error of the cascade for inputs that the model accepts; empty if it accepts them.
     refusal: str  #: the error of the model for generated inputs, so that nothing was run; empty if something was.
     reason: str  #: why differences are allowed; empty if bits must be equal.
@@ -151,11 +152,10 @@ def _verify_sharded(
     return Verification(found.proof, *ran, reason, "sharded model")
 
 
-_Run = tuple[TensorComparison, ...]
-_Ran = tuple[tuple[_Run, ...], str, str]  #: the runs, the failure and the refusal of a `Verification`.
+_Ran = tuple[tuple[Compared, ...], str, str]  #: the runs, the failure and the refusal of a `Verification`.
 
 
-def _ran(model: Model, inputs: _Sets, seed: int, sizes: Mapping[str, int], comparing: Callable[[Feeds], _Run]) -> _Ran:
+def _ran(model: Model, inputs: _Sets, seed: int, sizes: Dims, comparing: Callable[[Feeds], Compared]) -> _Ran:
     """Compare on each set of inputs, or on generated ones."""
     sets, refusal = accepted_inputs(model, inputs, seed, sizes)
     runs, failure = [], ""
