@@ -100,7 +100,7 @@ def plan_across(
     def front_plan(chain: ChainPartition) -> FrontPlan:
         ends = (problem.groups[found.tables.groups_between(0, j)[-1]][-1] for j in chain.boundaries[1:-1])
         devices = tuple(device.name for device in assigned_devices(classes, chain.classes))
-        return FrontPlan(*chain.values, problem.graph.names(ends), devices)
+        return FrontPlan(chain.values[0], chain.values[1], problem.graph.names(ends), devices)
 
     def front() -> tuple[FrontPlan, ...]:
         return tuple(map(front_plan, evaluator.pareto_front(found.tables)))
