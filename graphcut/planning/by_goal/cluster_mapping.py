@@ -352,8 +352,7 @@ def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[Devi
     if room == np.inf:
         return PlanError("no plan puts every node on a device that can run it", hint="add a device that can run all")
     hint = "give devices more memory, or add one"
-    if problem.keeps_layers:
-        hint += "; or let layers be cut with `Limits(inside_layers=True)`"
+    hint += "; or let layers be cut with `Limits(inside_layers=True)`" * problem.keeps_layers
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     largest = max(c.memory_bytes for c in classes)

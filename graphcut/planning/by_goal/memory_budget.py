@@ -67,10 +67,8 @@ class _BudgetEvaluator:
         if self.smallest > self.goal.memory_bytes:
             return None
         fits = needed <= self.goal.memory_bytes
-        criteria = [
-            Criterion([np.where(fits, received_bytes(tables), np.inf)], "sum"),
-            Criterion([np.where(fits, needed, np.inf)], "max"),
-        ]
+        received, largest = (np.where(fits, table, np.inf) for table in (received_bytes(tables), needed))
+        criteria = [Criterion([received], "sum"), Criterion([largest], "max")]
         allowed = allowed_by(tables, self.problem.pins)
         chain = chain_dp(criteria, (tables.load.groups,), allowed=allowed, fewest_parts=True).best()
         return chain and chain.ranked_by(len(chain.classes))
