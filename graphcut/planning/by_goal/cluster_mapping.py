@@ -116,12 +116,11 @@ def plan_across(
 
 def _with_few_sets(evaluator: ClusterEvaluator) -> tuple[ClusterEvaluator, int]:
     """The evaluator, of many sets of devices with some to try only; and the number of its transitions."""
+    if evaluator.states <= _MOST_STATES:
+        return evaluator, evaluator.states
     single, senders = evaluator.single, len({*evaluator.pairs.senders})
-    pairs_of_devices = len(evaluator.classes) * senders
-    states = prod(number + 1 for number in evaluator.counts) * pairs_of_devices
-    if states <= _MOST_STATES:
-        return evaluator, states
     orders = list(first_orders(single, evaluator.load.work))
+    pairs_of_devices = len(evaluator.classes) * senders
     small = small_sets(evaluator.counts, _MOST_SMALL // pairs_of_devices)
     states = senders * 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(single)))
     states = max(states, len(small) * pairs_of_devices)
@@ -181,6 +180,11 @@ class ClusterEvaluator:
     def counts(self) -> tuple[int, ...]:
         """The number of devices of each class of single ones."""
         return tuple(len(c.devices) for c in self.single)
+
+    @property
+    def states(self) -> int:
+        """The number of transitions of the dynamic programming for each pair of boundaries."""
+        return prod(number + 1 for number in self.counts) * len(self.classes) * len({*self.pairs.senders})
 
     def chains(self, tables: BoundaryTables) -> LinkedChains:
         """The partitions over given boundaries, with their costs."""
