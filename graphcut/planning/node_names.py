@@ -66,9 +66,8 @@ def _matches(graph: Graph, pattern: str) -> set[int]:
         return {graph.producer[pattern]}
     if not _is_glob(pattern):
         return set()
-    return {
-        i for i, node in enumerate(graph.nodes) if any(fnmatchcase(name, pattern) for name in (node.name, *node.writes))
-    }
+    names = ((i, name) for i, node in enumerate(graph.nodes) for name in (node.name, *node.writes))
+    return {i for i, name in names if fnmatchcase(name, pattern)}
 
 
 def _not_found(graph: Graph, pattern: str, constants: set[int]) -> UsageError:

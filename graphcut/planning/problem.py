@@ -328,7 +328,4 @@ def _pinned(graph: Graph, limits: Limits) -> Mapping[int, Sequence[int]]:
                     f"{graph.nodes[node].name!r} is pinned to part {part_of[node]} and to part {part}",
                     hint="a node is in one part: leave one of the two pins out",
                 )
-    found: dict[int, list[int]] = {part: [] for part in sorted({*part_of.values()})}
-    for node, part in sorted(part_of.items()):
-        found[part].append(node)
-    return found
+    return {part: sorted(n for n, at in part_of.items() if at == part) for part in sorted({*part_of.values()})}

@@ -112,10 +112,8 @@ class SimulatedExecutor(Executor):
             SimulatedDevice(i, device.name, cluster.message_s(device.name)) for i, device in enumerate(cluster.devices)
         ]
         self._driver = SimulatedDevice(-1, cluster.driver.name, 0.0)
-        wanted = {*scenario.outputs, *(name for part in scenario.parts for name in part.reads)}
-        self._small = {
-            name for name, size in scenario.tensor_bytes.items() if name in wanted and cluster.is_small(size)
-        }
+        wanted, sizes = {*scenario.outputs, *(n for part in scenario.parts for n in part.reads)}, scenario.tensor_bytes
+        self._small = {name for name in wanted.intersection(sizes) if cluster.is_small(sizes[name])}
         self._scenario = scenario
         self._events: deque[Event | None] = deque()
         by_name = {device.name: device for device in self.devices}
@@ -137,15 +135,14 @@ class SimulatedExecutor(Executor):
 
     def hold(self, worker: int, parts: Sequence[int]) -> None:
         device = self.devices[worker]
-        if not device.is_loaded:
-            return
-        self._stop_loading(device)
-        device.loading = tuple(parts)
-        if device.name == self._driver.name:
-            self._load(device)
-        else:
-            way, size_bytes = (self._driver.name, device.name), self._new_weight_bytes(device)
-            device.next_load = self.network.send(*way, size_bytes, device.latency_s, lambda _: self._load(device))
+        if device.is_loaded:
+            self._stop_loading(device)
+            device.loading = tuple(parts)
+            if device.name == self._driver.name:
+                self._load(device)
+            else:
+                way, size_bytes = (self._driver.name, device.name), self._new_weight_bytes(device)
+                device.next_load = self.network.send(*way, size_bytes, device.latency_s, lambda _: self._load(device))
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
         device = self.devices[worker]

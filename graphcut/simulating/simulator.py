@@ -136,16 +136,10 @@ def latency_of(seconds: Sequence[float]) -> Latency | None:
 
 
 def _device_use(scenario: Scenario, executor: SimulatedExecutor, total_s: float) -> tuple[DeviceUse, ...]:
-    devices = zip(scenario.cluster.devices, scenario.assignment, executor.devices, strict=True)
+    shares = [{what: seconds / total_s for what, seconds in one.spent_s.items()} for one in executor.devices]
     return tuple(
-        DeviceUse(
-            name=device.name,
-            parts=parts,
-            steps=state.steps,
-            failures=state.failures,
-            **{what: seconds / total_s for what, seconds in state.spent_s.items()},
-        )
-        for device, parts, state in devices
+        DeviceUse(name=one.name, parts=parts, steps=one.steps, failures=one.failures, **used)
+        for one, parts, used in zip(executor.devices, scenario.assignment, shares, strict=True)
     )
 
 

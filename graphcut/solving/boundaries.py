@@ -80,13 +80,16 @@ class BoundaryTables(ABC):
     @cached_property
     def answers(self) -> Floats:
         """Bytes that the part sends to the driver."""
-        return self.answers_of(lambda _number, _tensor: True)
+        return self.answers_of(lambda _: True, with_read=True)
 
-    def answers_of(self, counts: Callable[[int, int], bool]) -> Floats:
-        """`answers`, of those alone whose bytes, and tensor if other groups read it or else -1, count."""
+    def answers_of(self, counts: Callable[[int], bool], *, with_read: bool = False) -> Floats:
+        """`answers`, of those alone whose number of bytes counts, without those that other groups read.
+
+        They may reach the driver on their way to another part.
+        """
         sums = np.zeros(self.load.groups)
         for group, number, tensor in self.load.answers:
-            sums[group] += number * counts(number, tensor)
+            sums[group] += number * (counts(number) and (with_read or tensor < 0))
         return self._sums_between(sums) if sums.any() else np.zeros(self.nested.shape)
 
     @abstractmethod

@@ -6,6 +6,7 @@ from functools import cache, cached_property
 from itertools import product
 
 import numpy as np
+from msgspec.structs import replace as changed
 
 from ..costs.cluster import Cluster
 from ..costs.device import Counted, Device
@@ -30,11 +31,11 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
 
     A device with direct links is a class of its own, and so is the one where the driver is.
     """
-    alike: dict[tuple[object, ...], list[Device]] = {}
+    alike: dict[tuple[str, Device], list[Device]] = {}
     alone = {cluster.driver.name, *(name for link in cluster.links for name in link.between)}
     for device in cluster.devices:
-        fields = tuple(getattr(device, field) for field in device.__struct_fields__ if field != "name")
-        alike.setdefault((device.name if device.name in alone else "", *fields), []).append(device)
+        own_name = device.name if device.name in alone else ""
+        alike.setdefault((own_name, changed(device, name="any")), []).append(device)
     found = []
     for first, *others in alike.values():
         memory_bytes, s_per_byte = float(first.memory_bytes or np.inf), 1 / first.link_bytes_per_s

@@ -165,10 +165,8 @@ class LinkedChains:
     @cached_property
     def _driven(self) -> tuple[Floats, Floats, Floats]:
         """For each part the bytes of large inputs, of answers that no other part reads, and of small ones of these."""
-        tables, is_small = self.tables, self.cluster.is_small  # what others read may reach the driver on its way there
-        own = tables.answers_of(lambda _, tensor: tensor < 0)
-        small = tables.answers_of(lambda number, tensor: tensor < 0 and is_small(number))
-        return tables.inputs_of(lambda number: not is_small(number)), own, small
+        inputs = self.tables.inputs_of(lambda number: not self.cluster.is_small(number))
+        return inputs, self.tables.answers_of(lambda _: True), self.tables.answers_of(self.cluster.is_small)
 
     def part_s(
         self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice

@@ -41,8 +41,6 @@ def cheapest_cut(tensors: Sequence[PricedTensor], side: Callable[[int], int], fr
     `tensors` are at least all that free nodes write or read. `side` is BEFORE (closed under predecessors), AFTER
     (closed under successors) or FREE for a node; `free` are those whose side is FREE.
     """
-    if not free:
-        return frozenset()
     vertices = {node: i + 2 for i, node in enumerate(free)}
 
     def vertex(node: int) -> int:

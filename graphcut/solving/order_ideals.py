@@ -34,15 +34,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, islice
+from typing import Final
 
 import numpy as np
 
 from .boundaries import BoundaryTables, lifetimes, touch_counts
-from .instance import Bools, Floats, Hyperedges, Workload
+from .instance import Bools, Floats, Hyperedges, Ints, Workload
 from .order_prefixes import prefix_tables
 from .topological_orders import Order
 
 Ideal = int  #: an order ideal as a set of bits.
+_ALL: Final = np.ones((1, 1), dtype=bool)  #: every item, for all ideals.
 
 
 @dataclass(frozen=True)
@@ -91,16 +93,13 @@ class IdealTables(BoundaryTables):
         inside = self.ideals.astype(np.float64)
         is_last = self.ideals & (self.nested.astype(np.float64) @ inside == 0)
         load = self.load
-        return _sums_of_touched(
-            self.ideals, load.readers, load.tensor_bytes.astype(np.float64), is_last[:, load.writer]
-        )
+        return _sums_of_touched(self.ideals, load.readers, load.tensor_bytes, is_last[:, load.writer])
 
     def _sums_inside(self, numbers: Floats) -> Floats:
         return np.asarray(self.ideals.astype(np.float64) @ numbers)
 
     def _sums_of_shared(self, numbers: Floats) -> Floats:
-        edges = self.load.sharers
-        return _sums_of_touched(self.ideals, edges, numbers, np.ones((len(self.ideals), edges.count), dtype=bool))
+        return _sums_of_touched(self.ideals, self.load.sharers, numbers)
 
 
 def ideal_tables(load: Workload, most: int) -> BoundaryTables | None:
@@ -124,27 +123,24 @@ def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = Fa
     is_written = ideals[:, load.writer]
     outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)  # `[i, j]`: how many groups of i are not in j
     read = touch_counts(ideals, edges)
-    tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
-    declared_sent = load.sent_declared_bytes.astype(np.float64)
 
-    def entering(numbers: Floats) -> Floats:
+    def entering(numbers: Ints) -> Floats:
         found = _sums_of_touched(ideals, edges, numbers, is_written)
         return found if load.is_ordered else found + _sums_of_touched(ideals, edges, numbers, ~is_written, ~is_written)
 
-    def leaving(numbers: Floats) -> Floats:
+    def leaving(numbers: Ints) -> Floats:
         is_alive = is_written & (read < edges.sizes)
-        found = _nested_product(is_alive * numbers, (~is_written).astype(np.float64))
+        found = _nested_product(is_alive * numbers, ~is_written)
         if not load.is_ordered:  # all readers are in ideal j, and some in ideal i
-            is_dead = is_written & ~is_alive
-            found += _nested_product(is_dead * numbers, (~is_written & (read > 0)).astype(np.float64))
+            found += _nested_product((is_written & ~is_alive) * numbers, ~is_written & (read > 0))
         return found
 
     return IdealTables(
         load=load,
         nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool)),
-        received=entering(tensor_bytes),
-        sent=leaving(tensor_bytes),
-        declared=entering(declared) + leaving(declared_sent),
+        received=entering(load.tensor_bytes),
+        sent=leaving(load.tensor_bytes),
+        declared=entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
         ideals=ideals,
         is_complete=is_complete,
     )
@@ -201,7 +197,7 @@ def _order_ideals(load: Workload, most: int) -> list[Ideal] | None:
 
 
 def _sums_of_touched(
-    ideals: Bools, edges: Hyperedges, numbers: Floats, counted: Bools, admitted: Bools | None = None
+    ideals: Bools, edges: Hyperedges, numbers: Floats | Ints, counted: Bools = _ALL, admitted: Bools = _ALL
 ) -> Floats:
     """`[j, i]`: the sum of `numbers` over the items that a group between i and j touches.
 
@@ -213,14 +209,13 @@ def _sums_of_touched(
     item = edges.item[numbers[edges.item] != 0]
     count = np.arange(len(item)) - np.searchsorted(item, item)
     touched = touch_counts(ideals, edges)[:, item]
-    is_count = (touched == count) & counted[:, item]
-    is_more = (touched > count) & (True if admitted is None else admitted[:, item])
-    return _nested_product(is_more.astype(np.float64), is_count * numbers[item])
+    counted, admitted = (np.broadcast_to(one, (len(ideals), edges.count))[:, item] for one in (counted, admitted))
+    return _nested_product((touched > count) & admitted, ((touched == count) & counted) * numbers[item])
 
 
-def _nested_product(left: Floats, right: Floats) -> Floats:
+def _nested_product(left: Floats | Ints | Bools, right: Floats | Ints | Bools) -> Floats:
     """`left @ right.T` where row j of `left` is no less than row i of `right`, as nested ideals are; or else 0."""
-    found = np.zeros((len(left), len(right)))
+    left, right, found = left.astype(np.float64), right.astype(np.float64), np.zeros((len(left), len(right)))
     for rows in np.array_split(np.arange(len(left)), 8):
         if rows.size:
             end = int(rows[-1]) + 1

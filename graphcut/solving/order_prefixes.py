@@ -70,7 +70,7 @@ class PrefixTables(BoundaryTables):
         load, segment = self.load, _segments(self.order, self.lengths)
         item, (i, _), j = _entries(self.boundary_count, segment[load.writer], load.readers, segment)
         is_last = i == segment[load.writer[item]] + 1  # the part begins right behind the segment of the writer
-        i, values = i[is_last], load.tensor_bytes[item[is_last]].astype(np.float64)
+        i, values = i[is_last], load.tensor_bytes[item[is_last]]
         return _sum_of_rectangles(self.boundary_count, (i, i), (j[0][is_last], j[1][is_last]), values)
 
     def _sums_inside(self, numbers: Floats) -> Floats:
@@ -95,13 +95,12 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
     count, index = len(prefixes), np.arange(len(prefixes))
     segment = _segments(order, prefixes)
     writer, (first, last) = segment[load.writer], lifetimes(load, segment)
-    tensor_bytes, declared = load.tensor_bytes.astype(np.float64), load.declared_bytes.astype(np.float64)
 
-    def entering(numbers: Floats) -> Floats:
+    def entering(numbers: Ints) -> Floats:
         item, i, j = _entries(count, writer, load.readers, segment)
         return _sum_of_rectangles(count, i, j, numbers[item])
 
-    def leaving(numbers: Floats) -> Floats:
+    def leaving(numbers: Ints) -> Floats:
         # It leaves a part that ends before its last reader, or else begins after its first one.
         ends, begins = np.flatnonzero(last > writer), np.flatnonzero(first < writer)
         item = np.concatenate([ends, begins])
@@ -113,9 +112,9 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
         load=load,
         order=order,
         nested=np.asarray(index[:, None] > index[None, :]),
-        received=entering(tensor_bytes),
-        sent=leaving(tensor_bytes),
-        declared=entering(declared) + leaving(load.sent_declared_bytes.astype(np.float64)),
+        received=entering(load.tensor_bytes),
+        sent=leaving(load.tensor_bytes),
+        declared=entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
         lengths=prefixes,
     )
 
@@ -149,7 +148,7 @@ def _entries(count: int, writer: Ints, edges: Hyperedges, segment: Ints) -> tupl
     return item, (before + 1, reader), (reader + 1, np.where(is_early, writer[item], count - 1))
 
 
-def _sum_of_rectangles(count: int, i: _Ranges, j: _Ranges, values: Floats) -> Floats:
+def _sum_of_rectangles(count: int, i: _Ranges, j: _Ranges, values: Floats | Ints) -> Floats:
     """A table `[j, i]` to which each value is added over its ranges of i and j."""
     change = np.zeros((count + 1, count + 1))
     for row, column, sign in ((j[0], i[0], 1), (j[0], i[1] + 1, -1), (j[1] + 1, i[0], -1), (j[1] + 1, i[1] + 1, 1)):

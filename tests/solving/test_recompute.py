@@ -234,7 +234,7 @@ def test_repeated_nodes_of_given_parts_are_reported_with_what_they_save() -> Non
 def test_a_part_that_would_be_left_empty_keeps_its_nodes() -> None:
     graph = graph_of(node("m", "mask"), node("b", "x", "m"))
     prices = TransferPrices({0: 1.0, 1: 9.0}, 1.0, {"mask": 2, "m": 8, "x": 8, "b": 8})
-    assert recompute(graph, [(0,), (1,)], lambda _: prices, frozenset()) == (((0,), (1,)), ())
+    assert recompute(graph, ((0,), (1,)), lambda _: prices, frozenset()) == (((0,), (1,)), ())
 
 
 @pytest.mark.parametrize("reason", ["stateful", "kept", "heavy"])

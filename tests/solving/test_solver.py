@@ -236,9 +236,9 @@ class Given(PlanningProblem):
     given: Workload = dataclasses.field(kw_only=True)
 
     def workload(
-        self, work: Sequence[Sequence[float]], counting: Collection[Counted] = (), travelling: Collection[str] = ()
+        self, work: Sequence[Sequence[float]], counting: Collection[Counted] = (), sent: Collection[str] | None = None
     ) -> Workload:
-        del counting, travelling  # the given workload counts everything
+        del counting, sent  # the given workload counts everything
         groups, things = self.given.groups, self.given.sharers.count
         rows = np.array([[*row, *[0.0] * things][: groups + things] for row in work])
         return dataclasses.replace(self.given, work=rows[:, :groups], shared_work=rows[:, groups:])

@@ -100,7 +100,7 @@ def plan_across(
     def front_plan(chain: ChainPartition) -> FrontPlan:
         ends = (problem.groups[found.tables.groups_between(0, j)[-1]][-1] for j in chain.boundaries[1:-1])
         devices = tuple(device.name for device in assigned_devices(classes, chain.classes))
-        return FrontPlan(*chain.values, problem.graph.names(ends), devices)
+        return FrontPlan(chain.values[0], chain.values[1], problem.graph.names(ends), devices)
 
     def front() -> tuple[FrontPlan, ...]:
         return tuple(map(front_plan, evaluator.pareto_front(found.tables)))
@@ -116,12 +116,11 @@ def plan_across(
 
 def _with_few_sets(evaluator: ClusterEvaluator) -> tuple[ClusterEvaluator, int]:
     """The evaluator, of many sets of devices with some to try only; and the number of its transitions."""
+    if evaluator.states <= _MOST_STATES:
+        return evaluator, evaluator.states
     single, senders = evaluator.single, len({*evaluator.pairs.senders})
-    pairs_of_devices = len(evaluator.classes) * senders
-    states = prod(number + 1 for number in evaluator.counts) * pairs_of_devices
-    if states <= _MOST_STATES:
-        return evaluator, states
     orders = list(first_orders(single, evaluator.load.work))
+    pairs_of_devices = len(evaluator.classes) * senders
     small = small_sets(evaluator.counts, _MOST_SMALL // pairs_of_devices)
     states = senders * 2 * len(sets_along(next_orders(orders[0], evaluator.counts), len(single)))
     states = max(states, len(small) * pairs_of_devices)
@@ -181,6 +180,11 @@ class ClusterEvaluator:
     def counts(self) -> tuple[int, ...]:
         """The number of devices of each class of single ones."""
         return tuple(len(c.devices) for c in self.single)
+
+    @property
+    def states(self) -> int:
+        """The number of transitions of the dynamic programming for each pair of boundaries."""
+        return prod(number + 1 for number in self.counts) * len(self.classes) * len({*self.pairs.senders})
 
     def chains(self, tables: BoundaryTables) -> LinkedChains:
         """The partitions over given boundaries, with their costs."""
@@ -352,8 +356,7 @@ def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[Devi
     if room == np.inf:
         return PlanError("no plan puts every node on a device that can run it", hint="add a device that can run all")
     hint = "give devices more memory, or add one"
-    if problem.keeps_layers:
-        hint += "; or let layers be cut with `Limits(inside_layers=True)`"
+    hint += "; or let layers be cut with `Limits(inside_layers=True)`" * problem.keeps_layers
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     largest = max(c.memory_bytes for c in classes)

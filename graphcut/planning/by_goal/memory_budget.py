@@ -30,7 +30,7 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
         raise UsageError(f"a part can't have {goal.memory_bytes} bytes", hint="allow more, such as `Within('512MiB')`")
     if goal.most_parts is not None and goal.most_parts < 1:
         raise UsageError(f"a model can't have {goal.most_parts} parts", hint="allow 1 or more")
-    load = _workload(problem, goal)
+    load = problem.workload([[0.0] * len(problem.graph.flow)], goal.counting)
     evaluator = _BudgetEvaluator(problem, goal)
     found = search(load, evaluator, marked=problem.pins, lower_bound=_lower_bound(load, goal))
     if found is None:
@@ -67,10 +67,8 @@ class _BudgetEvaluator:
         if self.smallest > self.goal.memory_bytes:
             return None
         fits = needed <= self.goal.memory_bytes
-        criteria = [
-            Criterion([np.where(fits, received_bytes(tables), np.inf)], "sum"),
-            Criterion([np.where(fits, needed, np.inf)], "max"),
-        ]
+        received, largest = (np.where(fits, table, np.inf) for table in (received_bytes(tables), needed))
+        criteria = [Criterion([received], "sum"), Criterion([largest], "max")]
         allowed = allowed_by(tables, self.problem.pins)
         chain = chain_dp(criteria, (tables.load.groups,), allowed=allowed, fewest_parts=True).best()
         return chain and chain.ranked_by(len(chain.classes))
@@ -78,11 +76,7 @@ class _BudgetEvaluator:
 
 def fewest_parts(problem: PlanningProblem, goal: Within) -> float:
     """A lower bound of the number of parts: all bytes, divided by what one part has room for."""
-    return _lower_bound(_workload(problem, goal), goal)
-
-
-def _workload(problem: PlanningProblem, goal: Within) -> Workload:
-    return problem.workload([[0.0] * len(problem.graph.flow)], goal.counting)
+    return _lower_bound(problem.workload([[0.0] * len(problem.graph.flow)], goal.counting), goal)
 
 
 def _lower_bound(load: Workload, goal: Within) -> float:

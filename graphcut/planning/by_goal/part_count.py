@@ -119,9 +119,6 @@ def _impossible(problem: PlanningProblem, goal: Into) -> PlanError:
             f"no cut into {count(goal.parts, 'part')} puts every pinned node into its part",
             hint="leave a pin out, or ask for more parts",
         )
-    hint = "ask for fewer parts"
-    if problem.limits.avoid:
-        hint += ", or avoid less"
-    if problem.keeps_layers:
-        hint += ", or let layers be cut with `Limits(inside_layers=True)`"
+    hint = f"ask for fewer parts{', or avoid less' * bool(problem.limits.avoid)}"
+    hint += ", or let layers be cut with `Limits(inside_layers=True)`" * problem.keeps_layers
     return PlanError(f"the model can be cut into {count(groups, 'part')} at most, not into {goal.parts}", hint=hint)
