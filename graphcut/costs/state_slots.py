@@ -34,16 +34,13 @@ _SLOTS: Final[Mapping[str, tuple[StateSlot, ...]]] = {
     "Attention": _keys_and_values((4, 1), (5, 2)),
     "LSTM": (StateSlot(5, 1), StateSlot(6, 2)),
     **dict.fromkeys(("GRU", "RNN"), (StateSlot(5, 1),)),
-    _MS + "GroupQueryAttention": _keys_and_values((3, 1), (4, 2)),
-    _MS + "SparseAttention": _keys_and_values((3, 1), (4, 2)),
+    **dict.fromkeys((_MS + "GroupQueryAttention", _MS + "SparseAttention"), _keys_and_values((3, 1), (4, 2))),
     _MS + "PagedAttention": (StateSlot(3, 1), StateSlot(4, 2)),
     _MS + "MultiHeadAttention": _keys_and_values((6, 1), (7, 2)),
     _MS + "DecoderMaskedMultiHeadAttention": _keys_and_values((5, 1), (6, 2)),
-    _MS + "DecoderMaskedSelfAttention": _keys_and_values((4, 1)),
-    _MS + "Attention": _keys_and_values((4, 1)),
+    **dict.fromkeys((_MS + "DecoderMaskedSelfAttention", _MS + "Attention"), _keys_and_values((4, 1))),
     _MS + "QAttention": _keys_and_values((8, 1)),
-    _MS + "LinearAttention": (StateSlot(3, 1),),
-    _MS + "CausalConvWithState": (StateSlot(3, 1),),
+    **dict.fromkeys((_MS + "LinearAttention", _MS + "CausalConvWithState"), (StateSlot(3, 1),)),
 }
 _DEFAULT_AXIS: Final[Mapping[str, int | None]] = {"Concat": None, "ScatterElements": 0, "TensorScatter": -2}
 """Operators with the axis of the tokens in the attribute `axis`, and its default."""
@@ -65,11 +62,6 @@ class StateRoute:
     axis: int | None = None  #: the axis of its tokens, if an operator has it.
     is_reshaped: bool = False  #: its axes changed before an operator had the axis of the tokens.
 
-    @property
-    def is_state(self) -> bool:
-        """Whether it is a state."""
-        return self.is_kept and (self.is_sure or self.is_used)
-
 
 class _Names(NamedTuple):
     """A graph, subgraph or function in which tensors are followed by name."""
@@ -83,7 +75,8 @@ def routes_from(model: Model, name: str) -> dict[str, StateRoute]:
     graph, nodes = model.graph, model.proto.graph.node
     names = _Names(lambda tensor: [nodes[i] for i in graph.readers.get(tensor, ())], model.functions)
     found = _follow(names, name, StateRoute())
-    return {output: found[output] for output in graph.writes if output in found and found[output].is_state}
+    routes = {output: found[output] for output in graph.writes if output in found}
+    return {output: route for output, route in routes.items() if route.is_kept and (route.is_sure or route.is_used)}
 
 
 def _follow(names: _Names, start: str, route: StateRoute) -> dict[str, StateRoute]:

@@ -21,10 +21,9 @@ from ..planning.plans import Plan
 from ..planning.predictions import counted_bytes
 from ..sharding.axes.division import Divider, Division, StageShares
 from ..sharding.phases import rank_parts
-from ..sharding.rewriting import sharded_graph
 from .model_files import Progress, beside, place_values
 from .part_models import part_model
-from .sharding import division_of, fill_slices, pieces_of, write_note_of
+from .sharding import division_of, filled_graph, pieces_of
 from .splitting import PartFile, PreparedFiles, write
 
 
@@ -115,9 +114,8 @@ def _prepared(
     the plan that has these devices.
     """
     model = division.model
-    graph, folder = sharded_graph(division), beside(model, output, ".parts")
-    fill_slices(model, graph.slices)
-    write_note_of(division, graph.proto, folder)
+    folder = beside(model, output, ".parts")
+    graph = filled_graph(division, folder)
     sharded = read_model(model.path, graph.proto)
     sharded = sharded.with_dims({name: size for name, size in model.dims.items() if name in sharded.symbols})
     producer = sharded.graph.producer

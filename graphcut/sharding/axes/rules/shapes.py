@@ -187,11 +187,11 @@ def resize(o: Operation) -> Iterator[Factor]:
         yield from (replace(factor, change=change) for factor in first_axes(o, 2))
 
 
-_POOLS = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
+_IMAGES = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool Upsample"
 
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    **dict.fromkeys(_POOLS.split(), partial(first_axes, number=2)),
+    **dict.fromkeys(_IMAGES.split(), partial(first_axes, number=2)),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), partial(first_axes, number=1)),
     **dict.fromkeys(("GatherElements", "ScatterElements"), along_others),
     "Concat": concat,
@@ -205,5 +205,4 @@ RULES: Final[Mapping[str, Rule]] = {
     "Tile": tile,
     "Transpose": transpose,
     "Trilu": partial(first_axes, number=-2),
-    "Upsample": partial(first_axes, number=2),
 }
