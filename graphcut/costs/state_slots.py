@@ -5,7 +5,6 @@ of ai.onnx (opset 24) and of ONNX Runtime's contributed operators.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from onnx import FunctionProto, GraphProto, NodeProto
@@ -52,8 +51,7 @@ _PASSING: Final = _RESHAPING | {"Cast", "Identity", "QuantizeLinear", "Dequantiz
 _PICKING: Final = frozenset({"Split", "Gather"})  #: operators that take the state of one layer from that of all layers.
 
 
-@dataclass(frozen=True, slots=True)
-class StateRoute:
+class StateRoute(NamedTuple):
     """What is known of a state that was followed to a tensor."""
 
     is_kept: bool = False  #: it passed an operator with a state slot.
@@ -89,12 +87,12 @@ def _follow(names: _Names, start: str, route: StateRoute) -> dict[str, StateRout
             continue
         steps = [list(_steps(names, node, name, here)) for node in names.readers(name)]
         if here.is_kept and not all(steps):  # a reader that it doesn't pass through
-            here = replace(here, is_used=True)
-            steps = [[(made, replace(step, is_used=True)) for made, step in found_by] for found_by in steps]
+            here = here._replace(is_used=True)
+            steps = [[(made, step._replace(is_used=True)) for made, step in found_by] for found_by in steps]
         found[name] = here
         stack.extend(step for found_by in steps for step in found_by)
     if any(route.is_used for route in found.values()):
-        found = {name: replace(route, is_used=route.is_kept) for name, route in found.items()}
+        found = {name: route._replace(is_used=route.is_kept) for name, route in found.items()}
     return found
 
 
@@ -111,9 +109,9 @@ def _steps(names: _Names, node: NodeProto, name: str, route: StateRoute) -> Iter
                 yield from _through(_names_in(function, names), formal, function.output, node, route)
     elif op in _PASSING and node.input[0] == name:
         is_reshaped = route.is_reshaped or (op in _RESHAPING and route.axis is None)
-        yield node.output[0], replace(route, is_reshaped=is_reshaped)
+        yield node.output[0], route._replace(is_reshaped=is_reshaped)
     elif op in _PICKING and node.input[0] == name:
-        yield from ((made, replace(route, is_reshaped=True)) for made in node.output if made)
+        yield from ((made, route._replace(is_reshaped=True)) for made in node.output if made)
     elif op == "Concat" and route.is_kept and list(node.input).count(name) == 1:
         yield node.output[0], route  # the states of all layers together
     elif list(node.input).count(name) == 1:
@@ -129,7 +127,7 @@ def _through_slots(node: NodeProto, op: str, name: str, route: StateRoute) -> It
                 axis = next((a.i for a in node.attribute if a.name == "axis"), _DEFAULT_AXIS[op])
             known = route.axis if route.axis is not None or route.is_reshaped else axis
             is_sure = route.is_sure or slot.is_sure
-            yield node.output[slot.written], replace(route, is_kept=True, is_sure=is_sure, axis=known)
+            yield node.output[slot.written], route._replace(is_kept=True, is_sure=is_sure, axis=known)
 
 
 def _through(

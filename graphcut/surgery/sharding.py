@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -60,7 +60,7 @@ class Sharding(Product):
         return self.divided_product_bytes / self.product_bytes if self.product_bytes else 0.0
 
     def __str__(self) -> str:
-        classes = (replace(divided.axes, factors=divided.factors) for divided in self.division.classes)
+        classes = (divided.axes._replace(factors=divided.factors) for divided in self.division.classes)
         rows = (row[:4] for row in class_rows(self.division.model, classes))
         by_rank = ", ".join(size(number) for number in self.rank_bytes)
         lines = [
@@ -135,10 +135,8 @@ def division_of(model: Model, ranks: int | None, shares: Sequence[int] | None, m
         raise UsageError(f"there are {len(shares)} shares for {ranks} ranks", hint="give one share for each rank")
     division = Divider(model, mode).divide((1,) * (ranks or 0) if shares is None else shares)
     if not division.classes:
-        raise UsageError(
-            f"no layer of {model.path.name} can be divided",
-            hint="its weights are multiplied by operators without a rule, or have too few units for these shares",
-        )
+        hint = "its weights are multiplied by operators without a rule, or have too few units for these shares"
+        raise UsageError(f"no layer of {model.path.name} can be divided", hint=hint)
     return division
 
 

@@ -283,7 +283,7 @@ def _fits(note: SliceNote, dims: Sequence[object]) -> bool:
 def _same_columns(where: Columns, span: ByteRange) -> bool:
     with span.file.open("rb") as stream:
         stream.seek(span.offset)
-        pieces = (piece.data for _, piece in read_columns([where]))
+        pieces = (piece.tobytes() for _, piece in read_columns([where]))
         return where.length == span.length and all(stream.read(len(piece)) == piece for piece in pieces)
 
 

@@ -6,7 +6,8 @@ In subgraphs and functions, shapes come from ONNX shape inference on their nodes
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
@@ -36,12 +37,11 @@ _SMALL_BYTES: Final = 8192
 _IR: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class FlopCount:
+class FlopCount(NamedTuple):
     """The cost of a node."""
 
     flops: Formula  #: its floating-point operations.
-    uncounted: Mapping[str, int] = field(default_factory=dict)  #: operators without a rule, and how many nodes each.
+    uncounted: Mapping[str, int] = MappingProxyType({})  #: operators without a rule, and how many nodes each.
 
 
 @dataclass(frozen=True)

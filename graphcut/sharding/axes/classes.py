@@ -38,8 +38,7 @@ class Blocker(NamedTuple):
     reason: str  #: its operator, or what is wrong.
 
 
-@dataclass(frozen=True, slots=True)
-class AxisClass:
+class AxisClass(NamedTuple):
     """Axes of tensors that consist of the same units. If one is divided, all are."""
 
     units: int  #: how many units there are; 1 if it can't be divided.
@@ -105,8 +104,8 @@ class AxisAnalysis:
             divided.update(axis for axis, _ in axes)
             if self.contracts or not factor.is_contracted:
                 self._members.append(_Member(node, factor, axes))
-                for axis, _ in axes:
-                    self._parent[self._root(axis)] = self._root(axes[0][0])
+                for joined, _ in axes:
+                    self._parent[self._root(joined)] = self._root(axes[0][0])
         if operation.op == "Shape":
             return
         blocker = Blocker(node, graph_node.op)
