@@ -62,9 +62,9 @@ def find_caches(model: Model) -> tuple[Cache, ...]:
 
 def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
     tensors, known = model.tensors, _input_symbols(model)
-    before = _by_key((name for name in model.graph.reads if name not in taken), tensors, _BEFORE, _BEFORE)
+    before = _by_key(model, (name for name in model.graph.reads if name not in taken), _BEFORE, _BEFORE)
     # An output with no more than the name `output` is no cache; one with the name `present` may be.
-    after = _by_key((name for name in model.graph.writes if name not in taken), tensors, _AFTER, _AFTER_ALONE)
+    after = _by_key(model, (name for name in model.graph.writes if name not in taken), _AFTER, _AFTER_ALONE)
     pairs = [(past[0], after[key][0]) for key, past in before.items() if len(past) == len(after.get(key, ())) == 1]
     return [(past, present) for past, present in pairs if _comes_back(tensors[past], tensors[present], known)]
 
@@ -184,7 +184,9 @@ def head_sizes(model: Model, caches: Iterable[Cache]) -> dict[str, int]:
     found: dict[str, int] = {}
     for cache in caches:
         width = (model.tensors[cache.past].shape or (None,))[-1]
-        for i in model.graph.readers.get(cache.past, ()) if isinstance(width, str) and width not in found else ():
+        if not isinstance(width, str) or width in found:
+            continue
+        for i in model.graph.readers.get(cache.past, ()):
             node = model.proto.graph.node[i]
             heads = next((attribute.i for attribute in node.attribute if attribute.name == "num_heads"), 0)
             written = model.tensors[node.output[0]].shape if heads else None
@@ -193,18 +195,16 @@ def head_sizes(model: Model, caches: Iterable[Cache]) -> dict[str, int]:
     return found
 
 
-def _by_key(
-    names: Iterable[str], tensors: Mapping[str, Tensor], words: Set[str], alone: Set[str]
-) -> dict[tuple[str, ...], list[str]]:
+def _by_key(model: Model, names: Iterable[str], words: Set[str], alone: Set[str]) -> dict[tuple[str, ...], list[str]]:
     """The plain tensors of rank 3 or more with one of `words` in their names, by their names without such words.
 
     A name that consists of such words has one of `alone`.
     """
     found: dict[tuple[str, ...], list[str]] = {}
     for name in names:
-        key, shape = _key(name), tensors[name].shape
+        key, tensor = _key(name), model.tensors[name]
         is_named = not (words if key else alone).isdisjoint(_words(name))
-        if is_named and tensors[name].is_plain and (shape is None or len(shape) >= 3):
+        if is_named and tensor.is_plain and (tensor.shape is None or len(tensor.shape) >= 3):
             found.setdefault(key, []).append(name)
     return found
 

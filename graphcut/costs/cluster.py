@@ -215,15 +215,13 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     Raises:
         RecordError: the file can't be read, is not TOML, or not a cluster.
     """
-    path = Path(path)
+    path, hint = Path(path), "docs/reference/cluster-file.md describes cluster files"
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        found = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
+        return msgspec.convert(_with_sizes(found, ""), type=SimulatedCluster)
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is not text"
         raise RecordError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
-    hint = "docs/reference/cluster-file.md describes cluster files"
-    try:
-        return msgspec.convert(_with_sizes(msgspec.toml.decode(text), ""), type=SimulatedCluster)
     except UsageError as error:
         raise RecordError(f"{path}: {error}", hint=error.hint) from None
     except msgspec.ValidationError as error:

@@ -5,7 +5,6 @@ of ai.onnx (opset 24) and of ONNX Runtime's contributed operators.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from onnx import FunctionProto, GraphProto, NodeProto
@@ -34,16 +33,13 @@ _SLOTS: Final[Mapping[str, tuple[StateSlot, ...]]] = {
     "Attention": _keys_and_values((4, 1), (5, 2)),
     "LSTM": (StateSlot(5, 1), StateSlot(6, 2)),
     **dict.fromkeys(("GRU", "RNN"), (StateSlot(5, 1),)),
-    _MS + "GroupQueryAttention": _keys_and_values((3, 1), (4, 2)),
-    _MS + "SparseAttention": _keys_and_values((3, 1), (4, 2)),
+    **dict.fromkeys((_MS + "GroupQueryAttention", _MS + "SparseAttention"), _keys_and_values((3, 1), (4, 2))),
     _MS + "PagedAttention": (StateSlot(3, 1), StateSlot(4, 2)),
     _MS + "MultiHeadAttention": _keys_and_values((6, 1), (7, 2)),
     _MS + "DecoderMaskedMultiHeadAttention": _keys_and_values((5, 1), (6, 2)),
-    _MS + "DecoderMaskedSelfAttention": _keys_and_values((4, 1)),
-    _MS + "Attention": _keys_and_values((4, 1)),
+    **dict.fromkeys((_MS + "DecoderMaskedSelfAttention", _MS + "Attention"), _keys_and_values((4, 1))),
     _MS + "QAttention": _keys_and_values((8, 1)),
-    _MS + "LinearAttention": (StateSlot(3, 1),),
-    _MS + "CausalConvWithState": (StateSlot(3, 1),),
+    **dict.fromkeys((_MS + "LinearAttention", _MS + "CausalConvWithState"), (StateSlot(3, 1),)),
 }
 _DEFAULT_AXIS: Final[Mapping[str, int | None]] = {"Concat": None, "ScatterElements": 0, "TensorScatter": -2}
 """Operators with the axis of the tokens in the attribute `axis`, and its default."""
@@ -55,8 +51,7 @@ _PASSING: Final = _RESHAPING | {"Cast", "Identity", "QuantizeLinear", "Dequantiz
 _PICKING: Final = frozenset({"Split", "Gather"})  #: operators that take the state of one layer from that of all layers.
 
 
-@dataclass(frozen=True, slots=True)
-class StateRoute:
+class StateRoute(NamedTuple):
     """What is known of a state that was followed to a tensor."""
 
     is_kept: bool = False  #: it passed an operator with a state slot.
@@ -64,11 +59,6 @@ class StateRoute:
     is_used: bool = False  #: another node reads it after that.
     axis: int | None = None  #: the axis of its tokens, if an operator has it.
     is_reshaped: bool = False  #: its axes changed before an operator had the axis of the tokens.
-
-    @property
-    def is_state(self) -> bool:
-        """Whether it is a state."""
-        return self.is_kept and (self.is_sure or self.is_used)
 
 
 class _Names(NamedTuple):
@@ -83,7 +73,8 @@ def routes_from(model: Model, name: str) -> dict[str, StateRoute]:
     graph, nodes = model.graph, model.proto.graph.node
     names = _Names(lambda tensor: [nodes[i] for i in graph.readers.get(tensor, ())], model.functions)
     found = _follow(names, name, StateRoute())
-    return {output: found[output] for output in graph.writes if output in found and found[output].is_state}
+    routes = {output: found[output] for output in graph.writes if output in found}
+    return {output: route for output, route in routes.items() if route.is_kept and (route.is_sure or route.is_used)}
 
 
 def _follow(names: _Names, start: str, route: StateRoute) -> dict[str, StateRoute]:
@@ -96,12 +87,12 @@ def _follow(names: _Names, start: str, route: StateRoute) -> dict[str, StateRout
             continue
         steps = [list(_steps(names, node, name, here)) for node in names.readers(name)]
         if here.is_kept and not all(steps):  # a reader that it doesn't pass through
-            here = replace(here, is_used=True)
-            steps = [[(made, replace(step, is_used=True)) for made, step in found_by] for found_by in steps]
+            here = here._replace(is_used=True)
+            steps = [[(made, step._replace(is_used=True)) for made, step in found_by] for found_by in steps]
         found[name] = here
         stack.extend(step for found_by in steps for step in found_by)
     if any(route.is_used for route in found.values()):
-        found = {name: replace(route, is_used=route.is_kept) for name, route in found.items()}
+        found = {name: route._replace(is_used=route.is_kept) for name, route in found.items()}
     return found
 
 
@@ -118,9 +109,9 @@ def _steps(names: _Names, node: NodeProto, name: str, route: StateRoute) -> Iter
                 yield from _through(_names_in(function, names), formal, function.output, node, route)
     elif op in _PASSING and node.input[0] == name:
         is_reshaped = route.is_reshaped or (op in _RESHAPING and route.axis is None)
-        yield node.output[0], replace(route, is_reshaped=is_reshaped)
+        yield node.output[0], route._replace(is_reshaped=is_reshaped)
     elif op in _PICKING and node.input[0] == name:
-        yield from ((made, replace(route, is_reshaped=True)) for made in node.output if made)
+        yield from ((made, route._replace(is_reshaped=True)) for made in node.output if made)
     elif op == "Concat" and route.is_kept and list(node.input).count(name) == 1:
         yield node.output[0], route  # the states of all layers together
     elif list(node.input).count(name) == 1:
@@ -136,7 +127,7 @@ def _through_slots(node: NodeProto, op: str, name: str, route: StateRoute) -> It
                 axis = next((a.i for a in node.attribute if a.name == "axis"), _DEFAULT_AXIS[op])
             known = route.axis if route.axis is not None or route.is_reshaped else axis
             is_sure = route.is_sure or slot.is_sure
-            yield node.output[slot.written], replace(route, is_kept=True, is_sure=is_sure, axis=known)
+            yield node.output[slot.written], route._replace(is_kept=True, is_sure=is_sure, axis=known)
 
 
 def _through(

@@ -190,7 +190,8 @@ def _context_of(model: Model, dims: Mapping[str, int]) -> Context:
     if len(nodes) > len(constants):
         read = {name for node in nodes for name in node.input}
         given = {name: tensor for name, tensor in weights.items() if name in read}
-        types.update(infer_nodes(nodes, given, {n: v for n, v in values.items() if n in given}, context))
+        known = {name: value for name, value in values.items() if name in given}
+        types.update(infer_nodes(nodes, replace(context, tensors=given, values=known)))
     return context
 
 
@@ -284,6 +285,5 @@ _ROWS_READ: Final[Mapping[str, tuple[Iterable[int], _RowRule]]] = {
     "com.microsoft.RotaryEmbedding": ((2, 3), partial(_rotary_rows, 2)),
     "com.microsoft.MRotaryEmbedding": ((2, 3), partial(_rotary_rows, 2)),
     "com.microsoft.GroupQueryAttention": ((7, 8), partial(_rotary_rows, 7)),
-    "com.microsoft.MoE": (range(2, 21), _expert_rows),
-    "com.microsoft.QMoE": (range(2, 21), _expert_rows),
+    **dict.fromkeys(("com.microsoft.MoE", "com.microsoft.QMoE"), (range(2, 21), _expert_rows)),
 }

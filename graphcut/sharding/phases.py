@@ -9,7 +9,7 @@ With stages (a pipeline of groups of ranks) each stage has phases of its own, on
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ..core.graph import Graph
@@ -26,7 +26,7 @@ class RankPart(NamedTuple):
 
 
 def rank_parts(
-    graph: Graph, rank_of: Mapping[int, int], stage_of: Mapping[int, int], first_ranks: Mapping[int, int]
+    graph: Graph, rank_of: Mapping[int, int], stage_of: Mapping[int, int], first_ranks: Sequence[int]
 ) -> list[RankPart]:
     """The parts of a sharded model's graph, in an order in which they can run.
 

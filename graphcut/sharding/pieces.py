@@ -62,10 +62,9 @@ class Drawing:
     def gather(self, tensor: str, pieces: Sequence[str], divided: DividedClass, layout: Layout) -> None:
         """Join the pieces of the ranks to the whole tensor."""
         if len(layout.segments) > 1:
-            rows = []
-            for rank, name in zip(divided.ranks, pieces, strict=True):
-                rows.append([self.fresh(f"{name}.segment-{i}") for i in range(len(layout.segments))])
-                self.cut(name, divided.sizes(layout, rank), rows[-1], layout.axis)
+            rows = [[self.fresh(f"{name}.segment-{i}") for i in range(len(layout.segments))] for name in pieces]
+            for rank, name, row in zip(divided.ranks, pieces, rows, strict=True):
+                self.cut(name, divided.sizes(layout, rank), row, layout.axis)
             pieces = [name for column in zip(*rows, strict=True) for name in column]
         self.node("Concat", pieces, [tensor], axis=layout.axis)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from onnx import AttributeProto, NodeProto
 
@@ -15,8 +15,7 @@ from .axes.rules import factors_of
 from .meanings import Meaning, Numbers, PartialSum, Patched, Piece, piece_of, runs_of, units_of
 
 
-@dataclass(frozen=True)
-class RankCopy:
+class RankCopy(NamedTuple):
     """A copy of a node of the model that reads pieces."""
 
     operation: Operation  #: of the node of the model.
@@ -141,9 +140,7 @@ class RankCopy:
         ends = []
         for slot in (1, 2):
             own, given = self.operation.values[slot], self.changed.get(slot, self.operation.values[slot])
-            if not isinstance(given, tuple) or len(given) != len(own):
-                return False
-            if any(a != b for i, (a, b) in enumerate(zip(own, given, strict=True)) if i != element):
+            if not isinstance(given, tuple) or given != (*own[:element], *given[element:][:1], *own[element + 1 :]):
                 return False
             ends.append(given[element])
         return slice(*ends).indices(before + kept + after)[:2] == (before, before + kept)

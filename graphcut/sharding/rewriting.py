@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -21,8 +20,7 @@ from .pieces import Drawing, piece_of
 from .rank_copies import scale
 
 
-@dataclass(frozen=True)
-class WeightSlice:
+class WeightSlice(NamedTuple):
     """A part of a constant: a new initializer."""
 
     tensor: TensorProto  #: the new initializer, without its values.
@@ -100,7 +98,7 @@ class _Rewriting:
         whole = [tensor.name for tensor in made.graph.initializer]
         made.graph.initializer.extend(one.tensor for one in self.slices.values())
         pairs = zip(self.slices.values(), made.graph.initializer[len(whole) :], strict=True)
-        slices = tuple(replace(one, tensor=tensor) for one, tensor in pairs)
+        slices = tuple(one._replace(tensor=tensor) for one, tensor in pairs)
         made.graph.initializer.extend(self.drawing.constants)
         return ShardedGraph(made, slices, frozenset(whole), self.rank_of, origin_of)
 

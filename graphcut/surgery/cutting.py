@@ -71,7 +71,6 @@ def prepare(
     if not plan.has_groups:
         return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
     if weights == "share" or max_shard_bytes is not None:
-        raise UsageError(
-            "ranks have slices of weights, each in one file", hint="leave out `weights`, `max_shard_bytes`"
-        )
+        hint = "leave out `weights`, `max_shard_bytes`"
+        raise UsageError("ranks have slices of weights, each in one file", hint=hint)
     return prepare_groups(model, plan, output)

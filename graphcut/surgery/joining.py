@@ -68,10 +68,8 @@ def _by_name(models: Sequence[Model]) -> dict[End, End]:
             if ends:
                 found[i, name] = ends[0], name
     if not found:
-        raise UsageError(
-            "no output of a model has the name of an input of another one",
-            hint="say what is connected with `connect`",
-        )
+        hint = "say what is connected with `connect`"
+        raise UsageError("no output of a model has the name of an input of another one", hint=hint)
     return found
 
 
@@ -97,16 +95,13 @@ def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
                 hint = f"{did_you_mean(end, known)}it has {', '.join(known)}"
                 raise UsageError(f"{model.path.name} has nothing called {end!r} to be connected", hint=hint)
         if (j, source) in connect:
-            raise UsageError(
-                f"{name!r} would read {source!r}, an input that is connected itself", hint="use its output"
-            )
+            what = f"{name!r} would read {source!r}, an input that is connected itself"
+            raise UsageError(what, hint="use its output")
         read, written = models[i].tensors[name], models[j].tensors[source]
         if read.dtype != written.dtype or shapes_contradict(*(one.with_numbers({}).shape for one in (read, written))):
             places = models[i].path.name, models[j].path.name
-            raise UsageError(
-                f"{name!r} of {places[0]} is {read}, and {source!r} of {places[1]} is {written}",
-                hint="connect tensors of one type",
-            )
+            what = f"{name!r} of {places[0]} is {read}, and {source!r} of {places[1]} is {written}"
+            raise UsageError(what, hint="connect tensors of one type")
 
 
 class _Joining:

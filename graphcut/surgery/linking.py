@@ -111,10 +111,8 @@ def _location(file: Path, folder: Path) -> str:
     path, home = file.parent.resolve() / file.name, folder.resolve()
     if not (path.is_relative_to(home) and path.resolve().is_relative_to(home)):
         above = os.path.commonpath([path.parent, path.resolve().parent])
-        raise UsageError(
-            f"a model in {folder} can't refer to {file}: readers of ONNX refuse files outside of its folder",
-            hint=f"write it into {above} with `output`, or a folder above",
-        )
+        what = f"a model in {folder} can't refer to {file}: readers of ONNX refuse files outside of its folder"
+        raise UsageError(what, hint=f"write it into {above} with `output`, or a folder above")
     return path.relative_to(home).as_posix()
 
 

@@ -30,9 +30,8 @@ def data_file(output: Path) -> Path:
 def beside(model: Model, output: str | Path | None, suffix: str) -> Path:
     """`output`; by default a path beside the model, with this suffix. A UsageError if the model has no folder."""
     if output is None and model.temporary_folder is not None:
-        raise UsageError(
-            "the model was given in memory, so there is no folder beside it", hint="name a folder or file with `output`"
-        )
+        hint = "name a folder or file with `output`"
+        raise UsageError("the model was given in memory, so there is no folder beside it", hint=hint)
     stem = model.path.name.removesuffix(".onnx")
     return model.path.with_name(f"{stem}{suffix}") if output is None else Path(output)
 

@@ -50,8 +50,6 @@ def part_model(model: Model, block: Block) -> ModelProto:
 def _boundary_value(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:
     tensor = boundary_type(model, name)
     if tensor is None or tensor.dtype == UNDEFINED:
-        raise ModelError(
-            f"the type of {name!r} is unknown to the model, to ONNX shape inference and to ONNX Runtime",
-            hint="cut somewhere else, or add a value_info for it to the model",
-        )
+        what = f"the type of {name!r} is unknown to the model, to ONNX shape inference and to ONNX Runtime"
+        raise ModelError(what, hint="cut somewhere else, or add a value_info for it to the model")
     return boundary_value(model, name, inner)

@@ -2,13 +2,12 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from itertools import product
 from pathlib import Path
 
 from onnx import ModelProto
 
 from ..core.errors import PlanError, UsageError
-from ..core.manifest import Cascade
+from ..core.manifest import MANIFEST, Cascade
 from ..costs.caches import sized_dims
 from ..costs.device import Device
 from ..costs.device_groups import RankMode, ranks_of
@@ -21,10 +20,9 @@ from ..planning.plans import Plan
 from ..planning.predictions import counted_bytes
 from ..sharding.axes.division import Divider, Division, StageShares
 from ..sharding.phases import rank_parts
-from ..sharding.rewriting import sharded_graph
 from .model_files import Progress, beside, place_values
 from .part_models import part_model
-from .sharding import division_of, fill_slices, pieces_of, write_note_of
+from .sharding import division_of, filled_graph, pieces_of
 from .splitting import PartFile, PreparedFiles, write
 
 
@@ -75,11 +73,10 @@ def prepare_by_rank(
     plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(division.model, stages)
     if plan is not None and isinstance(plan.goal, Across | Within):
         raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use `Into` or `At`")
-    prefixes = [""] if plan is None else [f"stage-{i}." for i in range(len(plan.parts))]
-    places = product(enumerate(prefixes), range(len(division.shares)))
-    devices = {(stage, rank): Device(name=f"{prefix}rank-{rank}") for (stage, prefix), rank in places}
-    nodes = [block.nodes for block in plan.partition.blocks] if plan else []
-    return _prepared(division, output, nodes, devices, None)
+    blocks = {"": ()} if plan is None else {f"stage-{i}.": b.nodes for i, b in enumerate(plan.partition.blocks)}
+    numbers = range(len(division.shares))
+    devices = ({rank: Device(name=f"{prefix}rank-{rank}") for rank in numbers} for prefix in blocks)
+    return _prepared(division, output, [*zip(blocks.values(), devices, strict=True)], None)
 
 
 def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> PreparedFiles:
@@ -95,39 +92,33 @@ def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> Prepa
         taken |= nodes
         stages.append(StageShares(nodes, tuple(shares.get(device, 0) for device in numbers)))
     division = Divider(model, plan.goal.mode).divide((1,) * len(numbers), stages)
-    devices = {(i, numbers[rank.device]): rank.device for i, ranks in enumerate(groups) for rank in ranks}
-    return _prepared(division, output, [stage.nodes for stage in stages], devices, plan)
+    devices = ({numbers[rank.device]: rank.device for rank in ranks} for ranks in groups)
+    return _prepared(division, output, [(stage.nodes, own) for stage, own in zip(stages, devices, strict=True)], plan)
+
+
+_Stage = tuple[Collection[int], Mapping[int, Device]]  #: the nodes of a stage, and the device of each rank.
 
 
 def _prepared(
-    division: Division,
-    output: str | Path | None,
-    stages: Sequence[Collection[int]],
-    devices: Mapping[tuple[int, int], Device],
-    planned: Plan | None,
+    division: Division, output: str | Path | None, stages: Sequence[_Stage], planned: Plan | None
 ) -> PreparedFiles:
-    """The files of a divided model.
-
-    `stages` are the nodes of each; others are in the first. `devices` has that of each stage and rank, and `planned` is
-    the plan that has these devices.
-    """
+    """The files of a divided model; nodes in no stage are in the first, and `planned` is the plan with the devices."""
     model = division.model
-    graph, folder = sharded_graph(division), beside(model, output, ".parts")
-    fill_slices(model, graph.slices)
-    write_note_of(division, graph.proto, folder)
+    folder = beside(model, output, ".parts")
+    graph = filled_graph(division, folder)
     sharded = read_model(model.path, graph.proto)
     sharded = sharded.with_dims({name: size for name, size in model.dims.items() if name in sharded.symbols})
     producer = sharded.graph.producer
     rank_of = {producer[name]: rank for name, rank in graph.rank_of.items() if name in producer}
-    home = {node: i for i, nodes in enumerate(stages) for node in nodes}
+    home = {node: i for i, (nodes, _) in enumerate(stages) for node in nodes}
     stage_of = {producer[name]: home.get(node, 0) for name, node in graph.origin_of.items() if name in producer}
-    parts = rank_parts(sharded.graph, rank_of, stage_of, dict(reversed([*devices])))
+    parts = rank_parts(sharded.graph, rank_of, stage_of, [next(iter(devices)) for _, devices in stages])
     sizes = sized_dims(sharded, default="decode") if planned is None else planned.dims
     plan = Plan(
         At(()) if planned is None else planned.goal,
         sharded.graph,
         tuple(part.nodes for part in parts),
-        devices=tuple(devices[part.stage, part.rank] for part in parts),
+        devices=tuple(stages[part.stage][1][part.rank] for part in parts),
         dims={name: size for name, size in sizes.items() if name in sharded.symbols},
         model=sharded,
     )
@@ -140,8 +131,8 @@ def _prepared(
     _check_memory(plan, files)
     assumed = tuple(name for name in plan.dims if name not in sharded.dims)
     whole = _whole(graph.proto, [file.model for file in files])
-    sized = sharded.with_dims(plan.dims)
-    return PreparedFiles(sized, plan, "copy", False, assumed, folder, "cascade.json", tuple(files), whole)
+    source = sharded.with_dims(plan.dims)
+    return PreparedFiles(source, plan, "copy", False, assumed, folder, MANIFEST, tuple(files), whole)
 
 
 def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:
@@ -157,10 +148,8 @@ def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:
         kept = sum(file.bytes + counted_bytes(file.block, costs, ["cache"]) for file in own)
         needed = kept + max(counted_bytes(file.block, costs, ["inputs", "activations"]) for file in own)
         if device.memory_bytes is not None and needed > device.memory_bytes:
-            raise PlanError(
-                f"the ranks on {device.name!r} need {needed:,} bytes, but it has {device.memory_bytes:,}",
-                hint="plan with a little less memory for this device",
-            )
+            what = f"the ranks on {device.name!r} need {needed:,} bytes, but it has {device.memory_bytes:,}"
+            raise PlanError(what, hint="plan with a little less memory for this device")
 
 
 def _whole(proto: ModelProto, parts: Sequence[ModelProto]) -> ModelProto:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..loading.wire_format import large_bytes
 from ..sharding.axes.division import Divider, Division, products_of
 from ..sharding.axes.table import aligned, class_rows
-from ..sharding.rewriting import WeightSlice, sharded_graph
+from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
 from .model_files import Pieces, Storage, beside, check_sharing, check_targets, files_of, write_model
 
 
@@ -60,7 +60,7 @@ class Sharding(Product):
         return self.divided_product_bytes / self.product_bytes if self.product_bytes else 0.0
 
     def __str__(self) -> str:
-        classes = (replace(divided.axes, factors=divided.factors) for divided in self.division.classes)
+        classes = (divided.axes._replace(factors=divided.factors) for divided in self.division.classes)
         rows = (row[:4] for row in class_rows(self.division.model, classes))
         by_rank = ", ".join(size(number) for number in self.rank_bytes)
         lines = [
@@ -110,9 +110,7 @@ def shard(
         check_sharing(model, output.absolute().parent)
     check_targets(output, files_of(model), force=force)
     division = division_of(model, ranks, mode)
-    graph = sharded_graph(division)
-    write_note_of(division, graph.proto, output.absolute().parent)
-    fill_slices(model, graph.slices)
+    graph = filled_graph(division, output.absolute().parent)
     home = model.path.parent if weights == "share" else None
     write_model(output, graph.proto, pieces_of(model, graph.proto, graph.slices), home=home, force=force)
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
@@ -136,20 +134,16 @@ def division_of(model: Model, ranks: int | Sequence[int], mode: RankMode) -> Div
     return division
 
 
-def write_note_of(division: Division, proto: ModelProto, folder: Path) -> None:
-    """Say in the metadata of a sharded model, which is to be in `folder`, what it is a sharded form of."""
-    model = division.model
-    note = ShardingNote(model.path_from(folder), model.digest, division.shares, division.mode)
-    proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())
+def filled_graph(division: Division, folder: Path) -> ShardedGraph:
+    """The sharded model, which is to be in `folder`; its metadata say what it is a sharded form of.
 
-
-def fill_slices(model: Model, slices: Iterable[WeightSlice]) -> None:
-    """Put values of few bytes into the messages of slices; others refer to as many bytes of the model's file.
-
-    What is there does not matter: `pieces_of` says where the values are. But the sharded model is then a valid one,
-    whose types can be inferred.
+    Its slices of few bytes have their values; others refer to as many bytes of the model's file. What is there does not
+    matter: `pieces_of` says where the values are. But the sharded model is a valid one, whose types can be inferred.
     """
-    for one in slices:
+    model, graph = division.model, sharded_graph(division)
+    note = ShardingNote(model.path_from(folder), model.digest, division.shares, division.mode)
+    graph.proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())
+    for one in graph.slices:
         if not is_external(one.source):
             one.tensor.raw_data = inline_slice(one.source, one.note)
         elif one.bytes < large_bytes(one.source.data_type):
@@ -157,10 +151,11 @@ def fill_slices(model: Model, slices: Iterable[WeightSlice]) -> None:
         else:
             location = next(entry.value for entry in one.source.external_data if entry.key == "location")
             refer_to_file(one.tensor, location, model.range_of(one.source).offset, one.bytes)
+    return graph
 
 
 def pieces_of(model: Model, proto: ModelProto, slices: Iterable[WeightSlice]) -> Pieces:
-    """The large weights of a sharded model after `fill_slices`, or of a part of one, and where their values are."""
+    """The large weights of a `filled_graph`, or of a part of one, and where their values are."""
     known = {one.tensor.name: one for one in slices}
     pieces: list[tuple[TensorProto, ByteRange | Columns]] = []
     for tensor in filter(is_external, tensors_in(proto)):

@@ -104,8 +104,7 @@ class PreparedFiles(Product):
     @property
     def copied(self) -> dict[str, Path]:
         """Those of them that are copied, by name: if parts share weights, they are in the model's folder already."""
-        home = self.source.path.parent
-        return {name: home / name for name in self.text_files} if self.weights == "copy" else {}
+        return {name: self.source.path.with_name(name) for name in self.text_files} if self.weights == "copy" else {}
 
     @property
     def files(self) -> dict[str, int]:
@@ -147,12 +146,9 @@ def prepare_parts(
     prefix = f"{model.path.name.removesuffix('.onnx')}." if weights == "share" else ""
     blocks = enumerate(_as_sent(model, plan))
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights, max_shard_bytes) for i, block in blocks)
-    for part in parts:
-        if not part.block.writes:
-            raise UsageError(
-                f"{part.name} would have nothing to do: each part that reads what its nodes compute repeats them",
-                hint="take this part out of the plan",
-            )
+    if idle := next((part.name for part in parts if not part.block.writes), None):
+        what = f"{idle} would have nothing to do: each part that reads what its nodes compute repeats them"
+        raise UsageError(what, hint="take this part out of the plan")
     check_budgets(plan, [part.bytes + sum(span.length for span in part.shared) for part in parts])
     assumed = tuple(name for name in plan.dims if name not in model.dims)
     return PreparedFiles(
@@ -231,10 +227,8 @@ def _files_to_replace(files: PreparedFiles, target: Path, kept: Path | None, *, 
         existing &= {target / name for name in (files.manifest_name, *(part.name for part in files.parts))}
     if foreign := existing.difference(old, [] if kept is None else [kept.parent.resolve() / kept.name]):
         action = "move it away" if files.weights == "share" else "choose another folder with `output`"
-        raise UsageError(
-            f"{files.folder} contains {min(foreign).name!r}, which belongs to no cascade there",
-            hint=f"{action}; graphcut deletes only what it made",
-        )
+        hint = f"{action}; graphcut deletes only what it made"
+        raise UsageError(f"{files.folder} contains {min(foreign).name!r}, which belongs to no cascade there", hint=hint)
     return old
 
 
@@ -244,10 +238,8 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
         return []
     if not force:
         other = "choose another folder with `output`, or " if files.weights == "copy" else ""
-        raise UsageError(
-            f"{files.folder if files.weights == 'copy' else manifest} already exists",
-            hint=f"{other}add `force=True` to replace it",
-        )
+        hint = f"{other}add `force=True` to replace it"
+        raise UsageError(f"{files.folder if files.weights == 'copy' else manifest} already exists", hint=hint)
     found = read_manifest(manifest)
     names = [part.file for part in found.parts] + [SHARDED_FILE] * (found.parts[0].rank is not None)
     if found.weights == "copy":

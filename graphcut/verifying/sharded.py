@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
-from onnx import NodeProto, TensorProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from ..costs.caches import find_caches
 from ..loading.external_data import ByteRange, Columns, read_bytes, read_columns, same_bytes
@@ -75,7 +75,8 @@ class _Comparison:
 
     def result(self) -> ShardingProof:
         graph = self.sharded.proto.graph
-        self.objections += self._metadata()
+        if _head(self.model.proto) != _head(self.sharded.proto):
+            self.objections.append("its IR version, opsets, functions or metadata differ from the model's")
         for initializer in graph.initializer:
             self._initializer(initializer)
         known = {sparse.values.name: canonical(sparse) for sparse in self.model.proto.graph.sparse_initializer}
@@ -95,18 +96,6 @@ class _Comparison:
         return ShardingProof(proof, pieces, has_sums, frozenset(self.rounding))
 
     # What is not computed
-
-    def _metadata(self) -> Iterator[str]:
-        heads = []
-        for proto in (self.model.proto, self.sharded.proto):
-            head = head_of(proto)
-            head.ir_version = max(head.ir_version, FIRST_IR_WITH_DEFAULTS)
-            notes = [entry for entry in head.metadata_props if entry.key == SHARDED]
-            for entry in notes:
-                head.metadata_props.remove(entry)
-            heads.append([canonical(head), sorted(map(canonical, proto.functions))])
-        if heads[0] != heads[1]:
-            yield "its IR version, opsets, functions or metadata differ from the model's"
 
     def _initializer(self, tensor: TensorProto) -> None:
         source, note = self.weights.get(tensor.name), note_of(tensor)
@@ -274,6 +263,15 @@ class _Comparison:
         return piece_of(name, pieces[0].axis, runs, self.model.tensors[name].shape or ()) == Piece(name)
 
 
+def _head(proto: ModelProto) -> list[bytes]:
+    """What a model and its sharded form have in common besides the graph."""
+    head = head_of(proto)
+    head.ir_version = max(head.ir_version, FIRST_IR_WITH_DEFAULTS)
+    for note in [entry for entry in head.metadata_props if entry.key == SHARDED]:
+        head.metadata_props.remove(note)
+    return [canonical(head), *sorted(map(canonical, proto.functions))]
+
+
 def _fits(note: SliceNote, dims: Sequence[object]) -> bool:
     """Whether a note names ascending ranges of an axis."""
     numbers = [0, *(number for run in note.runs for number in run)]
@@ -285,7 +283,7 @@ def _fits(note: SliceNote, dims: Sequence[object]) -> bool:
 def _same_columns(where: Columns, span: ByteRange) -> bool:
     with span.file.open("rb") as stream:
         stream.seek(span.offset)
-        pieces = (piece.data for _, piece in read_columns([where]))
+        pieces = (piece.tobytes() for _, piece in read_columns([where]))
         return where.length == span.length and all(stream.read(len(piece)) == piece for piece in pieces)
 
 

@@ -30,11 +30,10 @@ def rounding(model: Model, found: ShardingProof) -> tuple[float, str]:
     if fraction := half_tolerance(model):
         reasons.append((fraction, "the model computes in half precision"))
     if found.has_sums:
-        given = (one for node in model.proto.graph.node if node.op_type == "MatMulNBits" for one in node.attribute)
-        if any(one.name == "accuracy_level" and one.i == 4 for one in given):
-            reasons.append((_ROUNDED_INPUTS, "partial sums are added, of inputs that 4-bit kernels round"))
-        else:
-            reasons.append((_SUMS, "partial sums are added"))
+        nodes = (node for node in model.proto.graph.node if node.op_type == "MatMulNBits")
+        is_rounded = any((a.name, a.i) == ("accuracy_level", 4) for node in nodes for a in node.attribute)
+        fraction, more = (_ROUNDED_INPUTS, ", of inputs that 4-bit kernels round") if is_rounded else (_SUMS, "")
+        reasons.append((fraction, f"partial sums are added{more}"))
     if found.rounding:
         reasons.append((_COLUMNS, f"columns of {', '.join(sorted(found.rounding))} of two activations are divided"))
     allowed = max((fraction for fraction, _ in reasons), default=0.0)

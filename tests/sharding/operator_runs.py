@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from itertools import chain, combinations, product
 from math import gcd
 from typing import Any, Final
@@ -126,7 +125,7 @@ class OperatorRuns:
             if a.ndim != b.ndim or len(other) != 1 or 2 * a.shape[other[0]] != b.shape[other[0]]:
                 return None
             writes.append(Place(slot, other[0]))
-        return replace(factor, writes=tuple(writes))
+        return factor._replace(writes=tuple(writes))
 
     def _part(self, factor: Factor, feeds: Feeds, units: Sequence[int]) -> list[Array]:
         axes = {self._names[place.slot]: place.axis for place in factor.reads}
@@ -164,7 +163,7 @@ class OperatorRuns:
         sizes += [_count_of(attribute) for attribute in self._node.attribute if attribute.name in factor.counts]
         most = gcd(*sizes)
         for units in (n for n in range(most, 2, -2) if most % n == 0):
-            finer = replace(factor, units=units)
+            finer = factor._replace(units=units)
             if all(self._holds(finer, *pair) for pair in wholes):
                 return finer
         return factor

@@ -6,7 +6,8 @@ In subgraphs and functions, shapes come from ONNX shape inference on their nodes
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto
@@ -36,12 +37,11 @@ _SMALL_BYTES: Final = 8192
 _IR: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class FlopCount:
+class FlopCount(NamedTuple):
     """The cost of a node."""
 
     flops: Formula  #: its floating-point operations.
-    uncounted: Mapping[str, int] = field(default_factory=dict)  #: operators without a rule, and how many nodes each.
+    uncounted: Mapping[str, int] = MappingProxyType({})  #: operators without a rule, and how many nodes each.
 
 
 @dataclass(frozen=True)
@@ -86,18 +86,16 @@ def small_values(tensors: Iterable[TensorProto]) -> dict[str, TensorProto]:
     return {tensor.name: tensor for tensor in tensors if not is_external(tensor) and tensor.ByteSize() <= _SMALL_BYTES}
 
 
-def infer_nodes(
-    nodes: Iterable[NodeProto], given: Mapping[str, Tensor], values: Mapping[str, TensorProto], context: Context
-) -> dict[str, Tensor]:
-    """The types that ONNX shape inference finds for the outputs of `nodes`, from the types `given` and `values`."""
+def infer_nodes(nodes: Iterable[NodeProto], context: Context) -> dict[str, Tensor]:
+    """The types that ONNX shape inference finds for outputs of `nodes`, from the types and values of the context."""
     model = ModelProto(ir_version=_IR, opset_import=list(context.opsets))
     model.functions.extend(context.functions.values())
     model.graph.node.extend(nodes)
-    model.graph.initializer.extend(renamed(value, name) for name, value in values.items())
-    for name, tensor in given.items():
-        if name not in values and tensor.dtype != UNDEFINED:
+    model.graph.initializer.extend(renamed(value, name) for name, value in context.values.items())
+    for name, tensor in context.tensors.items():
+        if name not in context.values and tensor.dtype != UNDEFINED:
             model.graph.input.add(name=name, type=type_proto(tensor))
-    symbols = {dim for tensor in given.values() for dim in tensor.shape or () if isinstance(dim, str)}
+    symbols = {dim for tensor in context.tensors.values() for dim in tensor.shape or () if isinstance(dim, str)}
     found = (tensor_of_type(value.name, value.type, symbols=symbols) for value in infer_values(model))
     return {tensor.name: tensor for tensor in found if tensor.dtype != UNDEFINED}
 
@@ -213,8 +211,8 @@ def _call(node: NodeProto, context: Context) -> FlopCount:
             _bind_attributes(copy, given)
         types = {name: tensor for name, tensor in zip(function.input, tensors, strict=False) if tensor}
         known = {name: renamed(value, name) for name, value in zip(function.input, values, strict=False) if value}
-        own = replace(context, opsets=list(function.opset_import))
-        context.called[same] = _sum(inner, _among(inner, own, types, known))
+        own = replace(context, tensors=types, values=known, opsets=list(function.opset_import))
+        context.called[same] = _sum(inner, _among(inner, own))
     return context.called[same]
 
 
@@ -241,17 +239,16 @@ def _inside(subgraph: GraphProto, context: Context, incoming: Sequence[Tensor | 
     captured = sorted({name for node in subgraph.node for name in (*node.input, *captures(node))} - own)
     tensors = {name: context.tensors[name] for name in captured if name in context.tensors}
     values = {name: context.values[name] for name in captured if name in context.values}
-    return _among(subgraph.node, context, {**tensors, **inputs}, {**values, **small_values(subgraph.initializer)})
+    values |= small_values(subgraph.initializer)
+    return _among(subgraph.node, replace(context, tensors={**tensors, **inputs}, values=values))
 
 
-def _among(
-    nodes: Iterable[NodeProto], context: Context, given: Mapping[str, Tensor], values: Mapping[str, TensorProto]
-) -> Context:
-    """What is known of `nodes` that get the types `given` and `values`: also their outputs, as far as inferred."""
+def _among(nodes: Iterable[NodeProto], context: Context) -> Context:
+    """What is known of `nodes`, with what the context has of tensors from outside: also their outputs, as inferred."""
     nodes = list(nodes)
-    inferred = infer_nodes(nodes, given, values, context)
+    inferred = infer_nodes(nodes, context)
     constants = (constant_value(node) for node in nodes if is_constant(node))
     own = small_values(value for value in constants if value is not None)
     # An output hides an outer tensor of its name, even where nothing is known of the output.
     hidden = {name: Tensor(name=name, dtype=UNDEFINED, shape=None) for node in nodes for name in node.output}
-    return replace(context, tensors={**hidden, **given, **inferred}, values={**values, **own})
+    return replace(context, tensors={**hidden, **context.tensors, **inferred}, values={**context.values, **own})

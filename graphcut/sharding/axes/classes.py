@@ -38,8 +38,7 @@ class Blocker(NamedTuple):
     reason: str  #: its operator, or what is wrong.
 
 
-@dataclass(frozen=True, slots=True)
-class AxisClass:
+class AxisClass(NamedTuple):
     """Axes of tensors that consist of the same units. If one is divided, all are."""
 
     units: int  #: how many units there are; 1 if it can't be divided.
@@ -105,7 +104,8 @@ class AxisAnalysis:
             divided.update(axis for axis, _ in axes)
             if self.contracts or not factor.is_contracted:
                 self._members.append(_Member(node, factor, axes))
-                self._join([axis for axis, _ in axes])
+                for joined, _ in axes:
+                    self._parent[self._root(joined)] = self._root(axes[0][0])
         if operation.op == "Shape":
             return
         blocker = Blocker(node, graph_node.op)
@@ -131,10 +131,6 @@ class AxisAnalysis:
             self._parent[axis] = self._parent[parent]
             axis = parent
         return axis
-
-    def _join(self, axes: Sequence[_Axis]) -> None:
-        for axis in axes:
-            self._parent[self._root(axis)] = self._root(axes[0])
 
     def _classes(self) -> Iterator[AxisClass]:
         members, blockers = defaultdict[_Axis, list[_Member]](list), defaultdict[_Axis, list[Blocker]](list)

@@ -179,10 +179,8 @@ class Divider:
         """
         shares, model = tuple(shares), self._model
         if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
-            raise UsageError(
-                f"the shares {':'.join(map(str, shares))} don't divide anything",
-                hint="give two ranks or more, each with a share such as 3:1:1:1",
-            )
+            hint = "give two ranks or more, each with a share such as 3:1:1:1"
+            raise UsageError(f"the shares {':'.join(map(str, shares))} don't divide anything", hint=hint)
         stages = [stage for stage in stages if sum(map(bool, stage.shares)) > 1]
         stages = stages or [StageShares({*range(len(model.graph.nodes))}, shares)]
         found, balance = self._divided(shares, stages, inf)
@@ -242,17 +240,17 @@ def _choose(
         is_divided = sum(map(bool, apportion(found.units, stage.shares, nothing, size)[0])) > 1
         if is_divided and size / found.units < below and any(node in factors for node in found.products):
             taken.update(factors)
-            chosen.append((size, found, factors))
+            chosen.append((size, found, {node: factor for node, factor in factors.items() if node in stage.nodes}))
     # The largest units first: what rounding takes from a rank there, smaller ones give back.
     units, owed = dict[int, tuple[int, ...]](), nothing
     for i in sorted(range(len(chosen)), key=lambda i: -chosen[i][0] / chosen[i][1].units):
         size, found, _ = chosen[i]
         units[i], owed = apportion(found.units, stage.shares, owed, size, most=found.units - 1)
-    divided = []
-    for i, (_, found, factors) in enumerate(chosen):
-        inside = {node: factor for node, factor in factors.items() if node in stage.nodes}
-        if not inside.keys().isdisjoint(found.products):
-            divided.append(DividedClass(found, units[i], inside))
+    divided = [
+        DividedClass(found, units[i], factors)
+        for i, (_, found, factors) in enumerate(chosen)
+        if not factors.keys().isdisjoint(found.products)
+    ]
     total = sum(size for size, *_ in chosen)
     common, all_shares = sum(sizes.values()) - total, sum(stage.shares)
     fair = [Fraction(share, all_shares) for share in stage.shares]

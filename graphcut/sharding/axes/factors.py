@@ -1,7 +1,6 @@
 """`Factor`: an axis of the loop nest of a node, along which its work can be divided."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from math import gcd
 from typing import NamedTuple
 
@@ -38,8 +37,7 @@ class Bounds(msgspec.Struct, frozen=True):
     element: int
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(NamedTuple):
     """An axis of the loop nest of a node: of each input and output the axis that it is.
 
     It consists of `units`, and so does each segment of each place. For any set of units, the node computes these units

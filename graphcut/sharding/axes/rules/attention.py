@@ -95,9 +95,8 @@ def _outputs(o: Operation, axes: Mapping[int, int]) -> tuple[Place, ...]:
 
 RULES: Final[Mapping[str, Rule]] = {
     "Attention": attention,
-    "RotaryEmbedding": rotary_embedding,
+    **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), rotary_embedding),
     "com.microsoft.Attention": packed_attention,
     "com.microsoft.GroupQueryAttention": group_query_attention,
     "com.microsoft.MultiHeadAttention": multi_head_attention,
-    "com.microsoft.RotaryEmbedding": rotary_embedding,
 }

@@ -43,14 +43,11 @@ def aligned(slot: int, shape: Shape | None, axis: int, dim: object) -> Place | t
     return Place(slot, axis + len(shape)) if shape[axis] == dim else None
 
 
-def leading(o: Operation, alike: tuple[int, ...] = (0,)) -> Iterator[Factor]:
-    """The axes before `axis`, which is normalized (default: the last).
-
-    The inputs `alike` have one shape.
-    """
+def leading(o: Operation, alike: tuple[int, ...] = (0,), default: int = -1) -> Iterator[Factor]:
+    """The axes before `axis`, which is normalized. The inputs `alike` have one shape."""
     shape, same = o.read(0) or (), [i for i in alike if o.has(i)]
     if all(o.read(i) == shape for i in same):
-        for axis, dim in enumerate(shape[: axis_of(o.given("axis", -1), shape)]):
+        for axis, dim in enumerate(shape[: axis_of(o.given("axis", default), shape)]):
             yield Factor(fixed(dim), places(same, axis), places(_written(o), axis))
 
 
@@ -66,8 +63,7 @@ def but_axis(o: Operation, default: int = -1, reads: Sequence[int] = (0,)) -> It
 
 def softmax(o: Operation) -> Iterator[Factor]:
     """All axes but `axis`; before version 13, those before it."""
-    own = axis_of(o.given("axis", 1), o.read(0) or ())
-    yield from but_axis(o) if o.version >= 13 else (f for f in but_axis(o, 1) if f.reads[0].axis < own)
+    return but_axis(o) if o.version >= 13 else leading(o, default=1)
 
 
 def cumulative(o: Operation) -> Iterator[Factor]:

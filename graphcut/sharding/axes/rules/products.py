@@ -164,9 +164,7 @@ def mixture_of_experts(o: Operation, scales: int) -> Iterator[Factor]:
 
 
 PRODUCTS: Final[Mapping[str, Rule]] = {
-    "MatMul": matmul,
-    "com.microsoft.FusedMatMul": matmul,
-    "com.microsoft.TransposeMatMul": matmul,
+    **dict.fromkeys(("MatMul", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul"), matmul),
     "Gemm": gemm,
     "MatMulInteger": matmul_integer,
     "QLinearMatMul": partial(product_columns, weight=3, others=(4, 5)),

@@ -1,7 +1,6 @@
 """Rules of operators that move elements: reshape, transpose, join, cut, gather."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from math import gcd, prod
 from typing import Final
@@ -132,7 +131,7 @@ def expand(o: Operation) -> Iterator[Factor]:
     """Every axis of the output, new ones included."""
     out = o.written() or ()
     if o.read(1) == (len(out),):
-        yield from (replace(factor, change=ShapeInput(1)) for factor in broadcast({0: o.read(0)}, out))
+        yield from (factor._replace(change=ShapeInput(1)) for factor in broadcast({0: o.read(0)}, out))
 
 
 def filled(o: Operation) -> Iterator[Factor]:
@@ -184,14 +183,14 @@ def resize(o: Operation) -> Iterator[Factor]:
     """The batch and the channels, if all axes are listed or none of them is changed."""
     if o.given("coordinate_transformation_mode", "") != "tf_crop_and_resize" and "axes" not in o.attributes:
         change = ShapeInput(3) if o.has(3) else None
-        yield from (replace(factor, change=change) for factor in first_axes(o, 2))
+        yield from (factor._replace(change=change) for factor in first_axes(o, 2))
 
 
-_POOLS = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool"
+_IMAGES = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool Upsample"
 
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    **dict.fromkeys(_POOLS.split(), partial(first_axes, number=2)),
+    **dict.fromkeys(_IMAGES.split(), partial(first_axes, number=2)),
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), partial(first_axes, number=1)),
     **dict.fromkeys(("GatherElements", "ScatterElements"), along_others),
     "Concat": concat,
@@ -205,5 +204,4 @@ RULES: Final[Mapping[str, Rule]] = {
     "Tile": tile,
     "Transpose": transpose,
     "Trilu": partial(first_axes, number=-2),
-    "Upsample": partial(first_axes, number=2),
 }
