@@ -31,7 +31,7 @@ from graphcut.drawing.run_records import GenerationRecord
 from graphcut.drawing.verification_records import RECORDS
 from graphcut.planning.plan_files import PlanFile
 from graphcut.sharding.axes.rules import RULES
-from graphcut.surgery.sharding_record import ShardingRecord
+from graphcut.surgery.sharding import ShardingRecord
 
 if TYPE_CHECKING:
     from sphinx.addnodes import pending_xref

@@ -144,13 +144,12 @@ def _shard(
 ) -> None:
     """Write one ordinary model, in which every layer that can be divided stands once for each rank."""
     from .. import shard as sharded
-    from ..surgery.sharding_record import sharding_record
 
     ranks = options.rank_shares() or 1
     path = output or Path(f"{model.path.name.removesuffix('.onnx')}.sharded.onnx")
     made = sharded(model, path, ranks=ranks, mode=options.mode, weights=weights, force=force)
     if as_json:
-        put_json(sharding_record(made))
+        put_json(made.record)
     elif settings.is_quiet:
         print_line(str(made.path))
     else:

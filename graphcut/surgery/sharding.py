@@ -27,6 +27,23 @@ from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
 from .model_files import Pieces, Storage, beside, check_sharing, check_targets, files_of, write_model
 
 
+class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.sharding/1"):
+    """A sharded model, as `split --one-file --json` prints it."""
+
+    path: str  #: the .onnx file.
+    mode: str  #: `exact` or `sum`.
+    shares: tuple[int, ...]  #: the share of each rank.
+    units: tuple[tuple[int, ...], ...]  #: for each class of axes the units that each rank has.
+    weights: tuple[tuple[str, ...], ...]  #: for each class the weights that are divided in it.
+    not_divided: dict[str, str]  #: the nodes that multiply by a weight and are not divided, each with the reason.
+    rank_bytes: tuple[int, ...]  #: bytes of weights that each rank has for itself.
+    replicated_bytes: int  #: bytes of weights that are not divided.
+    product_bytes: int  #: bytes of the weights of nodes that multiply by weights.
+    divided_product_bytes: int  #: how many of these are divided.
+    exchanges: dict[str, int]  #: for each mode how many tensors are put together from pieces in a run.
+    received_bytes: dict[str, int]  #: for each mode the bytes that a rank receives in a run, on average.
+
+
 @dataclass(frozen=True, repr=False)
 class Sharding(Product):
     """A sharded model, and what is divided in it.
@@ -58,6 +75,24 @@ class Sharding(Product):
     def divided_share(self) -> float:
         """The share of `product_bytes` that is divided; 0 if there are none."""
         return self.divided_product_bytes / self.product_bytes if self.product_bytes else 0.0
+
+    @property
+    def record(self) -> ShardingRecord:
+        """What `split --one-file --json` prints."""
+        division = self.division
+        whole = {node: why.reason for node, why in division.alone.items() if node not in division.class_of}
+        sizes = ("rank_bytes", "replicated_bytes", "product_bytes", "divided_product_bytes")
+        return ShardingRecord(
+            path=str(self.path),
+            mode=division.mode,
+            shares=division.shares,
+            units=tuple(divided.units for divided in division.classes),
+            weights=tuple(divided.axes.weights for divided in division.classes),
+            not_divided={division.model.graph.nodes[node].name: reason for node, reason in whole.items()},
+            exchanges={one.mode: len(one.joins) for one in self.modes},
+            received_bytes={one.mode: one.received_bytes[0] for one in self.modes},
+            **{name: getattr(self, name) for name in sizes},
+        )
 
     def __str__(self) -> str:
         classes = (divided.axes._replace(factors=divided.factors) for divided in self.division.classes)

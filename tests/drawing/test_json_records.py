@@ -18,7 +18,7 @@ from graphcut.drawing.run_records import GenerationRecord
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.drawing.verification_records import RECORDS, verification_record
 from graphcut.simulating.simulator import simulate
-from graphcut.surgery.sharding_record import ShardingRecord
+from graphcut.surgery.sharding import ShardingRecord
 from graphcut.verifying.files import verify_files
 from graphcut.verifying.numerical import TensorComparison
 from graphcut.verifying.two_models import ModelComparison
