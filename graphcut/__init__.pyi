@@ -3,6 +3,7 @@ from .analysis.cut_points import AnalysisLike as AnalysisLike
 from .analysis.cut_points import CutPoint as CutPoint
 from .analysis.cut_points import analyze as analyze
 from .analysis.dataflow import to_networkx as to_networkx
+from .automating.accuracy import Figures as Figures
 from .automating.making import Automation as Automation
 from .automating.model_splitter import ModelSplitter as ModelSplitter
 from .automating.record import AutoRecord as AutoRecord
@@ -11,6 +12,8 @@ from .benchmarking.calibration import calibrate as calibrate
 from .benchmarking.calibration import calibrate_cluster as calibrate_cluster
 from .benchmarking.calibration import save_cluster as save_cluster
 from .benchmarking.calibration import save_device as save_device
+from .benchmarking.comparison import BenchmarkRecord as BenchmarkRecord
+from .benchmarking.comparison import WayResult as WayResult
 from .benchmarking.comparison import bench as bench
 from .benchmarking.cost_measurement import MeasuredCosts as MeasuredCosts
 from .benchmarking.cost_measurement import measure as measure

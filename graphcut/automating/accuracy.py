@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from ..core.errors import GraphcutError, RecordError, UsageError
+from ..core.product import Product
 from ..core.states import LOGITS
 from ..core.tensors import NON_NUMPY_TYPES
 from ..costs.facts import states_of_model
@@ -29,7 +30,7 @@ _LIMIT: Final = re.compile(r"(snr|max|mean|top1|perplexity)([<>])=?(\d+(?:\.\d*)
 _MOST_TOKENS: Final = 512
 
 
-class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Figures(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How far outputs are from those of another model over all inputs: each figure that of the worst output."""
 
     snr: float | None  #: 10 log10 of the squares of the outputs over those of the differences; null if not finite.

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ..core.errors import CascadeError, RunError, UsageError
 from ..core.manifest import Cascade
+from ..core.product import Product
 from ..running.npz_files import save_outputs
 from ..running.stage import Optimization
 from ..verifying.differences import difference
@@ -29,8 +30,8 @@ _MOST_RUNS: Final = 200  #: the most runs in a round.
 _ERROR_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")  #: the class of the error in the last line of a traceback.
 
 
-@dataclass(frozen=True)
-class WayResult:
+@dataclass(frozen=True, repr=False)
+class WayResult(Product):
     """The result for one way; times and memory are medians over the rounds."""
 
     way: str  #: its name in `WAYS`.
@@ -47,7 +48,7 @@ class WayResult:
     error: str = ""  #: why it could not run; empty if it ran.
 
 
-class BenchmarkRecord(msgspec.Struct, frozen=True, tag_field="format", tag="graphcut.benchmark/1"):
+class BenchmarkRecord(Product, msgspec.Struct, frozen=True, tag_field="format", tag="graphcut.benchmark/1"):
     """The results of the ways to run a model."""
 
     ways: tuple[WayResult, ...]  #: one result for each way.

@@ -39,8 +39,7 @@ def bench(
         graphcut bench unet.parts --way parts --rounds 1
         graphcut bench llm.parts --way threads --rounds 1
     """
-    from .. import bench
-    from ..benchmarking.comparison import BenchmarkRecord
+    from .. import BenchmarkRecord, bench
     from .result_tables import draw_benchmark
 
     cascade = open_(cascade_path)

@@ -13,9 +13,7 @@ from ..drawing.terminal.screen import Screen, picture
 from ..drawing.terminal.tables import Column, section, table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
-    from ..automating.accuracy import Figures
-    from ..automating.record import AutoRecord
-    from ..benchmarking.comparison import WayResult
+    from .. import AutoRecord, Figures, WayResult
 
 _FORMATS = {"snr": "{:.1f} dB", "max": "{:.3g}", "mean": "{:.3g}", "top1": "{:.1%}", "perplexity": "{:,.4g}"}
 
