@@ -8,6 +8,7 @@ processor time of that thread, so that other programs disturb little, in the fas
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,7 @@ from graphcut.costs.matching import apply_table
 from graphcut.demos import write
 from graphcut.demos.drafting import Draft
 from graphcut.demos.saving import save
-from graphcut.running.stage import external_weights_entry, session_options
-from graphcut.surgery.part_models import part_model
+from graphcut.running.stage import session_options
 
 if TYPE_CHECKING:
     from graphcut import Model
@@ -222,14 +222,15 @@ def made_parts(model: Model, parts: Sequence[Sequence[int]]) -> list[MadePart]:
     inputs = generate_inputs(model, sizes=dict(model.dims))
     values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in inputs.items()}
     made = []
-    for block in Plan(At(()), model.graph, tuple(map(tuple, parts))).partition.blocks:
-        options = session_options(SessionConfig(threads=1))
-        options.add_session_config_entry(*external_weights_entry(model.path.parent))
-        message = part_model(model, block).SerializeToString()
-        session = ort.InferenceSession(message, options, providers=["CPUExecutionProvider"])
-        feeds, writes = {name: values[name] for name in block.reads}, list(block.writes)
-        values |= zip(writes, session.run_with_ort_values(writes, feeds), strict=True)
-        made.append(MadePart(session, feeds, writes))
+    plan = Plan(At(()), model.graph, tuple(map(tuple, parts)))
+    with tempfile.TemporaryDirectory(dir=model.path.parent) as folder:
+        cascade = graphcut.split(model, plan, f"{folder}/parts")
+        for part in cascade.parts:
+            options = session_options(SessionConfig(threads=1))
+            session = ort.InferenceSession(cascade.root / part.file, options, providers=["CPUExecutionProvider"])
+            feeds, writes = {name: values[name] for name in part.reads}, list(part.writes)
+            values |= zip(writes, session.run_with_ort_values(writes, feeds), strict=True)
+            made.append(MadePart(session, feeds, writes))
     return made
 
 

@@ -13,7 +13,7 @@ import onnxruntime as ort
 import graphcut
 from graphcut import Model
 from graphcut.running.stage import external_weights_entry, run_session, session_options
-from graphcut.running.values import to_value
+from graphcut.running.values import Value, to_value
 from graphcut.verifying.numerical import EXACT, compare_tensor, half_tolerance, random_tensors, run_whole
 
 
@@ -55,11 +55,14 @@ def check_extract(model: Model, feeds: Mapping[str, object], rng: np.random.Gene
     fed = {name: to_value(values[name], model.tensors[name]) for name in made.graph.reads}
     found = run_session(session, fed, writes, model.tensors)
     assert [one.name for one in session.get_outputs()] == writes
-    chance = random_tensors(model)
-    compared = [
-        compare_tensor(model.tensors[name], values[name], found[name], half_tolerance(model), None)
-        for name in writes
-        if name not in chance
-    ]
-    assert [one.tensor for one in compared if not one.passes] == []
-    return len(compared)
+    compared, other = comparisons(model, values, dict(zip(writes, (found[name] for name in writes), strict=True)))
+    assert other == []
+    return compared
+
+
+def comparisons(model: Model, values: Mapping[str, Value], found: Mapping[str, Value]) -> tuple[int, list[str]]:
+    """How many tensors were `found` whose values are not drawn at random, and which of them are not as in the model."""
+    chance, fraction = random_tensors(model), half_tolerance(model)
+    names = [name for name in found if name not in chance]
+    results = [compare_tensor(model.tensors[name], values[name], found[name], fraction, None) for name in names]
+    return len(names), [one.tensor for one in results if not one.passes]
