@@ -32,7 +32,7 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     blocks: tuple[str, ...]  #: SHA-256 of each block.
 
 
-class Block(NamedTuple):
+class FileBlock(NamedTuple):
     """Bytes of a file that have one digest."""
 
     ranges: list[Range]  #: where they are.
@@ -109,12 +109,12 @@ def unchanged_version(file: Path, expected: str | DataFile) -> FileVersion | Non
     return version
 
 
-def blocks_of(digest: Digest) -> list[Block]:
+def blocks_of(digest: Digest) -> list[FileBlock]:
     """The blocks of a digest."""
-    return list(map(Block, ranges_of_blocks(digest.ranges), digest.blocks))
+    return list(map(FileBlock, ranges_of_blocks(digest.ranges), digest.blocks))
 
 
-def wrong_blocks(file: Path, digest: Digest) -> list[Block]:
+def wrong_blocks(file: Path, digest: Digest) -> list[FileBlock]:
     """The blocks of `digest` that are not in the file."""
     blocks = blocks_of(digest)
     with file.open("rb") as stream, hashing_threads() as threads:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from urllib.error import HTTPError
 
 from ..core.atomic_files import replacing, write_errors
-from ..core.digests import Block, blocks_of, digest_of, file_digest, hashing_threads
+from ..core.digests import FileBlock, blocks_of, digest_of, file_digest, hashing_threads
 from ..core.errors import CascadeError, GraphcutError, UsageError, did_you_mean
 from ..core.manifest import Cascade, Part, is_inside, open_cascade, open_present
 from ..core.units import size
@@ -36,7 +36,7 @@ class _Wanted(NamedTuple):
 
     name: str
     file_bytes: int
-    block: Block
+    block: FileBlock
 
 
 def fetch(

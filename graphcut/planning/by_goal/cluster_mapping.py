@@ -82,7 +82,7 @@ def plan_across(
         raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use `in_flight` of 1 or more")
     evaluator = ClusterEvaluator.of(problem, goal, seconds, ranks)
     load, classes, pairs, bound = evaluator.load, evaluator.classes, evaluator.pairs, evaluator.lower_bound()
-    evaluator, states = _with_few_sets(evaluator)
+    evaluator, states = with_few_sets(evaluator)
     found = search(load, evaluator, states=states, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, load, classes)
@@ -114,7 +114,7 @@ def plan_across(
     return solution(found, None if relaxed is None else solution(relaxed))
 
 
-def _with_few_sets(evaluator: ClusterEvaluator) -> tuple[ClusterEvaluator, int]:
+def with_few_sets(evaluator: ClusterEvaluator) -> tuple[ClusterEvaluator, int]:
     """The evaluator, of many sets of devices with some to try only; and the number of its transitions."""
     if evaluator.states <= _MOST_STATES:
         return evaluator, evaluator.states
