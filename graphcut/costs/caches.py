@@ -61,7 +61,7 @@ def find_caches(model: Model) -> tuple[Cache, ...]:
 
 
 def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
-    tensors, known = model.tensors, _input_symbols(model)
+    tensors, known = model.tensors, model.symbols
     before = _by_key(model, (name for name in model.graph.reads if name not in taken), _BEFORE, _BEFORE)
     # An output with no more than the name `output` is no cache; one with the name `present` may be.
     after = _by_key(model, (name for name in model.graph.writes if name not in taken), _AFTER, _AFTER_ALONE)
@@ -71,7 +71,7 @@ def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]
 
 def _pairs_by_structure(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
     """Each input that becomes exactly one output, which no other input becomes."""
-    tensors, known = model.tensors, _input_symbols(model)
+    tensors, known = model.tensors, model.symbols
     found: dict[str, list[str]] = {}
     for past in model.graph.reads:
         if past not in taken and past not in model.graph.weights:
@@ -80,10 +80,6 @@ def _pairs_by_structure(model: Model, taken: Collection[str]) -> list[tuple[str,
             if len(same) == 1:
                 found.setdefault(same[0], []).append(past)
     return [(pasts[0], present) for present, pasts in found.items() if len(pasts) == 1]
-
-
-def _input_symbols(model: Model) -> set[str]:
-    return {dim for name in model.graph.reads for dim in model.tensors[name].shape or () if isinstance(dim, str)}
 
 
 def nodes_touching(graph: Graph, cache: Cache) -> tuple[int, ...]:
