@@ -1,6 +1,6 @@
 """The cut profile of a scene: bytes alive after each node, the cheap cut points, the long-lived tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -54,11 +54,6 @@ def best_options(profile: CutProfile) -> list[CutPoint]:
         if share not in best or option.bytes < best[share].bytes:
             best[share] = option
     return [best[share] for share in sorted(best)]
-
-
-def most_balanced(options: Sequence[CutPoint]) -> CutPoint | None:
-    """The cut point with the most equal weights on both sides; None for no options."""
-    return min(options, key=lambda one: (abs(one.weights_before - one.weights_after), one.bytes), default=None)
 
 
 def _skipping(liveness: Liveness, unit: Mapping[int, int]) -> AbstractSet[str]:

@@ -10,6 +10,7 @@ from itertools import accumulate, pairwise
 from typing import Final, Literal
 
 from ..analysis.cut_points import CutPoint
+from ..planning.results import FrontPlan
 from .schedule import Schedule
 
 ModulePath = tuple[tuple[str, int | None], ...]
@@ -144,15 +145,10 @@ class CutProfile:
         return tuple(i for i, (part, following) in enumerate(pairwise(self.parts)) if part != following)
 
 
-@dataclass(frozen=True, slots=True)
-class OtherPlan:
+class OtherPlan(FrontPlan, frozen=True, kw_only=True):
     """An alternative plan: none of the others is better in both times."""
 
-    period_s: float  #: seconds between two requests.
-    latency_s: float  #: seconds of one request.
     is_chosen: bool  #: whether it is the plan that is shown.
-    after: tuple[str, ...] = ()  #: the nodes after which it cuts.
-    devices: tuple[str, ...] = ()  #: the device of each part.
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import astuple
+
 from ..analysis.cut_points import Analysis
 from ..core.manifest import MANIFEST, Cascade
 from ..core.tensors import Tensor, TensorBytes
@@ -27,7 +29,7 @@ from .drawn_graph import drawn_graph
 from .layer_modules import layer_modules
 from .part_labels import part_labels
 from .plan_schedules import schedules_of_plan
-from .profile_builder import best_options, build_profile, most_balanced
+from .profile_builder import best_options, build_profile
 from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
 
 _MAX_TENSORS: Final = 3
@@ -40,7 +42,8 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     model, blocks, wiring = analysis.sized, analysis.segments.blocks, analysis.segments.wiring
     graph, sizes = model.graph, model.tensor_bytes
     profile = build_profile(analysis, [graph.flow], sizes)
-    best = most_balanced(best_options(profile))
+    options = best_options(profile)
+    best = min(options, key=lambda one: (abs(one.weights_before - one.weights_after), one.bytes), default=None)
     return Scene(
         title=_title(model.path),
         sentence=sentences.cut_points_answer(best, len(profile.cut_options)),
@@ -242,7 +245,7 @@ def _other_plans(plan: Plan) -> Iterable[OtherPlan]:
     if len(plan.front) > 1:
         chosen = next((i for i, one in enumerate(plan.front) if _is_as_good(plan, one.period_s, one.latency_s)), None)
         for i, one in enumerate(plan.front):
-            yield OtherPlan(one.period_s, one.latency_s, i == chosen, one.after, one.devices)
+            yield OtherPlan(*astuple(one), is_chosen=i == chosen)
 
 
 def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:

@@ -14,7 +14,7 @@ from ..scene import Bus, Card, Scene
 from ..sentences import size_text
 from .bus_lines import CSS, branches, bus_group, thickness
 from .part_cards import card_group, full_card, scales_of
-from .primitives import BODY, BOLD, SMALL, Panel, Point, arrow_head, label, line, width_of
+from .primitives import BODY, BOLD, SMALL, Panel, arrow_head, label, line, width_of
 
 MAX_CARDS: Final = 4
 MAX_BUSES: Final = 6
@@ -100,8 +100,10 @@ class _ChainLayout:
             heads = [arrow_head(end, y, "right")]
         else:
             y = 20 + _TRACK * (len(self.tracks) - 1 - self.tracks.index(index))
+            own = [i for i in self.tracks if self.buses[i].source == bus.source]
+            rise = right - _PORT * (1 + own.index(index))
             drops = [self._drop_x(index, reader) for reader in bus.readers]
-            lines = branches(self._rise(index, y), [[(x, y), (x, self.top - 6)] for x in drops])
+            lines = branches([(rise, self.top), (rise, y)], [[(x, y), (x, self.top - 6)] for x in drops])
             heads = [arrow_head(x, self.top, "down") for x in drops]
         width = thickness(bus, self.buses)
         marks = [
@@ -111,12 +113,6 @@ class _ChainLayout:
             label(right + 8, y + 15, _count_text(bus), SMALL, css="muted"),
         ]
         return bus_group(index, bus, self.cards, marks)
-
-    def _rise(self, index: int, y: float) -> list[Point]:
-        source = self.buses[index].source
-        own = [i for i in self.tracks if self.buses[i].source == source]
-        x = self.lefts[source] + _CARD - _PORT * (1 + own.index(index))
-        return [(x, self.top), (x, y)]
 
     def _drop_x(self, index: int, reader: int) -> float:
         own = [i for i in self.tracks if reader in self.buses[i].readers]
