@@ -225,7 +225,7 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
 
     Raises:
         CascadeError: there is no cascade, or its files are missing or changed.
-        RecordError: the manifest doesn't have the expected format.
+        RecordError: the manifest can't be read, or doesn't have the expected format.
     """
     if isinstance(source, Cascade):
         return source

@@ -523,4 +523,4 @@ def test_an_impossible_path_is_refused(tmp_path: Path) -> None:
 
 def test_a_manifest_that_is_a_folder_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / MANIFEST).mkdir()
-    assert str(refusal(tmp_path, CascadeError)) == f"{tmp_path / MANIFEST} can't be read: Is a directory"
+    assert str(refusal(tmp_path, RecordError)) == f"{tmp_path / MANIFEST} can't be read: Is a directory"
