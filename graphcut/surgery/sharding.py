@@ -28,7 +28,7 @@ from .model_files import Pieces, Storage, beside, check_sharing, check_targets, 
 
 
 class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.sharding/1"):
-    """A sharded model, as `split --one-file --json` prints it."""
+    """A sharded model as JSON."""
 
     path: str  #: the .onnx file.
     mode: str  #: `exact` or `sum`.
@@ -78,7 +78,7 @@ class Sharding(Product):
 
     @property
     def record(self) -> ShardingRecord:
-        """What `split --one-file --json` prints."""
+        """The sharded model as JSON."""
         division = self.division
         whole = {node: why.reason for node, why in division.alone.items() if node not in division.class_of}
         sizes = ("rank_bytes", "replicated_bytes", "product_bytes", "divided_product_bytes")
