@@ -43,11 +43,13 @@ def contract(
     group_of = {node: index.setdefault(component[node], len(index)) for node in nodes}
     members: list[list[int]] = [[] for _ in index]
     before: list[set[int]] = [set() for _ in index]
+    after: list[set[int]] = [set() for _ in index]
     for node, group in group_of.items():
         members[group].append(node)
     for vertex, targets in above.items():
         for target in targets:
             if group_of[vertex] != group_of[target]:
+                after[group_of[vertex]].add(group_of[target])
                 before[group_of[target]].add(group_of[vertex])
     ready: list[int] = []
 
@@ -55,7 +57,7 @@ def contract(
         for group in groups:
             heappush(ready, group)
 
-    return tuple(tuple(members[group]) for group in kahn(before, push, lambda: heappop(ready)))
+    return tuple(tuple(members[group]) for group in kahn(before, after, push, lambda: heappop(ready)))
 
 
 def _strong_components(above: Mapping[int, Iterable[int]]) -> dict[int, int]:

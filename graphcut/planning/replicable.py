@@ -1,7 +1,7 @@
 """Replicable nodes: cheaper to run in every part that needs them than to send (masks, positions, rotary tables).
 
 They are left out of the planning problem, so that no cut is avoided because of a tensor that nobody has to send.
-Whether a part of the finished plan runs them or receives their outputs is then decided exactly (solver/recompute.py).
+Whether a part of the finished plan runs them or receives their outputs is then decided exactly (solving/recompute.py).
 """
 
 from collections.abc import Collection, Mapping

@@ -7,7 +7,6 @@ ones random depth-first orders follow until a plan meets its lower bound.
 
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from graphlib import TopologicalSorter
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
@@ -39,42 +38,49 @@ def _all_orders(load: Workload) -> Iterator[Order]:
     generator = random.Random(0)  # noqa: S311 - the same orders each time
     priority = [0.0] * load.groups
     while True:
-        yield _depth_first(predecessors, priority)
-        yield tuple(reversed(_depth_first(successors, priority)))
+        yield _depth_first(predecessors, successors, priority)
+        yield tuple(reversed(_depth_first(successors, predecessors, priority)))
         if not any(priority):  # in the first round
             yield _fewest_alive(load)
         priority = [generator.random() for _ in range(load.groups)]
 
 
 def kahn(
-    predecessors: Iterable[Collection[int]], push: Callable[[Iterable[int]], None], pop: Callable[[], int]
+    predecessors: Sequence[Collection[int]],
+    successors: Sequence[Collection[int]],
+    push: Callable[[Iterable[int]], None],
+    pop: Callable[[], int],
 ) -> Order:
     """A topological order of the vertices 0, 1, ... (Kahn, 1962): `pop` chooses among the ready ones that `push` got.
 
     A diamond 0 -> (1, 2) -> 3, the ready vertices on a stack:
 
     >>> stack = []
-    >>> kahn([(), (0,), (0,), (1, 2)], stack.extend, stack.pop)
+    >>> kahn([(), (0,), (0,), (1, 2)], [(1, 2), (3,), (3,), ()], stack.extend, stack.pop)
     (0, 2, 1, 3)
     """
-    sorter = TopologicalSorter(dict(enumerate(predecessors)))
-    sorter.prepare()
+    waits = [len(vertices) for vertices in predecessors]
+    push([vertex for vertex, number in enumerate(waits) if number == 0])
     order: list[int] = []
-    while sorter.is_active():
-        push(sorter.get_ready())
+    while len(order) < len(waits):
         order.append(pop())
-        sorter.done(order[-1])
+        following = successors[order[-1]]
+        for successor in following:
+            waits[successor] -= 1
+        push([successor for successor in following if waits[successor] == 0])
     return tuple(order)
 
 
-def _depth_first(predecessors: Sequence[Collection[int]], priority: Sequence[float]) -> Order:
+def _depth_first(
+    predecessors: Sequence[Collection[int]], successors: Sequence[Collection[int]], priority: Sequence[float]
+) -> Order:
     """A group that became ready last comes next, of several the one of highest priority."""
     stack: list[int] = []
 
     def push(groups: Iterable[int]) -> None:
         stack.extend(sorted(groups, key=lambda group: (priority[group], -group)))
 
-    return kahn(predecessors, push, stack.pop)
+    return kahn(predecessors, successors, push, stack.pop)
 
 
 def _fewest_alive(load: Workload) -> Order:
@@ -99,4 +105,4 @@ def _fewest_alive(load: Workload) -> Order:
             unread[tensor] -= 1
         return group
 
-    return kahn(load.edges[0], push, pop)
+    return kahn(*load.edges, push, pop)
