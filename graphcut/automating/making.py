@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..core.atomic_files import Content, check_target, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
-from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
+from ..core.manifest import MANIFEST, PARTS, Cascade, TextFile, is_inside, save_manifest
 from ..core.product import Product
 from ..core.units import count, size
 from ..loading.model import Model, load
@@ -91,7 +91,7 @@ class Automation(Product):
         parent, is_given = output.absolute().parent, bool(self.inputs)
         if not parent.is_dir():
             raise UsageError(f"there is no folder {parent}", hint="make it first")
-        own = [RECORD, *read_auto(output / RECORD).files] if (output / RECORD).exists() else ()
+        own = [RECORD, *read_auto(output / RECORD).files] if (output / RECORD).exists() else [MANIFEST, PARTS]
         check_target(output, output, own=own, what=_WHAT, force=force)
         if len(self.precisions) == 1:
             check_memory(self._names(self.precisions[0]), self.model)

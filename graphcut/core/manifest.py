@@ -27,6 +27,8 @@ FORMAT: Final = "graphcut.cascade/1"
 MANIFEST: Final = "cascade.json"
 """File name of a manifest in a folder of its own; beside the model (shared weights) it is `STEM.cascade.json`."""
 
+PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
+
 
 SHARDED_FILE: Final = "sharded.onnx"
 """The sharded model in the folder of a cascade of ranks. Its weights are in the data files of the parts."""

@@ -1,7 +1,6 @@
 """The files of a cascade, for the folders that exports write."""
 
 from pathlib import Path
-from typing import Final
 
 from ..core.atomic_files import Content
 from ..core.errors import CascadeError, UsageError
@@ -9,8 +8,6 @@ from ..core.manifest import MANIFEST, Cascade, wrong_sizes
 
 Export = tuple[dict[str, Content], tuple[str, ...]]
 """What an export writes, by the paths in its folder; and patterns of other paths that it may replace there."""
-
-PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
 
 
 def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:

@@ -2,8 +2,8 @@
 
 from importlib import resources
 
-from ..core.manifest import Cascade
-from .cascade_files import PARTS, Export, cascade_files
+from ..core.manifest import PARTS, Cascade
+from .cascade_files import Export, cascade_files
 
 
 def export_of(cascade: Cascade) -> Export:

@@ -20,8 +20,8 @@ import onnx
 
 from ..core.atomic_files import Content
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, Part, SessionSettings
-from .cascade_files import PARTS, Export, cascade_files
+from ..core.manifest import MANIFEST, PARTS, Cascade, Part, SessionSettings
+from .cascade_files import Export, cascade_files
 
 CONFIG: Final = "genai_config.json"
 _COPIED: Final = ("*token*.json", "*.model", "vocab.*", "merges.txt", "chat_template.*", "generation_config.json")

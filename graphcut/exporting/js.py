@@ -5,8 +5,8 @@ The folder holds the cascade, `runner.mjs`, which runs it, and `index.html`, a p
 
 from importlib import resources
 
-from ..core.manifest import Cascade
-from .cascade_files import PARTS, Export, cascade_files
+from ..core.manifest import PARTS, Cascade
+from .cascade_files import Export, cascade_files
 
 
 def export_of(cascade: Cascade) -> Export:

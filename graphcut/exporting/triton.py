@@ -17,9 +17,9 @@ from google.protobuf.text_encoding import CEscape
 
 from ..core.atomic_files import Content
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, Part, TextFile
+from ..core.manifest import MANIFEST, PARTS, Cascade, Part, TextFile
 from ..core.tensors import Tensor
-from .cascade_files import PARTS, Export, cascade_files
+from .cascade_files import Export, cascade_files
 
 _TYPES: Final = {
     **{name: name.upper() for name in ("bool", "string", *(f"{u}int{8 << i}" for u in ("", "u") for i in range(4)))},

@@ -224,6 +224,8 @@ def test_a_limit_that_is_not_met_is_exit_1_and_nothing_is_written(run: Run, mode
         == "the limit 'top1>0.5': top1 needs an output called logits"
     )
     assert run(*words, "--force", "--accept", "psnr>3").code == 2
+    assert run("split", words[1], "--num-splits", 2, "--force", "-o", tmp_path / "of split").code == 0
+    assert run(*words[:4], "--precision", "fp16", "--force", "-o", tmp_path / "of split").code == 0
     assert run(*words, "--force", "--accept", "snr>50", "--memory", "270KB").code == 0
     chosen = record_in(tmp_path / "parts")["tried"][-1]
     assert (chosen["precision"], chosen["parts"]) == ("fp32", 2), "at most two parts of at most 270 kB"
