@@ -30,9 +30,13 @@ def parts_at(
         raise UsageError("no cut requested", hint="name a node or a tensor")
     first_after, last_before = _bounds(graph, cuts)
     prices = {name: price(tensor, sizes[name][0]) for name, tensor in tensors.items()}
+    free_at: list[list[int]] = [[] for _ in cuts]
+    for node in graph.flow:
+        for cut in range(last_before[node] + 1, first_after[node]):
+            free_at[cut].append(node)
     part = list(first_after)
-    for cut in range(len(cuts)):
-        free = [node for node in graph.flow if last_before[node] < cut < part[node]]
+    for cut, candidates in enumerate(free_at):
+        free = [node for node in candidates if part[node] > cut]
 
         def side(node: int, cut: int = cut) -> int:
             return BEFORE if part[node] <= cut else AFTER if last_before[node] >= cut else FREE
