@@ -161,7 +161,7 @@ def test_random_cuts_cost_in_the_modules_what_the_planner_says(name: str) -> Non
         """tried.map((nodes) => {
             const model = cutting.completedModel(scene.cut_model);
             const found = cutting.costsOf(model, nodes.map((node) => scene.profile.nodes.indexOf(node)));
-            const { parts, boundaries } = predictions.predicted(memory.completedCosts(scene.cut_costs), found, null);
+            const { parts, boundaries } = predicted.predicted(memory.completedCosts(scene.cut_costs), found, null);
             return parts.map((part, i) => ({
                 nodes: part.nodes, weights: part.weight_bytes, activations: part.activation_bytes,
                 sends: part.sent.bytes, need: part.need_bytes, time: part.busy_s ?? 0,
@@ -170,7 +170,7 @@ def test_random_cuts_cost_in_the_modules_what_the_planner_says(name: str) -> Non
         })""",
         "cutting",
         "memory",
-        "predictions",
+        "predicted",
         scene=data_of(html_of(shown)),
         tried=tried,
     )

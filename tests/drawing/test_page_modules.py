@@ -30,9 +30,9 @@ def test_numbers_are_written_as_units_py_does() -> None:
     numbers += [made.randrange(1 << made.randrange(1, 50)) for _ in range(3000)]
     seconds = [number / 7e7 for number in numbers]
     answer = asked(
-        "numbers.map((n, i) => [units.size(n), units.flop(n), units.duration(seconds[i]), units.count(n, 'node'), "
-        "units.sizeLike(n, 20e6), units.sizeLike(n, 12345678)])",
-        "units",
+        "numbers.map((n, i) => [number_words.size(n), number_words.flop(n), number_words.duration(seconds[i]), number_words.count(n, 'node'), "
+        "number_words.sizeLike(n, 20e6), number_words.sizeLike(n, 12345678)])",
+        "number_words",
         numbers=numbers,
         seconds=seconds,
     )
