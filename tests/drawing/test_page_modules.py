@@ -30,8 +30,10 @@ def test_numbers_are_written_as_units_py_does() -> None:
     numbers += [made.randrange(1 << made.randrange(1, 50)) for _ in range(3000)]
     seconds = [number / 7e7 for number in numbers]
     answer = asked(
-        "numbers.map((n, i) => [number_words.size(n), number_words.flop(n), number_words.duration(seconds[i]), number_words.count(n, 'node'), "
-        "number_words.sizeLike(n, 20e6), number_words.sizeLike(n, 12345678)])",
+        """numbers.map((n, i) => {
+            const { size, flop, duration, count, sizeLike } = number_words;
+            return [size(n), flop(n), duration(seconds[i]), count(n, 'node'), sizeLike(n, 20e6), sizeLike(n, 12345678)];
+        })""",
         "number_words",
         numbers=numbers,
         seconds=seconds,
