@@ -256,7 +256,7 @@ def test_a_paused_worker_and_a_cable_pulled_for_a_second_end_no_worker(
 
 @pytest.mark.usefixtures("expected")
 def test_a_missing_token_is_said_at_once(cluster: NetCluster) -> None:
-    said = cluster.start("on", 0, "graphcut run parts --inputs in -o y --via ray").communicate(timeout=120)[1]
+    said = cluster.start("on", 0, "graphcut run parts --inputs in -o refused --via ray").communicate(timeout=120)[1]
     assert said.startswith("error: the Ray cluster at 10.77.0.10:6379 can't be joined: it requires a token\n")
     assert "gcs_client" not in said
 
@@ -264,7 +264,7 @@ def test_a_missing_token_is_said_at_once(cluster: NetCluster) -> None:
 @pytest.mark.usefixtures("expected")
 @pytest.mark.parametrize("token", ["abc", 64 * "1", r"$(printf \\001)"], ids=["rubbish", "another", "no text"])
 def test_a_wrong_token_is_said_at_once_with_where_the_right_one_is(cluster: NetCluster, token: str) -> None:
-    run = "graphcut run parts --inputs in/00.npz -o y.npz --via ray"
+    run = "graphcut run parts --inputs in/00.npz -o refused.npz --via ray"
     said = cluster.start("on", 0, f"RAY_AUTH_MODE=token RAY_AUTH_TOKEN={token} {run}").communicate(timeout=120)[1]
     assert said == (
         "error: the Ray cluster at 10.77.0.10:6379 can't be joined: the token here is not that of the cluster\n"
@@ -274,7 +274,7 @@ def test_a_wrong_token_is_said_at_once_with_where_the_right_one_is(cluster: NetC
 
 @pytest.mark.usefixtures("expected")
 def test_a_cluster_that_asks_for_no_token_is_refused(cluster: NetCluster) -> None:
-    run = "graphcut run parts --inputs in/0.npz -o y.npz --via ray"
+    run = "graphcut run parts --inputs in/0.npz -o refused.npz --via ray"
     said = cluster.start("on", 2, run).communicate(timeout=120)[1]
     assert said.startswith("error: the Ray cluster at 10.77.0.12:6379 asks for no token")
     measure = "graphcut measure cluster --seconds 0 -o cluster.toml --insecure"
