@@ -40,6 +40,14 @@ Draw = Callable[..., Model]
 _numbers = count()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that share clusters: at the end of the suite idle workers would take over some of them each.
+
+    Each worker of pytest that runs one of these tests starts clusters of its own, which takes as long as the tests.
+    """
+    items.sort(key=lambda item: item.path.name not in {"test_ray_links.py", "test_ray.py", "test_serve_example.py"})
+
+
 def pytest_collection_finish() -> None:
     """Search the imported modules and the collected tests for garbage once, and new objects less often than by default.
 
