@@ -19,8 +19,9 @@ from msgspec.structs import replace as changed
 
 from graphcut import RunError
 from graphcut.workers.executors.protocol import Died, Done, Event, Failed, Handle, Lost, Made, Ready, Step
-from graphcut.workers.run_log import RunLog
+from graphcut.workers.run_log import Coming, RunLog
 from graphcut.workers.scheduling.in_flight import Answer
+from graphcut.workers.scheduling.link_times import LinkTimes
 from graphcut.workers.scheduling.requests import Request, Routing, ScheduledPart
 from graphcut.workers.scheduling.scheduler import Scheduler
 from graphcut.workers.scheduling.state_recovery import StepHistory
@@ -1139,6 +1140,17 @@ def test_a_machine_that_is_busy_is_not_taken_for_a_slower_link() -> None:
     script.slow_at(20, 1, 8.0)
     play(script, workers_with([0], [1]), feeds(50), ["t2"], log=log, window=1)  # so that it waits for each message
     assert notes == []
+
+
+def test_short_computations_that_wait_for_a_core_do_not_hide_a_slower_link() -> None:
+    """Each second one of 0.2 ms waits 8 ms for its turn. Messages take 20 ms, then 500 ms."""
+    links = LinkTimes()
+    said = [
+        links.measured("a", "b", 1 << 18, Coming(took_s, took_s), 0.0002 + 0.008 * (number % 2))
+        for number, took_s in enumerate([0.02] * 10 + [0.5] * 10)
+    ]
+    slower = "sending from a to b takes 25 times as long as at the start: 500 ms for 256 KiB"
+    assert [one for one in said if one] == [slower]
 
 
 def test_a_worker_behind_a_slower_link_is_left_without_parts_if_that_pays() -> None:
