@@ -1143,10 +1143,10 @@ def test_a_machine_that_is_busy_is_not_taken_for_a_slower_link() -> None:
 
 
 def test_short_computations_that_wait_for_a_core_do_not_hide_a_slower_link() -> None:
-    """Each second one of 0.2 ms waits 8 ms for its turn. Messages take 20 ms, then 500 ms."""
+    """Each third one of 0.2 ms waits 8 ms for its turn. Messages take 20 ms, then 500 ms."""
     links = LinkTimes()
     said = [
-        links.measured("a", "b", 1 << 18, Coming(took_s, took_s), 0.0002 + 0.008 * (number % 2))
+        links.measured("a", "b", 1 << 18, Coming(took_s, took_s), 0.0002 + 0.008 * (number % 3 == 0))
         for number, took_s in enumerate([0.02] * 10 + [0.5] * 10)
     ]
     slower = "sending from a to b takes 25 times as long as at the start: 500 ms for 256 KiB"

@@ -14,7 +14,6 @@ SLOWER: Final = 3.0  #: a link is slower if messages take at least so many times
 LEAST_S: Final = 0.1  #: and so many seconds longer.
 AGAIN: Final = 1.5  #: it is fast again if they take less than so many times as long, or no worker waits for them.
 _TICK_S: Final = 1e-6  #: the least time: clocks that are too coarse say 0.
-_TURN_S: Final = 0.01  #: a computation may wait so long for its turn on a core: less says nothing about a machine.
 
 
 class _Message(NamedTuple):
@@ -60,7 +59,8 @@ class _Link(msgspec.Struct):
 
     def _judge(self, usual: _Message) -> None:
         # A machine that also computes for longer is busy, or the messages are larger: neither is its link.
-        busy = (median(m.computed_s for m in self.last) + _TURN_S) / (usual.computed_s + _TURN_S)
+        # The median, since a short computation may wait for its turn on a core for longer than it takes.
+        busy = median(m.computed_s for m in self.last) / usual.computed_s
         times = [max(1.0, m.size_bytes / usual.size_bytes, busy) for m in self.last]
         ratios = [one.seconds / (usual.seconds * more) for one, more in zip(self.last, times, strict=True)]
         longer_s = [one.seconds - usual.seconds * more for one, more in zip(self.last, times, strict=True)]
