@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, cast
 
@@ -211,10 +212,15 @@ def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison
         worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
         measured = f": by at most {worst:.3g} in these runs" if runs else ""
         return f"float32 tensors are sent as float16, as asked, so that outputs differ{measured}"
+    text = _OPTIMIZED if optimized else ""
     if fraction := half_tolerance(model):
-        return (
+        text = (
             "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part: "
             f"differences up to {fraction:g} of a tensor's largest value are allowed, "
             f"behind more than {ROUNDINGS} boundaries {fraction / ROUNDINGS:g} for each"
         )
-    return _OPTIMIZED if optimized else ""
+    explained = [tensor for run in runs for tensor in run if tensor.is_explained]
+    if explained:
+        most = max(explained, key=attrgetter("max_abs"))
+        text += f"; {most.tensor!r} differs by {most.max_abs:.3g}, with the bits of the model's nodes run part by part"
+    return text

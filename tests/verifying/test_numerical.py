@@ -162,6 +162,67 @@ def test_integers_are_exact_in_a_model_of_half_precision(tmp_path: Path) -> None
     assert {tensor.tensor: tensor.passes for tensor in found} == {"shifted": False, "half": True}
 
 
+def layer_norm() -> ModelProto:
+    """A norm of float16: ONNX Runtime keeps its mean in float32, and a boundary after it rounds."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], name="mean", axes=[-1]),
+        helper.make_node("Sub", ["x", "mean"], ["centred"], name="centred"),
+        helper.make_node("Mul", ["centred", "centred"], ["square"], name="square"),
+        helper.make_node("ReduceMean", ["square"], ["variance"], name="variance", axes=[-1]),
+        helper.make_node("Sqrt", ["variance"], ["deviation"], name="deviation"),
+        helper.make_node("Div", ["centred", "deviation"], ["normal"], name="normal"),
+        helper.make_node("Add", ["normal", "k0"], ["y"], name="y"),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [1, 2]) for name in ("x", "y")]
+    return model_of(nodes, ends[:1], ends[1:], [values("k0", [1], F16)], opset=17)
+
+
+TWO_NEIGHBOURS = {"x": np.array([[1, 1 + 2**-10]], F16)}
+"""Their mean is between them: as float16 it is one of them, so that one number less the mean is 0."""
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_a_rounding_that_a_norm_amplifies_is_explained_and_no_difference(tmp_path: Path, *, optimized: bool) -> None:
+    """The norm of two numbers is -1 and 1; with the rounded mean it is 0 and the square root of 2."""
+    model, cascade = cut_proto(tmp_path, layer_norm(), "mean")
+    report = graphcut.verify(model, cascade, inputs=[TWO_NEIGHBOURS], optimized=optimized)
+    last = report.runs[0][-1]
+    assert (last.tensor, last.max_abs > 0.4 > last.allowed, last.is_explained) == ("y", True, True)
+    assert (report.same, report.is_identical, report.first_difference) == (True, False, None)
+    assert report.reason.endswith(
+        f"'y' differs by {last.max_abs:.3g}, with the bits of the model's nodes run part by part"
+    )
+
+
+@pytest.mark.parametrize("optimized", [False, True])
+def test_a_fault_behind_an_amplified_rounding_is_found(tmp_path: Path, *, optimized: bool) -> None:
+    """One bit of a weight: less than what rounding changes, and not explained by it."""
+    model, cascade = cut_proto(tmp_path, layer_norm(), "mean")
+    wrong = tamper(cascade, 1, add(1 + 2**-10, F16))
+    *_, last = compare(model, wrong, TWO_NEIGHBOURS, optimized=optimized)
+    assert (last.is_explained, last.passes) == (False, False)
+
+
+def test_an_integer_that_a_rounding_decides_is_explained(tmp_path: Path) -> None:
+    """2048 + 0.75 + 0.75 is 2049.5, of which 2049 is left; where each sum is rounded to float16, it is 2048."""
+    proto = additions(0.75, 0.75, dtype=F16)
+    proto.graph.node.append(helper.make_node("Cast", ["s1"], ["token"], name="token", to=TensorProto.INT64))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("token", TensorProto.INT64, ["n"]))
+    model, cascade = cut_proto(tmp_path, proto, "s0")
+    *_, last = compare(model, cascade, {"x": np.array([2048], F16)}, optimized=False)
+    assert (last.max_abs, last.allowed, last.is_explained, last.passes) == (1.0, 0.0, True, True)
+
+
+def test_near_zero_half_precision_may_differ_by_its_smallest_number(tmp_path: Path) -> None:
+    """Half of 3 times the smallest number is 1.5, which a boundary rounds to 2; 0.9 of 1.5 is 1, and of 2 it is 2."""
+    smallest = 2.0**-24
+    nodes = [helper.make_node("Mul", ["x", "half"], ["a"], name="a"), helper.make_node("Mul", ["a", "most"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [1]) for name in ("x", "y")]
+    proto = model_of(nodes, ends[:1], ends[1:], [values("half", [0.5], F16), values("most", [0.9], F16)])
+    *_, last = compare(*cut_proto(tmp_path, proto, "a"), {"x": np.array([3 * smallest], F16)}, optimized=False)
+    assert (last.max_abs, last.allowed, last.is_explained, last.passes) == (smallest, smallest, False, True)
+
+
 # With optimisations
 
 

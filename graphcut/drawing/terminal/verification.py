@@ -64,6 +64,8 @@ def _answer(verification: Verification, screen: Screen) -> Text:
         return screen.verdict(f"the {verification.subject} does not match the model", holds=False)
     how = "runs are " + ("bit-identical" if verification.is_identical else "equal within the tolerance")
     how = "runs differ by what float16 loses" if verification.proof.halves and not verification.is_identical else how
+    is_explained = any(tensor.is_explained for run in verification.runs for tensor in run)
+    how = "runs have the bits of the model's nodes run part by part" if is_explained else how
     how = how if verification.runs else "nothing was run"
     return screen.verdict(f"the {verification.subject} matches the model: same structure, {how}", holds=True)
 
