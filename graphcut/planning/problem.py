@@ -128,7 +128,7 @@ class PlanningProblem:
             shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(fixed)))),
             part_bytes=self.sizes.part,
             ordered=tuple(pairwise(self.pins)),
-            listed_bytes=np.array([self.sizes.listed.get(name, 0) for name, *_ in self._crossing], dtype=np.int64),
+            listed_bytes=np.array([self._listed(name) for name, *_ in self._crossing], dtype=np.int64),
             input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
             answers=self._answers(travelling),
         )
@@ -199,6 +199,10 @@ class PlanningProblem:
                 if readers or is_output:
                     found.append((tensor, home, tuple(sorted(readers)), is_output))
         return found
+
+    def _listed(self, tensor: str) -> int:
+        """What `_own_bytes` has of declaring a tensor: all if it is an output of the model."""
+        return self.sizes.declarations[tensor] if tensor in self.graph.writes else self.sizes.listed.get(tensor, 0)
 
     def _own_bytes(self, counting: Collection[Counted]) -> Ints:
         """For each group the bytes of its nodes, of declaring outputs of the model, and of caches after the run."""

@@ -134,6 +134,17 @@ def test_files_are_as_large_as_prepared(name: str, named: Named, tmp_path: Path)
     assert max(files) <= smallest_in(caught.value)[0] * 5 // 4
 
 
+def test_an_output_that_another_part_reads_is_declared_once(opened: Draw) -> None:
+    read = "an output that is also read inside"
+    nodes = [helper.make_node("Relu", ["x"], [read], name="a"), helper.make_node("Exp", [read], ["y"], name="b")]
+    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 8)], [floats(read, 8), floats("y", 8)])))
+    with pytest.raises(PlanError) as caught:
+        plan(analysis, Within(16))
+    apart = plan(analysis, Into(2, "bytes"))
+    assert smallest_in(caught.value) == [max(part.written_bytes for part in apart.metrics)]
+    assert len(plan(analysis, Within(smallest_in(caught.value)[0])).parts) == 2
+
+
 @pytest.mark.parametrize("name", ["multitask", "control-flow", "unet.onnx", "tiny-llama-int4/model.onnx"])
 def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     """Memory is so scarce that no device holds the model."""
