@@ -168,6 +168,7 @@ class Scene:
     notes: tuple[str, ...] = ()  #: what else a reader should know, one sentence each.
     next_command: str = ""  #: the command to try next; empty if there is none.
     details: tuple[tuple[str, str], ...] = ()  #: pairs of a word and a value that may be long.
+    dims: Mapping[str, int] = field(default_factory=dict)  #: the numbers that sizes were evaluated for.
     #: plans that trade one time for the other, the shortest period first; the shown plan is one of them.
     other_plans: tuple[OtherPlan, ...] = ()
     model: str = ""  #: path of the model, as a command line names it; empty if unknown.

@@ -48,6 +48,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         title=_title(model.path),
         sentence=sentences.cut_points_answer(best, len(profile.cut_options)),
         facts=tuple(_facts(model, model.dims)),
+        dims=dict(model.dims),
         profile=profile,
         notes=(
             *sentences.unknown_sizes(model, model.sizes, model.dims),
@@ -86,6 +87,7 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
     scene = Scene(
         title=_title(model.path),
         facts=tuple(_facts(model, plan.dims, plan.costs)),
+        dims=dict(plan.dims),
         cards=tuple(plan_card(plan, i, names[i], labels[i], depths[i], holders) for i in range(len(blocks))),
         tensors=tensors,
         buses=buses_of(tensors),
@@ -160,6 +162,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
     scene = Scene(
         title=_title(cascade.source),
         facts=tuple(facts),
+        dims=dict(manifest.dims),
         cards=tuple(map(partial(cascade_card, cascade), parts, replicas, labels, depths, last_nodes)),
         tensors=tensors,
         buses=buses_of(tensors),

@@ -18,6 +18,7 @@ from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
 from .scene import Card, Scene, totals_of
 
 _MAX_NAMES: Final = 6
+_MAX_DIMS: Final = 3
 
 _LITTLE_GAIN: Final = 0.95  #: splitting brings little if the slowest part takes this share of the model's time.
 
@@ -42,8 +43,9 @@ def flop(number: float) -> str:
 
 
 def dims_text(dims: Mapping[str, object]) -> str:
-    """`batch=1, seq=512`."""
-    return ", ".join(f"{name}={number}" for name, number in dims.items())
+    """`batch=1, seq=512`: at most three of them, then how many more there are."""
+    shown = [f"{name}={number}" for name, number in [*dims.items()][:_MAX_DIMS]]
+    return ", ".join(shown) + (f", {len(dims) - _MAX_DIMS:,} more" if len(dims) > _MAX_DIMS else "")
 
 
 # The answer

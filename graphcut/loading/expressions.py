@@ -1,23 +1,28 @@
-"""Symbolic dimensions that are expressions: `"past_sequence_length + sequence_length"`, `"2*s0"`.
+"""Symbolic dimensions that are expressions: `"past_sequence_length + sequence_length"`, `"floor(h/2 - 1/2) + 1"`.
 
-optimum and torch.onnx write these into dim_param; ONNX itself treats them as names.
+optimum, torch.onnx and tools that use sympy write these into dim_param; ONNX itself treats them as names. `/` is the
+division of rational numbers, as in sympy, so that they are computed exactly.
 """
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import cache
 from typing import Final
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.:\-]*")
 """A plain name. `seq-len` is one: exporters write differences with spaces."""
 
-_OPERATORS: Final[Mapping[type[ast.operator], Callable[..., int]]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.floordiv,
+_OPERATORS: Final[Mapping[type[ast.operator], Callable[..., Fraction | int]]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
 }  # fmt: skip
-_CALLS: Final[Mapping[str, Callable[..., int]]] = {"max": max, "min": min, "floor": int, "ceil": int}
+_CALLS: Final[Mapping[str, Callable[..., Fraction | int]]] = {
+    "max": max, "min": min, "floor": math.floor, "ceil": math.ceil, "ceiling": math.ceil,
+}  # fmt: skip
 
 
 @cache
@@ -32,11 +37,16 @@ def atoms(symbol: str) -> tuple[str, ...]:
 
 
 def evaluate(symbol: str, numbers: Mapping[str, int]) -> int | None:
-    """The value of a symbolic dimension; `None` if a name in it has no number."""
+    """The value of a symbolic dimension; `None` if a name in it has no number, or the value is no whole number.
+
+    >>> evaluate("floor(h/2 - 1/2) + 1", {"h": 320})  # floor(159.5) + 1
+    160
+    """
     if symbol in numbers:
         return numbers[symbol]
     tree = _parse(symbol)
-    return None if tree is None else _value(tree, numbers)
+    value = None if tree is None else _value(tree, numbers)
+    return None if value is None or value.denominator > 1 else int(value)
 
 
 @cache
@@ -49,12 +59,15 @@ def _parse(symbol: str) -> ast.expr | None:
         return None
 
 
-def _value(tree: ast.expr, numbers: Mapping[str, int]) -> int | None:
+def _value(tree: ast.expr, numbers: Mapping[str, int]) -> Fraction | None:
+    operation: Callable[..., Fraction | int] | None
     match tree:
         case ast.Constant(value=int(value)):
-            return value
+            return Fraction(value)
         case ast.Name(id=name):
-            return numbers.get(name)
+            return Fraction(numbers[name]) if name in numbers else None
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            operation, parts = operator.sub, [ast.Constant(0), operand]
         case ast.BinOp(left=left, op=op, right=right):
             operation, parts = _OPERATORS.get(type(op)), [left, right]
         case ast.Call(func=ast.Name(id=name), args=parts, keywords=[]):
@@ -63,6 +76,6 @@ def _value(tree: ast.expr, numbers: Mapping[str, int]) -> int | None:
             return None
     values = [_value(part, numbers) for part in parts]
     try:
-        return None if operation is None or None in values else operation(*values)
+        return None if operation is None or None in values else Fraction(operation(*values))
     except (ArithmeticError, TypeError):
         return None

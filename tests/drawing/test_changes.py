@@ -158,11 +158,13 @@ def test_the_numbers_are_largest_slowest_and_balance() -> None:
 
 
 def test_sizes_for_other_dims_are_not_compared_in_the_sentence() -> None:
-    before = cut(3, facts=(("dims", "seq=1, batch=2"),))
-    found = changes_between(before, cut(3, facts=(("dims", "batch=2, seq=8"),)))
+    before = cut(3, dims={"seq": 1, "batch": 2})
+    found = changes_between(before, cut(3, dims={"batch": 2, "seq": 8}))
     assert found.sentence == "2 parts (as before); no cut moved."
-    assert found.notes == ("sizes and times are for different dims: batch=2, seq=1 before, batch=2, seq=8 now",)
-    same = changes_between(before, cut(3, facts=(("dims", "batch=2, seq=1"),)))
+    assert found.notes == ("sizes and times are for different dims: seq=1 before, seq=8 now",)
+    many = changes_between(before, cut(3, dims=dict.fromkeys(("batch", "seq", "past", "total", "length"), 2)))
+    assert many.notes[0].endswith("dims: seq=1 before, length=2, past=2, seq=2, 1 more now")
+    same = changes_between(before, cut(3, dims={"batch": 2, "seq": 1}))
     assert same.notes == ()
 
 

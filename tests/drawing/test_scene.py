@@ -102,6 +102,7 @@ def test_the_scene_of_a_model(chain: Path) -> None:
         sentence="1 cut point. The most balanced one is after relu: 1 tensor (32 B) crosses there, "
         "with 0 B of weights before it and 0 B after it.",
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
+        dims={"n": 2},
         profile=replace(CHAIN, modules=()),
         next_command=f"graphcut split {chain} --at-nodes relu",
         details=(
@@ -143,6 +144,7 @@ def test_the_scene_of_a_plan(chain: Path) -> None:
         sentence="Cut into 3 parts. The largest, p0, has 0 B of weights. At most 64 B crosses a boundary in one run; "
         "1 tensor (32 B) skips over a part.",
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
+        dims={"n": 2},
         cards=tuple(replace(one, measure="weights") for one in THREE),
         tensors=(A, B, C),
         buses=BUSES,
@@ -177,6 +179,7 @@ def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
         "At most 64 B crosses "
         "a boundary in one run; 1 tensor (32 B) skips over a part.",
         facts=(("dims", "n=2"),),
+        dims={"n": 2},
         cards=tuple(
             replace(one, name=f"part-{i}.onnx", need_bytes=sizes[i], last_node="") for i, one in enumerate(THREE)
         ),
@@ -188,6 +191,7 @@ def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
     assert scene_of_cascade(cascade, model) == replace(
         bare,
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
+        dims={"n": 2},
         cards=tuple(replace(one, last_node=THREE[i].last_node) for i, one in enumerate(bare.cards)),
         profile=replace(CHAIN, parts=(0, 0, 1, 2)),
         model=str(chain),

@@ -98,14 +98,8 @@ def _side(scene: Scene, load: str) -> ChangeSide:
         sequential=sum(distance == 1 for distance in distances),
         residual=sum(distance > 1 for distance in distances),
         busiest=BoundaryTotals(most.bytes, all(one.is_exact for one in boundaries), most.tensors),
-        dims=_dims(scene),
+        dims={name: str(number) for name, number in sorted(scene.dims.items())},
     )
-
-
-def _dims(scene: Scene) -> dict[str, str]:
-    text = dict(scene.facts).get("dims", "")
-    pairs = (pair.rpartition("=") for pair in text.split(", ") if pair)
-    return {name: number for name, _, number in sorted(pairs)}
 
 
 # Nodes and cuts
@@ -203,8 +197,9 @@ def _recomputed(old: Scene, new: Scene) -> TextChange:
 
 
 def _notes(old: Scene, new: Scene) -> Iterable[str]:
-    if _dims(old) != _dims(new):
-        before, after = (dims_text(_dims(scene)) or "none" for scene in (old, new))
+    if old.dims != new.dims:
+        sides = (sorted(one.dims.items() - other.dims.items()) for one, other in ((old, new), (new, old)))
+        before, after = (dims_text(dict(side)) or "none" for side in sides)
         yield f"sizes and times are for different dims: {before} before, {after} now"
     if old.profile is None or new.profile is None:
         yield f"{printable(new.title)} is not at hand, so it is unknown which nodes moved; name it with --model FILE"
