@@ -19,7 +19,8 @@ def main(folder: str, inputs: str, outputs: str) -> None:
     last |= dict.fromkeys(manifest["writes"], len(manifest["parts"]))
     for i, part in enumerate(manifest["parts"]):
         session = ort.InferenceSession(Path(folder) / part["file"])
-        made = session.run(part["writes"], {name: tensors[name] for name in part["reads"]})
+        fed = {name: tensors[name] for name in part["reads"] if name in tensors}  # one with a default may be missing
+        made = session.run(part["writes"], fed)
         tensors |= zip(part["writes"], made, strict=True)
         tensors = {name: value for name, value in tensors.items() if last.get(name, -1) > i}
     np.savez(outputs, **{name: tensors[name] for name in manifest["writes"]})

@@ -94,6 +94,12 @@ class Graph(Product):
         return {tensor: tuple(nodes) for tensor, nodes in found.items()}
 
     @cached_property
+    def unread_defaults(self) -> tuple[str, ...]:
+        """Inputs that have a default and no reader. The block of the last flowing node declares them."""
+        known = (name for name in self.reads if name in self.weights)
+        return tuple(name for name in known if name not in self.readers and name not in self.writes)
+
+    @cached_property
     def input_index(self) -> Mapping[str, int]:
         """The index of each input in `reads`."""
         return {tensor: i for i, tensor in enumerate(self.reads)}
@@ -196,10 +202,12 @@ def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:
     held = [graph.held(nodes, copies) for nodes, copies in zip(own, copied, strict=True)]
     constants = [graph.constants_for(tensor for node in nodes.values() for tensor in node.constants) for nodes in held]
     outputs = _writers_of_constant_outputs(graph, held, constants)
+    last = next((i for i, nodes in enumerate(own) if graph.flow and graph.flow[-1] in nodes), len(own) - 1)
+    unread = [graph.unread_defaults if i == last else () for i in range(len(own))]
     wanted = {*graph.writes, *(tensor for nodes in held for tensor in outside_reads(nodes.values()))}
     blocks = tuple(
-        _block(graph, nodes, {*copies, *needed, *graph.constants_for(extra)}, extra, wanted)
-        for nodes, copies, needed, extra in zip(own, copied, constants, outputs, strict=True)
+        _block(graph, nodes, {*copies, *needed, *graph.constants_for(extra)}, extra, declared, wanted)
+        for nodes, copies, needed, extra, declared in zip(own, copied, constants, outputs, unread, strict=True)
     )
     return Partition(blocks, wire(blocks, reads=graph.reads, writes=graph.writes, kind="part"))
 
@@ -311,12 +319,17 @@ def _writers_of_constant_outputs(
 
 
 def _block(
-    graph: Graph, nodes: Sequence[int], replicas: Iterable[int], outputs: Sequence[str], wanted: AbstractSet[str]
+    graph: Graph,
+    nodes: Sequence[int],
+    replicas: Iterable[int],
+    outputs: Sequence[str],
+    unread: Sequence[str],
+    wanted: AbstractSet[str],
 ) -> Block:
     replicas = tuple(sorted(replicas))
     held = graph.held(nodes, replicas)
     reads = outside_reads(held.values())
-    reads.update(dict.fromkeys(output for output in outputs if output in graph.input_index))
+    reads.update(dict.fromkeys((*(output for output in outputs if output in graph.input_index), *unread)))
     weights = dict.fromkeys(weight for n in (*replicas, *nodes) for weight in held[n].weights)
     weights.update(dict.fromkeys(name for name in (*outputs, *reads) if name in graph.weights))
     return Block(

@@ -12,6 +12,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <onnxruntime_cxx_api.h>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ public:
         std::ifstream file(folder / "cascade.json");
         const auto manifest = nlohmann::json::parse(file);
         writes_ = manifest.at("writes").get<Names>();
+        for (const auto& name : manifest.at("optional").get<Names>()) optional_.insert(name);
         for (const auto& part : manifest.at("parts")) {
             const auto path = folder / part.at("file").get<std::string>();
             parts_.push_back({Ort::Session(env, path.c_str(), options), part.at("reads").get<Names>(),
@@ -38,10 +40,13 @@ public:
     }
 
     // The outputs of the model by name, from its inputs by name. A tensor is freed after the last part that reads it.
-    // Throws std::out_of_range if an input is missing, and Ort::Exception.
+    // Throws std::out_of_range if an input without a default is missing, and Ort::Exception.
     Values run(Values values) {
         for (size_t i = 0; i < parts_.size(); ++i) {
-            auto& [session, reads, writes] = parts_[i];
+            auto& [session, listed, writes] = parts_[i];
+            Names reads;  // an input with a default may be missing
+            for (const auto& name : listed)
+                if (values.count(name) || !optional_.count(name)) reads.push_back(name);
             std::vector<Ort::Value> fed;  // a value can't be copied: it is moved here and back
             for (const auto& name : reads) fed.push_back(std::move(values.at(name)));
             auto made = session.Run(Ort::RunOptions{}, pointers(reads).data(), fed.data(), fed.size(),
@@ -70,6 +75,7 @@ private:
 
     std::vector<Part> parts_;
     Names writes_;
+    std::set<std::string> optional_;
     std::map<std::string, size_t> last_reader_;  // by tensor: the index of the last part that reads it
 };
 

@@ -1,5 +1,6 @@
 """The files of a cascade, for the folders that exports write."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..core.atomic_files import Content
@@ -8,6 +9,11 @@ from ..core.manifest import MANIFEST, Cascade, wrong_sizes
 
 Export = tuple[dict[str, Content], tuple[str, ...]]
 """What an export writes, by the paths in its folder; and patterns of other paths that it may replace there."""
+
+
+def fed(cascade: Cascade, names: Iterable[str]) -> list[str]:
+    """Those of the tensors that a format can't leave to whoever feeds them: inputs with a default are left out."""
+    return [name for name in names if name not in cascade.manifest.optional]
 
 
 def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:

@@ -118,9 +118,10 @@ def _pipeline(config: dict[str, Any], cascade: Cascade, renamed: Mapping[str, st
     decoder = {key: value for key, value in config["model"]["decoder"].items() if key != "filename"}
     options = decoder.pop("session_options", {})
     caches = {name for state in cascade.manifest.states for name in (state.past, state.present)}
-    stages = []
+    stages, known = [], {*_FED, *_names_of(config)}
     for part in cascade.parts:
-        stage: dict[str, Any] = {"filename": part.file, "inputs": part.reads, "outputs": part.writes}
+        reads = [name for name in part.reads if name in known or name not in cascade.manifest.optional]
+        stage: dict[str, Any] = {"filename": part.file, "inputs": reads, "outputs": part.writes}
         stage |= {end: [renamed.get(name, name) for name in stage[end]] for end in ("inputs", "outputs")}
         stage["session_options"] = _session_options(options, cascade.settings(part) if part.device else None)
         if _is_head(part, decoder, caches):

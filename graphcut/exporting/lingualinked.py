@@ -12,8 +12,9 @@ code of github.com/zjc664656505/LinguaLinked-Inference at eeb7e0a, which writes 
     module0/module_name_0.json  {"input": ["x"], "output": ["a", "b"]}
     model_output_mem_size.json  {"0": {"seq": {"1": [4096, 64]}, "res": {"2": [64]}}}     bytes
 
-Two cases are outside its runner's format. An input of the model that a later module reads is the last input of that
+Three cases are outside its runner's format. An input of the model that a later module reads is the last input of that
 module, and in no map. An output of the model that an earlier module writes is an output of that module, and in no map.
+An input with a default is in no file.
 Indices are those of the outputs in the ONNX file; inputs must be fed by name.
 """
 
@@ -23,7 +24,7 @@ from typing import Final
 from ..core.atomic_files import Content
 from ..core.manifest import Cascade, Part
 from ..core.tensors import TensorBytes
-from .cascade_files import Export
+from .cascade_files import Export, fed
 
 Map = dict[str, dict[str, list[int]]]
 """`map[source][target]` is the indices, among the outputs of module `source`, of the tensors that `target` reads."""
@@ -83,7 +84,8 @@ def _inputs(cascade: Cascade, index: int) -> list[str]:
     """The inputs of a module: from the module before, from earlier ones in their order, from outside."""
     sequential, residual = cascade.wiring.sequential, cascade.wiring.residual
     earlier = [name for source in sorted(residual) for name in residual[source].get(index, ())]
-    return list(dict.fromkeys((*sequential.get(index - 1, {}).get(index, ()), *earlier, *cascade.parts[index].reads)))
+    given = fed(cascade, cascade.parts[index].reads)
+    return list(dict.fromkeys((*sequential.get(index - 1, {}).get(index, ()), *earlier, *given)))
 
 
 def _sizes_of_outputs(parts: Sequence[Part], sequential: Map, residual: Map, sizes: Mapping[str, int]) -> Content:

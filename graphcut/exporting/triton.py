@@ -6,10 +6,12 @@
     NAME-part-0/config.pbtxt     the inputs and outputs of a part
     NAME-part-0/1/model.onnx     the part, with its data file beside it
 
-NAME is that of the model that was cut. Files are copies: onnx refuses data files with more than one hard link.
+NAME is that of the model that was cut. Inputs with a default are left out, and keep it. Files are copies: onnx refuses
+data files with more than one hard link.
 """
 
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Final, get_args
 
@@ -19,7 +21,7 @@ from ..core.atomic_files import Content
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, PARTS, Cascade, Part, TextFile
 from ..core.tensors import Tensor
-from .cascade_files import Export, cascade_files
+from .cascade_files import Export, cascade_files, fed
 
 _TYPES: Final = {
     **{name: name.upper() for name in ("bool", "string", *(f"{u}int{8 << i}" for u in ("", "u") for i in range(4)))},
@@ -52,7 +54,7 @@ def _model_name(name: str, part: Part) -> str:
 def _part(cascade: Cascade, part: Part, name: str) -> str:
     settings = cascade.settings(part)
     lines = [f"name: {_quoted(name)}", 'backend: "onnxruntime"', "max_batch_size: 0"]
-    lines += _tensors(cascade, part.reads, part.writes)
+    lines += _tensors(cascade, fed(cascade, part.reads), part.writes)
     if part.device is not None:
         kind = "KIND_CPU" if settings.provider.startswith("CPU") else "KIND_GPU"
         lines.append(f"instance_group {{ kind: {kind} }}")
@@ -69,11 +71,11 @@ def _ensemble(cascade: Cascade, name: str) -> str:
         message = f"the output {passed[0]!r} of the model is one of its inputs, and no part writes it"
         raise UsageError(message, hint="an ensemble of Triton can't pass it on: remove that output from the model")
     lines = [f"name: {_quoted(name)}", 'platform: "ensemble"', "max_batch_size: 0"]
-    lines += _tensors(cascade, manifest.reads, manifest.writes)
+    lines += _tensors(cascade, fed(cascade, manifest.reads), manifest.writes)
     lines.append("ensemble_scheduling {")
     for part in cascade.parts:
         lines.append(f"  step {{ model_name: {_quoted(_model_name(name, part))} model_version: -1")
-        for field, names in (("input_map", part.reads), ("output_map", part.writes)):
+        for field, names in (("input_map", fed(cascade, part.reads)), ("output_map", part.writes)):
             lines += [f"    {field} {{ key: {_quoted(tensor)} value: {_quoted(tensor)} }}" for tensor in names]
         lines.append("  }")
     return "\n".join((*lines, "}", ""))
@@ -81,10 +83,8 @@ def _ensemble(cascade: Cascade, name: str) -> str:
 
 def _tensors(cascade: Cascade, reads: Iterable[str], writes: Iterable[str]) -> list[str]:
     """The inputs and outputs of a model."""
-    optional = dict.fromkeys(cascade.manifest.optional, " optional: true")
-    tensors = cascade.tensors
-    inputs = [f"input {{ name: {_quoted(name)} {_type(tensors[name])}{optional.get(name, '')} }}" for name in reads]
-    return inputs + [f"output {{ name: {_quoted(name)} {_type(tensors[name])} }}" for name in writes]
+    ends = (("input", name) for name in reads), (("output", name) for name in writes)
+    return [f"{end} {{ name: {_quoted(name)} {_type(cascade.tensors[name])} }}" for end, name in chain(*ends)]
 
 
 def _type(tensor: Tensor) -> str:

@@ -135,7 +135,8 @@ def _weights(
 ) -> Iterable[tuple[int, tuple[int, ...]]]:
     """Messages and values of the initializers; values that several initializers share are in a part once."""
     graph = model.graph
-    users = _users(graph.flow, lambda i: (*graph.weights_of(i), *graph.nodes[i].reads))
+    unread = dict.fromkeys(graph.flow[-1:], graph.unread_defaults)
+    users = _users(graph.flow, lambda i: (*graph.weights_of(i), *graph.nodes[i].reads, *unread.get(i, ())))
     values: dict[object, tuple[int, dict[int, None]]] = {}
     for tensor in model.proto.graph.initializer:
         readers = users.get(tensor.name, [])

@@ -78,7 +78,9 @@ def _sub_model(
         raise UsageError(f"{constant!r} is a constant or a weight: no data flows through it", hint=hint)
     block = block_between(graph, reads, writes)
     if keeps_dead_inputs:
-        block = replace(block, reads=tuple(dict.fromkeys((*reads, *block.reads))))
+        reads = tuple(dict.fromkeys((*reads, *block.reads)))
+        defaults = (name for name in reads if name in graph.weights)
+        block = replace(block, reads=reads, weights=tuple(dict.fromkeys((*block.weights, *defaults))))
     if not model.tensors.keys() >= {*writes}:  # constants: their types are known if they are outputs
         model = replace(model, graph=replace(graph, writes=(*graph.writes, *writes)))
     proto = part_model(model, block)

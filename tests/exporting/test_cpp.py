@@ -21,6 +21,7 @@ from graphcut.inputs.generating import generate_inputs
 
 from conftest import ROOT
 from control_flow import write_model
+from hazards import HAZARDS
 
 export_cpp = partial(graphcut.export, to="cpp")
 
@@ -95,6 +96,19 @@ def test_an_input_that_is_missing_is_an_error_in_cpp(tmp_path: Path, engine: Eng
     done = engine(tmp_path / "cpp", {})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr  # libstdc++ says map::at
+
+
+@compiled
+def test_an_input_with_a_default_may_be_missing_in_cpp(tmp_path: Path, engine: Engine) -> None:
+    hazard = HAZARDS["overridable_default_input"]()
+    graphcut.split(hazard.write(tmp_path), Into(2), tmp_path / "parts")
+    export_cpp(tmp_path / "parts", tmp_path / "cpp")
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    for feeds in hazard.ways_to_feed():
+        done = engine(tmp_path / "cpp", {name: np.asarray(value) for name, value in feeds.items()})
+        assert done.returncode == 0, done.stderr
+        expected = session.run(["y"], dict(feeds))[0]
+        assert bytes(json.loads(done.stdout)["y"]["data"]) == expected.tobytes()
 
 
 def test_parts_that_share_weights_are_refused(tmp_path: Path) -> None:
