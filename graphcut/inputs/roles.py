@@ -56,7 +56,7 @@ _RANKS: Final[dict[Role, range]] = {
 
 _SYMBOLS: Final[tuple[tuple[Meaning | None, re.Pattern[str]], ...]] = (
     # Names that exporters generate tell nothing, even if they contain the name of an input. Nor do single letters.
-    (None, re.compile(r"_dynamic_axes_\d+$|_dim_?\d+$|^unk__\d+|^s\d+$|^u\d+$")),
+    (None, re.compile(r"_dynamic_axes_\d+$|_dim_?\d+$|(^|/)unk__\d+|^s\d+$|^u\d+$")),
     ("batch", re.compile(r"batch|^(bs|nb)$|num_images")),
     ("other", re.compile(r"(dim|heads?|hidden(_size)?|vocab\w*|features?)$")),
     ("source", re.compile(r"(?<!d)encoder|source|src")),

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from random import Random
 from typing import Final
 
+import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.inliner import inline_local_functions
 
@@ -27,6 +29,7 @@ from .shape_inference import (
 )
 from .size_evaluation import SizeEvaluation
 
+_FEW: Final = 12  #: for so many symbols primes are known of which no simple computation makes another one.
 BATCH: Final = 500  #: evaluating so many tensors takes less time than ONNX shape inference on 5,000.
 
 
@@ -113,9 +116,14 @@ def name_unknown_dims(model: ModelProto, tensors: Tensors) -> dict[str, Tensor]:
     Shape inference loses symbols in computations (Shape, Slice, Concat, Reshape), but not numbers. So each symbol is
     bound to a different prime: a dimension that is inferred as this prime is equal to the symbol.
     """
-    _, primes = _bindings(tensors)
-    symbol_of: dict[Dim, str] = {number: symbol for symbol, number in primes.items()}
-    return _completed(model, tensors, [primes] if primes else [], symbol_of.get)
+    _, *bindings = _bindings(tensors)
+    symbols: list[dict[Dim, str]] = [{number: symbol for symbol, number in binding.items()} for binding in bindings]
+
+    def symbol_of(*dims: Dim) -> Dim:
+        found = {names.get(dim) for names, dim in zip(symbols, dims, strict=True)}
+        return found.pop() if len(found) == 1 else None
+
+    return _completed(model, tensors, bindings if symbols[0] else [], symbol_of)
 
 
 def number_unknown_dims(model: ModelProto, tensors: Tensors) -> dict[str, Tensor]:
@@ -123,14 +131,15 @@ def number_unknown_dims(model: ModelProto, tensors: Tensors) -> dict[str, Tensor
 
     They are those that are the same if all symbols are 1, and if each is another large prime.
     """
-    return _completed(model, tensors, _bindings(tensors), lambda one, other: one if one == other else None)
+    return _completed(model, tensors, _bindings(tensors), lambda *dims: dims[0] if len({*dims}) == 1 else None)
 
 
-def _bindings(tensors: Tensors) -> tuple[dict[str, int], dict[str, int]]:
-    """The symbols of tensors with 1 for each, and with a different prime for each."""
+def _bindings(tensors: Tensors) -> list[dict[str, int]]:
+    """The symbols of tensors with 1 for each, and with a different prime for each: twice if there are many symbols."""
     symbols = sorted({dim for tensor in tensors.values() for dim in tensor.shape or () if isinstance(dim, str)})
-    primes = dict(zip(symbols, distant_primes(10_007, len(symbols)), strict=True))
-    return _with_total(dict.fromkeys(symbols, 1)), _with_total(primes)
+    number = len(symbols)
+    primes = [distant_primes(10_007, number)] if number <= _FEW else [random_primes(number, seed) for seed in (1, 2)]
+    return [_with_total(dict(zip(symbols, numbers, strict=True))) for numbers in ([1] * number, *primes)]
 
 
 def _completed(
@@ -172,3 +181,15 @@ def distant_primes(start: int, number: int) -> list[int]:
             candidate = candidate * 69 // 40 | 1
         candidate += 2
     return found
+
+
+def random_primes(number: int, seed: int) -> list[int]:
+    """Different primes from 10,007 on, below 2**21 where these suffice, so that int64 holds the product of three.
+
+    A computation with some of them may give another one by chance, which it hardly does for two seeds.
+    """
+    is_prime = np.ones(max(1 << 21, 64 * number), bool)
+    for divisor in range(2, math.isqrt(len(is_prime)) + 1):
+        if is_prime[divisor]:
+            is_prime[divisor * divisor :: divisor] = False
+    return Random(seed).sample((np.flatnonzero(is_prime[10_007:]) + 10_007).tolist(), number)  # noqa: S311 - no secret

@@ -63,7 +63,7 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
 def own_symbols(tensors: Iterable[Tensor]) -> set[str]:
     """The symbols in shapes, without those that an earlier inference made: they mean nothing."""
     symbols = {dim for tensor in tensors for dim in tensor.shape or () if isinstance(dim, str)}
-    return {symbol for symbol in symbols if not symbol.startswith("unk__")}
+    return {symbol for symbol in symbols if not re.search("(^|/)unk__", symbol)}  # a merged model's: `b/unk__0`
 
 
 def tensor_of_type(name: str, kind: TypeProto, *, symbols: AbstractSet[str] | None = None) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -247,6 +248,16 @@ def test_a_symbol_of_an_earlier_inference_is_not_confused_with_a_new_one(opened:
     a, b = said(opened(model).boundary_types, "a", "b")
     assert a == "int64[1,?]"
     assert b in {"int64[1,unk__0]", "int64[1,?]"}
+
+
+def test_the_symbols_of_an_earlier_inference_mean_nothing_in_a_merged_model_either(tmp_path: Path) -> None:
+    models = []
+    for x, y, where in (("x", "y", "w"), ("y", "z", "where")):
+        steps = [helper.make_node("Relu", [x], [y]), helper.make_node("NonZero", [x], [where])]
+        models.append(model_of(steps, [floats(x, 4)], [floats(y, 4), ints(where, 1, "unk__0")]))
+    both = graphcut.merge_models(models, tmp_path / "both.onnx")
+    assert [dim.dim_param for dim in both.proto.graph.output[-1].type.tensor_type.shape.dim] == ["", "graph/unk__0"]
+    assert said(both.tensors, "w", "where") == ["int64[1,?]", "int64[1,?]"]
 
 
 def test_a_scalar_is_known_to_be_one_and_an_unknown_rank_is_not_taken_for_one(opened: Draw) -> None:
@@ -796,6 +807,7 @@ def test_stale_value_info_is_not_used_for_an_unknown_size() -> None:
     assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[3]"]
 
 
+@pytest.mark.parametrize("others", [0, 40])
 @each(
     ("size", "named"),
     [
@@ -807,16 +819,57 @@ def test_stale_value_info_is_not_used_for_an_unknown_size() -> None:
         ([node("Add", "s s", "twice"), node("Sub", "twice s", "size")], "s"),
         ([node("Mul", "s n", "area"), node("Div", "area n", "size")], "s"),
         ([node("Min", "s hundred", "size")], "?"),
+        ([node("Div", "s two", "half"), node("Mul", "half two", "size")], "?"),
     ],
 )
 def test_a_computed_size_is_named_only_if_it_is_equal_to_a_symbol(
-    opened: Draw, size: list[NodeProto], named: str
+    others: int, opened: Draw, size: list[NodeProto], named: str
 ) -> None:
+    """Whatever other symbols there are."""
     steps = [*dims_of("n", "s"), *size, node("Range", f"zero {'size' if size else 's'} one", "r")]
     model = arithmetic(*steps, node("Cast", "r", "a", to=TensorProto.FLOAT))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(2, np.int64), "two"))
+    for i in range(others):
+        model.graph.node.append(node("Neg", f"other{i}", f"negated{i}"))
+        model.graph.input.append(floats(f"other{i}", f"o{i}"))
+        model.graph.output.append(floats(f"negated{i}", f"o{i}"))
     model.graph.initializer.append(numpy_helper.from_array(np.array(100, np.int64), "hundred"))
     model.graph.output[0].CopyFrom(floats("a", None))
     assert said(opened(model).boundary_types, "r") == [f"int64[{named}]"]
+
+
+def decoder_of_anonymous_caches(layers: int) -> ModelProto:
+    """As torch.onnx.export writes it if dynamic_axes names inputs alone: sizes of outputs have their own symbols."""
+    steps, inputs, outputs, hidden = list[NodeProto](), [floats("x0", "batch", "seq", 4)], list[ValueInfoProto](), "x0"
+    for i in range(layers):
+        steps.append(node("Concat", f"past.{i} {hidden}", f"present.{i}", axis=1))
+        steps.append(node("Transpose", f"present.{i}", f"keys.{i}", perm=[0, 2, 1]))
+        steps.append(node("MatMul", f"{hidden} keys.{i}", f"scores.{i}"))
+        steps.append(node("MatMul", f"scores.{i} present.{i}", f"x{i + 1}"))
+        inputs.append(floats(f"past.{i}", "batch", "past", 4))
+        outputs.append(floats(f"present.{i}", f"Concatpresent.{i}_dim_0", f"Concatpresent.{i}_dim_1", 4))
+        hidden = f"x{i + 1}"
+    return model_of(steps, inputs, [*outputs, floats(hidden, "batch", "seq", 4)])
+
+
+def test_a_thousand_symbols_are_bound_within_a_second(opened: Draw) -> None:
+    """Primes that grow with each symbol had 240 digits, and were never found."""
+    model, start = opened(decoder_of_anonymous_caches(500)), time.process_time()
+    types = model.boundary_types
+    assert time.process_time() - start < 1
+    assert len({dim for tensor in types.values() for dim in tensor.shape or () if isinstance(dim, str)}) == 1003
+    assert said(types, *(f"scores.{i}" for i in range(500))) == [
+        f"float32[batch,seq,Concatpresent.{i}_dim_1]" for i in range(500)
+    ]
+
+
+def test_numbers_for_many_symbols_are_different_primes() -> None:
+    for seed in (1, 2):
+        numbers = bound_sizes.random_primes(100, seed)
+        assert len({*numbers}) == 100
+        assert all(number % divisor for number in numbers for divisor in range(2, 1449))  # 1449**2 > 2**21
+        assert 10_007 <= min(numbers) < max(numbers) < 1 << 21
+    assert bound_sizes.random_primes(100, 1) != bound_sizes.random_primes(100, 2)
 
 
 NUMBERS = bound_sizes.distant_primes(10_007, 12)
