@@ -49,7 +49,7 @@ class NodeGraph:
 def node_graph(model: Model, order: Sequence[int], sizes: TensorBytes) -> NodeGraph:
     """The flowing nodes of a model, in that order; `sizes` are those of its tensors."""
     graph, protos = model.graph, model.proto.graph.node
-    types = {name: _with_size(str(tensor), sizes.get(name, (0, True))) for name, tensor in model.tensors.items()}
+    types = {name: _with_size(str(tensor), sizes[name]) for name, tensor in model.tensors.items()}
     numbers = {key: i for i, key in enumerate(functions_called(protos, model.functions))}
     scope = _Scope(_versions(model.proto.opset_import), numbers)
     values = dict(_values(model.proto.graph)) | {name: _value(one) for name, one in constants_in(model.proto).items()}

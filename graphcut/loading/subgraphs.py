@@ -118,12 +118,8 @@ def graphs_within(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def names_in(graph: GraphProto) -> set[str]:
-    """The names of tensors in a graph, at any depth."""
-    found = {""}
-    for one in graphs_within(graph):
-        found |= own_names(one) | {value.name for value in one.output}
-        found.update(name for node in one.node for name in node.input)
-    return found - {""}
+    """The names of the tensors that a graph and the subgraphs in it define."""
+    return set[str]().union(*map(own_names, graphs_within(graph))) - {""}
 
 
 def fresh(name: str, taken: Set[str]) -> str:

@@ -106,8 +106,7 @@ def _prepared(
     model = division.model
     folder = beside(model, output, ".parts")
     graph = filled_graph(division, folder)
-    sharded = read_model(model.path, graph.proto)
-    sharded = sharded.with_dims({name: size for name, size in model.dims.items() if name in sharded.symbols})
+    sharded = read_model(model.path, graph.proto).with_dims(model.dims)
     producer = sharded.graph.producer
     rank_of = {producer[name]: rank for name, rank in graph.rank_of.items() if name in producer}
     home = {node: i for i, (nodes, _) in enumerate(stages) for node in nodes}

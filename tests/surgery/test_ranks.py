@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from sharded_models import STYLES
 from test_sharding import MODELS, feeds_for, write_demo
 
@@ -15,6 +16,8 @@ import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, UsageError, split_by_rank
 from graphcut.core.states import kept_states
 from graphcut.costs.device_groups import RankMode
+
+from conftest import floats, model_of, weight
 
 NAME = re.compile(r"part-(\d+)\.rank-(\d+)\.onnx")
 
@@ -135,6 +138,28 @@ def test_a_norm_with_a_skip_is_repeated_as_it_is(tmp_path: Path) -> None:
     ]
     assert len(norms) > 8
     assert not any(part.derived for part in ranked.parts)
+
+
+def test_a_piece_that_nobody_reads_is_computed_by_no_rank(tmp_path: Path) -> None:
+    """The shape of a divided tensor needs a piece of one rank."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["h"], name="up"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+        helper.make_node("Neg", ["h"], ["n"], name="neg"),
+        helper.make_node("Shape", ["n"], ["s"], name="shape"),
+        helper.make_node("MatMul", ["r", "down"], ["y"], name="down"),
+    ]
+    outputs = [floats("y", "n", 6), helper.make_tensor_value_info("s", onnx.TensorProto.INT64, [2])]
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of(nodes, [floats("x", "n", 6)], outputs, [weight("up", 6, 8), weight("down", 8, 6)]), path)
+    cascade = split_by_rank(path, tmp_path / "parts", ranks=2)
+    written = [node.name for part in cascade.parts for node in onnx.load(cascade.file(part)).graph.node]
+    assert [name for name in written if name.startswith(("relu", "neg"))] == [
+        "relu.rank-0",
+        "neg.rank-0",
+        "relu.rank-1",
+    ]
+    assert graphcut.verify(path, cascade)
 
 
 def test_what_ranks_can_not_be_combined_with_is_refused(tmp_path: Path) -> None:
