@@ -20,8 +20,9 @@ from graphcut.planning.by_goal.interleaved_mapping import Valuation
 from graphcut.planning.goals import Across
 from graphcut.solving.cost_tables import device_classes
 from graphcut.solving.instance import Ints, Workload
-from graphcut.solving.interleaving import Interleaving, merged
+from graphcut.solving.interleaving import Interleaving, _Along, merged
 from graphcut.solving.milp import MilpProblem, solve
+from graphcut.solving.order_prefixes import prefix_tables
 from graphcut.solving.topological_orders import orders
 from graphcut.solving.unavoidable_load import unavoidable_load
 
@@ -121,6 +122,25 @@ def test_the_parts_of_a_device_fit_in_its_memory_together(memory_bytes: int) -> 
         assert (period_s < inf) == (best < inf)
         assert best * (1 - 1e-12) <= period_s
         assert period_s == inf or max(held) <= memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("seconds", "memory_bytes", "better", "worse"),
+    [
+        ([[1, 0], [1, 0]], 3, ([0, 1, 2], [0, 1]), ([0, 2, 2], [0, 1])),  # each group on its own device lacks less
+        ([[2, 1], [2, 2]], None, ([0, 1, 2], [1, 0]), ([0, 1, 2], [0, 1])),  # the other device computes 1 s, not 2
+    ],
+)
+def test_of_candidates_of_one_period_the_one_that_lacks_and_computes_less_is_better(
+    seconds: list[list[float]], memory_bytes: int | None, better: list[list[int]], worse: list[list[int]]
+) -> None:
+    load = Workload.of(seconds, [], [4, 4])
+    devices = [Device(name=str(flops), flops_per_s=flops, memory_bytes=memory_bytes) for flops in (2.0, 1.0)]
+    cluster = Cluster(devices=tuple(devices), overlap="none")
+    along = _Along(prefix_tables(load, (0, 1), [0, 1, 2]), device_classes(cluster), cluster, ())
+    busiest, score = along.values(*(np.array(pair) for pair in zip(better, worse, strict=True)))
+    assert busiest[0] == busiest[1]
+    assert score[0] < score[1]
 
 
 def test_the_unavoidable_load_is_the_least_of_any_device_that_runs_the_group() -> None:
