@@ -135,6 +135,8 @@ class _Comparison:
 
     def _input(self, value: ValueInfoProto) -> None:
         name, note = value.name, note_of(value)
+        if (note.slice_of if note else name) in self.weights and name not in self.meanings:
+            self.objections.append(f"{name!r} has no default in it, unlike in the model")
         known = {own.name: own for own in self.model.proto.graph.input}
         if name in known:
             if tensor_of_type(name, known[name].type) != tensor_of_type(name, value.type):

@@ -7,6 +7,7 @@ It compares messages and bytes. It runs nothing and loads no weights, so it work
   stateful node is in no other; a constant node may be in any number of parts, also in none;
 - a replica equals its node, or is rewritten by a rule (`loading.derived_tensors`) where the manifest says so;
 - no part has other nodes;
+- an input with a default is such an input in each part that has it;
 - each weight, function, opset, declaration and annotation of a part is the model's, weights byte by byte;
 - a tensor that a part reads is written by an earlier part;
 - the manifest says of the model and of the parts what can be derived from them (see `facts`).
@@ -147,7 +148,7 @@ class _PartComparison:
             yield f"it has weights or functions that no node uses, such as {unused[0]!r}"
         if head_of(self._loaded.proto) != head_of(self._model.proto):
             yield "its IR version, opsets, metadata, configuration or the name of its graph differ from the model's"
-        yield from chain(self._boundary(inner), self._nodes(), self._named(), self._functions())
+        yield from chain(self._boundary(inner), self._defaults(), self._nodes(), self._named(), self._functions())
 
     def _boundary(self, inner: Mapping[str, ValueInfoProto]) -> Iterator[str]:
         """Check that inputs and outputs are those of the manifest, and are declared as in the model."""
@@ -169,6 +170,16 @@ class _PartComparison:
                     found == known and value.type != expected.type
                 ):
                     yield f"the declaration of {name!r} differs from the model's"
+
+    def _defaults(self) -> Iterator[str]:
+        """Check that weights are inputs, and inputs have defaults, as in the model."""
+        inputs, known_inputs = ({value.name for value in graph.input} for graph in (self._ours, self._original))
+        weights, known = ({one.name for one in graph.initializer} for graph in (self._ours, self._original))
+        for name in sorted(weights & known):
+            if (name in inputs) != (name in known_inputs):
+                yield f"{name!r} is {'no' if name in known_inputs else 'an'} input of it, unlike in the model"
+        for name in sorted(inputs & known - weights):
+            yield f"{name!r} has no default in it, unlike in the model"
 
     def _nodes(self) -> Iterator[str]:
         producer, originals = self._model.graph.producer, self._original.node

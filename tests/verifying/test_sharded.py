@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import UsageError, demos, shard
 from graphcut.costs.device_groups import RankMode
 from graphcut.verifying.sharded import prove_sharded
 
-from conftest import FIXTURES
+from conftest import FIXTURES, floats, model_of
 from hazards import HAZARDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "surgery"))
@@ -66,6 +66,30 @@ def test_exact_needs_the_same_bits_and_sums_need_a_reason(sharded: Sharded) -> N
     report = graphcut.verify(*sharded("llm", "sum"))
     assert "partial sums are added" in report.reason
     assert report.is_identical is False
+
+
+@pytest.mark.parametrize(
+    ("field", "objection"),
+    [("initializer", "'bias' has no default in it, unlike in the model"), ("input", "'bias' is not whole in it")],
+)
+def test_an_input_with_a_default_stays_one(field: str, objection: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"]),
+        helper.make_node("Add", ["a", "bias"], ["b"]),
+        helper.make_node("MatMul", ["b", "w1"], ["y"]),
+    ]
+    shapes = {"w0": (8, 8), "w1": (8, 8), "bias": (8,)}
+    weights = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in shapes.items()]
+    proto = model_of(nodes, [floats("x", "n", 8), floats("bias", 8)], [floats("y", "n", 8)], weights)
+    onnx.save(proto, tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
+    assert graphcut.verify(tmp_path / "model.onnx", made)
+    changed = onnx.load(made)
+    items = getattr(changed.graph, field)
+    items.remove(next(one for one in items if one.name == "bias"))
+    onnx.save(changed, made)
+    report = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True)
+    assert objection in "".join(report.proof.objections)
 
 
 def node(model: ModelProto, output: str) -> NodeProto:
