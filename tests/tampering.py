@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from onnx import AttributeProto, ModelProto, TensorProto, helper
 
 import graphcut
 from graphcut import Cascade, Model
-from graphcut.core.digests import digest_of, read_digest
+from graphcut.core.digests import digest_of, file_digest, read_digest
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.loading.subgraphs import nodes_within, tensors_in
 
@@ -58,6 +59,8 @@ def redo_digests(manifest: Path) -> None:
                     data["digest"] = {"ranges": digest.ranges, "blocks": digest.blocks}
             with suppress(graphcut.GraphcutError):  # a part that can't be loaded has no graph
                 part["graph"] = graph_digest(graphcut.load(file).proto)
+        texts = {name: manifest.parent / name for name in record.get("text_files", {})}
+        record["text_files"] = {name: file_digest(file) for name, file in texts.items() if file.exists()}
 
     edit_manifest(manifest, redo)
 
@@ -106,6 +109,41 @@ def _change_boundary_type(cascade: Cascade) -> None:
     edit_part(cascade, -1, change)
 
 
+def _lose_inputs(cascade: Cascade) -> None:
+    """Those with a default: their parts use the default, whatever is fed."""
+
+    def change(proto: ModelProto, optional: tuple[str, ...]) -> None:
+        kept = [value for value in proto.graph.input if value.name not in optional]
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+
+    for i in range(len(cascade.parts)):
+        edit_part(cascade, i, partial(change, optional=cascade.manifest.optional))
+
+    def forge(record: Record) -> None:
+        for part in record["parts"]:
+            part["reads"] = [name for name in part["reads"] if name not in cascade.manifest.optional]
+
+    if cascade.manifest.optional:
+        edit_manifest(cascade.path, forge)
+
+
+def _lose_defaults(cascade: Cascade) -> None:
+    def change(proto: ModelProto) -> None:
+        inputs = {value.name for value in proto.graph.input}
+        kept = [tensor for tensor in proto.graph.initializer if tensor.name not in inputs]
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(kept)
+
+    for i in range(len(cascade.parts)):
+        edit_part(cascade, i, change)
+
+
+def _change_text(cascade: Cascade) -> None:
+    for name in cascade.manifest.text_files:
+        flip(cascade.root / name)
+
+
 def _forge_sizes(cascade: Cascade) -> None:
     edit_manifest(cascade.path, lambda record: record["parts"][0].update(weight_bytes=1 << 40))
 
@@ -120,6 +158,9 @@ CHANGES: dict[str, Callable[[Cascade], None]] = {
     "numbers": _change_numbers,
     "data files": _flip_weights,
     "boundary type": _change_boundary_type,
+    "optional inputs": _lose_inputs,
+    "defaults": _lose_defaults,
+    "text files": _change_text,
     "sizes": _forge_sizes,
     "types": _forge_types,
 }
@@ -140,10 +181,11 @@ def missed(model: Model, cascade: Cascade, folder: Path, changes: Sequence[str] 
             file.write_bytes(raw)
         CHANGES[what](graphcut.open_cascade(copy))
         changed = {file for file, raw in originals.items() if file.read_bytes() != raw}
-        if changed - {copy} and graphcut.verify_files(copy):
-            found.append(f"{what}, by files alone")
-        redo_digests(copy)
         with suppress(graphcut.GraphcutError):  # such as a boundary tensor that no part writes
+            if changed - {copy} and graphcut.verify_files(copy):
+                found.append(f"{what}, by files alone")
+        redo_digests(copy)
+        with suppress(graphcut.GraphcutError):
             if changed and graphcut.verify(model, copy, structural_only=True):
                 found.append(what)
     return found

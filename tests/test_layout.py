@@ -56,6 +56,7 @@ CORE_FILES = {
     "graph",
     "product",
     "manifest",
+    "records",
     "states",
     "tensors",
     "text",

@@ -9,8 +9,9 @@ import msgspec
 
 from ..core.digests import file_digest
 from ..core.errors import RecordError
-from ..core.manifest import MANIFEST, read_record
+from ..core.manifest import MANIFEST
 from ..core.product import Product
+from ..core.records import read_record
 from .accuracy import Figures
 
 RECORD: Final = "auto.json"

@@ -14,6 +14,7 @@ from typer import Argument, Option
 from ..core.errors import CascadeError, UsageError
 from ..core.text import shell_word
 from ..core.units import parse_bytes
+from .output import say
 
 if TYPE_CHECKING:
     from .. import DecoderProfile, Model, SessionConfig
@@ -205,3 +206,11 @@ def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Ca
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
     return open_present(path) if are_here else open_cascade(path, check_files=check_files)
+
+
+def say_gap(cascade: Cascade) -> None:
+    """Say which weights that were read could not be compared with digests."""
+    from ..core.manifest import digest_gap
+
+    if gap := digest_gap(cascade.undigested):
+        say(f"note: {gap}")

@@ -11,7 +11,7 @@ from typer import Option
 
 from .. import ExportFormat
 from .application import check_applicable, given_options
-from .common_options import CascadePath, Dims, Force, OriginalModel, Output, open_, parsed_dims
+from .common_options import CascadePath, Dims, Force, OriginalModel, Output, open_, parsed_dims, say_gap
 from .output import say
 
 if TYPE_CHECKING:
@@ -46,8 +46,10 @@ def export(
     takes_model = to in {"genai", "lingualinked"}
     owners = {"--dim": "--to lingualinked", **({} if takes_model else {"--model": "--to genai or lingualinked"})}
     check_applicable(given_options(ctx), owners, [f"--to {to}"])
-    for file in exported(open_(cascade_path), model, output, to=to, dims=parsed_dims(dims), force=force):
+    cascade = open_(cascade_path)
+    for file in exported(cascade, model, output, to=to, dims=parsed_dims(dims), force=force):
         say(f"wrote {file}")
+    say_gap(cascade)
 
 
 def exported(

@@ -10,7 +10,7 @@ from typer import Argument, Option
 
 from ..core.errors import UsageError
 from ..core.units import count
-from .common_options import Force, Output, Texts, open_
+from .common_options import Force, Output, Texts, open_, say_gap
 from .output import say
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def merge(
     model = merged(cascade, output, force=force)
     is_original = model.digest == cascade.manifest.source.graph
     say(f"wrote {output}: its graph equals that of the original model" if is_original else f"wrote {output}")
+    say_gap(cascade)
 
 
 def _connections(models: Sequence[Model], texts: Texts) -> dict[tuple[int, str], tuple[int, str]] | None:

@@ -10,18 +10,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec.inspect import DictType, NoneType, StructType, Type, UnionType, VarTupleType
 
 from .digests import BLOCK_BYTES, DataFile, Digest, FileVersion, unchanged_version
-from .errors import CascadeError, GraphcutError, RecordError, RunError, validation_message, wrong_type
+from .errors import CascadeError, GraphcutError, RunError, wrong_type
 from .product import Product
+from .records import read_record
 from .tensors import Dim, Tensor
+from .units import count
 from .wiring import Wiring, wire
-
-_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 FORMAT: Final = "graphcut.cascade/1"
 MANIFEST: Final = "cascade.json"
@@ -202,6 +201,11 @@ class Cascade(Product):
         return self.root / part.file
 
     @property
+    def undigested(self) -> tuple[str, ...]:
+        """The parts with weights that have no digest: of their data files only the sizes are known."""
+        return tuple(part.file for part in self.parts if any(data.digest is None for data in part.data.values()))
+
+    @property
     def source(self) -> Path:
         """The path of the model that was split, without detours such as `llm.parts/../llm.onnx`."""
         path = self.root / self.manifest.source.file
@@ -337,48 +341,6 @@ def read_manifest(path: Path) -> Manifest:
     return read_record(path, Manifest, FORMAT, "split the model again", "check its permissions")
 
 
-def read_record(path: Path, kind: type[_Record], version: str, again: str, unread: str) -> _Record:
-    """The record in a JSON file whose field `format` is `version`, else a RecordError.
-
-    Its hint is `unread` for a file that can't be read, and `again` for one that holds something else. Of a later minor
-    version, such as `graphcut.cascade/1.2`, it is what this version knows: other fields are left out.
-    """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path} can't be read: {error.strerror}", hint=unread) from None
-    hint = f"{again}, or use the version of graphcut that wrote it"
-    try:
-        found = msgspec.json.decode(raw)
-        given = found.get("format") if isinstance(found, dict) else None
-        name, _, minor = str(given).rpartition(".")
-        if name == version and minor.isdecimal() and int(minor) > 0:
-            return msgspec.convert(_known(found, msgspec.inspect.type_info(kind)) | {"format": version}, kind)
-        if given != version:
-            what = f"the format {given!r}" if given else "no format"
-            raise RecordError(f"{path} has {what}, and this version of graphcut reads {version!r}", hint=hint)
-        return msgspec.json.decode(raw, type=kind)
-    except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{path} is not JSON: {error}", hint=hint) from None
-
-
-def _known(value: Any, info: Type) -> Any:  # noqa: ANN401 - JSON
-    """A value as decoded from JSON without the fields that its type does not have, at any depth."""
-    match value, info:
-        case dict(), StructType(fields=fields):
-            return {one.name: _known(value[one.name], one.type) for one in fields if one.name in value}
-        case dict(), DictType(value_type=inner):
-            return {key: _known(item, inner) for key, item in value.items()}
-        case list(), VarTupleType(item_type=inner):
-            return [_known(item, inner) for item in value]
-        case dict(), UnionType(types=(StructType() as record, NoneType())):
-            return _known(value, record)
-        case _:
-            return value
-
-
 def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
     """The files of a part that are outside the folder, missing, or not of the size in the manifest, a sentence each."""
     for name, expected in {part.file: None, **{name: data.bytes for name, data in part.data.items()}}.items():
@@ -391,8 +353,27 @@ def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
             yield f"{file} has {file.stat().st_size:,} bytes, but had {expected:,} when the model was split"
 
 
-def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
-    """Check that the files of a part are those written at the split. Returns their versions.
+def check_files(cascade: Cascade) -> None:
+    """Check that the files of all parts, and the text files, are those written at the split.
+
+    Raises:
+        CascadeError: a file is missing, was changed, or can't be read.
+    """
+    for part in cascade.parts:
+        for problem in wrong_sizes(cascade, part):
+            raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
+    try:
+        for part in cascade.parts:
+            check_unchanged(cascade, part.contents)
+        check_unchanged(cascade, cascade.manifest.text_files)
+    except RunError as error:
+        raise CascadeError(str(error), hint=error.hint) from None
+
+
+def check_unchanged(
+    cascade: Cascade, contents: Mapping[Any, str] | Mapping[str, str | DataFile]
+) -> dict[Path, FileVersion]:
+    """Check that files of a cascade have these contents, such as those of a part. Returns their versions.
 
     A data file without a digest is compared by its size alone: a mapped file that is too short would crash the process.
 
@@ -400,7 +381,7 @@ def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
         RunError: a file was changed, or can't be read.
     """
     versions = {}
-    for name, expected in part.contents.items():
+    for name, expected in contents.items():
         file = cascade.root / name
         try:
             version = unchanged_version(file, expected)
@@ -412,6 +393,12 @@ def check_unchanged(cascade: Cascade, part: Part) -> dict[Path, FileVersion]:
             raise RunError(message, hint="copy it again, or split the model again")
         versions[file] = version
     return versions
+
+
+def digest_gap(undigested: Sequence[str]) -> str:
+    """What digests can't tell of parts without a digest of their weights, as a sentence; empty if there are none."""
+    parts = count(len(undigested), "part")
+    return f"weights of {parts} have no digest: only their sizes were compared" if undigested else ""
 
 
 def is_inside(root: Path, name: str) -> bool:

@@ -6,12 +6,13 @@ to their values.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
-from ..core.manifest import State
+from ..core.digests import file_digest
+from ..core.manifest import State, TextFile
 from ..core.states import start_of
 from ..core.tensors import UNDEFINED, Dim, Tensor
 from ..loading.derived_tensors import AS_HALF
@@ -33,6 +34,12 @@ def model_facts(model: Model, boundary: Iterable[str]) -> dict[str, Any]:
         "tensors": tuple(tensor for tensor in (boundary_type(model, name) for name in names) if tensor is not None),
         "states": tuple(states_of_model(model)),
     }
+
+
+def text_facts(model: Model) -> dict[TextFile, str]:
+    """The digests of the text files beside a model, by name."""
+    home = model.path.parent
+    return {name: file_digest(home / name) for name in get_args(TextFile) if (home / name).is_file()}
 
 
 def half_source(model: Model, name: str) -> str | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from ..core.errors import RecordError, UsageError
-from ..core.manifest import Cascade, CascadeLike, open_cascade
+from ..core.manifest import Cascade, CascadeLike, check_unchanged, open_cascade
 from ..core.states import LOGITS
 from ..running.sampling import Sampling
 from .text_stream import TextStream
@@ -37,6 +37,7 @@ class Tokenizer:
 
         Raises:
             UsageError: the cascade has no tokenizer, or a package is missing.
+            RunError: a file is missing, or was changed after the model was cut.
             RecordError: a file can't be understood.
         """
         cascade = open_cascade(cascade)
@@ -44,6 +45,7 @@ class Tokenizer:
         if "tokenizer.json" not in files:
             hint = "put the tokenizer's files beside the model and split it again, or give token ids as `prompts`"
             raise UsageError(f"{cascade.path} names no tokenizer.json, and text needs one", hint=hint)
+        check_unchanged(cascade, cascade.manifest.text_files)
         path, tokenizers = files["tokenizer.json"], package("tokenizers")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))

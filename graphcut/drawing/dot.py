@@ -9,7 +9,7 @@ from typing import Final
 
 from ..core.errors import UsageError
 from ..core.graph import Graph
-from ..core.manifest import Cascade
+from ..core.manifest import Cascade, check_unchanged
 from ..core.units import count
 from ..loading.model import load
 from .device_groups import grouped
@@ -72,6 +72,7 @@ def dot_of_part(cascade: Cascade, part: int) -> str:
             hint=f"choose from 0 to {len(cascade.parts) - 1}",
         )
     chosen = cascade.parts[part]
+    check_unchanged(cascade, {chosen.file: chosen.sha256})
     graph = load(cascade.file(chosen)).graph
     constants = len(graph.nodes) - len(graph.flow)
     title = f"{chosen.file}: {count(len(graph.flow), 'node')}"

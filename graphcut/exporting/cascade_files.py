@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..core.atomic_files import Content
-from ..core.errors import CascadeError, UsageError
-from ..core.manifest import MANIFEST, Cascade, wrong_sizes
+from ..core.errors import UsageError
+from ..core.manifest import MANIFEST, Cascade, check_files
 
 Export = tuple[dict[str, Content], tuple[str, ...]]
 """What an export writes, by the paths in its folder; and patterns of other paths that it may replace there."""
@@ -25,9 +25,6 @@ def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
     if for_each and cascade.manifest.weights == "share":
         message = f"the parts in {cascade.root} share the weights of their model: {for_each}"
         raise UsageError(message, hint="split the model again with `weights='copy'`")
-    files = {MANIFEST: cascade.path}
-    for part in cascade.parts:
-        for problem in wrong_sizes(cascade, part):
-            raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
-        files |= {name: cascade.root / name for name in (part.file, *part.data)}
-    return files | {name: cascade.root / name for name in cascade.manifest.text_files}
+    check_files(cascade)
+    names = [name for part in cascade.parts for name in part.contents]
+    return {MANIFEST: cascade.path, **{name: cascade.root / name for name in (*names, *cascade.manifest.text_files)}}

@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from ..core.atomic_files import Content
 from ..core.digests import file_digest
 from ..core.errors import GraphcutError
-from ..core.manifest import MANIFEST, Cascade, save_manifest
+from ..core.manifest import MANIFEST, Cascade, check_files, save_manifest
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, remove_named
-from .cascade_files import Export, cascade_files
+from .cascade_files import Export
 
 OPERATORS: Final = "required_operators_and_types.config"
 USABILITY: Final = "usability.txt"
@@ -33,7 +33,7 @@ USABILITY: Final = "usability.txt"
 
 def export_of(cascade: Cascade) -> Export:
     """The parts in ORT format, with what is known of their use on phones."""
-    cascade_files(cascade)  # they are there, and as long as they were
+    check_files(cascade)
     # Written in this order: the last two read the parts that were written before.
     files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
     files |= {name: cascade.root / name for name in cascade.manifest.text_files} | {USABILITY: _usability(cascade)}

@@ -13,7 +13,7 @@ from ..analysis.cut_points import Analysis
 from ..core.atomic_files import replacing, write_errors
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph, partition
-from ..core.manifest import read_record
+from ..core.records import read_record
 from ..core.wiring import DependencyMap
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, ModeCosts, Rank

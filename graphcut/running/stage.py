@@ -97,7 +97,7 @@ class Stage:
         self.part = part
         self._reads, self._writes = part.reads, list(part.writes)
         self._tensors = {name: cascade.tensors[name] for name in (*part.reads, *part.writes)}
-        versions = check_unchanged(cascade, part) if config.is_checked else {}
+        versions = check_unchanged(cascade, part.contents) if config.is_checked else {}
         file = cascade.file(part)
         settings = cascade.settings(part)
         provider = config.provider or settings.provider

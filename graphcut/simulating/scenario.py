@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from msgspec.structs import replace as changed
 
 from ..core.errors import UsageError
-from ..core.manifest import Cascade
+from ..core.manifest import Cascade, check_unchanged
 from ..core.product import Product
 from ..core.tensors import Tensor
 from ..core.wiring import asked_for
@@ -149,6 +149,8 @@ def scenario_of_cascade(
     found = {} if source is None else source.with_dims(cascade.manifest.dims).sizes.found
     inner = {f"{name}.{i}": n for name, tensor in found.items() for i, n in enumerate(tensor.shape or ())}
     dims = {**{name: n for name, n in inner.items() if isinstance(n, int)}, **cascade.manifest.dims}
+    for part in cascade.parts:
+        check_unchanged(cascade, {part.file: part.sha256})
     costs_by_part = [weigh(load(cascade.file(part)), dims) for part in cascade.parts]
     seconds = _seconds_by_device(cluster, lambda device: tuple(sum(run_s(costs, device)) for costs in costs_by_part))
     planned = [part.device for part in cascade.parts if part.device is not None]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from ..core.errors import ModelError
-from ..core.manifest import Cascade, CascadeLike, open_cascade
+from ..core.manifest import Cascade, CascadeLike, check_files, open_cascade
 from ..loading.derived_tensors import helper_names
 from ..loading.fingerprint import head_of
 from ..loading.model import Model, load
@@ -29,19 +28,12 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
 
     Raises:
         UsageError: `output` exists, or is a file of the cascade.
-        ModelError: a part is damaged.
+        CascadeError: a file of the cascade is missing or was changed.
     """
     cascade = open_cascade(cascade)
-    parts = [_load(cascade.file(part)) for part in cascade.parts]
+    check_files(cascade)
+    parts = [load(cascade.file(part)) for part in cascade.parts]
     return write_together(Path(output), parts, partial(_merged, cascade), force=force)
-
-
-def _load(file: Path) -> Model:
-    try:
-        return load(file)
-    except ModelError as error:
-        message = str(error) if str(file) in str(error) else f"{file}: {error}"
-        raise ModelError(message, hint="copy the part again, or split the model again") from error
 
 
 def _merged(cascade: Cascade, parts: Sequence[ModelProto]) -> ModelProto:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from filecmp import cmp
 from functools import cached_property
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 from msgspec import convert
@@ -15,7 +14,7 @@ from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder, write_errors
-from ..core.digests import DataFile, Digest, digest_of, file_digest, read_digest
+from ..core.digests import DataFile, Digest, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
@@ -36,7 +35,7 @@ from ..core.product import Product
 from ..core.units import count, size
 from ..core.wiring import wire
 from ..costs.device import Device
-from ..costs.facts import half_source, model_facts, part_facts
+from ..costs.facts import half_source, model_facts, part_facts, text_facts
 from ..loading.derived_tensors import sent_name
 from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
@@ -98,8 +97,7 @@ class PreparedFiles(Product):
     @cached_property
     def text_files(self) -> dict[TextFile, str]:
         """The digests of the tokenizer's files and of what belongs to it, as the folder of the model has them."""
-        home = self.source.path.parent
-        return {name: file_digest(home / name) for name in get_args(TextFile) if (home / name).is_file()}
+        return text_facts(self.source)
 
     @property
     def copied(self) -> dict[str, Path]:

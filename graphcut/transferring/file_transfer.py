@@ -38,7 +38,8 @@ def files_of(cascade: Cascade, part: Part) -> dict[str, DataFile]:
     Raises:
         RunError: a file is missing, or was changed after the model was cut.
     """
-    sizes = {file.relative_to(cascade.root).as_posix(): v.bytes for file, v in check_unchanged(cascade, part).items()}
+    versions = check_unchanged(cascade, part.contents)
+    sizes = {file.relative_to(cascade.root).as_posix(): version.bytes for file, version in versions.items()}
     known = {name: data for name, data in part.data.items() if data.digest is not None}
     return {
         name: known.get(name) or DataFile(bytes=size, digest=read_digest(cascade.root / name, ((0, size),)))

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.errors import GraphcutError
-from ..core.manifest import Cascade, CascadeLike, Part, open_cascade, wrong_sizes
+from ..core.manifest import Cascade, CascadeLike, Part, digest_gap, open_cascade, wrong_sizes
 from ..core.product import Product
 from ..core.units import count, size
 from ..costs.facts import weight_facts
 from ..loading.model import load
-from .manifest_check import wrong_bytes, wrong_in_part
+from .manifest_check import wrong_bytes, wrong_in_part, wrong_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,8 +37,7 @@ class FileVerification(Product):
     @property
     def gap(self) -> str:
         """What could not be compared; empty if nothing."""
-        parts = count(len(self.undigested), "part")
-        return f"weights of {parts} have no digest: only their sizes were compared" if self.undigested else ""
+        return digest_gap(self.undigested)
 
     def __str__(self) -> str:
         answer = f"the files {'are' if self else 'are not'} what the manifest says"
@@ -48,24 +47,26 @@ class FileVerification(Product):
 def verify_files(cascade: CascadeLike) -> FileVerification:
     """Compare the files of `cascade` with its manifest, without the model.
 
-    Each part file and its weights must have the digests in the manifest; each part must have the inputs and outputs,
-    the number of nodes, the sizes of weights and the graph that the manifest gives. Whether the parts compute what the
-    model computes is not known without the model: see `verify`.
+    Each part file, its weights and the text files must have the digests in the manifest; each part must have the inputs
+    and outputs, the number of nodes, the sizes of weights and the graph that the manifest gives. Whether the parts
+    compute what the model computes is not known without the model: see `verify`.
 
     Raises:
         CascadeError: there is no manifest, or it contradicts itself.
     """
     cascade = open_cascade(cascade, check_files=False)
     objections = [f"{part.file}: {sentence}" for part in cascade.parts for sentence in _objections(cascade, part)]
-    files = ((part.file, cascade.file(part)) for part in cascade.parts)
+    objections += wrong_text(cascade)
+    named = (*(part.file for part in cascade.parts), *cascade.manifest.text_files)
+    files = ((name, cascade.root / name) for name in named)
     spans = {(name, 0, file.stat().st_size) for name, file in files if file.is_file()}
-    digests = [(part, name, data.digest) for part in cascade.parts for name, data in part.data.items()]
-    spans |= {(name, *span) for _, name, digest in digests if digest is not None for span in digest.ranges}
+    digests = [(name, data.digest) for part in cascade.parts for name, data in part.data.items()]
+    spans |= {(name, *span) for name, digest in digests if digest is not None for span in digest.ranges}
     return FileVerification(
         tuple(objections),
         files=len({name for name, _, _ in spans}),
         compared_bytes=sum(length for _, _, length in spans),
-        undigested=tuple(dict.fromkeys(part.file for part, _, digest in digests if digest is None)),
+        undigested=cascade.undigested,
     )
 
 

@@ -4,8 +4,8 @@ What follows from the files must be equal. What follows from inferred types must
 versions of onnx and ONNX Runtime infer more or less.
 
 Not derived: which `dims` were assumed, where the model was (`source.file`), the memory and providers of devices, which
-part was planned for which device, files of the tokenizer, and states that the user named, of which only the types are
-compared.
+part was planned for which device, and states that the user named, of which only the types are compared. Files of the
+tokenizer are compared with those beside the model, if there are any.
 """
 
 import re
@@ -15,10 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from ..core.digests import unchanged_version, wrong_blocks
-from ..core.manifest import SHARDED_FILE, Cascade, Manifest, Part
+from ..core.errors import RunError
+from ..core.manifest import SHARDED_FILE, Cascade, Manifest, Part, check_unchanged
 from ..core.tensors import UNDEFINED
 from ..core.units import count
-from ..costs.facts import boundary_type, contradicts, model_facts, shapes_contradict
+from ..costs.facts import boundary_type, contradicts, model_facts, shapes_contradict, text_facts
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type
@@ -38,6 +39,7 @@ def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
     is_copy = "/" in manifest.source.file or manifest.source.file == SHARDED_FILE
     yield from wrong_facts({"weights": "copy" if is_copy else "share"}, manifest)
     yield from _wrong_devices(manifest)
+    yield from (*wrong_text(cascade), *other_text(model, cascade))
 
 
 def _wrong_devices(manifest: Manifest) -> Iterator[str]:
@@ -67,6 +69,23 @@ def wrong_bytes(cascade: Cascade, part: Part) -> Iterator[str]:
             (first, _), *_ = wrong[0].ranges
             blocks = count(len(data.digest.blocks), "block")
             yield f"{name} has other bytes in {len(wrong):,} of {blocks}, the first at byte {first:,}"
+
+
+def wrong_text(cascade: Cascade) -> Iterator[str]:
+    """The text files that are missing, can't be read, or don't have their digests, one sentence each."""
+    for name, digest in cascade.manifest.text_files.items():
+        try:
+            check_unchanged(cascade, {name: digest})
+        except RunError as error:
+            yield str(error)
+
+
+def other_text(model: Model, cascade: Cascade) -> Iterator[str]:
+    """The text files that the manifest gives otherwise than they are beside the model, if there are any."""
+    given, listed = text_facts(model), cascade.manifest.text_files
+    for name in {**given, **listed} if given else ():
+        if given.get(name) != listed.get(name):
+            yield f"the manifest gives another {name} than there is beside the model"
 
 
 def _wrong_types(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """`verify`: the structural proof and the numerical check, and their result."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
@@ -18,6 +18,7 @@ from ..core.units import count, size
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
 from ..running.values import Feeds
+from .manifest_check import other_text
 from .numerical import EXACT, ROUNDINGS, Compared, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
@@ -124,7 +125,7 @@ def verify(
         sharded = load(cascade.source)
         whole = _verify_sharded(model, sharded, inputs, seed, optimized=optimized, structural_only=structural_only)
         parts = verify(sharded, cascade, seed=seed, optimized=optimized, structural_only=structural_only)
-        return _together(whole, parts)
+        return _together(whole, parts, other_text(model, cascade))
     if model.digest != cascade.manifest.source.graph:
         message = f"{cascade.path.parent} was not cut from {model.path}: the graphs differ"
         raise CascadeError(message, hint="name the model it was cut from with `model`, or split again")
@@ -169,9 +170,9 @@ def _ran(model: Model, inputs: _Sets, seed: int, sizes: Dims, comparing: Callabl
     return tuple(runs), failure, refusal
 
 
-def _together(whole: Verification, parts: Verification) -> Verification:
-    """The verification of a sharded model, and of its parts."""
-    objections = (*whole.proof.objections, *parts.proof.objections)
+def _together(whole: Verification, parts: Verification, more: Iterable[str]) -> Verification:
+    """The verification of a sharded model, and of its parts, with more objections."""
+    objections = (*whole.proof.objections, *parts.proof.objections, *more)
     weight_bytes = whole.proof.weight_bytes + parts.proof.weight_bytes
     proof = replace(parts.proof, objections=objections, nodes=whole.proof.nodes, weight_bytes=weight_bytes)
     texts = ((getattr(one, name) for one in (whole, parts)) for name in ("failure", "refusal", "reason"))

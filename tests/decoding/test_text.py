@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from range_server import serving
 
 import graphcut
-from graphcut import Cascade, CascadeError, Into, RecordError, Sampling, Tokenizer, UsageError
+from graphcut import Cascade, CascadeError, Into, RecordError, RunError, Sampling, Tokenizer, UsageError
 from graphcut.core.digests import file_digest
 from graphcut.decoding.text_stream import TextStream
 
@@ -168,10 +168,11 @@ def test_a_split_carries_the_tokenizer_along(tmp_path: Path, weights: str) -> No
 
 
 def test_the_tokenizer_of_a_larger_vocabulary_is_refused(tmp_path: Path) -> None:
-    cascade = cut("qwen", tmp_path)
-    larger = json.loads((cascade.root / "tokenizer.json").read_text())
+    path = folder_with("qwen", tmp_path)
+    larger = json.loads((tmp_path / "tokenizer.json").read_text())
     larger["model"]["vocab"] |= {f"word-{i}": 512 + i for i in range(300)}
-    (cascade.root / "tokenizer.json").write_text(json.dumps(larger))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(larger))
+    cascade = graphcut.split(path, Into(2))
     with pytest.raises(UsageError, match="has token ids up to 811, and the model scores 512 tokens"):
         Tokenizer(cascade)
 
@@ -193,9 +194,17 @@ def test_a_cascade_without_a_tokenizer_says_so(tmp_path: Path) -> None:
 
 
 def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
-    cascade = cut("qwen", tmp_path)
-    (cascade.root / "tokenizer.json").write_text("{}")
+    cascade = cut("qwen", tmp_path, tokenizer={})
     with pytest.raises(RecordError, match=r"tokenizer\.json can't be read"):
+        Tokenizer(cascade)
+
+
+@each("change", [lambda file: file.write_text("{}"), Path.unlink])
+def test_text_files_that_changed_after_the_split_are_not_used(change: Callable[[Path], object], tmp_path: Path) -> None:
+    """Those that end a text and draw tokens, too."""
+    cascade = cut("qwen", tmp_path, generation_config={"eos_token_id": 2})
+    change(cascade.root / "generation_config.json")
+    with pytest.raises(RunError, match=r"generation_config\.json (was changed after the model was cut|is missing)"):
         Tokenizer(cascade)
 
 

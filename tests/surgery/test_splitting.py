@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import At, Cascade, GraphcutError, Into, Model, ModelError, Part, SessionConfig, UsageError, demos
+from graphcut import At, Cascade, GraphcutError, Into, Model, Part, SessionConfig, UsageError, demos
 from graphcut.core import atomic_files
 from graphcut.core.digests import DataFile, Digest, digest_of
 from graphcut.costs import caches
@@ -854,16 +854,3 @@ def test_a_cascade_remembers_the_sizes_that_its_plan_assumed(goal: At | Into, tm
     again = graphcut.split(given, goal, tmp_path / "given")
     assert again.manifest.given_dims == {"seq": 16}
     assert graphcut.verify(model, again).same
-
-
-def test_a_damaged_part_is_named_by_merge(inline: Path, tmp_path: Path) -> None:
-    cascade = cut(inline, "m0")
-    file = cascade.file(cascade.parts[1])
-    part = onnx.load(file, load_external_data=False)
-    part.graph.initializer[0].ClearField("external_data")
-    part.graph.initializer[0].ClearField("data_location")
-    file.write_bytes(part.SerializeToString())
-    with pytest.raises(ModelError) as caught:
-        graphcut.merge(cascade, tmp_path / "whole.onnx")
-    assert str(caught.value).startswith(f"{file}: the initializer ")
-    assert not (tmp_path / "whole.onnx").exists()

@@ -100,6 +100,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model and a cascade of six parts on three devices."""
     folder = tmp_path_factory.mktemp("subject")
     onnx.save(subject(), folder / "model.onnx")
+    for name in ("tokenizer.json", "generation_config.json"):
+        (folder / name).write_text("{}")
     model = graphcut.load(folder / "model.onnx", dims={"n": 2, "past": 3})
     cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(CUTS)))
 

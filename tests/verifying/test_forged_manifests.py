@@ -104,6 +104,8 @@ FORGED = [
     ("states/axis", put("states/0/axis", 0), f"the manifest gives states[{KEY!r}].axis as 0, but it is 1"),
     ("states/start", put("states/0/start", ["n", 1, 16]), f"the manifest gives states[{KEY!r}].start as ['n', 1, 16]"),
     ("states/is_shareable", put("states/0/is_shareable", True), "is_shareable as True, but it is False"),
+    ("text_files", put("text_files/tokenizer.json", OTHER), "tokenizer.json was changed after the model was cut"),
+    ("text_files", drop("text_files/generation_config.json"), "gives another generation_config.json than there is"),
     ("devices", drop("devices/1"), "which 'devices' does not list"),
     ("devices", lambda record: record["devices"].append(DEVICE), "['left', 'middle', 'right', 'left'], but its parts"),
     ("devices", exchange("devices", 0, 1), "['middle', 'left', 'right'], but its parts are for ['left', 'middle'"),
@@ -153,7 +155,7 @@ FORGED = [
     ("states/is_given", declare_swapped_states, ""),  # then it is the word of the user, and said to be
 ]
 
-NOT_DERIVED = {"format", "assumed", "source/file", "text_files", "devices/memory_bytes"} | {
+NOT_DERIVED = {"format", "assumed", "source/file", "devices/memory_bytes"} | {
     f"devices/{field}" for field in SessionSettings.__struct_fields__
 }
 """The format is checked when a manifest is read; for the others see docs/reference/claims.md."""

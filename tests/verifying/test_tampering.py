@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,10 +16,10 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 from subject import assert_said, by_files, by_structure, cascade, original
 
 import graphcut
-from graphcut import Cascade
+from graphcut import Cascade, demos
 
 from conftest import ORT_VERSION, floats
-from tampering import edit_part, flip, redo_digests
+from tampering import Record, edit_manifest, edit_part, flip, redo_digests
 
 __all__ = ["cascade", "original"]
 
@@ -237,6 +238,116 @@ def test_a_weight_that_was_put_into_the_message_counts_by_its_values(
     assert_said(by_structure(cascade.path), objection)
     assert_said(by_files(cascade.path), "")  # nothing of the cascade was changed
     assert bool(by_structure(cascade.path)) == bool(objection)
+
+
+# Changes of several files
+
+
+def without_shift(p: ModelProto) -> None:
+    p.graph.input.remove(next(value for value in p.graph.input if value.name == "shift"))
+
+
+def forget_shift(record: Record) -> None:
+    record["parts"][2]["reads"].remove("shift")
+
+
+def lose_an_optional_input(cascade: Cascade) -> None:
+    edit_part(cascade, 2, without_shift)
+    edit_manifest(cascade.path, forget_shift)
+
+
+def lose_a_default(cascade: Cascade) -> None:
+    edit_part(cascade, 2, lambda p: p.graph.initializer.remove(initializer(p, "shift")))
+
+
+def another_default(cascade: Cascade) -> None:
+    edit_part(cascade, 2, lambda p: misspell(initializer(p, "shift"), "raw_data", bytes(64)))
+
+
+def change_text(name: str, cascade: Cascade) -> None:
+    flip(cascade.root / name)
+
+
+def lose_text(name: str, cascade: Cascade) -> None:
+    (cascade.root / name).unlink()
+
+
+OTHER_TEXT = "the manifest gives another {} than there is beside the model"
+
+
+@pytest.mark.parametrize(
+    ("change", "naive", "redone"),
+    [
+        (lose_an_optional_input, "digest differs", "'shift' is no input of it, unlike in the model"),
+        (lose_a_default, "digest differs", "'shift' has no default in it, unlike in the model"),
+        (another_default, "digest differs", "weight 'shift' differs"),
+        *(
+            (partial(change, name), said, OTHER_TEXT.format(name))
+            for name in ("tokenizer.json", "generation_config.json")
+            for change, said in ((change_text, "was changed after the model was cut"), (lose_text, "is missing"))
+        ),
+    ],
+)
+def test_changes_that_are_forged_in_the_manifest_too(
+    change: Callable[[Cascade], object], naive: str, redone: str, cascade: Cascade
+) -> None:
+    """By the structure alone, and before the numbers, which are not compared then."""
+    change(cascade)
+    assert naive in by_files(cascade.path)
+    assert by_structure(cascade.path)
+    redo_digests(cascade.path)
+    assert_said(by_structure(cascade.path), redone)
+    report = graphcut.verify(cascade.source, cascade.path)
+    assert (report.same, report.runs) == (False, ())
+    assert redone in "".join(report.proof.objections)
+
+
+# Changes of ranks
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a decoder, and its parts on two ranks."""
+    folder = tmp_path_factory.mktemp("ranked")
+    demos.write("llm", folder / "model.onnx", hidden=16, layers=1, heads=2, kv_heads=2, vocab=32)
+    graphcut.split_by_rank(folder / "model.onnx", folder / "parts", ranks=2)
+    return folder
+
+
+def exchange(first: str, second: str, root: Path) -> None:
+    raw = (root / first).read_bytes()
+    shutil.copy(root / second, root / first)
+    (root / second).write_bytes(raw)
+
+
+def exchange_ranks(root: Path) -> None:
+    def change(record: Record) -> None:
+        for part in record["parts"]:
+            part["rank"] = 1 - part["rank"]
+
+    edit_manifest(root / "cascade.json", change)
+
+
+OF_RANKS: list[tuple[Callable[[Path], object], str]] = [
+    (partial(exchange, "part-2.rank-0.onnx.data", "part-2.rank-1.onnx.data"), "are not those of its slice of"),
+    (partial(exchange, "part-2.rank-0.onnx", "part-2.rank-1.onnx"), "part-2.rank-0.onnx: it writes"),
+    (exchange_ranks, "the manifest gives rank as 1, but it is 0"),
+    (lambda root: flip(root / "part-3.rank-1.onnx.data"), "are not those of its slice of"),
+]
+
+
+@pytest.mark.parametrize(("change", "objection"), OF_RANKS)
+def test_a_change_of_ranks(change: Callable[[Path], object], objection: str, ranked: Path, tmp_path: Path) -> None:
+    shutil.copytree(ranked, tmp_path / "copy")
+    root = tmp_path / "copy" / "parts"
+    change(root)
+    for is_redone in (False, True):
+        if is_redone:
+            redo_digests(root / "cascade.json")
+        for structural_only in (True, False):
+            report = graphcut.verify(tmp_path / "copy" / "model.onnx", root, structural_only=structural_only)
+            assert not report
+            assert objection in "".join(report.proof.objections)
 
 
 # Changes of the model
