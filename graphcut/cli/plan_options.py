@@ -24,15 +24,12 @@ if TYPE_CHECKING:
     PlanMaker = Callable[[AnalysisLike], Plan]
 
 _BALANCED: Final = ("--num-splits", "--memory", "--cluster")
-_WEIGHED: Final = (*_BALANCED, "--heads")
-GOALS: Final = ("--at-nodes", *_WEIGHED, "--plan")
+GOALS: Final = ("--at-nodes", *_BALANCED, "--heads", "--plan")
 _GOALS_OF: Final = {  #: the goals that an option applies to; with any other it would do nothing.
     "--device": ("--at-nodes",),
     "--count": ("--num-splits", "--memory"),
     **dict.fromkeys(("--objective", "--in-flight", "--outputs"), ("--cluster",)),
-    **dict.fromkeys(("--pin", "--avoid", "--boundary-dtype"), (*_WEIGHED, "--at-nodes")),
     **dict.fromkeys(("--inside-layers", "--prove"), _BALANCED),
-    **dict.fromkeys(("--recompute", "--cost-model", "--profile"), _WEIGHED),
 }
 _INSIDE_LAYERS: Final = {"auto": None, "always": True, "never": False}
 
@@ -90,8 +87,6 @@ class GoalOptions:
             from .. import analyze, default_dims, plan, read_table, shipped_tables, weigh
 
             analysis = analyze(source)
-            if isinstance(goal, At):
-                return plan(analysis, goal, limits=limits)
             costs = weigh(analysis.model, default_dims(analysis, goal, profile, tokens))
             name = tuning.cost_model
             table = None if name is None else read_table(shipped_tables().get(name, Path(name)))

@@ -164,7 +164,6 @@ class Scene:
     buses: tuple[Bus, ...] = ()  #: the same, grouped by source and readers.
     profile: CutProfile | None = None  #: the cut profile; None if the model is not at hand.
     recomputed: tuple[str, ...] = ()  #: one sentence for each group of tensors that parts recompute.
-    reasons: tuple[str, ...] = ()  #: one text for each cut: why it is where it is.
     notes: tuple[str, ...] = ()  #: what else a reader should know, one sentence each.
     next_command: str = ""  #: the command to try next; empty if there is none.
     details: tuple[tuple[str, str], ...] = ()  #: pairs of a word and a value that may be long.
@@ -180,6 +179,8 @@ class Scene:
     graph: Callable[[], PageData] | None = field(default=None, compare=False)
     #: gives what the page needs to predict other cuts; only the page asks for it, since that takes time.
     cut_costs: Callable[[], PageData | None] = field(default=lambda: None, compare=False)
+    #: gives one text for each cut: why it is where it is.
+    reasons: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
     schedules: Callable[[], tuple[Schedule, ...]] = field(default=tuple, compare=False)  #: gives schedules of the plan.
 
     @property

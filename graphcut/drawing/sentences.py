@@ -1,6 +1,7 @@
 """Sentences about an analysis, a plan or a cascade. They use Unicode signs; a terminal may have to replace them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import isclose
 from typing import Final, Protocol
 
 from ..analysis.cut_points import CutPoint
@@ -19,6 +20,7 @@ from .scene import Card, Scene, totals_of
 
 _MAX_NAMES: Final = 6
 _MAX_DIMS: Final = 3
+_SAME: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 
 _LITTLE_GAIN: Final = 0.95  #: splitting brings little if the slowest part takes this share of the model's time.
 
@@ -213,7 +215,9 @@ def cut_reasons(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str
     """
     for i, reason in enumerate(reasons):
         chosen = reason.chosen
-        affects = "moving this cut does not help" if reason.bottleneck in {i, i + 1} else "this cut does not affect it"
+        is_best = all(other.cost >= chosen.cost for other in reason.alternatives)
+        affects = f"moving this cut {'does not help' if is_best else 'helps'}"
+        affects = affects if not is_best or reason.bottleneck in {i, i + 1} else "this cut does not affect it"
         alternatives = (f"next best after {printable(o.after)}: {_compared(o, chosen)}" for o in reason.alternatives)
         why = f"{size(chosen.crossing_bytes)} cross here; {names[reason.bottleneck]} is the bottleneck; {affects}"
         yield "\n".join((f"cut {i} after {printable(chosen.after)}", why, *alternatives))
@@ -221,7 +225,8 @@ def cut_reasons(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str
 
 def _compared(other: CandidateCut, chosen: CandidateCut) -> str:
     change = f"{100 * (other.cost / chosen.cost - 1):+.1f} %" if chosen.cost > 0 else "worse"
-    return f"{change if other.cost != chosen.cost else 'equally good'}, {size(other.crossing_bytes)} cross there"
+    change = "equally good" if isclose(other.cost, chosen.cost, rel_tol=_SAME) else change
+    return f"{change}, {size(other.crossing_bytes)} cross there"
 
 
 def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
@@ -231,7 +236,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     yield from unbound_sizes(model, plan.dims)
     yield from uncounted_operators(costs.uncounted) if costs is not None else ()
     if plan.metrics and not isinstance(plan.goal, Across):
-        device = plan.devices[0]
+        device = plan.hosts[0]
         yield (
             f"times assume devices with {flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory "
             f"bandwidth and links of {operations(device.link_bytes_per_s)}B/s; describe yours with --cluster FILE"

@@ -19,13 +19,14 @@ from ..costs.weighing import Costs
 from ..sharding.rank_costs import RankCosts
 from ..solving.instance import Parts
 from ..solving.recompute import Prices, Recomputed, TransferPrices, recompute, repeated
+from .by_goal.cut_at_nodes import parts_at
 from .disk_size import SerializedSizes, serialized_sizes
-from .goals import Across, Goal, Into, Limits
+from .goals import Across, At, Goal, Into, Limits, Within
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, same_parts
-from .predictions import part_metrics
+from .predictions import part_metrics, travelling
 from .problem import PlanningProblem
-from .replicable import inexact_copies
+from .replicable import inexact_copies, replicable_nodes, rewritable_nodes
 from .results import Solution
 
 _TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
@@ -74,21 +75,74 @@ class Finisher:
         return cache(lambda parts, devices: self.with_metrics(plain(parts, devices=devices)))
 
     def with_metrics(self, made: Plan) -> Plan:
-        devices, costs, table = made.devices or (ANY_DEVICE,) * len(made.parts), self.costs, self.table
-        metrics = part_metrics(made.partition, costs, self.sizes, devices, self.seconds, self.goal)
+        costs, table, devices = self.costs, self.table, made.devices if isinstance(self.goal, At) else made.hosts
+        metrics = part_metrics(made.partition, costs, self.sizes, made.hosts, self.seconds, self.goal)
         known = {"dims": costs.dims, "costs": costs, "table": table, "coverage": table and cover(table, costs)[1]}
         return same_parts(made, devices=devices, metrics=metrics, **known)
 
+    def with_repeated(self, made: Plan) -> Plan:
+        """A plan with metrics, and with what its parts recompute."""
+        made = self.with_metrics(made)
+        return same_parts(made, recomputed=repeated(made.graph, made.parts, self.prices(made.parts, made.hosts)))
+
     @cached_property
     def kept(self) -> frozenset[int]:
-        """Nodes that must be in one part only: they touch a cache, are pinned, or their copies give other bits."""
-        pinned = find_nodes(self.graph, [pattern for pattern, _ in self.limits.pins])
+        """Nodes in one part only: they touch a cache, are pinned or name a cut, or their copies give other bits."""
+        named = self.goal.nodes if isinstance(self.goal, At) else ()
+        pinned = find_nodes(self.graph, [*named, *(pattern for pattern, _ in self.limits.pins)])
         inexact = () if self.limits.recompute == "approximate" else inexact_copies(self.graph)
         return frozenset(pinned.union(inexact, *(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
 
-    def finished(self, problem: PlanningProblem, solution: Solution) -> Iterator[Plan]:
-        """Plans with these parts: each repeats what is cheapest for reader and writer, or for the reader, or all."""
-        parts, devices = problem.nodes_of(solution.found.parts), solution.devices
+    def replicable(self, goal: Goal) -> tuple[frozenset[int], frozenset[int]]:
+        """The nodes that are planned to run in every part that needs them, and those with a rewritten replica."""
+        if self.limits.recompute == "never":
+            return frozenset(), frozenset()
+        devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
+        slowest = min(devices, key=lambda device: device.flops_per_s)
+        run_s = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
+        s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
+        kept, avoided = self.kept, find_nodes(self.graph, self.limits.avoid)
+        if isinstance(goal, Across):  # what is asked for comes from one part
+            names = travelling(goal, self.costs).keys() & self.graph.producer.keys()
+            kept |= {self.graph.producer[name] for name in names}
+        replicable = replicable_nodes(self.costs, run_s, s_per_byte, kept, avoided)
+        if isinstance(goal, Within) or any(device.memory_bytes for device in devices):
+            return replicable, frozenset()
+        return replicable, rewritable_nodes(self.costs, run_s, s_per_byte, kept)
+
+    def at(self, goal: At, devices: tuple[Device, ...] = ()) -> Plan:
+        """The parts between named nodes, with the replicas that make the slowest part fastest."""
+        nodes = self.replicable(self.goal)
+        again = {name: (0, True) for node in nodes[0] for name in self.graph.nodes[node].writes}
+        parts = parts_at(self.graph, self.analysis.model.tensors, {**self.costs.sent_bytes, **again}, goal)
+        groups = tuple(tuple(node for node in part if node not in nodes[0]) for part in parts)
+        if not all(groups):  # a part of replicable nodes alone must keep one
+            nodes, groups = (frozenset(), frozenset()), tuple(parts)
+        problem = PlanningProblem(
+            self.analysis,
+            self.costs,
+            self.limits,
+            groups,
+            tuple(sorted(nodes[0])),
+            self.sizes,
+            {},
+            tuple(sorted(nodes[1])),
+        )
+        ways = self.finished(problem, [(i,) for i in range(len(groups))], devices or (ANY_DEVICE,) * len(groups))
+
+        def rank(one: Plan) -> tuple[bool, float, int]:
+            return max(one.budget_shares) > 1, max(part.busy_s for part in one.metrics), one.received_bytes
+
+        return min(ways, key=rank)
+
+    def finished(
+        self, problem: PlanningProblem, found: Sequence[Sequence[int]], devices: tuple[Device, ...], most: float = inf
+    ) -> Iterator[Plan]:
+        """Plans of found parts: each repeats what is cheapest for reader and writer, or for the reader, or all.
+
+        `found` are the groups of each part; see `with_replicas` for `most`.
+        """
+        parts = problem.nodes_of(found)
         if isinstance(self.goal, Across):  # those of the search may have less memory
             known = {device.name: device for device in self.goal.cluster.devices}
             devices = tuple(
@@ -98,11 +152,10 @@ class Finisher:
             if any(isinstance(device, DeviceGroup) for device in devices):  # of ranks each node has one home
                 yield self._planned(parts, devices, ())
                 return
-        most = _most_planned(self.goal, solution)
         yield self.with_replicas(parts, devices, problem.repeated, most)
         if problem.repeated:
             yield self.with_replicas(parts, devices, problem.repeated, most, counts_all=False)
-            parts = problem.nodes_of(solution.found.parts, with_replicas=True)
+            parts = problem.nodes_of(found, with_replicas=True)
             yield self._planned(parts, devices, repeated(self.graph, parts, self.prices(parts, devices)))
 
     def _planned(self, parts: Parts, devices: tuple[Device, ...], recomputed: tuple[Recomputed, ...]) -> Plan:
@@ -160,7 +213,7 @@ class Finisher:
         return prices_of
 
 
-def _most_planned(goal: Goal, solution: Solution) -> float:
+def most_planned(goal: Goal, solution: Solution) -> float:
     """What the most expensive part costs as planned; `inf` if the goal does not compare parts. See `Plan.expense`."""
     match goal:
         case Across(interleave=True):

@@ -33,7 +33,7 @@ from .results import FrontPlan, Optimality, Reason
 FORMAT: Final = "graphcut.plan/1"
 
 _PLANNED: Final = ("outcome", "inside_layers", "unlimited", "front", "modes", "reasons", "recomputed", "coverage")
-"""What a plan says that no longer holds once its file is edited; fields of `Plan` and of `PlanFile`."""
+"""What a plan says that no longer holds once its file is edited; names in `Plan` and in `PlanFile`."""
 
 
 class PlannedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,13 +166,12 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         model=model.with_dims({name: n for name, n in record.dims.items() if name not in record.assumed}),
     )
     check_limits(made)
-    if isinstance(made.goal, At):
-        return made
     made = with_metrics(analysis, made, weigh(model, made.dims))
     if record.planned != record.digest:
         return made
     metrics = tuple(part.predicted for part in record.parts if part.predicted is not None)
-    return replace(made, metrics=metrics, **{name: getattr(record, name) for name in _PLANNED})
+    known = {name: getattr(record, name) for name in _PLANNED if name != "reasons"}
+    return replace(made, metrics=metrics, explain=lambda: record.reasons, **known)
 
 
 def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:

@@ -24,21 +24,17 @@ from ..costs.matching import cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
 from ..sharding.rank_costs import RankCosts
-from ..solving.recompute import repeated
 from .by_goal.cluster_mapping import plan_across
-from .by_goal.cut_at_nodes import parts_at
 from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
-from .finishing import Finisher
+from .explaining import explained
+from .finishing import Finisher, most_planned
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
-from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, same_parts
-from .predictions import travelling
 from .problem import PlanningProblem, problem_of
-from .replicable import replicable_nodes, rewritable_nodes
-from .results import FrontPlan, Optimality, Solution, optimality_of, reasons
+from .results import FrontPlan, Optimality, Solution, optimality_of, places
 
 _TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.
@@ -78,11 +74,6 @@ def plan(
         raise PlanError(
             f"{model.path.name} has nothing to cut: no node depends on an input", hint="run the model as it is"
         )
-    if isinstance(goal, At):
-        parts = tuple(parts_at(model.graph, model.tensors, analysis.sized.tensor_bytes, goal))
-        made = Plan(goal, model.graph, parts, limits=limits, dims=analysis.sized.dims, model=model)
-        check_limits(made)
-        return made
     costs = costs or weigh(model, default_dims(analysis, goal))
     if table is not None and not cover(table, costs)[1].matched:
         raise UsageError(
@@ -91,7 +82,7 @@ def plan(
         )
     costs = replace(costs, sends_half=limits.boundary_dtype is not None)
     planner = _Planner(analysis, goal, limits, costs, table)
-    return planner.heads(goal) if isinstance(goal, Heads) else planner.optimized(goal, prove_s)
+    return planner.named(goal) if isinstance(goal, At | Heads) else planner.optimized(goal, prove_s)
 
 
 def default_dims(
@@ -105,11 +96,10 @@ def default_dims(
 
 
 def with_metrics(source: AnalysisLike, made: Plan, costs: Costs) -> Plan:
-    """A plan without metrics (for `At`, or edited) with those of its parts, and with what they recompute."""
+    """A plan without metrics (edited, or made by hand) with those of its parts, and with what they recompute."""
     costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
     planner = _Planner(analyze(source), made.goal, made.limits, costs, made.table)
-    made = planner.with_metrics(made)
-    return same_parts(made, recomputed=repeated(made.graph, made.parts, planner.prices(made.parts, made.devices)))
+    return planner.with_repeated(made)
 
 
 @dataclass(frozen=True)
@@ -133,7 +123,7 @@ class _Candidate:
         """The one with the smaller value; of equal ones the one with fewer bytes received; of such the first."""
         if abs(self.value - other.value) > _TOLERANCE * self.value:
             return min(self, other, key=lambda one: one.value)
-        return min(self, other, key=lambda one: sum(part.received_bytes for part in one.made.metrics))
+        return min(self, other, key=lambda one: one.made.received_bytes)
 
 
 @dataclass(frozen=True)
@@ -179,15 +169,11 @@ class _Planner(Finisher):
             unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
             front=_front_with(best.made, best.solution.find_front()),
             modes=tuple(self._modes(best.made)),
-            reasons=reasons(best.solution, best.problem, self._crossing(best.made)),
+            explain=partial(
+                explained, replace(self), best.made, best.solution.part_costs, places(best.solution, best.problem)
+            ),
             model=self.analysis.model,
         )
-
-    def _crossing(self, made: Plan) -> list[int]:
-        """For each cut of a plan the bytes that cross there, each tensor once."""
-        ends, sizes = made.partition.wiring.boundary_tensors.items(), self.costs.sent_bytes
-        cuts = range(len(made.parts) - 1)
-        return [sum(sizes[name][0] for name, (i, readers) in ends if i <= cut < max(readers)) for cut in cuts]
 
     def _modes(self, made: Plan) -> Iterator[ModeCosts]:
         """What the ranks of a plan exchange, joined as planned, and in the other way."""
@@ -207,11 +193,16 @@ class _Planner(Finisher):
             if times is not None:  # the first and the last layer may have more than the others
                 yield ModeCosts(mode, len(firsts), median_low(inside or [0]), max(received), times.latency_s)
 
-    def heads(self, goal: Heads) -> Plan:
-        parts = parts_of_heads(self.graph, goal)
-        check_limits(Plan(goal, self.graph, parts, limits=self.limits))
-        made = self.with_replicas(parts, (ANY_DEVICE,) * len(parts), (), inf)
-        return same_parts(made, model=self.analysis.model)
+    def named(self, goal: At | Heads) -> Plan:
+        """The plan whose parts the goal names, finished as parts that are found."""
+        if isinstance(goal, Heads):
+            parts = parts_of_heads(self.graph, goal)
+            check_limits(Plan(goal, self.graph, parts, limits=self.limits))
+            made = self.with_replicas(parts, (ANY_DEVICE,) * len(parts), (), inf)
+            return same_parts(made, model=self.analysis.model)
+        made = self.at(goal)
+        check_limits(made)
+        return same_parts(made, model=self.analysis.model, devices=())
 
     def best(self, goal: _Searched, prove_s: float) -> _Candidate:
         """The best candidate. Repeated layers are cut if that is needed or makes the plan much better.
@@ -282,20 +273,8 @@ class _Planner(Finisher):
         return replace(best, bound=min(bound, once.bound if once.outcome.is_optimal else once.bounds.simple))
 
     def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
-        replicable = rewritable = frozenset[int]()
-        if with_replicable and limits.recompute != "never":
-            devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
-            slowest = min(devices, key=lambda device: device.flops_per_s)
-            run_s = dict(zip(self.graph.flow, self.seconds(slowest), strict=True))
-            s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
-            kept, avoided = self.kept, find_nodes(self.graph, limits.avoid)
-            if isinstance(goal, Across):  # what is asked for comes from one part
-                names = travelling(goal, self.costs).keys() & self.graph.producer.keys()
-                kept |= {self.graph.producer[name] for name in names}
-            replicable = replicable_nodes(self.costs, run_s, s_per_byte, kept, avoided)
-            if not (isinstance(goal, Within) or any(device.memory_bytes for device in devices)):
-                rewritable = rewritable_nodes(self.costs, run_s, s_per_byte, kept)
-        return problem_of(self.analysis, self.costs, limits, self.sizes, replicable, rewritable)
+        nodes = self.replicable(goal) if with_replicable else (frozenset[int](),) * 2
+        return problem_of(self.analysis, self.costs, limits, self.sizes, *nodes)
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
         if isinstance(goal, Into):
@@ -346,7 +325,7 @@ class _Planner(Finisher):
     def _best_finished(self, problem: PlanningProblem, solution: Solution, *, is_relaxed: bool = False) -> _Candidate:
         """The parts with the replicas that serve the objective best, of several choices."""
         found = list[_Candidate]()
-        for made in self.finished(problem, solution):
+        for made in self.finished(problem, solution.found.parts, solution.devices, most_planned(self.goal, solution)):
             is_possible = not is_relaxed or max(made.budget_shares) <= 1
             value = made.minimized(solution.value) if is_possible else inf
             value = solution.value if isclose(value, solution.value, rel_tol=_TOLERANCE) else value

@@ -1,6 +1,6 @@
 """Plans: which node goes into which part, on which device, at what predicted cost, and why."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
@@ -43,7 +43,7 @@ class Plan(Product):
     devices: tuple[Device, ...] = ()  #: the device of each part; empty for `At` without devices.
     limits: Limits = field(default_factory=Limits)  #: its constraints.
     dims: Mapping[str, int] = field(default_factory=dict)  #: the sizes of symbolic dimensions that it was made for.
-    costs: Costs | None = None  #: FLOPs and bytes of the nodes for these sizes; None for `At`.
+    costs: Costs | None = None  #: FLOPs and bytes of the nodes for these sizes; None without metrics.
     coverage: Coverage | None = None  #: how many nodes a cost model matched, if one was given.
     table: CostTable | None = field(default=None, compare=False)  #: that cost model.
     outcome: Optimality | None = None  #: how good it is; None for `At` and `Heads`.
@@ -52,8 +52,9 @@ class Plan(Product):
     front: tuple[FrontPlan, ...] = ()  #: see `Solution.find_front`.
     modes: tuple[ModeCosts, ...] = ()  #: what ranks exchange, joined as planned, and in the other way.
     recomputed: tuple[Recomputed, ...] = ()  #: what parts compute instead of receiving it.
-    metrics: tuple[PartMetrics, ...] = ()  #: predicted metrics of each part; empty for `At`.
-    reasons: tuple[Reason, ...] = ()  #: why each cut is where it is.
+    metrics: tuple[PartMetrics, ...] = ()  #: predicted metrics of each part; empty for a plan that was made by hand.
+    #: gives `reasons`, which take time: other cuts are finished, too.
+    explain: Callable[[], tuple[Reason, ...]] = field(default=tuple, compare=False)
     #: the model that is cut, so that a notebook can draw it; None for a plan that was made by hand.
     model: Model | None = field(default=None, compare=False)
 
@@ -70,6 +71,31 @@ class Plan(Product):
     def has_groups(self) -> bool:
         """Whether layers are divided among devices."""
         return any(isinstance(device, DeviceGroup) for device in self.devices)
+
+    @cached_property
+    def reasons(self) -> tuple[Reason, ...]:
+        """Why each cut is where it is."""
+        return self.explain()
+
+    @cached_property
+    def crossing_bytes(self) -> tuple[int, ...]:
+        """For each cut the bytes that cross there, each tensor once; empty without metrics."""
+        ends, sizes = (
+            self.partition.wiring.boundary_tensors.items(),
+            {} if self.costs is None else self.costs.sent_bytes,
+        )
+        cuts = range(len(self.parts) - 1 if sizes else 0)
+        return tuple(sum(sizes[name][0] for name, (i, readers) in ends if i <= cut < max(readers)) for cut in cuts)
+
+    @property
+    def received_bytes(self) -> int:
+        """What all parts receive from others, each tensor once for each part."""
+        return sum(part.received_bytes for part in self.metrics)
+
+    @property
+    def hosts(self) -> tuple[Device, ...]:
+        """The device of each part that predictions are for: the one that a plan without devices assumes."""
+        return self.devices or (ANY_DEVICE,) * len(self.parts)
 
     @cached_property
     def partition(self) -> Partition:
@@ -108,7 +134,7 @@ class Plan(Product):
         if self.costs is None or not self.metrics:
             return None
         transfers, run_s = plan_transfers(self.partition, self.costs, self.goal), [part.run_s for part in self.metrics]
-        return plan_times(transfers, run_s, self.devices, self.goal)
+        return plan_times(transfers, run_s, self.hosts, self.goal)
 
     @property
     def expense(self) -> tuple[float, ...]:
@@ -150,16 +176,16 @@ def same_parts(made: Plan, **changes: Any) -> Plan:  # noqa: ANN401 - fields of 
 
 def on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) -> list[float]:
     """For each part the sum of the numbers of all parts of its device; without a cluster each part has its own."""
-    hosts = [device.name if isinstance(goal, Across) else str(part) for part, device in enumerate(devices)]
-    found = totals(hosts, numbers)
-    return [found[host] for host in hosts]
+    if not isinstance(goal, Across):
+        return list(numbers)
+    found = totals([device.name for device in devices], numbers)
+    return [found[device.name] for device in devices]
 
 
 def check_budgets(made: Plan, file_bytes: Sequence[int]) -> None:
     """Raise a PlanError if a part needs more than its budget. `file_bytes` are the sizes of the files of each part."""
     needed = [number + counted for number, counted in zip(file_bytes, made.counted_bytes, strict=True)]
-    totals = on_device(made.goal, made.devices, needed) if made.devices else needed
-    for i, (number, budget) in enumerate(zip(totals, made.budgets, strict=True)):
+    for i, (number, budget) in enumerate(zip(on_device(made.goal, made.devices, needed), made.budgets, strict=True)):
         if budget is not None and number > budget:
             raise PlanError(
                 f"part {i} needs {int(number):,} bytes, but the plan allows {budget:,}",

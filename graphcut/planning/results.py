@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
@@ -21,7 +21,7 @@ from .problem import PlanningProblem
 _TOLERANCE: Final = 1e-6
 """A value that exceeds its bound by this share is equal to it: the tolerance of the exact solver."""
 
-_MOST_ALTERNATIVES: Final = 2
+_MOST_TRIED: Final = 4
 
 MetricUnit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s"]
 
@@ -123,32 +123,30 @@ class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     after: str  #: the last node before it.
     #: the objective with this cut, in the unit of the outcome; but for parts within a budget it is bytes received, for
-    #: the fewest devices seconds of one request, and for tokens seconds between two.
+    #: the fewest devices seconds of one request, and for tokens seconds of one.
     cost: float
-    #: bytes that cross, each tensor once; for a cut that was not made without what parts may recompute.
-    crossing_bytes: int
+    crossing_bytes: int  #: bytes that cross, each tensor once.
 
 
 class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The explanation of one cut."""
+    """The explanation of one cut: what finished parts take, here and where the cut is named elsewhere."""
 
     chosen: CandidateCut  #: the cut of the plan.
     bottleneck: int  #: the part with the greatest cost.
     alternatives: tuple[CandidateCut, ...]  #: the next best cuts, the best first.
 
 
-def reasons(solution: Solution, problem: PlanningProblem, crossing: Sequence[int]) -> tuple[Reason, ...]:
-    """One reason for each cut, in order; none for an interleaved plan, where a cut changes more than two parts.
+def places(solution: Solution, problem: PlanningProblem) -> tuple[tuple[CandidateCut, ...], ...]:
+    """For each cut where it is, and where it would be best else, at what the search counts; the best first.
 
-    `crossing` are the bytes that cross at each cut: parts may recompute others than the tables assume.
+    The nodes before a place are those that the search puts there. None for an interleaved plan, where a cut changes
+    more than two parts.
     """
-    if not solution.costs:
-        return ()
     costs = np.array(solution.part_costs)
-    return tuple(_reason(solution, problem, costs, cut, crossing) for cut in range(len(costs) - 1))
+    return tuple(_places(solution, problem, costs, cut) for cut in range(len(costs) - 1))
 
 
-def _reason(solution: Solution, problem: PlanningProblem, costs: Floats, cut: int, crossing: Sequence[int]) -> Reason:
+def _places(solution: Solution, problem: PlanningProblem, costs: Floats, cut: int) -> tuple[CandidateCut, ...]:
     """The cost of each boundary between those before and after the cut, from the tables of the parts on both sides."""
     tables = solution.found.tables
     before, here, after = solution.found.chain.boundaries[cut : cut + 3]
@@ -160,12 +158,8 @@ def _reason(solution: Solution, problem: PlanningProblem, costs: Floats, cut: in
 
     def candidate(boundary: int) -> CandidateCut:
         node = problem.groups[tables.groups_between(0, boundary)[-1]][-1]
-        sent_bytes = crossing[cut] if boundary == here else int(tables.sent[boundary, 0])
-        return CandidateCut(problem.graph.nodes[node].name, float(total[boundary]), sent_bytes)
+        return CandidateCut(problem.graph.nodes[node].name, float(total[boundary]), int(tables.sent[boundary, 0]))
 
-    chosen = candidate(here)
     ascending = [int(i) for i in np.argsort(total, kind="stable") if np.isfinite(total[i]) and i != here]
-    others = [candidate(i) for i in reversed(ascending[: 4 * _MOST_ALTERNATIVES])]
-    by_node = {other.after: other for other in others if other.after != chosen.after}
-    alternatives = sorted(by_node.values(), key=lambda other: other.cost)[:_MOST_ALTERNATIVES]
-    return Reason(chosen, int(costs.argmax()), tuple(alternatives))
+    by_node = {one.after: one for one in map(candidate, (here, *ascending[: 2 * _MOST_TRIED]))}
+    return tuple(by_node.values())[: 1 + _MOST_TRIED]

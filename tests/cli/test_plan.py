@@ -255,8 +255,6 @@ def test_ranks_of_a_plan_need_a_cluster(run: Run, tmp_path: Path, words: tuple[o
 @pytest.mark.parametrize(
     "words",
     [
-        "--at-nodes NODE --cost-model no.csv",
-        "--at-nodes NODE --profile decode",
         "--at-nodes NODE --prove",
         "--at-nodes NODE --inside-layers never",
         "--heads logits --prove",
@@ -501,11 +499,13 @@ def test_a_saved_plan_explains_each_cut(run: Run, house: Path, tmp_path: Path, n
     assert set(planned.splitlines()) <= set(out.splitlines())
 
 
-def test_next_best_places_are_no_better_and_in_order(run: Run, house: Path) -> None:
-    for model in ("llm", "unet", "resnet"):
-        for reason in as_json(run("plan", house / f"{model}.onnx", "--num-splits", 3, "--json"))["reasons"]:
+def test_next_best_places_are_no_better_than_a_proven_plan_and_in_order(run: Run, house: Path) -> None:
+    for model in ("llm", "resnet"):
+        made = as_json(run("plan", house / f"{model}.onnx", "--num-splits", 3, "--json"))
+        assert made["outcome"]["is_optimal"]
+        for reason in made["reasons"]:
             costs = [cut["cost"] for cut in (reason["chosen"], *reason["alternatives"])]
-            assert all(a <= b for a, b in pairwise(costs)), (model, reason)
+            assert all(a <= b * (1 + 1e-9) for a, b in pairwise(costs)), (model, reason)
 
 
 # Cost models

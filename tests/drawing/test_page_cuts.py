@@ -70,6 +70,7 @@ BOARDS = Cluster(
     ),
     links=(NetworkLink(between=("a", "c"), bytes_per_s=1e9), NetworkLink(between=("driver", "b"), bytes_per_s=2e8)),
 )
+NO_REPLICAS = Limits(recompute="never")  # the page shows what crosses if nothing is recomputed
 CASES: dict[str, Goal] = {  # a model, and goals with each rule of time and memory
     "clip": Into(2),
     "unet": Across(changed(BOARDS, overlap="none", links=BOARDS.links[:1], origin="e")),
@@ -104,7 +105,7 @@ def expected(name: str) -> Expected:
         [graph.nodes[node].name for node in made.sample(graph.flow, made.randint(1, 4))] for _ in range(TRIES)
     ]:
         try:
-            parts = plan(analysis, At(tuple(nodes))).parts
+            parts = plan(analysis, At(tuple(nodes)), limits=NO_REPLICAS).parts
         except UsageError:  # nothing is left after the last
             continue
         devices = tuple(order[: len(parts)]) if isinstance(goal, Across) else (ANY_DEVICE,) * len(parts)
@@ -237,7 +238,7 @@ def test_the_panel_names_what_crosses(show: Show, tmp_path: Path) -> None:
     for node in graph.flow[1:6]:
         page.evaluate(f"location.hash = '#node={quote(graph.nodes[node].name, safe='')}'")
         page.wait_for(f"document.querySelector('#panel h2').textContent === {graph.nodes[node].name!r}")
-        made = plan(analysis, At((graph.nodes[node].name,))).partition.wiring.boundary_tensors
+        made = plan(analysis, At((graph.nodes[node].name,)), limits=NO_REPLICAS).partition.wiring.boundary_tensors
         names = "[...document.querySelectorAll('#panel dt')].find((word) => word.textContent === 'names')"
         assert set(page.evaluate(f"{names}.nextSibling.textContent").split(", ")) == {*made}
 

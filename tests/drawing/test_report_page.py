@@ -340,7 +340,7 @@ def test_sentences_and_plans_have_sections(show: Show) -> None:
     shown = scene(
         [card(0)],
         recomputed=("p1 computes m.",),
-        reasons=("cut 0 after /add\n128 KiB cross here",),
+        reasons=lambda: ("cut 0 after /add\n128 KiB cross here",),
         notes=("n is 1",),
         details=(("goal", "into 4"),),
         other_plans=others,
@@ -399,7 +399,7 @@ def test_names_are_never_markup(show: Show) -> None:
     nodes = tuple(f"{name}{i}" for i in range(30))
     cut_options = tuple(replace(option, node=name, module=harm) for option in usual.cut_options)
     shown = replace(
-        hostile(), title=harm, sentence=harm, next_command=harm, reasons=(harm,), notes=(harm,),
+        hostile(), title=harm, sentence=harm, next_command=harm, reasons=lambda: (harm,), notes=(harm,),
         profile=replace(usual, nodes=nodes, ops=(harm,) * 30, cut_options=cut_options),
     )  # fmt: skip
     page = show(shown)

@@ -12,7 +12,7 @@ import pytest
 from onnx import ModelProto, helper
 
 import graphcut
-from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Within, cli, demos
+from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Model, Plan, Within, cli, demos
 from graphcut.analysis.cut_points import CutPoint
 from graphcut.core.errors import CascadeError
 from graphcut.core.text import printable
@@ -138,7 +138,9 @@ def test_the_next_command_cuts_there_whatever_the_names(
 
 def test_the_scene_of_a_plan(chain: Path) -> None:
     analysis = graphcut.analyze(graphcut.load(chain, dims={"n": 2}))
-    scene = scene_of_plan(graphcut.plan(analysis, At(("exp", "neg"))), analysis)
+    named = graphcut.plan(analysis, At(("exp", "neg")))
+    bare = Plan(named.goal, named.graph, named.parts, dims=named.dims)
+    scene = scene_of_plan(bare, analysis)
     assert scene == Scene(
         title="chain.onnx",
         sentence="Cut into 3 parts. The largest, p0, has 0 B of weights. At most 64 B crosses a boundary in one run; "

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import graphcut
-from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Within, demos
+from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Plan, Within, demos
 from graphcut.core.manifest import Cascade
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan, scene_of_split
 from graphcut.planning.goals import Goal
@@ -83,7 +83,7 @@ def test_sentences_name_the_files(analysis: Analysis, tmp_path: Path) -> None:
     assert made.reasons
     cascade = graphcut.split(analysis.model, made, tmp_path / "parts")
     cut, planned = scene_of_split(cascade, made, analysis), scene_of_plan(made, analysis)
-    for said, promised in ((cut.recomputed, planned.recomputed), (cut.reasons, planned.reasons)):
+    for said, promised in ((cut.recomputed, planned.recomputed), (cut.reasons(), planned.reasons())):
         expected = promised
         for i in range(3):
             expected = tuple(sentence.replace(f"p{i}", f"part-{i}.onnx") for sentence in expected)
@@ -94,11 +94,12 @@ def test_sentences_name_the_files(analysis: Analysis, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("weights", ["copy", "share"])
-def test_for_named_nodes_the_scene_is_that_of_the_cascade(tmp_path: Path, weights: Storage) -> None:
+def test_for_a_plan_without_predictions_the_scene_is_that_of_the_cascade(tmp_path: Path, weights: Storage) -> None:
     """Two ways to the same scene: from the plan, and from the files."""
     path = tmp_path / "llm.onnx"
     demos.write("llm", path, hidden=16, layers=3, heads=2, kv_heads=1, vocab=32)
     analysis = graphcut.analyze(graphcut.load(path, dims={"batch": 1, "seq": 4}))
-    made = graphcut.plan(analysis, At(("/model/layers.0/add_1", "/model/layers.1/add_1")))
+    named = graphcut.plan(analysis, At(("/model/layers.0/add_1", "/model/layers.1/add_1")))
+    made = Plan(named.goal, named.graph, named.parts, dims=named.dims)
     cascade = graphcut.split(analysis.model, made, weights=weights)
     assert scene_of_split(cascade, made, analysis) == scene_of_cascade(cascade, analysis.model)

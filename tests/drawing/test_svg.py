@@ -401,7 +401,9 @@ def test_reasons_and_notes_are_below_the_pictures_in_few_words() -> None:
             scene(
                 [card(0), card(1)],
                 [tensor("t", 0, 1)],
-                reasons=("cut 0 after a\n4 MiB cross here; p0 is the bottleneck\nnext best after b: +1.0%, 5 MiB",),
+                reasons=lambda: (
+                    "cut 0 after a\n4 MiB cross here; p0 is the bottleneck\nnext best after b: +1.0%, 5 MiB",
+                ),
                 notes=("sizes count seq as 1",),
             )
         )

@@ -110,7 +110,7 @@ def test_a_name_is_shown_as_it_is(name: str) -> None:
         title=f"{name}5",
         details=(("inputs", f"{name}6"),),
         recomputed=(f"{name}7",),
-        reasons=(f"{name}8\n{name}9",),
+        reasons=lambda: (f"{name}8\n{name}9",),
         notes=(f"{name}10",),
     )
     text = screen(scene, 200, explain=True)
@@ -257,11 +257,11 @@ def test_other_plans_are_listed_and_the_chosen_one_is_marked() -> None:
 
 
 def test_reasons_are_given_when_asked_for() -> None:
-    scene = replace(scene_of("2-parts"), reasons=("cut 0 after here\nbecause\nnext best after there",))
+    scene = replace(scene_of("2-parts"), reasons=lambda: ("cut 0 after here\nbecause\nnext best after there",))
     assert "cut 0 after here\n  because\n  next best after there\n" in screen(scene, 80, explain=True)
     assert "cut 0" not in screen(scene, 80)
-    bare = screen(replace(scene, reasons=()), 80, explain=True)
-    assert bare.removeprefix(screen(replace(scene, reasons=()), 80)).split("\n") == [
+    bare = screen(replace(scene, reasons=tuple), 80, explain=True)
+    assert bare.removeprefix(screen(replace(scene, reasons=tuple), 80)).split("\n") == [
         "",
         "dependency maps",
         "         0  1",

@@ -31,7 +31,7 @@ function showYours() {
   const most = yours.boundaries.reduce((best, total) => (total.bytes > best.bytes ? total : best));
   const why = !costs || times ? "" : ` The cluster has ${count(costs.devices.length, "device")}: times are not known.`;
   $("#yours .lead").textContent =
-    `${count(parts.length, "part")}; at most ${sizeOf(most)} crosses a boundary. Nothing is recomputed.${why}${against(scene, costs, yours)}`;
+    `${count(parts.length, "part")}; at most ${sizeOf(most)} crosses a boundary. Nothing is recomputed here; the command recomputes what takes less time than to receive it.${why}${against(scene, costs, yours)}`;
   const devices = costs?.is_cluster ? parts.map((one) => costs.devices[one.place]?.name) : [];
   const isPlaced = !devices.includes(undefined);
   $("#yours code").textContent = command(scene.model, cutter.dims, yours.cuts.map((cut) => profile.nodes[cut]), isPlaced ? devices : []);

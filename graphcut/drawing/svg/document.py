@@ -143,7 +143,7 @@ def _sample(css: str, x: float, y: float) -> str:
 
 def _sentences(scene: Scene, width: float) -> Iterator[Panel]:
     # The alternatives to a cut are for a screen, where one can try them.
-    reasons = [": ".join(reason.split("\n")[:2]) for reason in scene.reasons]
+    reasons = [": ".join(reason.split("\n")[:2]) for reason in scene.reasons()]
     for title, texts in (
         ("Recomputed instead of sent", scene.recomputed),
         ("Why the cuts are where they are", reasons),

@@ -169,7 +169,7 @@ def _other_plans(scene: Scene, screen: Screen) -> Section:
 
 def _reasons(scene: Scene, screen: Screen) -> Section:
     lines: Section = []
-    for reason in scene.reasons:
+    for reason in scene.reasons():
         title, *rest = reason.split("\n")
         lines += [screen.text(title, "bold"), *(screen.text(f"  {line}") for line in rest)]
     return lines

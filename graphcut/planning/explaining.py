@@ -1,0 +1,67 @@
+"""Why each cut of a plan is where it is, and what the next best places would cost."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from msgspec.structs import replace as changed
+
+from ..core.errors import GraphcutError
+from .finishing import Finisher
+from .goals import Across, At, Into, Within
+from .plans import Plan, check_limits, same_parts
+from .results import CandidateCut, Reason
+
+_MOST_ALTERNATIVES: Final = 2
+
+
+def explained(
+    finisher: Finisher, made: Plan, searched: Sequence[float], rows: Sequence[Sequence[CandidateCut]]
+) -> tuple[Reason, ...]:
+    """One reason for each cut; `rows` are the `places` of each, `searched` what the search counts for each part.
+
+    An alternative is priced as it would be carried out: all cuts of the plan are named, this one elsewhere, and the
+    parts are finished; within the budgets of the plan, if it has some.
+    """
+    chosen = [row[0].after for row in rows]
+    load: Sequence[float] = made.expense if any(made.expense) else [part.received_bytes for part in made.metrics]
+    load = searched if isinstance(made.goal, Into) and made.goal.by == "layers" else load
+    found = []
+    for cut, (here, *others) in enumerate(rows):
+        moved = (
+            _moved(finisher, made, (*chosen[:cut], other.after, *chosen[cut + 1 :]), cut, other) for other in others
+        )
+        best = sorted((one for row in moved for one in row), key=lambda one: one.cost)
+        own = changed(here, cost=_cost(made, here.cost), crossing_bytes=made.crossing_bytes[cut])
+        found.append(Reason(own, load.index(max(load)), tuple(best[:_MOST_ALTERNATIVES])))
+    return tuple(found)
+
+
+def _moved(
+    finisher: Finisher, made: Plan, names: tuple[str, ...], cut: int, other: CandidateCut
+) -> Iterator[CandidateCut]:
+    """The plan with these cuts, all but one of which are those of `made`; nothing if it does not keep its limits."""
+    nodes = [finisher.graph.node_index[name] for name in names]
+    if nodes != sorted({*nodes}):  # then names mean another order of the cuts
+        return
+    with suppress(GraphcutError):
+        goal = At(names)
+        own = finisher if isinstance(made.goal, Across | Within) else replace(finisher, goal=goal)
+        plan = same_parts(own.at(goal, made.devices), goal=made.goal, devices=made.devices)
+        check_limits(plan)
+        if max(plan.budget_shares) <= 1:
+            yield CandidateCut(other.after, _cost(plan, other.cost), plan.crossing_bytes[cut])
+
+
+def _cost(made: Plan, searched: float) -> float:
+    """See `CandidateCut.cost`; `searched` is what the search counts, for a goal that no recomputing changes."""
+    match made.goal:
+        case Within():
+            return float(made.received_bytes)
+        case Across(objective="devices") if made.times is not None:
+            return made.times.latency_s
+        case Into() | Across():
+            return made.minimized(searched)
+        case _:
+            return searched
