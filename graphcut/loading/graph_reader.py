@@ -261,9 +261,7 @@ def _with_rewrites(proto: ModelProto, nodes: tuple[Node, ...]) -> tuple[Node, ..
 
 
 def _is_false(tensor: TensorProto) -> bool:
-    """Whether it is a single False."""
-    if tensor.data_type != TensorProto.BOOL or any(dim != 1 for dim in tensor.dims):
-        return False
+    """Whether a tensor of booleans is a single False."""
     return tensor.raw_data == b"\0" or list(tensor.int32_data) == [0]
 
 

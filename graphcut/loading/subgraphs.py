@@ -5,6 +5,7 @@ Graph" and "Value Information"; where a subgraph redefines an outer name, the in
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
@@ -181,9 +182,9 @@ def is_stateful(node: NodeProto, functions: Functions, off: Set[str] = frozenset
     True for random operators, Dropout in training mode, and operators of unknown domains; also if they are in a
     subgraph or in a function that the node calls. A Dropout whose training mode is in `off` is not in training.
     """
-    called = functions_called([node], functions)
-    inside = [node, *(inner for key in called for inner in functions[key].node)]
-    return any(_is_stateful_alone(n, off) and callee_key(n) not in functions for n in nodes_within(inside))
+    called = nodes_within(inner for key in functions_called([node], functions) for inner in functions[key].node)
+    inside = chain(((one, off) for one in nodes_within([node])), ((one, frozenset[str]()) for one in called))
+    return any(_is_stateful_alone(one, names) and callee_key(one) not in functions for one, names in inside)
 
 
 def _is_stateful_alone(node: NodeProto, off: Set[str]) -> bool:

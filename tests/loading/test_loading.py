@@ -449,6 +449,14 @@ def test_the_same_operator_is_stateful_depending_on_its_inputs(opened: Draw) -> 
     assert [node.is_stateful for node in read.graph.nodes] == [False, True, False]
 
 
+def test_names_in_a_function_are_not_those_of_the_graph(opened: Draw) -> None:
+    off, on = (numpy_helper.from_array(np.array(value)) for value in (False, True))
+    noise = function("Noise", node("Constant: > t", value=on), "Dropout: p _ t > q")
+    nodes = node("Constant: > t", value=off), "Dropout: x _ t > a", "own.Noise: a > y"
+    read = opened(with_functions(drawn(*nodes), noise))
+    assert [node.is_stateful for node in read.graph.nodes] == [False, False, True]
+
+
 def test_a_stateful_node_is_never_constant(opened: Draw) -> None:
     """A random node reads nothing, and an unknown operator may read a clock: both stand in the flow, once."""
     random_body = branch("k", "s", node("RandomNormal: > z", shape=[2]))
