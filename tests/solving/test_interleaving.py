@@ -18,7 +18,7 @@ from graphcut.costs.cluster import Cluster
 from graphcut.costs.device import Device
 from graphcut.planning.by_goal.interleaved_mapping import Valuation
 from graphcut.planning.goals import Across
-from graphcut.solving.cost_tables import device_classes
+from graphcut.solving.cost_tables import DeviceClass, device_classes
 from graphcut.solving.instance import Ints, Workload
 from graphcut.solving.interleaving import Interleaving, _Along, merged
 from graphcut.solving.milp import MilpProblem, solve
@@ -141,6 +141,15 @@ def test_of_candidates_of_one_period_the_one_that_lacks_and_computes_less_is_bet
     busiest, score = along.values(*(np.array(pair) for pair in zip(better, worse, strict=True)))
     assert busiest[0] == busiest[1]
     assert score[0] < score[1]
+
+
+def test_a_device_on_the_machine_of_the_driver_sends_it_answers_in_no_time() -> None:
+    devices = tuple(Device(name=name, link_bytes_per_s=SECOND, latency_s=0) for name in "ab")
+    cluster = Cluster(devices=devices, origin="a", overlap="none")
+    load = replace(Workload.of([[1], [1]], []), answers=((0, 3 * SECOND, -1),))
+    classes = [DeviceClass((device,), inf, 1 / SECOND, 0.0) for device in devices]
+    along = _Along(prefix_tables(load, (0,), [0, 1]), classes, cluster, ())
+    assert along.values(np.array([[0, 1], [0, 1]]), np.array([[0], [1]]))[0].tolist() == [1, 1 + 3]
 
 
 def test_the_unavoidable_load_is_the_least_of_any_device_that_runs_the_group() -> None:

@@ -16,7 +16,7 @@ from graphcut.solving.boundaries import BoundaryTables
 from graphcut.solving.chain_dp import ChainPartition
 from graphcut.solving.instance import Floats, Workload
 from graphcut.solving.order_ideals import between_cuts, ideal_tables, pooled_tables, prefixes_of
-from graphcut.solving.search import _with_cheaper_cuts, search
+from graphcut.solving.search import _with_cheaper_cuts, prefix_lengths, search
 from graphcut.solving.topological_orders import orders as topological_orders
 
 from cases import seeded
@@ -83,3 +83,10 @@ def test_a_pool_has_the_first_ideals_and_both_ends() -> None:
 def test_near_a_cut_groups_change_places_so_that_the_fewest_bytes_cross_it() -> None:
     load = Workload.of([[1, 1, 1, 1]], [(0, (1,), 100), (2, (3,), 1)])
     assert _with_cheaper_cuts(load, (0, 2, 1, 3), [2]) == (0, 1, 2, 3)
+
+
+def test_of_a_long_order_each_share_of_the_work_gives_the_length_with_the_fewest_bytes_alive() -> None:
+    """A chain of ten equal groups in three shares; the bytes are those behind each group."""
+    alive = [9, 1, 9, 9, 9, 2, 3, 9, 9]
+    load = Workload.of([[1] * 10], [(group, (group + 1,), number) for group, number in enumerate(alive)])
+    assert prefix_lengths(load, tuple(range(10)), 6, ()) == [0, 2, 6, 10]

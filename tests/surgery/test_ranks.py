@@ -119,6 +119,8 @@ def test_another_split_replaces_all_files_and_only_with_force(ranked: Cascade, t
     model = tmp_path / "model.onnx"
     with pytest.raises(UsageError, match="already exists"):
         graphcut.split(model, Into(2), ranked.root)
+    with pytest.raises(UsageError, match="already exists"):
+        split_by_rank(model, ranked.root, ranks=(2, 1))
     before = {file.name: file.read_bytes() for file in ranked.root.iterdir()}
     split_by_rank(model, ranked.root, ranks=2, force=True)
     assert {file.name: file.read_bytes() for file in ranked.root.iterdir()} == before
