@@ -22,6 +22,7 @@ class Served:
     knows_range: bool = True
     breaks_after: int | None = None  #: bytes of bodies after which every connection breaks off.
     most_ranges: int | None = None  #: after so many ranges it answers no more.
+    pause_s: float = 0.0  #: before each tenth of a body.
     failures: int = 0  #: so many requests for ranges are answered with 503 first.
     sent: int = 0
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
@@ -79,8 +80,11 @@ class Handler(BaseHTTPRequestHandler):
             if served.breaks_after is not None:
                 content = content[: max(0, served.breaks_after - served.sent)]
             served.sent += len(content)
+        step = len(content) if not served.pause_s else -(-len(content) // 10)
         with suppress(ConnectionError):
-            self.wfile.write(content)
+            for start in range(0, len(content), step or 1):
+                time.sleep(served.pause_s)
+                self.wfile.write(content[start : start + step])
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Final
 import typer
 
 from .. import WAYS
-from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, UsageError
+from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, StallWarning, UsageError
 from ..demos import DEMOS
 from .application import add_command, app
 from .argument_names import in_options
@@ -87,7 +87,7 @@ def _with_values(arguments: Sequence[str]) -> list[str]:
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
 ) -> None:
-    if issubclass(category, LeftoverWarning | ShapeWarning):
+    if issubclass(category, LeftoverWarning | ShapeWarning | StallWarning):
         say(f"note: {message}")
     else:
         sys.stderr.write(warnings.formatwarning(message, category, filename, lineno))

@@ -158,9 +158,9 @@ def block_digest(handle: int, ranges: Sequence[Range]) -> str:
 
 
 @contextmanager
-def hashing_threads(number: int = min(4, os.cpu_count() or 1)) -> Iterator[Executor]:
+def hashing_threads() -> Iterator[Executor]:
     """Threads that hash in parallel: hashing and file access release the GIL. After an error nothing more is begun."""
-    threads = ThreadPoolExecutor(number, thread_name_prefix="graphcut hash")
+    threads = ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="graphcut hash")
     try:
         yield threads
     finally:

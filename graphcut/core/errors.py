@@ -62,6 +62,10 @@ class LeftoverWarning(UserWarning):
     """A killed run had left files, which are now removed."""
 
 
+class StallWarning(UserWarning):
+    """A server has sent nothing for some seconds."""
+
+
 class ShapeWarning(UserWarning):
     """An output has another shape than the model declares."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -35,8 +36,12 @@ def export(
         GraphcutError: writing failed; nothing was changed.
     """
     from ..core.atomic_files import write_folder
-    from ..core.manifest import open_cascade
+    from ..core.manifest import MANIFEST, open_cascade
+    from .cascade_files import moved_manifest
 
-    module = import_module(f".{to.replace('-', '_')}", __name__)
-    files, own = module.export_of(open_cascade(cascade), **options)
+    cascade, folder = open_cascade(cascade), Path(folder)
+    files, own = import_module(f".{to.replace('-', '_')}", __name__).export_of(cascade, **options)
+    for name in files:
+        if Path(name).name == MANIFEST:
+            files[name] = partial(moved_manifest, cascade, files[name], (folder / name).parent)
     return write_folder(folder, files, own=own, what="a file of such an export", force=force)

@@ -1,14 +1,27 @@
 """The files of a cascade, for the folders that exports write."""
 
-from collections.abc import Iterable
+import os
+import shutil
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import cast
+
+from msgspec.structs import replace
 
 from ..core.atomic_files import Content
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, check_files
+from ..core.manifest import MANIFEST, Cascade, check_files, read_manifest, save_manifest
 
 Export = tuple[dict[str, Content], tuple[str, ...]]
 """What an export writes, by the paths in its folder; and patterns of other paths that it may replace there."""
+
+
+def moved_manifest(cascade: Cascade, content: Content, home: Path, path: Path) -> None:
+    """Write an exported manifest to `path`; it says where the model is, seen from `home`, where it will be."""
+    shutil.copyfile(content, path) if isinstance(content, Path) else cast(Callable[[Path], object], content)(path)
+    manifest = read_manifest(path)
+    place = os.path.relpath(cascade.source.parent.resolve() / cascade.source.name, home.resolve())
+    save_manifest(replace(manifest, source=replace(manifest.source, file=Path(place).as_posix())), path)
 
 
 def fed(cascade: Cascade, names: Iterable[str]) -> list[str]:

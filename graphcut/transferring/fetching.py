@@ -3,17 +3,22 @@
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
+from math import inf
 from pathlib import Path
-from typing import Final, NamedTuple
+from queue import Empty, SimpleQueue
+from threading import Event, Thread
+from typing import Final, NamedTuple, TypeVar
 from urllib.error import HTTPError
+from warnings import warn
 
 from ..core.atomic_files import replacing, write_errors
-from ..core.digests import FileBlock, blocks_of, digest_of, file_digest, hashing_threads
-from ..core.errors import CascadeError, GraphcutError, UsageError, did_you_mean
+from ..core.digests import FileBlock, blocks_of, digest_of, file_digest
+from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
 from ..core.manifest import Cascade, Part, is_inside, open_cascade, open_present
 from ..core.units import size
 from .file_sources import CHANGED, FileSource, source_of
@@ -26,6 +31,8 @@ _MOST_BYTES: Final = {"manifest": 256 << 20, "part": (2 << 30) + 1}
 
 _CONNECTIONS: Final = 8
 _ATTEMPTS: Final = 3
+_STALL_S: Final = 5.0
+_T = TypeVar("_T")
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a file, the bytes of it that are there now, and the bytes of all data files together."""
@@ -73,7 +80,8 @@ def fetch(
     place, name = source_of(source)
     if Path(source).resolve() in {output.resolve(), (output / name).resolve()}:
         raise UsageError(f"{output} is the folder of the cascade itself", hint="choose another folder with `output`")
-    manifest = _tried(partial(place.whole, name, _MOST_BYTES["manifest"]), f"{name} of {source}")
+    read = partial(_tried, partial(place.whole, name, _MOST_BYTES["manifest"]), f"{name} of {source}")
+    manifest = next(_in_threads(place, [read]))
     hint = "make room or correct the permissions; the same command then goes on"
     with write_errors(output, hint), _claim(output, name, manifest) as path:
         cascade = open_cascade(path, check_files=False)
@@ -171,8 +179,41 @@ def _fetched(place: FileSource, output: Path, blocks: Sequence[_Wanted]) -> Iter
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         with (output / name).open("ab") as file:
             file.truncate(file_bytes)
-    with hashing_threads(_CONNECTIONS) as threads:
-        yield from threads.map(partial(_fetch_block, place, output), blocks)
+    yield from _in_threads(place, [partial(_fetch_block, place, output, one) for one in blocks])
+
+
+def _in_threads(place: FileSource, calls: Sequence[Callable[[], _T]]) -> Iterator[_T]:
+    """What calls return, in the order in which they end.
+
+    The threads are not waited for if one raises an error or the caller is interrupted: a server may never answer.
+    """
+    waiting, done, is_over = iter(calls), SimpleQueue[Future[_T]](), Event()
+
+    def work() -> None:
+        while not is_over.is_set() and (call := next(waiting, None)) is not None:
+            result = Future[_T]()
+            try:
+                result.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                result.set_exception(error)
+            done.put(result)
+
+    for _ in calls[:_CONNECTIONS]:
+        Thread(target=work, name="graphcut fetch", daemon=True).start()
+    began_at, said_at = time.monotonic(), -inf
+    try:
+        for _ in calls:
+            while True:
+                try:
+                    yield done.get(timeout=_STALL_S / 5).result()
+                    break
+                except Empty:
+                    heard_at = max(place.heard_at, began_at)
+                if said_at < heard_at < time.monotonic() - _STALL_S:
+                    said_at = time.monotonic()
+                    warn(f"the server has sent nothing for {_STALL_S:.0f} s; still waiting", StallWarning, stacklevel=3)
+    finally:
+        is_over.set()
 
 
 def _fetch_block(place: FileSource, output: Path, wanted: _Wanted) -> _Wanted:
@@ -196,7 +237,7 @@ def _fetch_whole(place: FileSource, output: Path, name: str, digest: str) -> Non
     file = output / name
     if file.exists() and file_digest(file) == digest:
         return
-    raw = _tried(partial(place.whole, name, _MOST_BYTES["part"]), name)
+    raw = next(_in_threads(place, [partial(_tried, partial(place.whole, name, _MOST_BYTES["part"]), name)]))
     if digest_of(raw) != digest:
         raise CascadeError(f"{name} is not the file of the split", hint=CHANGED)
     file.parent.mkdir(parents=True, exist_ok=True)

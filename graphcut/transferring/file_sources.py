@@ -2,9 +2,11 @@
 
 import errno
 import os
+import time
 from functools import cache
 from http import HTTPStatus
 from http.client import HTTPResponse
+from math import inf
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.error import HTTPError
@@ -20,6 +22,8 @@ CHANGED: Final = "it is truncated, or of another split: put the folder there aga
 
 class FileSource(Protocol):
     """A folder of files that are read in pieces, by several threads. Errors of the network are OSErrors."""
+
+    heard_at: float = inf  #: when the last bytes came, by `time.monotonic`; infinite if nobody knows.
 
     def whole(self, name: str, most_bytes: int) -> bytes:
         """The bytes of a small file; of a larger one `most_bytes` or more."""
@@ -47,7 +51,7 @@ def source_of(place: str | Path) -> tuple[FileSource, str]:
     return (_WebServer(home) if home.startswith(("http://", "https://")) else _Store(home)), name
 
 
-class _Folder:
+class _Folder(FileSource):
     def __init__(self, root: Path) -> None:
         self._root = root
 
@@ -61,13 +65,13 @@ class _Folder:
             return os.pread(file.fileno(), end - start, start)
 
 
-class _WebServer:
+class _WebServer(FileSource):
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url, self.heard_at = url, time.monotonic()
 
     def whole(self, name: str, most_bytes: int) -> bytes:
         with urlopen(self._url + quote(name), timeout=_TIMEOUT_S) as answer:  # noqa: S310 - http or https
-            return _body(answer, most_bytes)
+            return self._body(answer, most_bytes)
 
     def piece(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
         url = self._url + quote(name)
@@ -82,21 +86,23 @@ class _WebServer:
                 if sent != f"bytes {start}-{end - 1}" or total not in {"*", str(file_bytes)}:
                     message = f"{url} should have {file_bytes:,} bytes; the server sent {sent} of {total}"
                     raise CascadeError(message, hint=CHANGED)
-                return _body(answer, end - start)
+                return self._body(answer, end - start)
         except HTTPError as error:
             if error.code != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 raise
             raise CascadeError(f"{url} has fewer than {file_bytes:,} bytes", hint=CHANGED) from None
 
+    def _body(self, answer: HTTPResponse, most_bytes: int) -> bytes:
+        raw = bytearray()
+        while len(raw) < most_bytes and (some := answer.read1(most_bytes - len(raw))):
+            self.heard_at = time.monotonic()
+            raw += some
+        if len(raw) < min(most_bytes, int(answer.headers["Content-Length"] or 0)):
+            raise OSError(errno.EPIPE, "the connection broke off")
+        return bytes(raw)
 
-def _body(answer: HTTPResponse, most_bytes: int) -> bytes:
-    raw = answer.read(most_bytes)
-    if len(raw) < min(most_bytes, int(answer.headers["Content-Length"] or 0)):
-        raise OSError(errno.EPIPE, "the connection broke off")
-    return raw
 
-
-class _Store:
+class _Store(FileSource):
     """An object store, or whatever else fsspec knows."""
 
     def __init__(self, url: str) -> None:

@@ -6,6 +6,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -14,6 +15,7 @@ from onnx import helper
 
 import graphcut
 from graphcut import Cascade, Into, Limits, Runner
+from graphcut.exporting import ExportFormat
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES, floats, model_of
@@ -40,6 +42,20 @@ def test_parts_in_ort_format_give_what_the_parts_give(name: str, tmp_path: Path)
     assert expected.keys() == found.keys()
     for output, value in expected.items():
         np.testing.assert_allclose(found[output], value, rtol=1e-5, atol=1e-6, err_msg=output)
+
+
+def test_an_exported_folder_knows_the_model_that_was_cut(chain: Path, tmp_path: Path) -> None:
+    cascade = cascade_of(chain, 2, tmp_path)
+    formats: tuple[ExportFormat, ...] = ("mobile", "js", "cpp", "triton")
+    for to in formats:
+        export = tmp_path / "deep" / "er" / to
+        export.parent.mkdir(parents=True, exist_ok=True)
+        graphcut.export(cascade, export, to=to)
+        manifest = next(export.glob("**/cascade.json"))
+        exported = graphcut.open_cascade(manifest, check_files=to != "triton")
+        assert exported.source == chain
+        moved = msgspec.structs.replace(exported.manifest.source, file=cascade.manifest.source.file)
+        assert moved == cascade.manifest.source
 
 
 def test_what_a_phone_needs_is_listed(chain: Path, tmp_path: Path) -> None:

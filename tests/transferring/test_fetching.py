@@ -9,7 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,10 @@ from range_server import Served, serving
 
 import graphcut
 from graphcut import At, Cascade, CascadeError, GraphcutError, Into, RunError, Runner, SessionConfig, UsageError, demos
+from graphcut.core.errors import StallWarning
 from graphcut.core.manifest import open_present
 from graphcut.inputs.generating import generate_inputs
+from graphcut.transferring import fetching
 
 from cases import each, seeded
 from conftest import LAYER_ENDS, floats, model_of
@@ -212,6 +216,31 @@ def test_a_fetch_that_is_killed_goes_on_and_asks_only_for_what_is_missing(tmp_pa
         assert len(asked) == len(data.digest.blocks) - 2 > 3
         assert asked.isdisjoint(written)
     assert graphcut.verify_files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_server_that_sends_nothing_is_said(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_silent: bool
+) -> None:
+    """One that sends slowly is not."""
+    monkeypatch.setattr(fetching, "_STALL_S", 0.3)
+    served.most_ranges = 0 if is_silent else None
+    served.pause_s = 0.0 if is_silent else 0.05
+
+    def answer_later() -> None:
+        while not served.ranges:
+            time.sleep(0.01)
+        time.sleep(0.8)
+        served.most_ranges = None
+
+    later = threading.Thread(target=answer_later)
+    later.start()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        graphcut.fetch(url_of(served), tmp_path / "out", parts=[0])
+    later.join()
+    said = [str(one.message) for one in caught if issubclass(one.category, StallWarning)]
+    assert said == ["the server has sent nothing for 0 s; still waiting"] * is_silent
 
 
 def test_a_server_without_range_is_said(served: Served, tmp_path: Path) -> None:
