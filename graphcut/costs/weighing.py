@@ -15,10 +15,10 @@ from ..core.product import Product
 from ..core.states import Cache
 from ..core.tensors import Dim, Tensor, TensorBytes
 from ..loading.model import Model, Sizes
-from ..loading.operations import Operation, constant_value
+from ..loading.operations import Operation
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
-from ..loading.tensor_values import values_bytes
+from ..loading.tensor_values import constant_value, values_bytes
 from .caches import bound_dims, find_caches
 from .flops.counting import Context, count_node, has_inner_nodes, infer_nodes, small_values
 from .formula import ZERO, Formula, axis, elements, product, rows

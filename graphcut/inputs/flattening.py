@@ -14,8 +14,9 @@ from onnx import AttributeProto, GraphProto, TensorProto
 from onnx.inliner import inline_local_functions
 
 from ..loading.model import Model
-from ..loading.operations import constant_value, integers_of
+from ..loading.operations import integers_of
 from ..loading.subgraphs import CONTROL_FLOW, operator, own_names, subgraphs
+from ..loading.tensor_values import constant_value
 
 _KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
 

@@ -1,16 +1,14 @@
 """Nodes as rules see them: operator, attributes, sizes and small constant inputs."""
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Any, Final, TypeVar, cast
 
-import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 from onnx.helper import get_attribute_value
-from onnx.numpy_helper import from_array, to_array
+from onnx.numpy_helper import to_array
 
 from ..core.tensors import Dim, Tensor
 from .bound_sizes import name_unknown_dims, number_unknown_dims
@@ -18,6 +16,7 @@ from .model import Model
 from .repeated_definitions import is_constant
 from .shape_inference import infer_tensors, tensor_of_initializer
 from .subgraphs import callee_key, domain, has_subgraphs, is_external
+from .tensor_values import constant_value
 
 Shape = tuple[Dim, ...]
 _T = TypeVar("_T")
@@ -125,25 +124,6 @@ def constants_in(proto: ModelProto) -> dict[str, TensorProto]:
         if is_constant(node) and (value := constant_value(node)) is not None:
             found[node.output[0]] = value
     return found
-
-
-def constant_value(node: NodeProto) -> TensorProto | None:
-    """The value of a Constant node, named after its output; `None` for sparse values, text, and what a call gives."""
-    for attribute in (one for one in node.attribute if not one.ref_attr_name):
-        match attribute.name:
-            case "value":
-                return renamed(attribute.t, node.output[0])
-            case "value_int" | "value_ints" | "value_float" | "value_floats":
-                dtype = np.int64 if "int" in attribute.name else np.float32
-                return from_array(np.asarray(get_attribute_value(attribute), dtype), node.output[0])
-    return None
-
-
-def renamed(tensor: TensorProto, name: str) -> TensorProto:
-    """A copy with another name."""
-    copy = deepcopy(tensor)
-    copy.name = name
-    return copy
 
 
 def integers_of(tensor: TensorProto) -> tuple[int, ...] | None:

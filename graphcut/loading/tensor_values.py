@@ -1,10 +1,13 @@
-"""How many bytes the values of a tensor take, and whether a message holds as many."""
+"""How many bytes the values of a tensor take, whether a message holds as many, and the values of Constant nodes."""
 
+from copy import deepcopy
 from math import prod
 from typing import Final
 
-from onnx import ModelProto, TensorProto
-from onnx.helper import tensor_dtype_to_field
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto
+from onnx.helper import get_attribute_value, tensor_dtype_to_field
+from onnx.numpy_helper import from_array
 
 from ..core.errors import ModelError
 from ..core.tensors import BITS
@@ -54,3 +57,22 @@ def _place(model: ModelProto, tensor: TensorProto) -> str:
     nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     holders = [node for node in nodes_within(nodes) if any(inner is tensor for inner in tensors_in(node))]
     return f"a tensor of {place(holders[-1])}" if holders else f"the initializer {tensor.name!r}"
+
+
+def constant_value(node: NodeProto) -> TensorProto | None:
+    """The value of a Constant node, named after its output; `None` for sparse values, text, and what a call gives."""
+    for attribute in (one for one in node.attribute if not one.ref_attr_name):
+        match attribute.name:
+            case "value":
+                return renamed(attribute.t, node.output[0])
+            case "value_int" | "value_ints" | "value_float" | "value_floats":
+                dtype = np.int64 if "int" in attribute.name else np.float32
+                return from_array(np.asarray(get_attribute_value(attribute), dtype), node.output[0])
+    return None
+
+
+def renamed(tensor: TensorProto, name: str) -> TensorProto:
+    """A copy with another name."""
+    copy = deepcopy(tensor)
+    copy.name = name
+    return copy

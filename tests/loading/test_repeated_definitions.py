@@ -8,12 +8,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, ModelError, load, split, verify
 from graphcut.surgery.merging import merge
 
+from cases import each
 from conftest import ORT_VERSION, Draw, floats, model_of
 
 
@@ -60,6 +61,21 @@ REPEATED = two(
 def test_a_constant_written_again_with_the_same_value_is_removed_with_a_note(opened: Draw) -> None:
     model = opened(REPEATED)
     assert [node.name for node in model.graph.nodes] == ["one", "first", "second"]
+    assert model.notes == ("removed 1 Constant node defined again with the same values",)
+
+
+@each(
+    "again",
+    [
+        helper.make_node("Constant", [], ["a"], value=numpy_helper.from_array(np.array([1, 2], np.float32), "named")),
+        helper.make_node("Constant", [], ["a"], value=helper.make_tensor("", TensorProto.FLOAT, [2], [1, 2])),
+        helper.make_node("Constant", [], ["a"], value_floats=[1, 2]),
+        helper.make_node("Constant", [], ["a"], value_floats=[1, 2], doc_string="the same"),
+    ],
+)
+def test_values_are_equal_however_a_constant_is_written(again: NodeProto, opened: Draw) -> None:
+    """ONNX Runtime's own gpt2_past.onnx writes 48 names twice."""
+    model = opened(two(constant("a", 1, 2), add("x", "a", "t"), again, add("t", "a", "y")))
     assert model.notes == ("removed 1 Constant node defined again with the same values",)
 
 

@@ -14,7 +14,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetI
 from onnx.numpy_helper import to_array
 
 from ...core.tensors import UNDEFINED, Tensor
-from ...loading.operations import Operation, constant_value, renamed
+from ...loading.operations import Operation
 from ...loading.repeated_definitions import is_constant
 from ...loading.shape_inference import infer_values, tensor_of_initializer, tensor_of_type, type_proto, with_shape
 from ...loading.subgraphs import (
@@ -27,6 +27,7 @@ from ...loading.subgraphs import (
     operator,
     subgraphs,
 )
+from ...loading.tensor_values import constant_value, renamed
 from ..formula import UNKNOWN, ZERO, Formula, Rule, axis
 from . import attention, elements, products
 
