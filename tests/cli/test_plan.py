@@ -20,6 +20,7 @@ from graphcut.core.units import duration, size
 from graphcut.costs.tables import shipped_tables
 from graphcut.planning.goals import Goal, Recomputing
 
+from cases import crossed
 from command_line import Result, Run, holdings, parts, run
 from control_flow import write_model
 
@@ -136,8 +137,13 @@ def test_json_is_deterministic(run: Run, house: Path, name: str) -> None:
     assert run(*words).out == run(*words).out
 
 
-@pytest.mark.parametrize("model", ["unet", "multitask", "control-flow"])
-@pytest.mark.parametrize("objective", ["throughput", "latency", "bytes", "devices"])
+@crossed(
+    ("objective", "model"),
+    ["throughput", "latency", "bytes", "devices"],
+    ["unet", "multitask", "control-flow"],
+    times=1,
+    together=1,
+)
 def test_nothing_is_better_than_its_bound(run: Run, house: Path, model: str, objective: str) -> None:
     result = run("plan", house / f"{model}.onnx", "--cluster", house / "cluster.toml", "--objective", objective)
     assert result.code == 0, result.err
@@ -293,8 +299,13 @@ def test_a_number_of_parts_and_a_budget_are_both_kept(run: Run, llm: Path, tmp_p
 # Goals that nothing meets
 
 
-@pytest.mark.parametrize("more", [(), ("--inside-layers", "always")], ids=["whole layers", "inside layers"])
-@pytest.mark.parametrize("model", ["llm", "unet", "resnet", "multitask", "control-flow"])
+@crossed(
+    ("model", "more"),
+    ["llm", "unet", "resnet", "multitask", "control-flow"],
+    [(), ("--inside-layers", "always")],
+    times=1,
+    together=1,
+)
 def test_an_impossible_budget_names_one_that_works(
     run: Run, house: Path, tmp_path: Path, model: str, more: Sequence[str]
 ) -> None:
@@ -367,8 +378,7 @@ def test_the_cost_of_limits_is_shown(run: Run, llm: Path) -> None:
 # From a plan to its parts
 
 
-@pytest.mark.parametrize("recompute", ["auto", "never"])
-@pytest.mark.parametrize("name", ["layers", "within", "throughput"])
+@crossed(("name", "recompute"), ["layers", "within", "throughput"], ["auto", "never"], times=1, together=1)
 def test_plan_save_replay_verify(run: Run, house: Path, tmp_path: Path, name: str, recompute: Recomputing) -> None:
     words = (*goal(house, name), "--recompute", recompute)
     planned = run("plan", house / "llm.onnx", *words, "-o", tmp_path / "plan.json")

@@ -31,7 +31,7 @@ from graphcut.surgery.cutting import prepare
 from graphcut.surgery.splitting import PreparedFiles
 
 import control_flow as models
-from cases import each
+from cases import crossed, each
 from conftest import FIXTURES, Draw, floats, model_of
 
 EXPORTS = sorted(str(path.relative_to(FIXTURES)) for path in FIXTURES.rglob("*.onnx"))
@@ -72,8 +72,7 @@ def smallest_in(error: PlanError) -> list[int]:
     return [int(number) for number in re.findall(r"`Within\((\d+)\)`", error.hint)]
 
 
-@pytest.mark.parametrize("layers", ["whole", "cut"])
-@pytest.mark.parametrize("name", MODELS)
+@crossed(("name", "layers"), MODELS, ["whole", "cut"], times=1, together=1)
 def test_every_part_fits_the_budget_on_disk_and_no_budget_below_the_reported_one_works(
     name: str, layers: str, named: Named
 ) -> None:
@@ -106,8 +105,7 @@ def assert_predictions_are_close(made: Plan, written: Sequence[int]) -> None:
         assert real <= figures.written_bytes <= real * 1.005 + 16
 
 
-@pytest.mark.parametrize("recompute", ["auto", "never"])
-@pytest.mark.parametrize("name", MODELS)
+@crossed(("name", "recompute"), MODELS, ["auto", "never"], times=1, together=1)
 def test_files_are_as_large_as_predicted_or_slightly_smaller(name: str, recompute: str, named: Named) -> None:
     analysis = named(name)
     limits = Limits(inside_layers=True, recompute="auto" if recompute == "auto" else "never")
@@ -367,6 +365,7 @@ def test_a_model_with_one_head_is_refused(named: Named) -> None:
         plan(named("resnet"), Heads())
 
 
+OBJECTIVES: Sequence[Objective] = ("decode", "latency", "throughput", "bytes", "devices")
 SLOW_LINKS = Cluster(
     devices=(
         Device(name="a", flops_per_s=2e10, link_bytes_per_s=1e7),
@@ -376,8 +375,7 @@ SLOW_LINKS = Cluster(
 )
 
 
-@pytest.mark.parametrize("objective", ["throughput", "latency", "decode", "bytes", "devices"])
-@pytest.mark.parametrize("name", ["llm", "multitask", "clip.onnx"])
+@crossed(("name", "objective"), ["llm", "multitask", "clip.onnx"], OBJECTIVES, times=2, together=1)
 def test_the_value_of_a_plan_is_what_its_metrics_add_up_to(name: str, objective: Objective, named: Named) -> None:
     """Without recomputing, what the search counted and what the finished parts take is the same."""
     made = plan(named(name), Across(SLOW_LINKS, objective, 2), limits=Limits(recompute="never"))
@@ -449,7 +447,7 @@ def chain_of(nodes: int) -> list[object]:
 
 
 def test_long_chains_are_cut_evenly_and_at_pins(opened: Draw) -> None:
-    """More groups than a complete ladder holds: pins that lie close still have a rung between them."""
+    """There are more groups than boundaries that are tried: one is between pins that lie close, too."""
     analysis = graphcut.analyze(opened(model_of(chain_of(2400), [floats("x", 8)], [floats("t2399", 8)])))  # type: ignore[arg-type]
     free = Limits(inside_layers=True)
     first, second = (figures.written_bytes for figures in plan(analysis, Into(2, "bytes"), limits=free).metrics)
