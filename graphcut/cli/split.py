@@ -113,7 +113,7 @@ def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
     check_applicable(given, {"--sum": "--ranks"}, [*given, *["--ranks"] * (options.cluster is not None)])
     if _is_ranked(options):
         check_apply(
-            given, ("--weights", "--max-shard-size", "--digest", "--device"), "ranks, which have slices of the weights"
+            given, ("--max-shard-size", "--device"), "ranks, each of which is a device with one file of weights"
         )
 
 
@@ -133,7 +133,8 @@ def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -
     def cut(model: Model, output: Path | None, **storing: Any) -> PreparedFiles:  # noqa: ANN401 - as `prepare` has them
         plan = None if planner is None else planner(model)
         if plan is None or is_ranked:
-            return prepare_by_rank(model, output, ranks=ranks, mode=options.mode, stages=plan)
+            del storing["max_shard_bytes"]
+            return prepare_by_rank(model, output, ranks=ranks, mode=options.mode, stages=plan, **storing)
         return prepare(model, with_devices(plan, device) if device else plan, output, **storing)
 
     return cut

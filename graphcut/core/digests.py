@@ -52,8 +52,8 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A file with weights of a part."""
 
     bytes: int  #: its size.
-    #: digest of the bytes that the part reads of it: the whole file, or the part's ranges of a file that is shared with
-    #: the model; None if it was not computed.
+    #: digest of the bytes that the part reads of it: the whole file, or the part's ranges of a file that the model or
+    #: other parts of a rank read, too; None if it was not computed.
     digest: Digest | None
 
 

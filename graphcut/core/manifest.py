@@ -30,7 +30,9 @@ PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them
 
 
 SHARDED_FILE: Final = "sharded.onnx"
-"""The sharded model in the folder of a cascade of ranks. Its weights are in the data files of the parts."""
+"""The sharded model in the folder of a cascade of ranks; where weights are shared, `STEM.sharded.onnx`.
+
+It refers to the data files of the parts."""
 
 
 class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -127,7 +129,7 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     format: Literal["graphcut.cascade/1"]  #: `graphcut.cascade/1`.
     source: Source  #: the model that was split.
-    #: `copy`: each part has a data file of its own; `share`: the parts refer to the model's files.
+    #: `copy`: each part, or rank, has a data file of its own; `share`: the parts refer to the model's files.
     weights: Literal["copy", "share"]
     dims: dict[str, int]  #: the numbers of symbolic dimensions that the plan was made for; used for sizes only.
     #: those in `dims` that nobody gave: the plan assumed them, such as a prompt of 512 tokens.

@@ -71,8 +71,9 @@ def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, dept
 
 
 def file_bytes(cascade: Cascade, part: Part) -> int:
-    """The size of a part's files; of files shared with the model, only the weights that the part reads."""
-    data = part.weight_bytes if cascade.manifest.weights == "share" else sum(file.bytes for file in part.data.values())
+    """The size of a part's files; of files shared with the model or other parts, only the weights that it reads."""
+    is_shared = cascade.manifest.weights == "share" or part.rank is not None
+    data = part.weight_bytes if is_shared else sum(file.bytes for file in part.data.values())
     return data + cascade.file(part).stat().st_size
 
 

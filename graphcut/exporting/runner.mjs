@@ -80,15 +80,17 @@ async function createSession(ort, base, part, options) {
   const externalData = [];
   for (const [path, expected] of Object.entries(part.data)) {
     const data = await bytesAt(inside(base, path));
-    if (data.length !== expected.bytes || !(await hasBlocks(data, expected.digest.blocks))) throw changed(path);
+    if (data.length !== expected.bytes || !(await hasBlocks(data, expected.digest))) throw changed(path);
     externalData.push({ path, data });
   }
   return ort.InferenceSession.create(model, { ...options, externalData });
 }
 
-async function hasBlocks(data, digests) {
-  for (let i = 0; i * BLOCK_BYTES < data.length; i++)
-    if ((await sha256(data.subarray(i * BLOCK_BYTES, (i + 1) * BLOCK_BYTES))) !== digests[i]) return false;
+async function hasBlocks(data, { ranges, blocks }) {
+  const pieces = ranges.map(([start, length]) => data.subarray(start, start + length));
+  const read = pieces.length === 1 ? pieces[0] : new Uint8Array(await new Blob(pieces).arrayBuffer());
+  for (let i = 0; i * BLOCK_BYTES < read.length; i++)
+    if ((await sha256(read.subarray(i * BLOCK_BYTES, (i + 1) * BLOCK_BYTES))) !== blocks[i]) return false;
   return true;
 }
 

@@ -11,16 +11,19 @@ data files with more than one hard link.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Final, get_args
 
 from google.protobuf.text_encoding import CEscape
 
 from ..core.atomic_files import Content
+from ..core.digests import DataFile
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, PARTS, Cascade, Part, TextFile
 from ..core.tensors import Tensor
+from ..loading.external_data import ByteRange, FileLayout, write_data
 from .cascade_files import Export, cascade_files, fed
 
 _TYPES: Final = {
@@ -42,9 +45,17 @@ def export_of(cascade: Cascade) -> Export:
         home = _model_name(name, part)
         files[f"{home}/config.pbtxt"] = _part(cascade, part, home).encode()
         files[f"{home}/1/model.onnx"] = there[part.file]
-        files |= {f"{home}/1/{PurePosixPath(data).name}": there[data] for data in part.data}
+        files |= {f"{home}/1/{PurePosixPath(name).name}": _data(there[name], data) for name, data in part.data.items()}
     own = [f"{name}-part-*/{file}" for file in ("config.pbtxt", "1/model.onnx", f"1/{PARTS}")]
     return files, (*own, *(f"{name}/1/{file}" for file in get_args(TextFile)))
+
+
+def _data(file: Path, data: DataFile) -> Content:
+    """What a part reads of a data file: the file, or one of the same size with holes, if it is that of a rank."""
+    if data.digest is None or data.digest.ranges == ((0, data.bytes),):
+        return file
+    copies = tuple((ByteRange(file, offset, length), offset) for offset, length in data.digest.ranges)
+    return partial(write_data, FileLayout(copies, data.bytes), has_digest=False)
 
 
 def _model_name(name: str, part: Part) -> str:

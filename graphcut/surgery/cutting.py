@@ -70,7 +70,6 @@ def prepare(
         raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
     if not plan.has_groups:
         return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
-    if weights == "share" or max_shard_bytes is not None:
-        hint = "leave out `weights`, `max_shard_bytes`"
-        raise UsageError("ranks have slices of weights, each in one file", hint=hint)
-    return prepare_groups(model, plan, output)
+    if max_shard_bytes is not None:
+        raise UsageError("the weights of a rank are in one file", hint="leave out `max_shard_bytes`")
+    return prepare_groups(model, plan, output, weights, digest=digest)

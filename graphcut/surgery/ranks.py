@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from ..core.errors import PlanError, UsageError
 from ..core.manifest import MANIFEST, Cascade
@@ -12,6 +12,7 @@ from ..costs.caches import sized_dims
 from ..costs.device import Device
 from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
+from ..loading.external_data import ByteRange, Columns, FileLayout, merge_ranges
 from ..loading.model import Model, ModelLike, load, read_model
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning import planner
@@ -20,26 +21,29 @@ from ..planning.plans import Plan
 from ..planning.predictions import counted_bytes
 from ..sharding.axes.division import Divider, Division, StageShares
 from ..sharding.phases import rank_parts
-from .model_files import Progress, beside, place_values
+from .model_files import Pieces, Progress, Storage, place_values
 from .part_models import part_model
 from .sharding import division_of, filled_graph, pieces_of
-from .splitting import PartFile, PreparedFiles, write
+from .splitting import PartFile, PreparedFiles, place_of_parts, write
 
 
-def split_by_rank(
+def split_by_rank(  # noqa: PLR0913 - independent settings
     model: ModelLike,
     output: str | Path | None = None,
     *,
     ranks: int | Sequence[int],
     mode: RankMode = "exact",
     stages: Plan | Goal | None = None,
+    weights: Storage = "copy",
+    digest: bool = False,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Cascade:
     """Shard a model, and split it into a part for each phase and rank, `part-2.rank-1.onnx`.
 
     In a phase ranks need nothing of each other; between phases they exchange pieces. A state stays inside its rank. The
-    folder also has `sharded.onnx`, the whole sharded model, whose weights are in the files of the parts.
+    parts of a rank have one data file together, `part-rank-1.onnx.data`. The folder also has `sharded.onnx`, the whole
+    sharded model, whose weights are in the files of the parts.
 
     Args:
         model: the model or its path.
@@ -48,6 +52,9 @@ def split_by_rank(
         mode: as for `shard`.
         stages: a plan for the model, or a goal to plan for: each of its parts becomes a stage with ranks of its own, so
             that there is a device for each stage and rank.
+        weights: `copy`: the ranks have all their weights. `share`: weights and slices that are ranges of the model's
+            files refer to them; the parts are then in the model's folder.
+        digest: as for `split`.
         force: replace another cascade. One with the same files stays as it is.
         progress: called for the bytes written.
 
@@ -56,7 +63,7 @@ def split_by_rank(
         PlanError: no plan meets the goal.
         GraphcutError: there is too little disk space, or writing failed.
     """
-    prepared = prepare_by_rank(model, output, ranks=ranks, mode=mode, stages=stages)
+    prepared = prepare_by_rank(model, output, ranks=ranks, mode=mode, stages=stages, weights=weights, digest=digest)
     return write(prepared, force=force, progress=progress)
 
 
@@ -67,6 +74,8 @@ def prepare_by_rank(
     ranks: int | Sequence[int],
     mode: RankMode = "exact",
     stages: Plan | Goal | None = None,
+    weights: Storage = "copy",
+    digest: bool = False,
 ) -> PreparedFiles:
     """The files that `split_by_rank` would write; the errors are the same."""
     division = division_of(load(model), ranks, mode)
@@ -76,10 +85,12 @@ def prepare_by_rank(
     blocks = {"": ()} if plan is None else {f"stage-{i}.": b.nodes for i, b in enumerate(plan.partition.blocks)}
     numbers = range(len(division.shares))
     devices = ({rank: Device(name=f"{prefix}rank-{rank}") for rank in numbers} for prefix in blocks)
-    return _prepared(division, output, [*zip(blocks.values(), devices, strict=True)], None)
+    return _prepared(division, output, [*zip(blocks.values(), devices, strict=True)], None, weights, digest=digest)
 
 
-def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> PreparedFiles:
+def prepare_groups(
+    model: Model, plan: Plan, output: str | Path | None, weights: Storage = "copy", *, digest: bool = False
+) -> PreparedFiles:
     """The files of a plan whose parts are divided among groups of devices. Each device of the plan is a rank."""
     if not isinstance(plan.goal, Across):
         raise UsageError("only a plan for a cluster has groups of devices", hint="plan again with `Across`")
@@ -93,18 +104,25 @@ def prepare_groups(model: Model, plan: Plan, output: str | Path | None) -> Prepa
         stages.append(StageShares(nodes, tuple(shares.get(device, 0) for device in numbers)))
     division = Divider(model, plan.goal.mode).divide((1,) * len(numbers), stages)
     devices = ({numbers[rank.device]: rank.device for rank in ranks} for ranks in groups)
-    return _prepared(division, output, [(stage.nodes, own) for stage, own in zip(stages, devices, strict=True)], plan)
+    grid = [(stage.nodes, own) for stage, own in zip(stages, devices, strict=True)]
+    return _prepared(division, output, grid, plan, weights, digest=digest)
 
 
 _Stage = tuple[Collection[int], Mapping[int, Device]]  #: the nodes of a stage, and the device of each rank.
 
 
 def _prepared(
-    division: Division, output: str | Path | None, stages: Sequence[_Stage], planned: Plan | None
+    division: Division,
+    output: str | Path | None,
+    stages: Sequence[_Stage],
+    planned: Plan | None,
+    weights: Storage,
+    *,
+    digest: bool,
 ) -> PreparedFiles:
     """The files of a divided model; nodes in no stage are in the first, and `planned` is the plan with the devices."""
     model = division.model
-    folder = beside(model, output, ".parts")
+    folder, prefix = place_of_parts(model, output, weights)
     graph = filled_graph(division, folder)
     sharded = read_model(model.path, graph.proto).with_dims(model.dims)
     producer = sharded.graph.producer
@@ -121,31 +139,48 @@ def _prepared(
         dims={name: size for name, size in sizes.items() if name in sharded.symbols},
         model=sharded,
     )
+    protos = [part_model(sharded, block) for block in plan.partition.blocks]
+    pieces = [pieces_of(model, proto, graph.slices) for proto in protos]
+    shared = model.path.parent if weights == "share" else None
+    hosts = [f"rank-{part.rank}" if planned else device.name for part, device in zip(parts, plan.devices, strict=True)]
+    layouts = _layouts([f"{prefix}part-{host}.onnx.data" for host in hosts], pieces, shared)
+    sizes = {name: layout.file_bytes for name, layout in layouts.items()}
+    sizes |= {file.relative_to(shared).as_posix(): n for file, n in model.data.values()} if shared else {}
     files = []
-    for part, block in zip(parts, plan.partition.blocks, strict=True):
-        name, proto = f"part-{part.phase}.rank-{part.rank}.onnx", part_model(sharded, block)
-        layout = place_values(pieces_of(model, proto, graph.slices), f"{name}.data")
-        data = {f"{name}.data": layout.file_bytes} if layout.file_bytes else {}
-        files.append(PartFile(name, proto, block, dict.fromkeys(data, layout), data, (), part.rank))
+    for part, proto, block in zip(parts, protos, plan.partition.blocks, strict=True):
+        entries = (entry for tensor in tensors_in(proto) for entry in tensor.external_data if entry.key == "location")
+        data = {entry.value: sizes[entry.value] for entry in entries}
+        own = {name: layouts[name] for name in data if name in layouts}
+        files.append(PartFile(f"{prefix}part-{part.phase}.rank-{part.rank}.onnx", proto, block, own, data, part.rank))
     _check_memory(plan, files)
     assumed = tuple(name for name in plan.dims if name not in sharded.dims)
-    whole = _whole(graph.proto, [file.model for file in files])
+    whole = _whole(graph.proto, protos)
     source = sharded.with_dims(plan.dims)
-    return PreparedFiles(source, plan, "copy", False, assumed, folder, MANIFEST, tuple(files), whole)
+    return PreparedFiles(source, plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", tuple(files), whole)
+
+
+def _layouts(names: Sequence[str], pieces: Sequence[Pieces], home: Path | None) -> dict[str, FileLayout]:
+    """The data files with the weights of parts, given the name of that of each part, and what it reads."""
+    together: dict[str, list[tuple[TensorProto, ByteRange | Columns]]] = {}
+    for name, own in zip(names, pieces, strict=True):
+        together.setdefault(name, []).extend(own)
+    return {name: place_values(own, name, home=home) for name, own in together.items()}
 
 
 def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:
     """Raise a PlanError if a rank needs more memory than its device has.
 
-    It needs its files and caches all the time, and the inputs and activations of one part at a time.
+    It needs its weights, graphs and caches all the time, and the inputs and activations of one part at a time.
     """
     if all(device.memory_bytes is None for device in plan.devices) or plan.model is None:
         return
     costs = weigh(plan.model, plan.dims)
     for device in dict.fromkeys(plan.devices):
         own = [file for file, host in zip(files, plan.devices, strict=True) if host == device]
-        kept = sum(file.bytes + counted_bytes(file.block, costs, ["cache"]) for file in own)
-        needed = kept + max(counted_bytes(file.block, costs, ["inputs", "activations"]) for file in own)
+        read = (ByteRange(Path(name), *span) for file in own for name in file.ranges for span in file.ranges[name])
+        kept = sum(file.model.ByteSize() + counted_bytes(file.block, costs, ["cache"]) for file in own)
+        needed = kept + sum(span.length for span in merge_ranges(read))
+        needed += max(counted_bytes(file.block, costs, ["inputs", "activations"]) for file in own)
         if device.memory_bytes is not None and needed > device.memory_bytes:
             what = f"the ranks on {device.name!r} need {needed:,} bytes, but it has {device.memory_bytes:,}"
             raise PlanError(what, hint="plan with a little less memory for this device")

@@ -1,12 +1,13 @@
 """`split`: write the parts of a model to a folder, all or none."""
 
+import re
 import shutil
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from filecmp import cmp
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from msgspec import convert
@@ -14,7 +15,7 @@ from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder, write_errors
-from ..core.digests import DataFile, Digest, digest_of, read_digest
+from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
@@ -39,12 +40,14 @@ from ..costs.facts import half_source, model_facts, part_facts, text_facts
 from ..loading.derived_tensors import sent_name
 from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
-from ..loading.model import Model
+from ..loading.model import Model, range_in
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
 from .model_files import Progress, Storage, beside, check_sharing, place_values
 from .part_models import part_model
+
+_DATA_OF_RANK: Final = re.compile(r"part-(stage-\d+\.)?rank-\d+\.onnx\.data")
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,15 +57,23 @@ class PartFile(Product):
     name: str  #: the file name of the model.
     model: ModelProto  #: its message, as it will be in the file.
     block: Block  #: its nodes.
-    layouts: Mapping[str, FileLayout]  #: its own data files, by name; none if its weights are shared.
+    #: new data files with its weights, by name; the parts of a rank have one together.
+    layouts: Mapping[str, FileLayout]
     data: Mapping[str, int]  #: the files with its weights and their sizes in bytes, once all files are written.
-    shared: tuple[ByteRange, ...]  #: the ranges that it reads of the model's files; empty if its weights are copied.
     rank: int | None = None  #: the rank that runs it; None if the model is not divided among ranks.
 
     @cached_property
     def raw(self) -> bytes:
         """The bytes of the model file; equal for equal content."""
         return self.model.SerializeToString(deterministic=True)
+
+    @cached_property
+    def ranges(self) -> dict[str, list[Range]]:
+        """The ranges that it reads of each file in `data`."""
+        files, found = {name: (Path(name), number) for name, number in self.data.items()}, dict[str, list[Range]]()
+        for span in merge_ranges(range_in(files, one) for one in tensors_in(self.model) if is_external(one)):
+            found.setdefault(span.file.as_posix(), []).append((span.offset, span.length))
+        return found
 
     @cached_property
     def index(self) -> bytes:
@@ -112,7 +123,12 @@ class PreparedFiles(Product):
             found |= {part.name: part.model.ByteSize(), **{name: one.file_bytes for name, one in part.layouts.items()}}
             found |= {_index_of(part.name): len(part.index)} if part.index else {}
         found |= {name: path.stat().st_size for name, path in self.copied.items()}
-        return found if self.whole is None else found | {SHARDED_FILE: self.whole.ByteSize()}
+        return found if self.whole is None else found | {self.whole_name: self.whole.ByteSize()}
+
+    @property
+    def whole_name(self) -> str:
+        """The file name of `whole`."""
+        return self.manifest_name.removesuffix(MANIFEST) + SHARDED_FILE
 
     @property
     def bytes_to_write(self) -> int:
@@ -136,22 +152,30 @@ def prepare_parts(
     """The files of a plan for `model` whose parts are each on one device; see `cutting.prepare`."""
     if max_shard_bytes is not None and weights == "share":
         raise UsageError("only copied weights are divided among files", hint="leave out the size of shards")
-    if weights == "share":
-        folder = model.path.parent if output is None else Path(output)
-        check_sharing(model, folder)
-    else:
-        folder = beside(model, output, ".parts")
-    prefix = f"{model.path.name.removesuffix('.onnx')}." if weights == "share" else ""
+    folder, prefix = place_of_parts(model, output, weights)
     blocks = enumerate(_as_sent(model, plan))
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights, max_shard_bytes) for i, block in blocks)
     if idle := next((part.name for part in parts if not part.block.writes), None):
         what = f"{idle} would have nothing to do: each part that reads what its nodes compute repeats them"
         raise UsageError(what, hint="take this part out of the plan")
-    check_budgets(plan, [part.bytes + sum(span.length for span in part.shared) for part in parts])
+    shared = ([n for name in part.ranges.keys() - part.layouts for _, n in part.ranges[name]] for part in parts)
+    check_budgets(plan, [part.bytes + sum(lengths) for part, lengths in zip(parts, shared, strict=True)])
     assumed = tuple(name for name in plan.dims if name not in model.dims)
     return PreparedFiles(
         model.with_dims(plan.dims), plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", parts
     )
+
+
+def place_of_parts(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
+    """The folder of a cascade, and what the names of its files begin with: parts that share weights are among others.
+
+    A UsageError if parts there can't share the weights of the model.
+    """
+    if weights == "copy":
+        return beside(model, output, ".parts"), ""
+    folder = model.path.parent if output is None else Path(output)
+    check_sharing(model, folder)
+    return folder, f"{model.path.name.removesuffix('.onnx')}."
 
 
 def _as_sent(model: Model, plan: Plan) -> Iterator[Block]:
@@ -172,7 +196,7 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage, max_shar
         home, sizes = model.path.parent, dict(model.data.values())
         place_values(spans, "", home=home)
         data = {span.file.relative_to(home).as_posix(): sizes[span.file] for _, span in spans}
-        return PartFile(name, proto, block, {}, data, tuple(merge_ranges(span for _, span in spans)))
+        return PartFile(name, proto, block, {}, data)
     shards = divide((span for _, span in spans), max_shard_bytes)
     layouts, file_of = dict[str, FileLayout](), dict[ByteRange, str]()
     for i, shard in enumerate(shards, 1):
@@ -181,7 +205,7 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage, max_shar
         file_of.update(dict.fromkeys(shard, data_name))
     for tensor, span in spans:
         refer_to_file(tensor, file_of[span], layouts[file_of[span]].offset_of(span), span.length)
-    return PartFile(name, proto, block, layouts, {key: layout.file_bytes for key, layout in layouts.items()}, ())
+    return PartFile(name, proto, block, layouts, {key: layout.file_bytes for key, layout in layouts.items()})
 
 
 def write(
@@ -222,7 +246,7 @@ def _files_to_replace(files: PreparedFiles, target: Path, kept: Path | None, *, 
         raise UsageError(f"there is no folder {target.parent}", hint="make it first, or choose another with `output`")
     existing = set(target.iterdir()) if target.exists() else set()
     if files.weights == "share":
-        existing &= {target / name for name in (files.manifest_name, *(part.name for part in files.parts))}
+        existing &= {target / name for name in (files.manifest_name, *files.files)}
     if foreign := existing.difference(old, [] if kept is None else [kept.parent.resolve() / kept.name]):
         action = "move it away" if files.weights == "share" else "choose another folder with `output`"
         hint = f"{action}; graphcut deletes only what it made"
@@ -238,12 +262,14 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
         other = "choose another folder with `output`, or " if files.weights == "copy" else ""
         hint = f"{other}add `force=True` to replace it"
         raise UsageError(f"{files.folder if files.weights == 'copy' else manifest} already exists", hint=hint)
-    found = read_manifest(manifest)
-    names = [part.file for part in found.parts] + [SHARDED_FILE] * (found.parts[0].rank is not None)
+    found, prefix = read_manifest(manifest), manifest.name.removesuffix(MANIFEST)
+    names = [part.file for part in found.parts] + [prefix + SHARDED_FILE] * (found.parts[0].rank is not None)
+    data = {name for part in found.parts for name in part.data}
     if found.weights == "copy":
-        names += [name for part in found.parts for name in part.data]
+        names += data
         names += [_index_of(part.file) for part in found.parts if len(part.data) > 1]
         names += found.text_files
+    names += [name for name in data if _DATA_OF_RANK.fullmatch(name.removeprefix(prefix))]
     paths = [manifest.parent / name for name in names]
     return [manifest, *(path for path in paths if path.resolve().parent == manifest.parent)]
 
@@ -274,12 +300,19 @@ def _index_of(part: str) -> str:
 
 
 def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:
-    total = files.bytes_to_write
-    digests = [_shared_digests(files, part) for part in files.parts]
-    for part, own in zip(files.parts, digests, strict=True):
+    total, home = files.bytes_to_write, files.source.path.parent
+    digests, written = list[dict[str, Digest]](), dict[str, Digest]()
+    for part in files.parts:
         for data_name, layout in part.layouts.items():
+            if data_name in written:
+                continue
             report = (lambda number, name=data_name: progress(name, number, total)) if progress is not None else None
-            own[data_name] = write_data(layout, folder / data_name, progress=report)
+            has_digest = part.rank is None  # else each part has one of what it reads
+            written[data_name] = write_data(layout, folder / data_name, progress=report, has_digest=has_digest)
+        own = {name: written[name] for name in part.layouts if part.rank is None}
+        read = {name: folder / name for name in part.layouts}
+        read |= {name: home / name for name in part.ranges.keys() - part.layouts if files.digest}
+        digests.append(own or {name: read_digest(file, part.ranges[name]) for name, file in read.items()})
         if part.index:
             (folder / _index_of(part.name)).write_bytes(part.index)
         (folder / part.name).write_bytes(part.raw)
@@ -288,18 +321,8 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
     for name, path in files.copied.items():
         shutil.copyfile(path, folder / name)
     if files.whole is not None:
-        (folder / SHARDED_FILE).write_bytes(files.whole.SerializeToString(deterministic=True))
+        (folder / files.whole_name).write_bytes(files.whole.SerializeToString(deterministic=True))
     save_manifest(_manifest(files, digests), folder / files.manifest_name)
-
-
-def _shared_digests(files: PreparedFiles, part: PartFile) -> dict[str, Digest]:
-    """The digests of what a part reads of the model's files, by location."""
-    if not files.digest:
-        return {}
-    home, ranges = files.source.path.parent, defaultdict[Path, list[tuple[int, int]]](list)
-    for span in part.shared:
-        ranges[span.file].append((span.offset, span.length))
-    return {file.relative_to(home).as_posix(): read_digest(file, ranges[file]) for file in ranges}
 
 
 def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> Manifest:
@@ -343,7 +366,7 @@ def _source(files: PreparedFiles) -> Source:
     entries = (entry for tensor in tensors_in(files.whole) for entry in tensor.external_data)
     used = {entry.value for entry in entries if entry.key == "location"}
     sizes = {name: number for part in files.parts for name, number in part.data.items()}
-    return Source(file=SHARDED_FILE, graph=digest, data={name: sizes[name] for name in sizes if name in used})
+    return Source(file=files.whole_name, graph=digest, data={name: sizes[name] for name in sizes if name in used})
 
 
 def _devices(files: PreparedFiles) -> Sequence[Device]:

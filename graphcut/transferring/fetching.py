@@ -1,8 +1,9 @@
 """`fetch`: some parts of a cascade, and of its weights only the byte ranges that these parts read."""
 
+import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from urllib.error import HTTPError
 from warnings import warn
 
 from ..core.atomic_files import replacing, write_errors
-from ..core.digests import FileBlock, blocks_of, digest_of, file_digest
+from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
 from ..core.manifest import Cascade, Part, is_inside, open_cascade, open_present
 from ..core.units import size
@@ -90,8 +91,8 @@ def fetch(
         _check_space(output, [block for own in blocks for block in own])
     total = sum(one.block.bytes for own in blocks for one in own)
     with write_errors(output, hint):
-        for part, own in zip(wanted, blocks, strict=True):
-            for one in _fetched(place, output, own):
+        for i, (part, own) in enumerate(zip(wanted, blocks, strict=True)):
+            for one in _fetched(place, output, own, _ranges_of(one for before in blocks[:i] for one in before)):
                 if progress is not None:
                     progress(one.name, one.block.bytes, total)
             _fetch_whole(place, output, part.file, part.sha256)
@@ -164,7 +165,7 @@ def _blocks(cascade: Cascade, part: Part) -> Iterator[_Wanted]:
 
 
 def _check_space(output: Path, blocks: Sequence[_Wanted]) -> None:
-    needed = sum({(one.name, *one.block.ranges): one.block.bytes for one in blocks}.values())
+    needed = sum(length for ranges in _ranges_of(blocks).values() for _, length in ranges)
     files = {output / one.name for one in blocks}
     needed -= sum(file.stat().st_blocks * 512 for file in files if file.exists())
     free = shutil.disk_usage(output).free
@@ -173,13 +174,28 @@ def _check_space(output: Path, blocks: Sequence[_Wanted]) -> None:
         raise GraphcutError(f"the weights need {size(needed)} more, but {output} has {size(free)} free", hint=hint)
 
 
-def _fetched(place: FileSource, output: Path, blocks: Sequence[_Wanted]) -> Iterator[_Wanted]:
-    """Get the blocks, by several connections; yields each when it is there."""
+def _ranges_of(blocks: Iterable[_Wanted]) -> dict[str, list[Range]]:
+    """The ranges of each file that blocks have, ascending and without overlap: parts may have some in common."""
+    found: dict[str, list[Range]] = {}
+    for name, start, length in sorted({(one.name, *span) for one in blocks for span in one.block.ranges}):
+        own = found.setdefault(name, [])
+        end = sum(own[-1]) if own else -1
+        if start <= end:
+            own[-1] = own[-1][0], max(end, start + length) - own[-1][0]
+        else:
+            own.append((start, length))
+    return found
+
+
+def _fetched(
+    place: FileSource, output: Path, blocks: Sequence[_Wanted], there: Mapping[str, Sequence[Range]]
+) -> Iterator[_Wanted]:
+    """Get the blocks, by several connections; yields each when it is there. The ranges `there` are not asked for."""
     for name, file_bytes in {one.name: one.file_bytes for one in blocks}.items():
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         with (output / name).open("ab") as file:
             file.truncate(file_bytes)
-    yield from _in_threads(place, [partial(_fetch_block, place, output, one) for one in blocks])
+    yield from _in_threads(place, [partial(_fetch_block, place, output, there, one) for one in blocks])
 
 
 def _in_threads(place: FileSource, calls: Sequence[Callable[[], _T]]) -> Iterator[_T]:
@@ -216,20 +232,37 @@ def _in_threads(place: FileSource, calls: Sequence[Callable[[], _T]]) -> Iterato
         is_over.set()
 
 
-def _fetch_block(place: FileSource, output: Path, wanted: _Wanted) -> _Wanted:
+def _fetch_block(place: FileSource, output: Path, there: Mapping[str, Sequence[Range]], wanted: _Wanted) -> _Wanted:
     name, block = wanted.name, wanted.block
     with (output / name).open("r+b") as file:
         if block.is_in(file.fileno()):
             return wanted
-        reads = [partial(place.piece, name, start, start + n, wanted.file_bytes) for start, n in block.ranges]
-        pieces = [_tried(read, name) for read in reads]
+        steps = [step for span in block.ranges for step in _steps(span, there.get(name, ()))]
+        pieces = [
+            os.pread(file.fileno(), end - start, start)
+            if is_there
+            else _tried(partial(place.piece, name, start, end, wanted.file_bytes), name)
+            for start, end, is_there in steps
+        ]
         if digest_of(b"".join(pieces)) != block.expected:
             where = f"bytes {block.ranges[0][0]:,} to {sum(block.ranges[-1]):,} of {name}"
             raise CascadeError(f"{where} are not those of the split", hint=CHANGED)
-        for (start, _), piece in zip(block.ranges, pieces, strict=True):
+        for (start, _, _), piece in zip(steps, pieces, strict=True):
             file.seek(start)
             file.write(piece)
     return wanted
+
+
+def _steps(span: Range, known: Sequence[Range]) -> Iterator[tuple[int, int, bool]]:
+    """A range, divided where it enters or leaves the ranges that are known: begin, end, and whether it is in one."""
+    start, end = span[0], sum(span)
+    for offset, length in known:
+        first, last = max(start, offset), min(end, offset + length)
+        if first < last:
+            yield from [(start, first, False)] * (start < first)
+            yield first, last, True
+            start = last
+    yield from [(start, end, False)] * (start < end)
 
 
 def _fetch_whole(place: FileSource, output: Path, name: str, digest: str) -> None:

@@ -54,7 +54,7 @@ def _wrong_devices(manifest: Manifest) -> Iterator[str]:
 
 def wrong_in_part(cascade: Cascade, part: Part, loaded: Model, facts: Mapping[str, object]) -> Iterator[str]:
     """What the manifest says wrongly of the part that was loaded, which `facts` are to be about, one sentence each."""
-    named = re.fullmatch(r"part-\d+\.rank-(\d+)\.onnx", part.file)
+    named = re.fullmatch(r"(?:.+\.)?part-\d+\.rank-(\d+)\.onnx", part.file)
     yield from wrong_facts({**facts, "rank": int(named[1]) if named else None}, part)
     yield from _wrong_types(cascade, part, loaded)
     yield from _wrong_data(cascade, part, loaded)
@@ -111,7 +111,7 @@ def _wrong_data(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:
     is_copy = cascade.manifest.weights == "copy"
     for name, data in part.data.items():
         ranges = tuple((span.offset, span.length) for span in spans if span.file == cascade.root / name)
-        expected = ((0, data.bytes),) if is_copy else ranges
+        expected = ((0, data.bytes),) if is_copy and part.rank is None else ranges
         if (data.digest is None and is_copy) or (data.digest is not None and data.digest.ranges != expected):
             yield f"the manifest lacks a digest of all that the part reads of {name}"
 

@@ -53,7 +53,10 @@ def test_a_sharded_model_is_verified_whatever_its_file_is_called(run: Run, llm: 
         ),
         ("split --ranks 3-1", "--ranks 3-1: expected numbers >= 1"),
         ("split --ranks 3:0", "--ranks 3:0: expected numbers >= 1"),
-        ("split --ranks 2 --weights share", "--weights does not apply to ranks, which have slices of the weights"),
+        (
+            "split --ranks 2 --max-shard-size 1MB",
+            "--max-shard-size does not apply to ranks, each of which is a device with one file of weights",
+        ),
         ("split --num-splits 2 --sum", "--sum applies to --ranks"),
         ("split --ranks 2 --memory 1MB", "a plan for a cluster or a budget counts no ranks"),
     ],

@@ -116,6 +116,17 @@ def test_a_cascade_gives_the_bits_of_its_model(engine: str, name: str, tmp_path:
 
 
 @in_node
+def test_parts_of_ranks_read_ranges_of_one_file(tmp_path: Path) -> None:
+    ranked = graphcut.split_by_rank(FIXTURES / "tiny-llama-fp32" / "model.onnx", tmp_path / "parts", ranks=2)
+    assert max(len(data.digest.ranges) for part in ranked.parts for data in part.data.values() if data.digest) > 1
+    export_js(ranked, tmp_path / "js")
+    address = (tmp_path / "js" / "cascade.json").as_uri()
+    onnx.save(onnx.load(ranked.source), tmp_path / "whole.onnx")
+    answers = ran("onnxruntime-node", fed(ranked.source), cascade=address, model=str(tmp_path / "whole.onnx"))
+    assert answers["kept"]["outputs"] == answers["whole"]
+
+
+@in_node
 @pytest.mark.parametrize("place", [10, 8_500_000])
 def test_a_changed_weight_is_refused_whichever_block_it_is_in(place: int, blocks: Path, tmp_path: Path) -> None:
     address = exported(blocks, 2, tmp_path)

@@ -80,6 +80,21 @@ def test_the_steps_of_the_ensemble_give_the_bits_of_the_model(name: str, tmp_pat
         np.testing.assert_array_equal(found[output], value, err_msg=output)
 
 
+def test_each_part_of_a_rank_gets_what_it_reads_of_the_file_of_the_rank(tmp_path: Path) -> None:
+    ranked = graphcut.split_by_rank(FIXTURES / "tiny-llama-fp32" / "model.onnx", tmp_path / "parts", ranks=2)
+    export_triton(ranked, tmp_path / "models")
+    for part in ranked.parts:
+        home = tmp_path / "models" / f"sharded-{part.file.removesuffix('.onnx')}" / "1"
+        assert onnx.load(home / "model.onnx") == onnx.load(ranked.file(part))
+        for name, data in part.data.items():
+            written, whole = (home / name).read_bytes(), (ranked.root / name).read_bytes()
+            assert data.digest is not None
+            expected = bytearray(len(whole))
+            for start, length in data.digest.ranges:
+                expected[start : start + length] = whole[start : start + length]
+            assert written == bytes(expected)
+
+
 def test_the_tokenizer_is_beside_the_manifest_and_may_be_gone_the_next_time(tmp_path: Path) -> None:
     with_text = cascade_of(FIXTURES / "tiny-llama-int4" / "model.onnx", 2, tmp_path)
     export_triton(with_text, tmp_path / "models")

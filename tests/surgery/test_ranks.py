@@ -17,6 +17,7 @@ from graphcut import Across, Cascade, Cluster, Device, Into, UsageError, split_b
 from graphcut.core.states import kept_states
 from graphcut.costs.device_groups import RankMode
 
+from cases import each
 from conftest import floats, model_of, weight
 
 NAME = re.compile(r"part-(\d+)\.rank-(\d+)\.onnx")
@@ -64,6 +65,45 @@ def test_each_rank_is_a_device_and_keeps_its_states_and_its_share_of_weights(ran
     assert max(held) < 0.6 * whole
 
 
+@pytest.mark.parametrize("stages", [None, Into(2)], ids=["", "2 stages"])
+@each("name", ["tiny-llama-fp32", "tiny-llama-int4", "phi", "llm, tied", "resnet"])
+def test_a_rank_has_one_data_file_with_each_weight_once(name: str, stages: Into | None, tmp_path: Path) -> None:
+    """Before, the parts of each phase had what they share with others, such as rotary angles, for themselves."""
+    path = MODELS[name](tmp_path)
+    ranked = split_by_rank(path, tmp_path / "parts", ranks=2, stages=stages)
+    sharding = graphcut.shard(path, tmp_path / "sharded.onnx", ranks=2)
+    files = {(part.rank, part.device): part.data for part in ranked.parts if part.data}
+    assert {tuple(data) for data in files.values()} == {(f"part-{host}.onnx.data",) for _, host in files}
+    assert all(part.data.keys() == files[part.rank, part.device].keys() for part in ranked.parts if part.data)
+    for rank, own_bytes in enumerate(sharding.rank_bytes):
+        held = sum((ranked.root / name).stat().st_size for (r, _), data in files.items() if r == rank for name in data)
+        times = 1 if stages is None else 2  # a stage is a device
+        assert held <= own_bytes + times * sharding.replicated_bytes
+
+
+@each("name", ["llm", "resnet"])
+def test_ranks_that_share_weights_copy_columns_alone(name: str, tmp_path: Path) -> None:
+    path = MODELS[name](tmp_path)
+    model, feeds = path.read_bytes(), feeds_for(path)
+    shared = split_by_rank(path, ranks=2, weights="share", digest=True)
+    assert shared.path == tmp_path / "model.cascade.json"
+    assert graphcut.verify(path, shared)
+    assert graphcut.verify_files(shared)
+    copied = split_by_rank(path, tmp_path / "parts", ranks=2)
+    columns, all_bytes = (
+        sum(file.stat().st_size for file in root.glob("*part-rank-*.onnx.data")) for root in (tmp_path, copied.root)
+    )
+    assert columns < (0.1 if name == "resnet" else 0.95) * all_bytes
+    if name == "resnet":
+        outputs = graphcut.run(copied, feeds)
+        for output, value in graphcut.run(shared, feeds).items():
+            np.testing.assert_array_equal(value, outputs[output])
+    graphcut.split(path, Into(2), weights="share", force=True)
+    kept = {"model.onnx", "model.cascade.json", "model.part-0.onnx", "model.part-1.onnx", "parts"}
+    assert {file.name for file in tmp_path.iterdir()} == kept
+    assert path.read_bytes() == model
+
+
 @pytest.mark.parametrize("via", ["threads", "processes"])
 def test_ranks_decode_the_tokens_of_the_model(via: str, ranked: Cascade, tmp_path: Path) -> None:
     whole = graphcut.split(tmp_path / "model.onnx", Into(1), tmp_path / "whole")
@@ -109,7 +149,7 @@ def test_a_part_of_another_rank_and_a_changed_weight_are_found(ranked: Cascade, 
     b.write_bytes(kept[1])
     assert graphcut.verify(model, ranked, structural_only=True)
     assert graphcut.verify(ranked, structural_only=True), "the model that was sharded is found by itself"
-    data = ranked.root / "part-1.rank-1.onnx.data"
+    data = ranked.root / "part-rank-1.onnx.data"
     data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
     report = graphcut.verify(model, ranked, structural_only=True)
     assert any("the values of" in sentence for sentence in report.proof.objections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -31,7 +32,7 @@ from graphcut.inputs.generating import generate_inputs
 from graphcut.transferring import fetching
 
 from cases import each, seeded
-from conftest import LAYER_ENDS, floats, model_of
+from conftest import FIXTURES, LAYER_ENDS, floats, model_of
 
 EXACT = SessionConfig(optimize="none")
 
@@ -139,6 +140,18 @@ def test_parts_of_a_device_are_fetched_by_its_name(linked: Cascade, tmp_path: Pa
         graphcut.fetch(path, tmp_path / "other", device="nanno")
     assert caught.value.hint == "did you mean 'nano'? the parts are for laptop, nano"
     path.unlink()
+
+
+def test_what_several_parts_of_a_rank_read_is_fetched_once(tmp_path: Path) -> None:
+    path = FIXTURES / "tiny-llama-fp32" / "model.onnx"
+    ranked = graphcut.split_by_rank(path, tmp_path / "parts", ranks=2)
+    with serving(ranked.root) as served:
+        found = graphcut.fetch(f"{served.url}cascade.json", tmp_path / "rank-1", device="rank-1")
+        spans = sorted(span for _, *span in served.ranges)
+    assert {part.rank for part in found.parts} == {1}
+    data = "part-rank-1.onnx.data"
+    assert (found.root / data).read_bytes() == (ranked.root / data).read_bytes()
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
 
 
 def test_a_folder_and_a_store_serve_as_well(copied: Cascade, tmp_path: Path) -> None:
