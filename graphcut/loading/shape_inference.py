@@ -52,8 +52,7 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
     inferred = (value for value in infer_values(without_value_info(model)) if value.name in names)
     tensors = _merged_all(declared, tensors_of_values(inferred, own))
     for weight in model.graph.initializer:
-        if weight.name in names:
-            tensors.setdefault(weight.name, tensor_of_initializer(weight))
+        tensors.setdefault(weight.name, tensor_of_initializer(weight))
     gaps = [n for n in sorted(wanted) if n not in tensors or (tensors[n].is_plain and tensors[n].shape is None)]
     if gaps:
         tensors = _merged_all(tensors, ort_types(model, gaps, folder, own))

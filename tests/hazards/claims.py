@@ -48,14 +48,15 @@ class HasInitializer:
 
 @dataclass(frozen=True)
 class HasSparse:
-    """The part carries these sparse weights; the name of one is the name of its values."""
+    """The part carries these sparse weights and no others; the name of one is the name of its values."""
 
     part: int
     names: tuple[str, ...]
 
     def objection(self, pieces: Pieces) -> str:
         found = [weight.values.name for weight in pieces.parts[self.part].graph.sparse_initializer]
-        return _lacking(self.names, found, f"part {self.part} lacks the sparse initializers")
+        wanted = list(self.names)
+        return "" if found == wanted else f"part {self.part} has the sparse initializers {found}, not {wanted}"
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def test_a_claim_that_holds_has_no_objection(claim: Claim) -> None:
     ("claim", "said"),
     [
         (HasInitializer(part=1, names=("w", "flag")), "part 1 lacks the initializers ['w']; it has ['flag']"),
-        (HasSparse(part=0, names=("s",)), "part 0 lacks the sparse initializers ['s']; it has []"),
+        (HasSparse(part=0, names=("s",)), "part 0 has the sparse initializers [], not ['s']"),
         (HasInput(part=1, names=("x",)), "part 1 lacks the inputs ['x']; it has ['border', 'flag']"),
         (
             RequiredInputs(part=1, names=("border", "flag")),

@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from graphcut import Model, UsageError
 from graphcut.costs.device_groups import RankMode
+from graphcut.loading.operations import operations_of
 from graphcut.sharding.axes.classes import Blocker, _units
 from graphcut.sharding.axes.division import Divider, apportion
 from graphcut.sharding.axes.factors import Place
@@ -38,12 +39,22 @@ def divided(model: Model, mode: RankMode) -> list[list[str]]:
     return [sorted(names[node] for node in found.factors) for found in division.classes]
 
 
+def test_an_input_or_output_that_a_node_does_not_have_has_no_shape(opened: Open) -> None:
+    up = operations_of(opened(mlp()))[0]
+    assert ([up.read(slot) for slot in range(3)], up.written(1)) == ([("n", 6), (6, 8), None], None)
+
+
 def test_a_contracted_axis_ends_a_class_with_a_sum(opened: Open) -> None:
     relu = helper.make_node("Relu", ["h"], ["r"], name="relu")
     division = Divider(opened(mlp(relu, out="r")), "sum").divide((1, 1))
     assert [join.tensor for join in division.joins] == ["y"]
     assert division.joins[0].is_sum
     assert division.classes[0].axes.units == 2  # columns of a weight are divided in fours
+
+
+def test_a_rank_without_a_share_gets_no_units(opened: Open) -> None:
+    division = Divider(opened(mlp()), "sum").divide((1, 0, 1))
+    assert [found.units for found in division.classes] == [(1, 0, 1)]
 
 
 def test_exact_joins_before_the_contraction_and_divides_the_columns_after_it(opened: Open) -> None:

@@ -76,6 +76,13 @@ def test_models_are_connected_in_any_order_and_both_ways(tmp_path: Path) -> None
         graphcut.merge_models(paths, tmp_path / "x.onnx", connect={(1, "p"): (0, "y1"), (0, "back"): (1, "z")})
 
 
+def test_models_are_connected_by_names_in_any_order(tmp_path: Path) -> None:
+    late = model_of([helper.make_node("Neg", ["t"], ["y"])], [floats("t", 2)], [floats("y", 2)])
+    early = model_of([helper.make_node("Mul", ["x", "x"], ["t"])], [floats("x", 2)], [floats("t", 2)])
+    made = graphcut.merge_models(saved(tmp_path, late=late, early=early), tmp_path / "both.onnx")
+    assert ran(made.path, {"x": TWO}) == {"y": (-TWO * TWO).tolist()}
+
+
 def test_two_inputs_of_a_model_read_one_output(tmp_path: Path) -> None:
     b = model_of([helper.make_node("Add", ["p", "q"], ["out"])], [floats("p", 2), floats("q", 2)], [floats("out", 2)])
     paths = saved(tmp_path, a=scaled(2), b=b)
