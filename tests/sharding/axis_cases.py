@@ -90,6 +90,7 @@ ELEMENTS = [
     *(microsoft(op, ((4, 3),)) for op in ("Gelu", "QuickGelu")),
     *(Case(op, ((4, 2, 6), ints(1)), constants=(1,), name="kept") for op in _REDUCTIONS.split()),
     *(Case(op, ((4, 2, 6), ints(-2)), {"keepdims": 0}, constants=(1,)) for op in _REDUCTIONS.split()),
+    Case("ReduceSum", ((4, 6),), name="all axes"),
     *(Case(op, ((4, 2, 6),), {"axis": 1, "keepdims": 0}) for op in ("ArgMax", "ArgMin")),
     *(Case(op, ((4, 6),), {"axis": 0}) for op in ("Softmax", "LogSoftmax")),
     Case("Softmax", ((4, 2, 6),), {"axis": 1}, opset=11, name="before version 13"),
@@ -134,6 +135,7 @@ SHAPES = [
     Case("ScatterElements", ((4, 5), small(4, 1, dtype="int64", most=5), (4, 1)), {"axis": 1}),
     Case("Pad", ((4, 6), ints(0, 1, 0, 0)), constants=(1,)),
     *(Case(op, ((2, 4, 5, 5),), {"kernel_shape": [3, 3]}) for op in ("AveragePool", "LpPool", "MaxPool")),
+    Case("MaxPool", ((2, 4, 5, 5),), {"kernel_shape": [3, 3], "pads": [1] * 4}, name="same size"),
     *(Case(op, ((2, 4, 3, 3),)) for op in ("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool")),
     Case("Resize", ((2, 4, 3, 3), None, np.array([1, 1, 2, 2], np.float32)), constants=(2,)),
     Case("Resize", ((2, 4, 3, 3), None, None, ints(2, 4, 5, 5)), constants=(3,), name="sizes"),
@@ -221,6 +223,7 @@ ATTENTION = [
         name="bias and past",
     ),
     microsoft("Attention", ((1, 3, 5), (5, 96), (96,)), _HEADS),
+    microsoft("Attention", ((1, 3, 5), (5, 96), (96,), None, None, (1, 4, 3, 3)), _HEADS, name="bias"),
     microsoft("Attention", ((1, 3, 5), (5, 80), (80,)), _HEADS | {"qkv_hidden_sizes": [32, 32, 16]}, name="sizes"),
     Case(
         "Attention", ((1, 3, 32), (1, 5, 16), (1, 5, 16)), {"q_num_heads": 4, "kv_num_heads": 2}, opset=23, name="flat"

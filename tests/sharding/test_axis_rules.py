@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from axis_cases import CASES, Array, Case
+from axis_cases import CASES, Array, Case, ints
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from operator_runs import OperatorRuns
 
@@ -14,6 +14,7 @@ from graphcut.loading.model import load
 from graphcut.loading.operations import Operation, operations_of
 from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, ShapeInput
 from graphcut.sharding.axes.rules import RULES, factors_of
+from graphcut.sharding.axes.rules.shapes import _runs
 
 from cases import each
 from conftest import ORT_VERSION
@@ -160,6 +161,21 @@ def test_every_factor_divides_into_a_first_unit_and_the_others(case: Case) -> No
             halves = (slice(0, cut), slice(cut, factor.units))
             want = [units_of(whole[place.slot], place, factor.units, units) for units in halves]
             assert is_equal([piece[place.slot] for piece in pieces], want), factor
+
+
+def test_channels_of_one_element_are_divided_in_fours() -> None:
+    """ONNX Runtime multiplies a matrix by a vector four rows at a time."""
+    cases = [Case("Conv", ((1, 4, size, size), (8, 4, 1, 1))) for size in (1, 2)]
+    factors = [factor for case in cases for factor in factors_of(operation_of(case))]
+    assert [factor.units for factor in factors if factor.writes == (Place(0, 1),)] == [8 // 4, 8 // 2]
+
+
+def test_a_reshape_divides_the_first_axis_that_it_joins_or_the_heads_after_queries_keys_and_values() -> None:
+    shapes = ((3, 4), (12,)), ((3, 4, 2), (24,)), ((24,), (3, 4, 2)), ((0, 4, 6, 5), (0, 24, 5))  # 0 is an unknown size
+    found = [_runs([*a], [*b]) for a, b in shapes]
+    assert [*map(list, found)] == [[([0, 1], [0])], [([0, 1, 2], [0])], [([0], [0, 1, 2])], [([3], [2]), ([1, 2], [1])]]
+    cases = [Case("Reshape", (a, ints(*b)), constants=(1,)) for a, b in shapes[:3]]
+    assert [factor.units for case in cases for factor in factors_of(operation_of(case))] == [3, 4, 4]
 
 
 def test_every_rule_has_a_case() -> None:

@@ -28,7 +28,7 @@ def multi_head_attention(o: Operation) -> Iterator[Factor]:
     places = [Place(i, 1 if len(shape) == 4 else 2) for i, shape in enumerate(shapes) if shape]
     if o.has(3):
         sizes = [fixed(shape[2]) if len(shape) != 4 else 0 for shape in shapes if shape]
-        if len(sizes) != 3 or not all(sizes) or any(len(shape) != 3 for shape in shapes if shape):
+        if len(sizes) != 3 or not all(sizes):
             return
         places.append(Place(3, 0, (sizes[0], sizes[0], sizes[2])))
     places += [*_placed(o, {6: 1, 7: 1}), *_bias(o, 5, heads)]
