@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from graphcut import ModelError
 from graphcut.core import digests as digests_of_files
-from graphcut.core.digests import read_digest
+from graphcut.core.digests import BLOCK_BYTES, read_digest
 from graphcut.loading import external_data
 from graphcut.loading.external_data import (
+    _PAGE,
     ByteRange,
     FileLayout,
+    _steps,
     check_inside,
     lay_out,
     merge_ranges,
@@ -464,6 +466,12 @@ def test_a_truncated_file_has_other_bytes(tmp_path: Path) -> None:
 def test_a_range_is_not_compared_with_itself(tmp_path: Path) -> None:
     unread = ByteRange(tmp_path / "nobody opens it", 0, 1 << 40)
     assert same_bytes(unread, unread)
+
+
+def test_a_range_is_copied_to_the_end_of_a_page_and_then_to_the_ends_of_blocks() -> None:
+    steps = [*_steps(_PAGE - 4, 2 * BLOCK_BYTES)]
+    assert [length for _, length in steps] == [4, BLOCK_BYTES - _PAGE, BLOCK_BYTES, _PAGE - 4]
+    assert [done for done, _ in steps] == [0, 4, BLOCK_BYTES - _PAGE + 4, 2 * BLOCK_BYTES - _PAGE + 4]
 
 
 def test_a_range_is_read_from_its_file(folder: Path) -> None:

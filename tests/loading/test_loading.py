@@ -777,13 +777,14 @@ def with_spoiled_text(folder: Path, text: bytes) -> Path:
     """A model one text of which is not UTF-8, as protobuf's `string` has to be; upb hands it out as bytes."""
     first = node("Relu: x_in > mid_", name="node")
     first.metadata_props.add(key="namespace", value="meta/Neg")
-    model = model_of([first, node("Neg: mid_ > y")], [floats("x_in", "symb")], [floats("y", "symb")])
+    inputs, outputs = [floats("x_in", "symb")], [floats("y", "symb")]
+    model = model_of([first, node("Neg: mid_ > y")], inputs, outputs, [weight("idle", 1)])
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString().replace(text, b"\xff\xfe\xfd\xfc"))
     return path
 
 
-@each("text", [b"Relu", b"node", b"mid_", b"x_in", b"symb"])
+@each("text", [b"Relu", b"node", b"mid_", b"x_in", b"symb", b"idle"])
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path, text: bytes) -> None:
     with pytest.raises(ModelError) as caught:
         load(with_spoiled_text(tmp_path, text))

@@ -174,6 +174,16 @@ def test_no_device_has_less_than_its_share_if_groups_could_be_divided(
     assert solution.bounds.simple == pytest.approx(share_s, rel=1e-3)
 
 
+def test_the_simple_bound_of_a_latency_has_what_the_driver_receives(problem_for: Problems) -> None:
+    device = Device(name="a", link_bytes_per_s=1e6, latency_s=0)
+    cluster = Cluster(devices=(device,), origin=Host(link_bytes_per_s=1e6, latency_s=0), overlap="none")
+    load = replace(Workload.of([[2]], []), answers=((0, 3_000_000, -1),))
+    solution = plan_across(problem_for(load), Across(cluster, "latency"), lambda _: seconds_of(load))
+    assert solution.bounds.simple == pytest.approx(2 + 3)
+    times = request_times([SentTensor(3_000_000, 0, (DRIVER,))], [2], [device], cluster)
+    assert solution.found.chain.values[0] == pytest.approx(times.latency_s)
+
+
 def test_times_up_to_the_longest_possible_one_add_up_exactly() -> None:
     load = Workload.of([[1, 1, 1]], [(0, (1,), 8), (1, (2,), 8)])
     late_s = 2.0**20

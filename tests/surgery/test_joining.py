@@ -80,6 +80,7 @@ def test_models_are_connected_by_names_in_any_order(tmp_path: Path) -> None:
     late = model_of([helper.make_node("Neg", ["t"], ["y"])], [floats("t", 2)], [floats("y", 2)])
     early = model_of([helper.make_node("Mul", ["x", "x"], ["t"])], [floats("x", 2)], [floats("t", 2)])
     made = graphcut.merge_models(saved(tmp_path, late=late, early=early), tmp_path / "both.onnx")
+    assert [value.name for value in made.proto.graph.value_info] == ["t"]
     assert ran(made.path, {"x": TWO}) == {"y": (-TWO * TWO).tolist()}
 
 
