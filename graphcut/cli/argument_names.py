@@ -46,6 +46,7 @@ _COMMANDS: Final[Mapping[str, str]] = {
     "encode": "generate DIR --prompt",
     "options_of": "demo --help",
     "save_plan": "plan MODEL -o FILE",
+    "verify_files": "verify DIR --files",
 }
 _QUOTED: Final = re.compile(r"`([A-Za-z_]\w*)(?:=([^`]+)|\(([^`]*)\)(\.\w+)?)?`")
 

@@ -14,11 +14,12 @@ from typer import Argument, Option
 
 from .. import ExportFormat
 from ..core.errors import UsageError
+from ..core.text import shell_word
 from .application import GENERAL, app, check_apply, given_options
 from .common_options import AsJson, Dims, Force, Inputs, Output, Seed, States, Texts, load, parsed_dims
 from .export import exported
 from .input_files import files_of, is_random
-from .output import put_answer, say
+from .output import put_answer, say, say_next
 from .plan_options import GoalOptions
 from .split import PlanPath, cutter
 
@@ -104,6 +105,7 @@ def auto(
         graphcut auto unet.onnx --num-splits 2 -o auto.parts
         graphcut auto unet.onnx --precision fp16 --memory 400kB -o half.parts
     """
+    from ..core.manifest import MANIFEST
     from .result_tables import draw_automation
 
     if replay is not None:
@@ -128,6 +130,9 @@ def auto(
         replayed=options.ctx.obj,
     ).make(output, force=force)
     put_answer(record, partial(draw_automation, record), as_json=as_json, is_yes=bool(record.files))
+    folder = shell_word(str(output))
+    if not as_json and MANIFEST in record.files:
+        say_next(f"graphcut verify {folder} --files" if to else f"graphcut run {folder} --inputs FILE -o y.npz")
 
 
 def _words(ctx: typer.Context) -> Iterator[str]:

@@ -168,6 +168,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         buses=buses_of(tensors),
         profile=profile,
         notes=(
+            *([f"not in this folder: {', '.join(cascade.absent)}"] if cascade.absent else ()),
             *(sentences.unbound_sizes(model, manifest.dims) if model is not None else ()),
             *sentences.separated_states(parts, manifest.states),
             *sentences.assumed_sizes(manifest.dims, manifest.given_dims),
@@ -264,7 +265,8 @@ def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:
 def _verify_command(cascade: Cascade) -> str:
     """The command that verifies a cascade, named by its folder where that is enough."""
     path = cascade.path.parent if cascade.path.name == MANIFEST else cascade.path
-    return f"graphcut verify {shell_word(str(path))}"
+    can_be_compared = cascade.source.exists() and not cascade.elsewhere
+    return f"graphcut verify {shell_word(str(path))}{'' if can_be_compared else ' --files'}"
 
 
 def _split_command(model: Path, node: str) -> str:

@@ -11,7 +11,7 @@ from typing import Final, cast
 from onnx import ModelProto
 
 from ..core.errors import CascadeError, ModelError, RunError, UsageError
-from ..core.manifest import Cascade, CascadeLike, open_cascade
+from ..core.manifest import SHARDED_FILE, Cascade, CascadeLike, is_inside, open_cascade
 from ..core.product import Product
 from ..core.tensors import Dims
 from ..core.units import count, size
@@ -203,9 +203,13 @@ def original_of(cascade: Cascade | Model) -> Path:
 
 def find_source(cascade: Cascade) -> Path:
     """The path of the model that the parts are of, by the manifest; a CascadeError if there is no such file."""
-    if not cascade.source.exists():
+    file = cascade.manifest.source.file
+    if cascade.source.exists():
+        return cascade.source
+    if file == SHARDED_FILE or not is_inside(cascade.root, file):
         raise CascadeError(f"the model that was cut is not at {cascade.source}", hint="name it with `model`")
-    return cascade.source
+    hint = "`verify_files(...)` compares files, and runs need your inputs; auto keeps it with `Automation(keep=True)`"
+    raise CascadeError(f"the model that was cut, {file}, was not kept in {cascade.root}", hint=hint)
 
 
 def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison]], *, optimized: bool) -> str:

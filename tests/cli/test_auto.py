@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -333,6 +334,22 @@ def test_parts_are_exported_for_another_engine(run: Run, models: Path, tmp_path:
     assert {"models/detector-clean-int8.onnx", "sender_seq_dep_map.json"} < set(files), "its own"
     no_config = run("auto", models / "llm.onnx", "--num-splits", 2, "--to", "genai", "-o", tmp_path / "no")
     assert (no_config.code, (tmp_path / "no").exists()) == (2, False)
+
+
+def test_what_can_be_done_with_parts_whose_model_was_not_kept_is_said(run: Run, models: Path, tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    made = run("auto", models / "lstm.onnx", "--precision", "fp16", "--num-splits", 2, "--keep", "-o", parts)
+    assert made.err.splitlines()[-1] == f"next: graphcut run {parts} --inputs FILE -o y.npz"
+    assert run("show", parts).err == f"next: graphcut verify {parts}\n"
+    assert run("verify", parts, "--structural").code == 0
+    shutil.rmtree(parts / "models")
+    hint = "`graphcut verify DIR --files` compares files, and runs need your inputs; auto keeps it with --keep"
+    for words in (["verify", parts], ["run", parts, "--inputs", "random"]):
+        refused = run(*words)
+        assert refused.code == 3
+        assert refused.error == (f"the model that was cut, models/lstm-clean-fp16.onnx, was not kept in {parts}", hint)
+    assert run("show", parts).err == f"next: graphcut verify {parts} --files\n"
+    assert run("verify", parts, "--files").code == 0
 
 
 def test_what_a_killed_run_left_is_removed_with_a_note(run: Run, models: Path, tmp_path: Path) -> None:
