@@ -205,7 +205,7 @@ def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Ca
     if kind_of(path) == "plan":
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
         raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
-    return open_present(path) if are_here else open_cascade(path, check_files=check_files)
+    return (open_present if are_here else open_cascade)(path, check_files=check_files)
 
 
 def say_gap(cascade: Cascade) -> None:

@@ -98,9 +98,10 @@ def run(
     memory.check(given)
     check_output(pipeline.trace, force=force, option="--trace")
     config, via = session.session_config(), pipeline.via
-    cascade = open_(cascade_path, check_files=False, are_here=via is None)  # a pipeline checks what its workers need
+    is_alone = via is None  # a pipeline checks what its workers need
+    cascade = open_(cascade_path, check_files=is_alone, are_here=is_alone)
     if cascade.elsewhere:
-        absent = ", ".join(dict.fromkeys(cascade.elsewhere.values()))
+        absent = ", ".join(cascade.absent)
         if is_generated:
             raise UsageError("inputs can't be generated for some parts alone", hint="give a file with --inputs")
         say(f"note: running {', '.join(part.file for part in cascade.parts)} alone; not here: {absent}")

@@ -81,7 +81,7 @@ def show(
     elif part is not None:
         from ..drawing.dot import dot_of_part
 
-        put_text(dot_of_part(open_(thing), part), output)
+        put_text(dot_of_part(open_(thing, check_files=False), part), output)
     else:
         from ..drawing.opening import rendered_at
 

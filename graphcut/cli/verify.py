@@ -42,7 +42,7 @@ def verify(
         from .. import verify_files
         from ..drawing.terminal.verification import draw_file_verification
 
-        files = verify_files(open_(cascade_path, check_files=False))
+        files = verify_files(open_(cascade_path, check_files=False, are_here=True))
         _show(files, partial(draw_file_verification, files), as_json=as_json)
         return
     from .. import verify as verified

@@ -29,6 +29,9 @@ MANIFEST: Final = "cascade.json"
 PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
 
 
+FETCHED: Final = "fetched.json"
+"""The file beside the manifest that lists the parts of a folder that `fetch` made, unless it has all."""
+
 SHARDED_FILE: Final = "sharded.onnx"
 """The sharded model in the folder of a cascade of ranks; where weights are shared, `STEM.sharded.onnx`.
 
@@ -203,6 +206,11 @@ class Cascade(Product):
         return self.root / part.file
 
     @property
+    def absent(self) -> tuple[str, ...]:
+        """The parts that are elsewhere, with their devices."""
+        return tuple(dict.fromkeys(self.elsewhere.values()))
+
+    @property
     def undigested(self) -> tuple[str, ...]:
         """The parts with weights that have no digest: of their data files only the sizes are known."""
         return tuple(part.file for part in self.parts if any(data.digest is None for data in part.data.values()))
@@ -252,7 +260,9 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
         for part in cascade.parts:
             is_absent = may_lack_parts and is_inside(cascade.root, part.file) and not cascade.file(part).exists()
             for problem in () if is_absent else wrong_sizes(cascade, part):
-                raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
+                alone = "this folder has other parts alone: `run(...)` runs them, and `verify_files(...)` checks them"
+                whole = "copy the whole cascade, or split the model again"
+                raise CascadeError(problem, hint=alone if (cascade.root / FETCHED).exists() else whole)
     try:
         wire(cascade.parts, reads=cascade.manifest.reads, writes=cascade.manifest.writes, kind="part")
         problem = next(_contradictions(cascade.manifest), "")
@@ -263,20 +273,43 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
     return cascade
 
 
-def open_present(source: CascadeLike) -> Cascade:
-    """The cascade of those parts of `source` whose files are in its folder, such as `fetch` gets.
+class _Fetched(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of `FETCHED`."""
+
+    format: Literal["graphcut.fetched/1"]  #: `graphcut.fetched/1`.
+    parts: tuple[str, ...]  #: the files of the parts.
+
+
+def save_fetched(names: Sequence[str], path: Path) -> None:
+    """Write that a folder has the parts with these files alone."""
+    path.write_bytes(msgspec.json.encode(_Fetched(format="graphcut.fetched/1", parts=tuple(names))) + b"\n")
+
+
+def parts_here(cascade: Cascade) -> list[Part]:
+    """The parts that must be in the folder of a cascade: all; or of a fetched one those that were fetched or added."""
+    path = cascade.root / FETCHED
+    if not path.exists():
+        return list(cascade.parts)
+    names = read_record(path, _Fetched, "graphcut.fetched/1", "fetch the parts again", "check its permissions").parts
+    there = (part for part in cascade.parts if is_inside(cascade.root, part.file) and cascade.file(part).is_file())
+    kept = {*names, *(part.file for part in there)}
+    return [part for part in cascade.parts if part.file in kept]
+
+
+def open_present(source: CascadeLike, *, check_files: bool = True) -> Cascade:
+    """The cascade of those parts of `source` that are in its folder, if `fetch` made it; else of all, which must be.
 
     Its inputs are what these parts read from the inputs of the model and from other parts; its outputs are what they
-    write for others. Raises as `open_cascade`, also if no part is there.
+    write for others. Raises as `open_cascade`, also if a part is lost.
     """
     if isinstance(source, Cascade):
         return source
     whole = open_cascade(source, check_files=False)
-    here = [part for part in whole.parts if is_inside(whole.root, part.file) and whole.file(part).is_file()]
-    if len(here) in {0, len(whole.parts)}:
-        return open_cascade(source)
+    here = parts_here(whole)
+    if len(here) == len(whole.parts):
+        return open_cascade(source, check_files=check_files)
     absent = [part for part in whole.parts if part not in here]
-    for part in here:
+    for part in here if check_files else ():
         for problem in wrong_sizes(whole, part):
             raise CascadeError(problem, hint="fetch it again")
     elsewhere = {name: part.place for part in absent for name in part.writes}
@@ -348,7 +381,9 @@ def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
     for name, expected in {part.file: None, **{name: data.bytes for name, data in part.data.items()}}.items():
         file = cascade.root / name
         if not is_inside(cascade.root, name):
-            yield f"{cascade.path} names {name!r}, which is outside its folder"
+            is_link = os.path.islink(file)  # noqa: PTH114 - `file.is_symlink()` raises for a name that is too long
+            names = f"{file} is a link to" if is_link else f"{cascade.path} names"
+            yield f"{names} {os.fspath(file.readlink()) if is_link else name!r}, which is outside its folder"
         elif not file.is_file():
             yield f"{cascade.root / part.place if name == part.file else file} is missing"
         elif expected is not None and file.stat().st_size != expected:

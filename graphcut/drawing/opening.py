@@ -12,7 +12,7 @@ import msgspec
 
 from ..analysis.cut_points import Analysis, analyze
 from ..core.errors import CascadeError, GraphcutError, UsageError
-from ..core.manifest import Cascade, open_cascade
+from ..core.manifest import Cascade, open_cascade, open_present
 from ..loading.model import Model, load
 from ..planning.plan_files import read_plan, replay
 from .dot import dot_of
@@ -58,8 +58,8 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
         _check_fixed(path, dims)
         analysis = analyze(_model_of_plan(path, model))
         return scene_of_plan(replay(analysis, path), analysis)
-    cascade = with_dims(open_cascade(path), dims or {})
-    return scene_of_cascade(cascade, source_of(cascade, model))
+    cascade = with_dims(open_present(path), dims or {})
+    return scene_of_cascade(cascade, None if cascade.elsewhere else source_of(cascade, model))
 
 
 def rendered_at(path: Path, output_format: OutputFormat, *, model: Path | None, dims: Mapping[str, int]) -> str:
@@ -77,7 +77,7 @@ def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.S
     kind = kind_at(path)
     if kind == "model":
         return analysis_record(analyze(load(path, dims=dims)))
-    return read_plan(path) if kind == "plan" else cascade_record(open_cascade(path))
+    return read_plan(path) if kind == "plan" else cascade_record(open_present(path))
 
 
 def scenario_at(

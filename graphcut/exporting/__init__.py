@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from ..core.manifest import CascadeLike
 
 ExportFormat = Literal["cpp", "genai", "js", "lingualinked", "mobile", "ort-annotations", "triton"]
 """The formats that `export` writes."""
+
+_OF_ALL_PARTS: Final = ("genai", "lingualinked")
+"""The formats that mean nothing for some parts of a cascade, as `fetch` gets them."""
 
 
 def export(
@@ -31,15 +34,19 @@ def export(
         The files, sorted.
 
     Raises:
-        UsageError: the folder holds other files, or the format can't hold this cascade.
+        UsageError: the folder holds other files, or the format can't hold this cascade, or not some of its parts.
         CascadeError: a file of the cascade is missing or was changed.
         GraphcutError: writing failed; nothing was changed.
     """
     from ..core.atomic_files import write_folder
-    from ..core.manifest import MANIFEST, open_cascade
+    from ..core.errors import UsageError
+    from ..core.manifest import MANIFEST, open_present
     from .cascade_files import moved_manifest
 
-    cascade, folder = open_cascade(cascade), Path(folder)
+    cascade, folder = open_present(cascade), Path(folder)
+    if cascade.elsewhere and to in _OF_ALL_PARTS:
+        message = f"{to} takes all parts, and {cascade.root} lacks {', '.join(cascade.absent)}"
+        raise UsageError(message, hint="export the whole cascade")
     files, own = import_module(f".{to.replace('-', '_')}", __name__).export_of(cascade, **options)
     for name in files:
         if Path(name).name == MANIFEST:

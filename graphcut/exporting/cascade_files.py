@@ -1,10 +1,9 @@
 """The files of a cascade, for the folders that exports write."""
 
 import os
-import shutil
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 from msgspec.structs import replace
 
@@ -16,9 +15,9 @@ Export = tuple[dict[str, Content], tuple[str, ...]]
 """What an export writes, by the paths in its folder; and patterns of other paths that it may replace there."""
 
 
-def moved_manifest(cascade: Cascade, content: Content, home: Path, path: Path) -> None:
+def moved_manifest(cascade: Cascade, write: Callable[[Path], object], home: Path, path: Path) -> None:
     """Write an exported manifest to `path`; it says where the model is, seen from `home`, where it will be."""
-    shutil.copyfile(content, path) if isinstance(content, Path) else cast(Callable[[Path], object], content)(path)
+    write(path)
     manifest = read_manifest(path)
     place = os.path.relpath(cascade.source.parent.resolve() / cascade.source.name, home.resolve())
     save_manifest(replace(manifest, source=replace(manifest.source, file=Path(place).as_posix())), path)
@@ -29,7 +28,7 @@ def fed(cascade: Cascade, names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in cascade.manifest.optional]
 
 
-def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
+def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Content]:
     """The manifest, parts, their data files and those of the tokenizer, by their names in the folder that is written.
 
     A UsageError if the parts share the weights of their model and must not: `for_each` says why. A CascadeError if a
@@ -40,4 +39,5 @@ def cascade_files(cascade: Cascade, *, for_each: str = "") -> dict[str, Path]:
         raise UsageError(message, hint="split the model again with `weights='copy'`")
     check_files(cascade)
     names = [name for part in cascade.parts for name in part.contents]
-    return {MANIFEST: cascade.path, **{name: cascade.root / name for name in (*names, *cascade.manifest.text_files)}}
+    files = {name: cascade.root / name for name in (*names, *cascade.manifest.text_files)}
+    return {MANIFEST: partial(save_manifest, cascade.manifest), **files}

@@ -20,7 +20,7 @@ from warnings import warn
 from ..core.atomic_files import replacing, write_errors
 from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
-from ..core.manifest import Cascade, Part, is_inside, open_cascade, open_present
+from ..core.manifest import FETCHED, Cascade, Part, is_inside, open_cascade, open_present, parts_here, save_fetched
 from ..core.units import size
 from .file_sources import CHANGED, FileSource, source_of
 
@@ -98,6 +98,13 @@ def fetch(
             _fetch_whole(place, output, part.file, part.sha256)
         for text_file, digest in cascade.manifest.text_files.items():
             _fetch_whole(place, output, text_file, digest)
+        had = parts_here(cascade) if path.name == name else []
+        names = [part.file for part in cascade.parts if part in wanted or part in had]
+        if len(names) < len(cascade.parts):
+            with replacing(output / FETCHED) as new:
+                save_fetched(names, new)
+        else:
+            (output / FETCHED).unlink(missing_ok=True)
         path.replace(output / name)
     return open_present(output / name)
 
@@ -153,7 +160,7 @@ def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -
 
 def _blocks(cascade: Cascade, part: Part) -> Iterator[_Wanted]:
     """The blocks of the weights of a part, whose names and digests are checked."""
-    taken = (cascade.path.name, cascade.path.name.removesuffix(_UNFINISHED))
+    taken = (FETCHED, cascade.path.name, cascade.path.name.removesuffix(_UNFINISHED))
     for name in (part.file, *part.data):
         if not is_inside(cascade.root, name) or name in taken:
             raise CascadeError(f"the manifest names {name!r}, which is no file for this folder", hint="don't trust it")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.errors import GraphcutError
-from ..core.manifest import Cascade, CascadeLike, Part, digest_gap, open_cascade, wrong_sizes
+from ..core.manifest import Cascade, CascadeLike, Part, digest_gap, open_present, wrong_sizes
 from ..core.product import Product
 from ..core.units import count, size
 from ..costs.facts import weight_facts
@@ -20,6 +20,7 @@ class FileVerification(Product):
     files: int  #: number of files that were compared with digests.
     compared_bytes: int  #: how many bytes of them.
     undigested: tuple[str, ...]  #: the parts with weights that have no digest; only their size was compared.
+    elsewhere: tuple[str, ...] = ()  #: the parts that are not in this folder, which `fetch` made for others.
 
     @property
     def same(self) -> bool:
@@ -37,7 +38,8 @@ class FileVerification(Product):
     @property
     def gap(self) -> str:
         """What could not be compared; empty if nothing."""
-        return digest_gap(self.undigested)
+        absent = f"not in this folder: {', '.join(self.elsewhere)}" if self.elsewhere else ""
+        return "; ".join(filter(None, (digest_gap(self.undigested), absent)))
 
     def __str__(self) -> str:
         answer = f"the files {'are' if self else 'are not'} what the manifest says"
@@ -49,12 +51,13 @@ def verify_files(cascade: CascadeLike) -> FileVerification:
 
     Each part file, its weights and the text files must have the digests in the manifest; each part must have the inputs
     and outputs, the number of nodes, the sizes of weights and the graph that the manifest gives. Whether the parts
-    compute what the model computes is not known without the model: see `verify`.
+    compute what the model computes is not known without the model: see `verify`. Of a folder that `fetch` made, the
+    parts that it was made for are compared.
 
     Raises:
         CascadeError: there is no manifest, or it contradicts itself.
     """
-    cascade = open_cascade(cascade, check_files=False)
+    cascade = open_present(cascade, check_files=False)
     objections = [f"{part.file}: {sentence}" for part in cascade.parts for sentence in _objections(cascade, part)]
     objections += wrong_text(cascade)
     named = (*(part.file for part in cascade.parts), *cascade.manifest.text_files)
@@ -67,6 +70,7 @@ def verify_files(cascade: CascadeLike) -> FileVerification:
         files=len({name for name, _, _ in spans}),
         compared_bytes=sum(length for _, _, length in spans),
         undigested=cascade.undigested,
+        elsewhere=cascade.absent,
     )
 
 

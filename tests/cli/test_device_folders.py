@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import graphcut
-from graphcut import Into, demos
+from graphcut import CascadeError, Into, demos
 from graphcut.core.manifest import PlannedDevice, save_manifest
 
 from command_line import SMALL, Run, run
@@ -36,12 +36,16 @@ def parts(tmp_path: Path) -> Path:
 
 def test_each_device_gets_its_own_files_and_the_tokenizer(run: Run, parts: Path, tmp_path: Path) -> None:
     done = run("fetch", parts, "--device", "board 1", "-o", tmp_path / "board")
-    names = ["cascade.json", "part-1.onnx", "part-1.onnx.data", "tokenizer.json"]
+    names = ["cascade.json", "fetched.json", "part-1.onnx", "part-1.onnx.data", "tokenizer.json"]
     assert sorted(file.name for file in (tmp_path / "board").iterdir()) == names
     assert done.err.splitlines()[-1] == f"next: rsync -a {tmp_path}/board/ 'board 1':{parts}/"
     run("fetch", parts, "--device", "laptop", "-o", tmp_path / "laptop")
     files = [f"part-{k}.onnx{end}" for k in (0, 2) for end in ("", ".data")]
-    assert sorted(file.name for file in (tmp_path / "laptop").iterdir()) == ["cascade.json", *files, "tokenizer.json"]
+    assert sorted(file.name for file in (tmp_path / "laptop").iterdir()) == [
+        *("cascade.json", "fetched.json"),
+        *files,
+        "tokenizer.json",
+    ]
 
 
 def test_the_next_command_copies_to_the_folder_where_a_worker_looks_for_the_parts(
@@ -91,6 +95,58 @@ def test_a_part_that_is_missing_is_named_with_its_device(run: Run, parts: Path, 
     assert "note: running part-1.onnx alone; not here: part-0.onnx (laptop), part-2.onnx (laptop)" in alone.err
     whole = run("generate", tmp_path / "board", "--prompt-ids", "1")
     assert whole.error[0] == f"{tmp_path}/board/part-0.onnx (laptop) is missing"
+
+
+def test_what_a_device_holds_is_checked_shown_and_exported_by_itself(run: Run, parts: Path, tmp_path: Path) -> None:
+    board, web = tmp_path / "board", tmp_path / "web"
+    run("fetch", parts, "--device", "board 1", "-o", board)
+    checked, shown = run("verify", board, "--files"), run("show", board)
+    assert (checked.code, shown.code) == (0, 0)
+    assert "  not in this folder: part-0.onnx (laptop), part-2.onnx (laptop)" in checked.out.splitlines()
+    assert "note: not in this folder: part-0.onnx (laptop), part-2.onnx (laptop)" in shown.out.splitlines()
+    assert shown.err == f"next: graphcut verify {board} --files\n"
+    assert run("export", board, "--to", "js", "-o", web).code == 0
+    whole = graphcut.open_cascade(parts)
+    assert graphcut.open_cascade(web).parts == whole.parts[1:2]
+    assert graphcut.open_cascade(web).manifest.reads == whole.parts[1].reads
+    assert graphcut.verify_files(web)
+    refused = run("export", board, "--to", "lingualinked", "-o", tmp_path / "maps")
+    message = f"lingualinked takes all parts, and {board} lacks part-0.onnx (laptop), part-2.onnx (laptop)"
+    assert (refused.code, refused.error[0]) == (2, message)
+    compared = run("verify", board)
+    hint = "this folder has other parts alone: `graphcut run` runs them, and `graphcut verify DIR --files` checks them"
+    assert (compared.code, compared.error) == (3, (f"{board}/part-0.onnx (laptop) is missing", hint))
+
+
+@pytest.mark.parametrize("name", ["part-1.onnx", "part-1.onnx.data"])
+def test_what_a_device_has_lost_is_found(run: Run, parts: Path, name: str, tmp_path: Path) -> None:
+    run("fetch", parts, "--device", "board 1", "-o", tmp_path / "board")
+    (tmp_path / "board" / name).unlink()
+    checked = run("verify", tmp_path / "board", "--files", "--json")
+    assert (checked.code, f"/{name}" in checked.out, '"elsewhere": [' in checked.out) == (1, True, True)
+    assert run("show", tmp_path / "board").code == 3
+
+
+def test_a_fetched_folder_to_which_all_parts_came_is_whole(run: Run, parts: Path, tmp_path: Path) -> None:
+    for name in ("laptop", "board 1"):
+        run("fetch", parts, "--device", name, "-o", tmp_path / "all")
+    assert not (tmp_path / "all" / "fetched.json").exists()
+    (tmp_path / "all" / "part-0.onnx").unlink()
+    assert run("verify", tmp_path / "all", "--files").code == 1
+
+
+@pytest.mark.parametrize("by", ["removal", "link"])
+def test_a_run_with_a_lost_part_is_an_error_and_writes_nothing(run: Run, parts: Path, tmp_path: Path, by: str) -> None:
+    lost = (parts / "part-2.onnx").rename(tmp_path / "real.onnx")
+    said = f"{parts}/part-2.onnx (laptop) is missing"
+    if by == "link":
+        (parts / "part-2.onnx").symlink_to(lost)
+        said = f"{parts}/part-2.onnx is a link to {str(lost)!r}, which is outside its folder"
+    refused = run("run", parts, "--inputs", "random", "-o", tmp_path / "y.npz")
+    assert (refused.code, refused.error[0]) == (3, said)
+    assert not (tmp_path / "y.npz").exists()
+    with pytest.raises(CascadeError, match="part-2"):
+        graphcut.run(parts, {})
 
 
 def test_devices_are_listed_with_their_commands(run: Run, parts: Path) -> None:

@@ -100,7 +100,7 @@ def test_parts_fetched_into_three_folders_give_the_bits_of_the_whole(
 
 def test_files_take_only_what_their_parts_read(linked: Cascade, served: Served, tmp_path: Path) -> None:
     graphcut.fetch(url_of(served), tmp_path / "out", parts=[1])
-    names = {"linked.cascade.json", linked.parts[1].file, *linked.parts[1].data}
+    names = {"linked.cascade.json", "fetched.json", linked.parts[1].file, *linked.parts[1].data}
     assert {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*.*")} == names
     for name, data in linked.parts[1].data.items():
         found, whole = (root / name for root in (tmp_path / "out", linked.root))
