@@ -53,9 +53,10 @@ def redo_digests(manifest: Path) -> None:
             part["sha256"] = digest_of(file.read_bytes())
             for name, data in part["data"].items():
                 path = manifest.parent / name
-                data["bytes"] = path.stat().st_size
+                was, data["bytes"] = data["bytes"], path.stat().st_size
                 if data["digest"] is not None:
-                    digest = read_digest(path, [(0, data["bytes"])])
+                    ranges = [(start, length) for start, length in data["digest"]["ranges"]]
+                    digest = read_digest(path, [(0, data["bytes"])] if ranges == [(0, was)] else ranges)
                     data["digest"] = {"ranges": digest.ranges, "blocks": digest.blocks}
             with suppress(graphcut.GraphcutError):  # a part that can't be loaded has no graph
                 part["graph"] = graph_digest(graphcut.load(file).proto)

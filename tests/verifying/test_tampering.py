@@ -329,10 +329,10 @@ def exchange_ranks(root: Path) -> None:
 
 
 OF_RANKS: list[tuple[Callable[[Path], object], str]] = [
-    (partial(exchange, "part-2.rank-0.onnx.data", "part-2.rank-1.onnx.data"), "are not those of its slice of"),
+    (partial(exchange, "part-rank-0.onnx.data", "part-rank-1.onnx.data"), "are not those of its slice of"),
     (partial(exchange, "part-2.rank-0.onnx", "part-2.rank-1.onnx"), "part-2.rank-0.onnx: it writes"),
     (exchange_ranks, "the manifest gives rank as 1, but it is 0"),
-    (lambda root: flip(root / "part-3.rank-1.onnx.data"), "are not those of its slice of"),
+    (lambda root: flip(root / "part-rank-1.onnx.data"), "are not those of its slice of"),
 ]
 
 
