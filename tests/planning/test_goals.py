@@ -446,6 +446,19 @@ def chain_of(nodes: int) -> list[object]:
     return [helper.make_node(ops[i % 3], [f"t{i - 1}" if i else "x"], [f"t{i}"], name=f"n{i}") for i in range(nodes)]
 
 
+def test_each_part_is_charged_with_the_repeated_nodes_that_it_needs_and_other_shared_items_take_no_time(
+    opened: Draw,
+) -> None:
+    analysis = graphcut.analyze(opened(model_of(chain_of(3), [floats("x", 8)], [floats("t2", 8)])))  # type: ignore[arg-type]
+    sizes = serialized_sizes(analysis.model)
+    problem = problem_of(analysis, weigh(analysis.model), Limits(inside_layers=True), sizes, replicable=[0])
+    load = problem.workload([[5.0, 1.0, 2.0]])
+    assert load.work.tolist() == [[1, 2]]
+    assert load.sharers.groups_of_items[0] == (0,)
+    assert load.shared_work.tolist() == [[5] + [0] * (load.sharers.count - 1)]
+    assert load.sharers.count > 1
+
+
 def test_long_chains_are_cut_evenly_and_at_pins(opened: Draw) -> None:
     """There are more groups than boundaries that are tried: one is between pins that lie close, too."""
     analysis = graphcut.analyze(opened(model_of(chain_of(2400), [floats("x", 8)], [floats("t2399", 8)])))  # type: ignore[arg-type]

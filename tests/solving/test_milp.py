@@ -101,6 +101,15 @@ def test_the_bound_is_the_optimum_on_unequal_devices(seed: int, objective: MilpO
     assert answer.bound == pytest.approx(best(load, objective, overlap), rel=1e-7, abs=0)
 
 
+@pytest.mark.parametrize(("overlap", "period_s"), [("none", 1 + 10), ("all", (1 + 10) / 2)])
+def test_a_part_that_receives_for_long_is_busy_for_half_of_a_step_where_steps_overlap(
+    overlap: Overlap, period_s: float
+) -> None:
+    load, kind = Workload.of([[1, 1]], [(0, (1,), 10)]), DeviceClass((Device(name="d"),), np.inf, 1.0, 0.0)
+    question = MilpProblem(load, (kind,), (2,), "period", overlap=overlap, no_empty_part=True)
+    assert solve(question, time_limit_s=SECONDS).bound == pytest.approx(period_s)
+
+
 @seeded(4)
 def test_the_bound_is_the_optimum_for_the_largest_part_and_with_a_pin(seed: int) -> None:
     load = drawn(seed)
