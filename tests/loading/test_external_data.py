@@ -23,6 +23,7 @@ from graphcut.loading.external_data import (
     FileLayout,
     _steps,
     check_inside,
+    divide,
     lay_out,
     merge_ranges,
     read_bytes,
@@ -472,6 +473,12 @@ def test_a_range_is_copied_to_the_end_of_a_page_and_then_to_the_ends_of_blocks()
     steps = [*_steps(_PAGE - 4, 2 * BLOCK_BYTES)]
     assert [length for _, length in steps] == [4, BLOCK_BYTES - _PAGE, BLOCK_BYTES, _PAGE - 4]
     assert [done for done, _ in steps] == [0, 4, BLOCK_BYTES - _PAGE + 4, 2 * BLOCK_BYTES - _PAGE + 4]
+
+
+def test_ranges_are_divided_in_the_order_of_their_files() -> None:
+    spans = [ByteRange(Path(name), at, 4) for name in ("a", "b") for at in range(0, 64, 4)]
+    assert divide(spans[::-1], None) == [spans]
+    assert divide(spans[::-1], 8) == [spans[i : i + 2] for i in range(0, 32, 2)]
 
 
 def test_a_range_is_read_from_its_file(folder: Path) -> None:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -21,8 +22,10 @@ from graphcut.core.graph import Graph, Node, Weight, partition
 from graphcut.costs.cluster import Cluster
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.weighing import weigh
+from graphcut.planning.finishing import Finisher
 from graphcut.planning.goals import Across, Heads, Into, Limits
 from graphcut.planning.planner import plan
+from graphcut.planning.plans import ANY_DEVICE
 from graphcut.planning.replicable import replicable_nodes
 from graphcut.solving.recompute import Recomputed, TransferPrices, recompute, repeated
 
@@ -416,3 +419,22 @@ def test_recomputing_makes_no_part_slower_than_the_slowest_part_planned(name: st
     assert made.outcome is not None
     assert made.metrics
     assert made.outcome.value == pytest.approx(max(part.busy_s for part in made.metrics), rel=1e-12)
+
+
+@pytest.mark.parametrize(("by", "repeated"), [("time", 1), ("bytes", 0)])
+def test_a_part_that_stays_too_slow_repeats_what_was_planned_and_one_that_stays_too_large_nothing(
+    by: Literal["time", "bytes"], repeated: int, opened: Draw
+) -> None:
+    """A mask of 4 kB from 4 bytes is read by both parts; no part may cost anything."""
+    nodes = [
+        helper.make_node("Expand", ["s", "size"], ["mask"], name="mask"),
+        helper.make_node("Add", ["x", "mask"], ["a"], name="add"),
+        helper.make_node("Mul", ["a", "mask"], ["y"], name="mul"),
+    ]
+    size = numpy_helper.from_array(np.array([1000]), "size")
+    analysis = graphcut.analyze(
+        opened(model_of(nodes, [floats("x", 1000), floats("s", 1)], [floats("y", 1000)], [size]))
+    )
+    finisher = Finisher(analysis, Into(2, by), Limits(), weigh(analysis.model), None)
+    made = finisher.with_replicas(((0, 1), (2,)), (ANY_DEVICE,) * 2, planned=[0], most=0.0)
+    assert len(made.recomputed) == repeated
