@@ -23,6 +23,7 @@ from graphcut.core.tensors import BITS, Dim
 from graphcut.loading import bound_sizes
 from graphcut.loading.bound_sizes import infer_bound
 from graphcut.loading.shape_inference import dtype_from_ort, tensor_of_type, type_proto
+from graphcut.running.process_memory import PeakMemory, resident_bytes
 
 from cases import each
 from conftest import ORT_VERSION, Draw, floats, model_of
@@ -337,6 +338,28 @@ def test_onnx_runtime_knows_its_own_operators_and_keeps_symbols(opened: Draw) ->
 def test_onnx_runtime_is_not_used_if_all_ranks_are_known(opened: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ort, "InferenceSession", lambda *_, **__: pytest.fail("ONNX Runtime was asked"))
     assert said(opened(relu_then_neg()).tensors, "a") == ["float32[n,4]"]
+
+
+def test_weights_stay_on_disk_when_onnx_runtime_is_asked(tmp_path: Path) -> None:
+    """Otherwise it would read the 64 MiB, and keep them in the order in which it multiplies."""
+    length = 4096 * 4096 * 4
+    large = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4096] * 2, data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "w.bin"), ("offset", "0"), ("length", str(length))):
+        large.external_data.add(key=key, value=value)
+    with (tmp_path / "w.bin").open("wb") as file:
+        file.truncate(length)
+    steps = [
+        helper.make_node("Gelu", ["x"], ["a"], domain="com.microsoft"),
+        helper.make_node("MatMul", ["a", "w"], ["y"]),
+    ]
+    model = model_of(steps, [floats("x", "n", 4096)], [floats("y", "n", 4096)], [large])
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    before, peak = resident_bytes(), PeakMemory()
+    if peak.is_since_start:
+        pytest.skip("the peak of a process can't be reset here")
+    assert said(load(tmp_path / "model.onnx").tensors, "a") == ["float32[n,4096]"]
+    assert peak.bytes - before < length / 2
 
 
 def test_symbols_that_onnx_runtime_generates_are_unknown_dimensions(opened: Draw) -> None:
