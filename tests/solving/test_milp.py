@@ -141,6 +141,12 @@ def test_the_bound_is_the_fewest_parts_that_a_budget_allows(seed: int) -> None:
         assert round(answer.bound) == len(chain.classes)
 
 
+def test_a_group_that_is_pinned_to_the_second_part_has_a_part_before_it() -> None:
+    load, kind = Workload.of([[1, 1]], [], [1, 1]), DeviceClass((Device(name="d"),), 10.0, 0.0, 0.0)
+    answer = solve(MilpProblem(load, (kind,), (3,), "parts", pins={1: 1}), time_limit_s=SECONDS)
+    assert answer.bound == pytest.approx(2)
+
+
 @seeded(4)
 def test_a_poor_plan_is_replaced_by_that_of_the_solver_and_proven(seed: int) -> None:
     """The search gets one order, and of it one boundary: what it finds is rarely the best."""
