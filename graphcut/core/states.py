@@ -8,9 +8,10 @@ from typing import Any, Final, TypeVar
 from .errors import UsageError
 from .manifest import Cascade, State
 from .tensors import UNDEFINED, Dim, Dims, Tensor, Tensors
-from .wiring import Unit
+from .wiring import Unit, asked_for
 
 Value = Any
+_TOKEN_BYTES: Final = 8  #: of the token that a step returns while decoding.
 #: the output with the scores of the next token, in small letters.
 LOGITS: Final = re.compile(r"(^|[._/])(lm_)?logits$")
 
@@ -108,6 +109,27 @@ def sent_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> list[AnyPai
     states, read = list(states), {name for part in parts for name in part.reads}
     kept = {state.past for found in kept_states(parts, states).values() for state in found}
     return [state for state in states if state.past in read - kept]
+
+
+def travelling(
+    model: Unit,
+    parts: Sequence[Unit],
+    states: Iterable[StatePair],
+    sizes: Mapping[str, int],
+    outputs: Sequence[str] | None = None,
+) -> dict[str, int]:
+    """The inputs of the model that the driver sends for a request, the outputs that it gets, and their bytes.
+
+    A request for a model with states is a step of a sequence: a state stays in its part; one that a cut separates is
+    sent. If nobody names `outputs`, the token that is chosen comes in place of the logits; what is named comes whole.
+    """
+    states, named = [*states], asked_for(model.writes, outputs)
+    sent = {name for state in sent_states(parts, states) for name in (state.past, state.present)}
+    kept = {name for state in states for name in (state.past, state.present)} - sent
+    is_step = bool(states) and outputs is None
+    moved = [name for name in model.reads if name not in kept]
+    moved += [name for name in named if name not in kept or outputs is not None]
+    return {name: _TOKEN_BYTES if is_step and LOGITS.search(name.lower()) else sizes[name] for name in moved}
 
 
 def next_state(before: Value, after: Value) -> Value:

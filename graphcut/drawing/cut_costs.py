@@ -14,7 +14,7 @@ from ..planning.by_goal.cluster_mapping import COUNTING
 from ..planning.disk_size import serialized_sizes
 from ..planning.goals import Across, Into, Within
 from ..planning.plans import ANY_DEVICE, Plan
-from ..planning.predictions import travelling
+from ..planning.predictions import driven_bytes
 from .scene import PageData
 
 _VALUES: Final[Mapping[str, str]] = {
@@ -49,7 +49,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     seconds = [run_s(costs, device) if table is None else apply_table(costs, table, device)[0] for device in devices]
     kinds = {row: i for i, row in enumerate(dict.fromkeys(seconds))}
     by = goal.by if isinstance(goal, Into) else goal.objective if isinstance(goal, Across) else ""
-    sent = travelling(goal, costs) if isinstance(goal, Across) else {}
+    sent = driven_bytes(goal, costs) if isinstance(goal, Across) else {}
     return {
         # Activations: the node that writes each (-1 for an input of the model), and the nodes that read it; its size,
         # and whether that is known; what it takes in the file of a part that reads it, and how much less in that of the

@@ -1,9 +1,5 @@
 """The schedules of a plan for a cluster, from simulations of a few requests."""
 
-from dataclasses import replace
-
-from msgspec.structs import replace as changed
-
 from ..core.errors import GraphcutError
 from ..costs.caches import find_caches, sized_dims
 from ..loading.model import Model
@@ -26,11 +22,10 @@ def schedules_of_plan(plan: Plan, model: Model) -> tuple[Schedule, ...]:
     try:
         if not find_caches(model):
             return (_simulated(plan, model, f"{REQUESTS} requests in flight, simulated"),)
-        goal, sized = changed(plan.goal, objective="decode"), plan.model or model
-        found = []
+        sized, found = plan.model or model, []
         for title, dims in (("a prompt", sized_dims(sized)), ("a token", sized_dims(sized, default="decode"))):
-            made = Plan(goal, plan.graph, plan.parts, plan.devices, plan.limits, dims, table=plan.table)
-            made = replace(plan, goal=goal) if {**plan.dims} == {**dims} else made
+            made = Plan(plan.goal, plan.graph, plan.parts, plan.devices, plan.limits, dims, table=plan.table)
+            made = plan if {**plan.dims} == {**dims} else made
             found.append(_simulated(made, model, f"{title} of each of {REQUESTS} sequences in flight, simulated"))
     except GraphcutError:
         return ()

@@ -24,7 +24,7 @@ from .disk_size import SerializedSizes, serialized_sizes
 from .goals import Across, At, Goal, Into, Limits, Within
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, same_parts
-from .predictions import part_metrics, travelling
+from .predictions import driven_bytes, part_metrics
 from .problem import PlanningProblem
 from .replicable import inexact_copies, replicable_nodes, rewritable_nodes
 from .results import Solution
@@ -103,7 +103,7 @@ class Finisher:
         s_per_byte = 2 / max(device.link_bytes_per_s for device in devices)
         kept, avoided = self.kept, find_nodes(self.graph, self.limits.avoid)
         if isinstance(goal, Across):  # what is asked for comes from one part
-            names = travelling(goal, self.costs).keys() & self.graph.producer.keys()
+            names = driven_bytes(goal, self.costs).keys() & self.graph.producer.keys()
             kept |= {self.graph.producer[name] for name in names}
         replicable = replicable_nodes(self.costs, run_s, s_per_byte, kept, avoided)
         if isinstance(goal, Within) or any(device.memory_bytes for device in devices):

@@ -2,22 +2,19 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from ..core.graph import Block, Partition
-from ..core.states import LOGITS
-from ..core.wiring import asked_for
+from ..core.states import travelling
+from ..core.wiring import Unit
 from ..costs.cluster import Cluster
 from ..costs.device import Counted, Device, NodeSeconds
 from ..costs.weighing import Costs, peak_bytes
 from ..solving.transfers import DRIVER, RequestTimes, SentTensor, request_times
 from .disk_size import SerializedSizes
 from .goals import Across, Goal
-
-_TOKEN_BYTES: Final = 8  #: of the token that a step returns while decoding.
 
 
 class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,7 +43,7 @@ def plan_transfers(partition: Partition, costs: Costs, goal: Goal) -> list[SentT
     }
     driven = list[SentTensor]()
     if isinstance(goal, Across):
-        graph, sizes = costs.model.graph, travelling(goal, costs)
+        graph, sizes = costs.model.graph, driven_bytes(goal, costs, partition.blocks)
         for name in sorted(sizes.keys() & graph.reads):
             readers = [i for i, block in enumerate(partition.blocks) if name in block.reads]
             driven.append(SentTensor(sizes[name], DRIVER, readers))
@@ -141,16 +138,8 @@ def counted_bytes(block: Block, costs: Costs, counting: Collection[Counted]) -> 
     return total
 
 
-def travelling(goal: Across, costs: Costs) -> dict[str, int]:
-    """The inputs of the model that the driver sends, the outputs that it gets (those that are asked for), their bytes.
-
-    While decoding, caches stay where they are, and the token that is chosen comes in place of the logits.
-    """
-    graph, is_decoding = costs.model.graph, goal.objective == "decode"
-    kept = {name for cache in costs.caches for name in (cache.past, cache.present)} if is_decoding else set()
-    sizes = {name: costs.tensor_bytes[name][0] for name in (*graph.reads, *asked_for(graph.writes, goal.outputs))}
-    return {
-        name: _TOKEN_BYTES if is_decoding and LOGITS.search(name.lower()) else number
-        for name, number in sizes.items()
-        if name not in kept
-    }
+def driven_bytes(goal: Across, costs: Costs, parts: Sequence[Unit] = ()) -> dict[str, int]:
+    """What the driver sends and gets for a request; without `parts` as if all states stayed, as a search has it."""
+    graph = costs.model.graph
+    sizes = {name: costs.tensor_bytes[name][0] for name in (*graph.reads, *graph.writes)}
+    return travelling(graph, parts or (graph,), costs.caches, sizes, goal.outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -14,8 +15,8 @@ from msgspec.structs import replace as changed
 from ..core.errors import UsageError
 from ..core.manifest import Cascade, check_unchanged
 from ..core.product import Product
+from ..core.states import travelling
 from ..core.tensors import Tensor
-from ..core.wiring import asked_for
 from ..costs.cluster import ScheduledFailure, SimulatedCluster
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
@@ -23,7 +24,7 @@ from ..loading.model import Model, load
 from ..planning.goals import Across
 from ..planning.planner import with_metrics
 from ..planning.plans import Plan
-from ..planning.predictions import travelling
+from ..planning.predictions import driven_bytes
 from ..surgery.ranks import prepare_groups
 from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.load_balancing import even_bounds, spans_of
@@ -119,7 +120,7 @@ def scenario_of_plan(
     goal, planned = Across(cluster.planned), None
     if isinstance(plan.goal, Across):
         goal, planned = plan.goal, [device.name for device in plan.devices]
-    sent = travelling(goal if outputs is None else changed(goal, outputs=tuple(outputs)), costs)
+    sent = driven_bytes(goal if outputs is None else changed(goal, outputs=tuple(outputs)), costs, blocks)
     sizes = {name: costs.sent_bytes[name][0] for block in blocks for name in block.writes} | sent
     weight_bytes = tuple(metrics.weight_bytes for metrics in plan.metrics)
     parts = tuple(
@@ -138,7 +139,7 @@ def scenario_of_plan(
 def scenario_of_cascade(
     cascade: Cascade, cluster: SimulatedCluster, source: Model | None = None, outputs: Sequence[str] | None = None
 ) -> Scenario:
-    """A cascade on a cluster, with part times from the roofline model; `outputs` are asked for, by default all.
+    """A cascade on a cluster, with part times from the roofline model; `outputs` are asked for, see `travelling`.
 
     Some sizes of a part may depend on values that it receives: they are known if its `source` is given.
 
@@ -155,12 +156,15 @@ def scenario_of_cascade(
     seconds = _seconds_by_device(cluster, lambda device: tuple(sum(run_s(costs, device)) for costs in costs_by_part))
     planned = [part.device for part in cascade.parts if part.device is not None]
     tensors = [(costs, (*part.reads, *part.writes)) for part, costs in zip(cascade.parts, costs_by_part, strict=True)]
-    tensor_bytes = {name: costs.tensor_bytes[name][0] for costs, names in tensors for name in names}
+    sizes = {name: costs.tensor_bytes[name][0] for costs, names in tensors for name in names}
+    manifest = cascade.manifest
+    sent = travelling(manifest, cascade.parts, manifest.states, defaultdict(int, sizes), outputs)
+    tensor_bytes = {name: sizes[name] for part in cascade.parts for name in part.writes} | sent
     assignment = _assignment(cluster, planned if len(planned) == len(cascade.parts) else None, seconds[0])
     parts, weight_bytes = tuple(scheduled_parts(cascade, {})), tuple(part.weight_bytes for part in cascade.parts)
-    inputs, answers = cascade.manifest.reads, asked_for(cascade.manifest.writes, outputs)
+    inputs, answers = manifest.reads, tuple(name for name in manifest.writes if name in sent)
     is_exact = all(costs.sizes.are_exact for costs in costs_by_part)
-    assumed = _assumed((cascade.tensors[name] for name in inputs), dims, cascade.manifest.given_dims)
+    assumed = _assumed((cascade.tensors[name] for name in inputs), dims, manifest.given_dims)
     return Scenario(parts, weight_bytes, inputs, answers, tensor_bytes, cluster, assignment, seconds, is_exact, assumed)
 
 

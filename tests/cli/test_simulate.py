@@ -94,7 +94,7 @@ def test_json_and_text_agree(run: Run, house: Path) -> None:
         ("jetson", 1, 50),
     ]
     screen = run("simulate", house / "plan.json", "--requests", "50", "--seed", "7").out
-    assert f"{record['per_s']:.4g} answers a second" in screen
+    assert f"{record['per_s']:,.4g} answers a second" in screen
 
 
 def test_a_cascade_needs_a_cluster_file(run: Run, house: Path) -> None:
@@ -191,7 +191,7 @@ def test_many_devices_are_grouped_by_part(run: Run, house: Path) -> None:
     record = simulated(run, house / "plan.json", "--copies", "20", "--requests", "200")
     assert len(record["devices"]) == 40
     result = run("simulate", house / "plan.json", "--copies", "20", "--requests", "200")
-    assert f"{record['per_s']:.4g} answers a second" in result.out
+    assert f"{record['per_s']:,.4g} answers a second" in result.out
     rows = [line for line in result.out.splitlines() if line.startswith("20 devices  part ")]
     assert len(rows) == 2
     assert re.search(r"^… \d+ more links, used for at most [\d.]+ %$", result.out, re.MULTILINE)

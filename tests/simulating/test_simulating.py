@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 import graphcut
-from graphcut import Across, Cluster, Device, Into, UsageError, demos
+from graphcut import Across, Cluster, Device, Into, Objective, UsageError, demos
 from graphcut import NetworkLink as DirectLink
+from graphcut.core.states import Cache, travelling
 from graphcut.costs.cluster import Host, ReliabilityModel, ScheduledFailure, SimulatedCluster
 from graphcut.simulating.network import RETRANSMIT_S, LinkDirection, Route, Transfer, fair_shares
 from graphcut.simulating.scenario import Scenario, scenario_of_cascade, scenario_of_plan
@@ -590,9 +591,45 @@ def test_outputs_that_nobody_asks_for_are_not_sent(model: graphcut.Model, analys
     sizes, caches = made.costs.tensor_bytes, set(model.graph.writes) - {"logits"}
     found, everything = (
         {link.source: link.bytes for link in simulate(one, requests=10).links if link.target is None}
-        for one in (scenario, replace(scenario, outputs=model.graph.writes))
+        for one in (scenario, scenario_of_plan(made, model, None, model.graph.writes))
     )
     assert sum(everything.values()) - sum(found.values()) == 10 * sum(sizes[name][0] for name in caches)
+
+
+@each("objective", ["throughput", "latency", "decode", "bytes"])
+def test_states_stay_where_they_are_in_a_plan_in_its_cascade_and_in_what_is_simulated_of_both(
+    objective: Objective, model: graphcut.Model, tmp_path: Path
+) -> None:
+    """A step of a decoder with 512 tokens in its caches: the driver sends some ids and gets a token."""
+    step = graphcut.load(model.path, dims={"batch": 1, "seq": 1, "past": 512})
+    made = graphcut.plan(step, Across(CLUSTER, objective, 2, ranks=1))
+    cascade = graphcut.split(step, made, tmp_path / "parts")
+    of_plan, of_cascade = scenario_of_plan(made, step, None), scenario_of_cascade(cascade, FAULTLESS)
+    driven = sum(part.input_bytes + part.output_bytes for part in made.metrics)
+    assert driven < 5000 < sum(part.cache_bytes for part in made.metrics) / 10
+    assert sum(part.output_bytes for part in made.metrics) == 8
+    assert (of_cascade.tensor_bytes, of_cascade.outputs) == (of_plan.tensor_bytes, of_plan.outputs)
+    assert of_plan.outputs == ("logits",)
+    by_plan, by_cascade = (simulate(one, requests=20, window=2) for one in (of_plan, of_cascade))
+    assert by_cascade.per_s == pytest.approx(by_plan.per_s, rel=5e-3)
+    assert [link.bytes for link in by_cascade.links] == [link.bytes for link in by_plan.links]
+
+
+def test_a_state_that_a_cut_separates_is_sent_from_and_to_the_driver() -> None:
+    """As `generate` does: the part that writes it is not the one that reads it."""
+
+    class Part(NamedTuple):
+        reads: tuple[str, ...]
+        writes: tuple[str, ...]
+
+    model = Part(("x", "past.0", "past.1"), ("logits", "present.0", "present.1"))
+    parts = (Part(("x", "past.0", "past.1"), ("h", "present.0")), Part(("h",), ("logits", "present.1")))
+    states = [Cache(f"past.{i}", f"present.{i}", i) for i in range(2)]
+    sizes = {"x": 4, "logits": 400, **{f"{side}.{i}": 1000 for side in ("past", "present") for i in range(2)}}
+    assert travelling(model, parts, states, sizes) == {"x": 4, "past.1": 1000, "logits": 8, "present.1": 1000}
+    named = travelling(model, parts, states, sizes, ["logits", "present.0"])
+    assert named == {"x": 4, "past.1": 1000, "logits": 400, "present.0": 1000}
+    assert travelling(model, parts, [], sizes) == sizes
 
 
 def test_a_rule_of_plans_changes_no_simulation() -> None:

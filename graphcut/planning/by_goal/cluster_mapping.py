@@ -38,7 +38,7 @@ from ...solving.relaxed_tables import bounded
 from ...solving.search import SearchResult, better, result_on, search
 from ...solving.transfers import RequestTimes
 from ..goals import Across, Objective
-from ..predictions import travelling
+from ..predictions import driven_bytes
 from ..problem import PlanningProblem
 from ..results import FrontPlan, MetricUnit, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
@@ -166,7 +166,7 @@ class ClusterEvaluator:
             of_groups = (DeviceClass((g,), np.inf, 1 / g.link_bytes_per_s, g.latency_s, m) for m, g in groups)
             classes = (*classes, *of_groups)  # each rank has its own memory
             saved = [[problem.saved(ranks, group, rank) for rank in range(len(group.ranks))] for _, group in groups]
-        sent = travelling(goal, problem.costs)
+        sent = driven_bytes(goal, problem.costs)
         load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
         pairs = pair_costs(classes, goal.cluster, load)
         return cls(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins, saved)
