@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -45,11 +44,6 @@ class Result:
         assert lines[0].startswith("error: "), self.err
         assert lines[1].startswith(" hint: "), self.err
         return lines[0].removeprefix("error: "), lines[1].removeprefix(" hint: ")
-
-
-def without_maps(text: str) -> str:
-    """What is printed, without the section of the dependency maps."""
-    return re.sub(r"\ndependency maps\n.*?higher is more bytes\n", "", text, flags=re.DOTALL)
 
 
 Run = Callable[..., Result]

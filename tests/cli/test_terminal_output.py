@@ -77,7 +77,8 @@ def test_a_narrow_terminal_gets_every_number_of_an_analysis(
 def test_a_narrow_terminal_gets_every_number_and_every_reader_of_a_cascade(
     run: Run, own_llm: Path, at: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wide = run("split", own_llm, "--at-nodes", at).out
+    assert run("split", own_llm, "--at-nodes", at).code == 0
+    wide = run("show", own_llm.with_name("llm.parts")).out
     monkeypatch.setenv("COLUMNS", str(columns))
     narrow = run("show", own_llm.with_name("llm.parts")).out
     assert max(map(len, narrow.splitlines())) <= columns
