@@ -774,6 +774,18 @@ def test_a_branch_that_a_value_decides_has_what_both_have() -> None:
     assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["float32[2,?,4]"]
 
 
+@pytest.mark.parametrize(("levels", "sizes"), [(4, "3"), (5, "?")])
+def test_sizes_are_computed_in_subgraphs_that_are_in_up_to_three_others(levels: int, sizes: str) -> None:
+    """A loop inside a loop is visited as often as the outer one, so there must be an end."""
+    inner = node("Range", "zero s one", "t0")
+    for level in range(levels):
+        written = "a" if level + 1 == levels else f"t{level + 1}"
+        body = graph(inner, writes=f"t{level}")
+        inner = node("If", "yes", written, then_branch=body, else_branch=body)
+    model = arithmetic(*dims_of("s"), node("Equal", "s s", "yes"), inner)
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == [f"int64[{sizes}]"]
+
+
 def test_no_value_grows_with_the_numbers_of_the_symbols() -> None:
     """A mask of 10^18 elements has a size, and nobody makes it to find out."""
     steps = [
