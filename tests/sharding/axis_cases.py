@@ -59,9 +59,10 @@ def microsoft(
 
 
 _UNARY = """
-Abs Acos Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg
-Reciprocal Relu Round Selu Sigmoid Sin Sinh Softplus Softsign Sqrt Tan Tanh
+Abs Asinh Atanh Cosh Erf Exp Gelu HardSigmoid HardSwish Identity LeakyRelu Neg Reciprocal Relu Round Sigmoid Sinh
+Softsign Sqrt Tan Tanh
 """
+_PACKED = "Acos Asin Atan Celu Cos Elu Log Mish Selu Sin Softplus"  #: four elements at once.
 _BINARY = "Add Div Max Mean Min Mul Pow Sub Sum PRelu Greater GreaterOrEqual Less LessOrEqual"
 _BITWISE = "BitwiseAnd BitwiseOr BitwiseXor"
 _REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
@@ -70,6 +71,7 @@ _BOOL = np.array([[True, False, True], [False, True, True]])
 
 ELEMENTS = [
     *(Case(op, ((4, 3),)) for op in _UNARY.split()),
+    *(Case(op, ((8, 3),)) for op in _PACKED.split()),
     *(Case(op, (_WIDE,)) for op in ["Acosh", "Ceil", "Floor", "IsInf", "IsNaN", "Sign", "ThresholdedRelu"]),
     Case("Equal", (small(4, 3, most=3), small(3, 1, most=3)[None, :, 0])),
     *(Case(op, ((4, 3, 2), (3, 1))) for op in _BINARY.split()),
@@ -102,7 +104,7 @@ ELEMENTS = [
     microsoft("SkipLayerNormalization", ((2, 4, 6), (2, 4, 6), (6,), (6,), (6,))),
     microsoft("SkipSimplifiedLayerNormalization", ((2, 4, 6), (2, 4, 6), (6,))),
     Case("BatchNormalization", ((2, 4, 3), (4,), (4,), (4,), np.ones(4, np.float32))),
-    Case("InstanceNormalization", ((2, 4, 3), (4,), (4,))),
+    Case("InstanceNormalization", ((2, 8, 3), (8,), (8,))),
     Case("GroupNormalization", ((2, 8, 3), (8,), (8,)), {"num_groups": 4}),
     Case("QuantizeLinear", ((4, 6), np.full(6, 0.1, np.float32), small(6)), {"axis": 1}),
     Case("DequantizeLinear", (small(4, 6), np.full(6, 0.1, np.float32), small(6)), {"axis": 1}),

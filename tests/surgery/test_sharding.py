@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from graphcut import GraphcutError, Into, Model, Sharding, UsageError, demos, sh
 from graphcut.costs.device_groups import RankMode
 from graphcut.sharding.axes.division import apportion
 
-from cases import crossed, each
+from cases import crossed, each, seeded
 from conftest import FIXTURES
 
 Array = np.ndarray[Any, Any]
@@ -138,6 +139,52 @@ def test_channels_of_one_element_are_divided_by_fours(size: int, units: list[int
     feeds = {"image": np.random.default_rng(1).normal(0, 1, (1, 40, size, 1)).astype(np.float32)}
     whole, sharded = run(tmp_path / "model.onnx", feeds), run(sharding.path, feeds)
     assert [output for output in whole if not np.array_equal(whole[output], sharded[output])] == []
+
+
+def network(random: Random) -> ModelProto:
+    """Convolutions of any width on images of any size, with kernels that compute four elements at once."""
+    at = Drawing()
+    x, width = at.reads("image", TensorProto.FLOAT, random.randint(1, 2), 3, *random.choices(range(3, 10), k=2)), 3
+    for i in range(3):
+        channels = random.choice([4, 2, 1]) * random.randint(3, 40)
+        x = at.node("Conv", x, at.weight(f"w{i}", channels, width, 3, 3, scale=0.2), pads=[1] * 4)
+        x, width = at.node(random.choice(["Elu", "Selu", "Softplus", "Relu", "Sigmoid", "Mish"]), x), channels
+        if random.random() < 0.5:
+            x = at.node("InstanceNormalization", x, *(at.weight(f"{name}{i}", channels) for name in ("scale", "bias")))
+    x = at.node("ReduceMean", x, at.number([2, 3]), keepdims=1)
+    at.node("Conv", x, at.weight("head", 10, width, 1, 1), writes="y")
+    at.returns("y", "n", 10, 1, 1)
+    return at.model(opset=20)
+
+
+@seeded(12, together=6)
+def test_networks_of_any_width_have_the_bits_of_the_model_on_two_to_six_ranks(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)  # noqa: S311
+    path = write_style(lambda: network(random))(tmp_path)
+    feeds = feeds_for(path)
+    whole = run(path, feeds)
+    for ranks in range(2, 7):
+        shares = random.choices(range(1, 9), k=ranks)
+        try:
+            sharding = shard(path, tmp_path / "sharded.onnx", ranks=shares, force=True)
+        except UsageError:
+            continue  # too few units
+        assert np.array_equal(run(sharding.path, feeds)["y"], whole["y"]), shares
+
+
+@pytest.mark.parametrize("shares", [(3, 1, 2, 1), (4, 3, 2, 1)], ids=str)
+def test_a_mean_over_an_image_has_the_bits_of_the_model(shares: tuple[int, ...], tmp_path: Path) -> None:
+    """Of 256 channels ranks had 110, 36, 74, 36: rows of 49 elements that began elsewhere in a packet of four."""
+    at = Drawing()
+    image = at.reads("image", TensorProto.FLOAT, 1, 8, 7, 7)
+    x = at.node("Conv", image, at.weight("w", 256, 8, 3, 3), pads=[1] * 4)
+    at.node("Conv", at.node("ReduceMean", x, at.number([2, 3])), at.weight("head", 12, 256, 1, 1), writes="y")
+    at.returns("y", 1, 12, 1, 1)
+    onnx.save(at.model(opset=20), tmp_path / "model.onnx")
+    feeds = feeds_for(tmp_path / "model.onnx")
+    sharding = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=shares)
+    assert np.array_equal(run(sharding.path, feeds)["y"], run(tmp_path / "model.onnx", feeds)["y"])
+    assert fullest(sharding) <= 1.1
 
 
 @pytest.mark.parametrize("shares", [(1, 1, 1), (1, 1, 1, 1), (3, 1)], ids=str)

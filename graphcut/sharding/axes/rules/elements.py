@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
+from math import gcd, lcm, prod
 from typing import Final
 
 from ....loading.operations import Operation, Shape
@@ -17,6 +18,23 @@ def elementwise(o: Operation, most: int | None = None) -> Iterator[Factor]:
     out, writes = o.written() or (), _written(o)
     if all(o.written(i) == out for i in writes):
         yield from broadcast({slot: o.read(slot) for slot in range(len(o.inputs))[:most] if o.has(slot)}, out, writes)
+
+
+def packed(o: Operation) -> Iterator[Factor]:
+    """Each axis, in pieces of whole packets: ONNX Runtime computes what is left at the end by other functions."""
+    return (by_packets(factor, o.read(0) or ()) for factor in elementwise(o) if factor.reads)
+
+
+def by_packets(factor: Factor, shape: Shape, least: int = 1) -> Factor:
+    """The factor with units of at least `least` each that begin and end with a packet of the first input.
+
+    Kernels compute packets of four elements at once, as many as are aligned in memory, and others one by one. Then an
+    element has other bits where it is in a packet in the whole tensor and alone in a slice, or a sum of others.
+    """
+    axis = factor.reads[0].axis
+    inner = prod(dim if isinstance(dim, int) else 1 for dim in shape[axis + 1 :])
+    item = lcm(least, _PACKET // gcd(inner, _PACKET))
+    return factor._replace(units=0 if factor.units % item else factor.units // item)
 
 
 def broadcast(shapes: Mapping[int, Shape | None], out: Shape, writes: Sequence[int] = (0,)) -> Iterator[Factor]:
@@ -94,7 +112,10 @@ def _reduced(o: Operation, shape: Shape, gone: AbstractSet[int]) -> Iterator[Fac
     keeps = o.given("keepdims", 1)
     for axis, dim in enumerate(shape):
         if axis not in gone:
-            yield from moved(shape, {axis: axis if keeps else axis - sum(one < axis for one in gone)})
+            place = axis if keeps else axis - sum(one < axis for one in gone)
+            least = 1 if gone == {*range(min(gone, default=0), len(shape))} else 2
+            is_packed = o.op in _ADDING and max(gone, default=0) > axis
+            yield from (by_packets(f, shape, least) if is_packed else f for f in moved(shape, {axis: place}))
         elif o.op in _SUMS:
             yield Factor(fixed(dim), (Place(0, axis),))
 
@@ -105,14 +126,18 @@ def channels(o: Operation) -> Iterator[Factor]:
     if shape is None or len(shape) < 2 or any(o.writes_to(i) for i in range(1, len(o.outputs))):
         return
     others = tuple(Place(i, 0) for i in range(1, len(o.inputs)))
-    yield from moved(shape, {0: 0})
-    yield Factor(fixed(shape[1]), (Place(0, 1), *others), (Place(0, 1),))
+    own = Factor(fixed(shape[1]), (Place(0, 1), *others), (Place(0, 1),))
+    found = [*moved(shape, {0: 0}), own]
+    yield from found if o.op == "BatchNormalization" else (by_packets(factor, shape) for factor in found)
 
 
 def group_normalization(o: Operation) -> Iterator[Factor]:
     """The batch and the groups of channels."""
-    yield from moved(o.read(0), {0: 0})
-    yield Factor(o.given("num_groups", 0), (Place(0, 1), Place(1, 0), Place(2, 0)), (Place(0, 1),), ("num_groups",))
+    shape, groups = o.read(0) or (), o.given("num_groups", 0)
+    own = Factor(groups, (Place(0, 1), Place(1, 0), Place(2, 0)), (Place(0, 1),), ("num_groups",))
+    width = fixed(shape[1]) // groups if groups and len(shape) > 1 else 1
+    yield from (by_packets(factor, shape) for factor in moved(shape, {0: 0}))
+    yield by_packets(own, (*shape[:2], width, *shape[2:]))
 
 
 def quantized(o: Operation) -> Iterator[Factor]:
@@ -130,12 +155,14 @@ def quantized(o: Operation) -> Iterator[Factor]:
             yield Factor(fixed(dim) // item, (Place(0, axis), *reads), (Place(0, axis),))
 
 
+_PACKET: Final = 4  #: elements; 16 bytes of float32.
+_ADDING = frozenset({"ReduceMean", "ReduceSum"})  #: sums whose order depends on where a row is in memory.
+_PACKED = "Acos Asin Atan Celu Cos Elu Log Mish Selu Sin Softplus"
 _ELEMENTWISE = """
-Abs Acos Acosh Add And Asin Asinh Atan Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Celu Clip
-Cos Cosh Div Dropout Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN
-LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Selu Sigmoid Sign
-Sin Sinh Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor com.microsoft.BiasGelu
-com.microsoft.FastGelu com.microsoft.Gelu com.microsoft.QuickGelu
+Abs Acosh Add And Asinh Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Clip Cosh Div Dropout Equal
+Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Max Mean
+Min Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Sigmoid Sign Sinh Softsign Sqrt Sub Sum Swish Tan Tanh
+ThresholdedRelu Where Xor com.microsoft.BiasGelu com.microsoft.FastGelu com.microsoft.Gelu com.microsoft.QuickGelu
 """
 _SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
 _REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
@@ -145,6 +172,7 @@ _QUANTIZED = "DequantizeLinear QuantizeLinear com.microsoft.DequantizeLinear com
 
 RULES: Final[Mapping[str, Rule]] = {
     **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
+    **dict.fromkeys(_PACKED.split(), packed),
     **dict.fromkeys(_REDUCTIONS.split(), reduction),
     **dict.fromkeys(_LEADING.split(), leading),
     **dict.fromkeys(_SKIPPING.split(), partial(leading, alike=(0, 1))),

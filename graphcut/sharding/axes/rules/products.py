@@ -103,17 +103,18 @@ def convolution(o: Operation, own: int = 0) -> Iterator[Factor]:
     if groups > 1:
         yield Factor(groups, (Place(0, 1), Place(1, 0), *bias), (Place(0, 1),), ("group",))
     else:
-        yield Factor(_channels(fixed(w[own]), out), (Place(1, own), *bias), (Place(0, 1),))
+        yield Factor(_channels(fixed(w[own]), x if own else out), (Place(1, own), *bias), (Place(0, 1),))
         yield Factor(fixed(x[1]), (Place(0, 1), Place(1, 1 - own)), once=(2,))
 
 
-def _channels(channels: int, out: Shape) -> int:
-    """Units of the channels that a convolution writes: pairs, since one channel alone is computed by other kernels.
+def _channels(channels: int, multiplied: Shape) -> int:
+    """Units of the channels that a convolution writes: two each, or three, ..., since other kernels compute one alone.
 
-    If a channel has one element, ONNX Runtime multiplies a matrix by a vector, four rows at a time.
+    Its weight is multiplied by a matrix with the elements of a channel of `multiplied` as columns. If that is one, ONNX
+    Runtime multiplies by a vector, four rows at a time.
     """
-    item = 4 if all(size == 1 for size in out[2:]) else gcd(channels, 2)
-    return 1 if channels % item else channels // item
+    items = (4,) if all(size == 1 for size in multiplied[2:]) else (2, 3, 5, 7)
+    return next((channels // item for item in items if channels % item == 0), 1)
 
 
 def quantized_convolution(o: Operation, others: Sequence[int]) -> Iterator[Factor]:
