@@ -344,9 +344,7 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield f"'tensors' lacks {min(missing)!r}"
     if unknown := set(manifest.optional) - set(manifest.reads):
         yield f"'optional' names {min(unknown)!r}, which is not an input"
-    for state in manifest.states:
-        if state.past not in manifest.reads or state.present not in manifest.writes:
-            yield f"'states' pairs {state.past!r} with {state.present!r}, which are not an input and an output"
+    yield from _wrong_states(manifest)
     devices = {host.name for host in manifest.devices}
     for part in manifest.parts:
         if part.device is not None and part.device not in devices:
@@ -354,6 +352,15 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         for name, data in part.data.items():
             if data.digest is not None and not _fits(data.digest, data.bytes):
                 yield f"the digest of {name!r} in {part.file} has ranges that overlap or don't fit its blocks"
+
+
+def _wrong_states(manifest: Manifest) -> Iterator[str]:
+    for state in manifest.states:
+        if state.past not in manifest.reads or state.present not in manifest.writes:
+            yield f"'states' pairs {state.past!r} with {state.present!r}, which are not an input and an output"
+    pasts = [manifest.reads.index(state.past) for state in manifest.states if state.past in manifest.reads]
+    if pasts != sorted(set(pasts)):
+        yield "'states' does not list each state once, in the order of the inputs"
 
 
 def _fits(digest: Digest, file_bytes: int) -> bool:

@@ -57,6 +57,7 @@ NON_NUMPY_TYPES: Final = frozenset(
     dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array not in {None, dtype, "object"}
 )  #: types that numpy lacks, and whose bits its arrays hold.
 UNDEFINED: Final = "undefined"  #: the dtype of a tensor of unknown type.
+MAX_BYTES: Final = 1 << 56  #: all tensors together take at most so much, so that 64 bits hold every sum of sizes.
 
 
 Dims = Mapping[str, int]  #: the numbers of dimensions, by their symbols (`Tensor.dim_names`).

@@ -102,11 +102,11 @@ def scenario_at(
         _check_fixed(path, dims)
         opened = _model_of_plan(path, model)
         return scenario_of_plan(replay(analyze(opened), path), opened, cluster, outputs)
+    cascade = with_dims(open_cascade(path), dims or {})
     if cluster is None:
         raise UsageError(
             f"{path} is a cascade, which has no device speeds", hint="name a cluster file with --cluster FILE"
         )
-    cascade = with_dims(open_cascade(path), dims or {})
     return scenario_of_cascade(cascade, cluster, source_of(cascade, model), outputs)
 
 

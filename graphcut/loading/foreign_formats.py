@@ -15,6 +15,7 @@ _SIGNATURES: Final = (  #: what a file has at an offset, and what it is then.
     (0, b"GGUF", ("a GGUF file (weights for llama.cpp)", "export the model that it was made from to ONNX")),
     (0, b"version https://git-lfs", ("a pointer of Git LFS, not the file itself", "fetch the file with git lfs pull")),
     (0, b"<", ("a page or XML file", "if you downloaded it, look at what the server answered")),
+    (0, b"\x1f\x8b", ("a gzip archive", "unpack it with gunzip, and name the .onnx file")),
     (0, b"{", ("a JSON file", "name the .onnx file, not a plan or the manifest of a cascade")),
     *((0, bytes([0x80, protocol]), _PYTORCH) for protocol in range(2, 6)),  # a pickle
     (2, b"\0\0TFL3", _TFLITE),
@@ -34,6 +35,8 @@ def refuse_foreign(path: Path) -> None:
     found = next((known for start, signature, known in _SIGNATURES if head[start:].startswith(signature)), None)
     if head.startswith(b"PK\3\4"):
         found = _in_archive(path)
+    if found is None and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
+        found = "a text file", "name the .onnx file"
     found = found or _SUFFIXES.get(path.suffix.lower())
     if found is not None:
         raise ModelError(f"{path} is {found[0]}, not an ONNX model", hint=found[1])

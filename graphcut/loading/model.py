@@ -18,7 +18,7 @@ from ..core.errors import ModelError, UsageError, wrong_type
 from ..core.graph import Graph
 from ..core.product import Product
 from ..core.states import check_state_pairs
-from ..core.tensors import UNDEFINED, Dims, Tensor, TensorBytes, Tensors, by_kind
+from ..core.tensors import MAX_BYTES, UNDEFINED, Dims, Tensor, TensorBytes, Tensors, by_kind
 from ..core.units import count
 from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, resolve_location
@@ -31,9 +31,7 @@ from .repeated_definitions import drop_equal_definitions
 from .shape_inference import infer_tensors
 from .subgraphs import Functions, function_key, is_external, nodes_within, tensors_in
 from .tensor_values import check_inline_values, values_bytes
-from .wire_format import read_without_weights
-
-MAX_BYTES: Final = 1 << 56  #: all tensors together take at most so much, so that 64 bits hold every sum of sizes.
+from .wire_format import nested_too_deeply, read_without_weights
 
 
 @dataclass(frozen=True)
@@ -311,7 +309,9 @@ def _read(path: Path) -> ModelProto:
     proto = ModelProto()
     try:
         proto.ParseFromString(raw)
-    except DecodeError:
+    except DecodeError as error:
+        if "MaxDepth" in str(error):
+            raise nested_too_deeply(path) from None
         raise ModelError(f"{path} is not an ONNX model", hint=hint) from None
     if not proto.HasField("graph"):
         raise ModelError(f"{path} is not an ONNX model: it has no graph", hint=hint)

@@ -23,6 +23,7 @@ from .subgraphs import (
 )
 
 MAX_CALLED_NODES: Final = 200_000
+MAX_CALL_DEPTH: Final = 100  #: that of ONNX Runtime.
 """The most nodes that the calls of functions may stand for. ONNX Runtime copies a function for each call: 131,072 nodes
 take it 12 s, and 40 functions that each call the next one twice stand for 2**40."""
 
@@ -115,13 +116,17 @@ def check_calls(nodes: Iterable[NodeProto], functions: Functions) -> None:
     nodes = list(nodes)
     called = functions_called(nodes, functions)
     calls = {key: [callee_key(node) for node in nodes_within(functions[key].node)] for key in called}
-    number: dict[FunctionKey, int] = {}
+    number, depth = dict[FunctionKey, int](), dict[FunctionKey, int]()
     try:
         for key in TopologicalSorter(calls).static_order():
             number[key] = sum(number[inner] for inner in calls[key]) if key in calls else 1
+            depth[key] = 1 + max((depth[inner] for inner in calls[key]), default=0) if key in calls else 0
     except CycleError as error:
         names = " calls ".join(repr(key[1]) for key in reversed(error.args[1]))
         raise ModelError(f"functions call themselves: {names}", hint="ONNX functions must not be recursive") from None
+    if (deepest := max(depth.values(), default=0)) > MAX_CALL_DEPTH:
+        message = f"functions call each other {deepest} deep, and ONNX Runtime takes at most {MAX_CALL_DEPTH}"
+        raise ModelError(message, hint="put their nodes into the graph with onnx.inliner.inline_local_functions")
     total = sum(number[callee_key(node)] for node in nodes_within(nodes) if callee_key(node) in calls)
     if total > MAX_CALLED_NODES:
         message = f"the calls of functions stand for {total:,} nodes, and at most {MAX_CALLED_NODES:,} are read"

@@ -39,9 +39,17 @@ def read_without_weights(path: Path) -> bytes:
             data.madvise(mmap.MADV_RANDOM)  # headers are far apart: read-ahead would read the weights
         try:
             return b"".join(_strip(data, 0, len(data), ModelProto.DESCRIPTOR, path.name))
-        except (IndexError, ValueError, RecursionError) as error:
+        except RecursionError:
+            raise nested_too_deeply(path) from None
+        except (IndexError, ValueError) as error:
             hint = "export the model again, or compare its size with the one it was copied from"
             raise ModelError(f"{path} is not an ONNX model, or is truncated: {error}", hint=hint) from None
+
+
+def nested_too_deeply(path: Path) -> ModelError:
+    """The error for subgraphs in subgraphs that protobuf does not read."""
+    message = f"{path} nests subgraphs too deeply: protobuf reads 100 messages inside each other, about 30 subgraphs"
+    return ModelError(message, hint="ONNX Runtime refuses it, too: export it with fewer nested branches or loops")
 
 
 def large_bytes(element: int) -> int:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 from msgspec.structs import fields, force_setattr
 
-from ..core.errors import wrong_type
+from ..core.errors import UsageError, wrong_type
 from ..core.product import Product, short_repr
+from ..core.tensors import MAX_BYTES
 from ..core.units import parse_bytes
 from ..costs.cluster import Cluster
 from ..costs.device import Counted
@@ -131,7 +132,15 @@ class Limits(_Checked, frozen=True):
 
 
 def check_goal(goal: object) -> None:
-    """Raise a TypeError for what is not a goal, with the goal that was probably meant."""
+    """Raise a TypeError for what is not a goal, with the goal that was probably meant; a UsageError for its numbers."""
+    match goal:
+        case Within(memory_bytes=number) if not 1 <= number <= MAX_BYTES:
+            hint = f"allow {'less' if number > 0 else 'more'}, such as `Within('512MiB')`"
+            raise UsageError(f"a part can't have {number} bytes", hint=hint)
+        case Within(most_parts=int(number)) if number < 1:
+            raise UsageError(f"a model can't have {number} parts", hint="allow 1 or more")
+        case Into(parts=number) if number < 1:
+            raise UsageError(f"a model can't be cut into {number} parts", hint="ask for 1 or more")
     if isinstance(goal, Goal):
         return
     hint = "use one of these"

@@ -23,7 +23,7 @@ from ..costs.weighing import weigh
 from ..loading.model import Model
 from ..solving.instance import Parts
 from ..solving.recompute import Recomputed
-from .goals import Across, At, Goal, Limits
+from .goals import Across, At, Goal, Limits, check_goal
 from .node_names import guess
 from .planner import with_metrics
 from .plans import ANY_DEVICE, Plan, check_limits
@@ -154,6 +154,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
             f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.path.name}: the graphs differ",
             hint=f"plan this model, such as with `Into({len(record.parts)})`",
         )
+    check_goal(record.goal)
     parts = _checked_parts(model.graph, record.parts, path)
     made = Plan(
         record.goal,

@@ -15,7 +15,7 @@ from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder, write_errors
-from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
+from ..core.digests import DataFile, Digest, Range, digest_of, file_digest, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
@@ -48,6 +48,9 @@ from .model_files import Progress, Storage, beside, check_sharing, place_values
 from .part_models import part_model
 
 _DATA_OF_RANK: Final = re.compile(r"part-(stage-\d+\.)?rank-\d+\.onnx\.data")
+_PART_NAME: Final = re.compile(
+    r"(.+\.)?part-(\d+(\.rank-\d+)?|(stage-\d+\.)?rank-\d+)\.onnx(\.data(-\d+-of-\d+|\.index\.json)?)?"
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -263,14 +266,18 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
         hint = f"{other}add `force=True` to replace it"
         raise UsageError(f"{files.folder if files.weights == 'copy' else manifest} already exists", hint=hint)
     found, prefix = read_manifest(manifest), manifest.name.removesuffix(MANIFEST)
-    names = [part.file for part in found.parts] + [prefix + SHARDED_FILE] * (found.parts[0].rank is not None)
+    names = [part.file for part in found.parts]
     data = {name for part in found.parts for name in part.data}
     if found.weights == "copy":
         names += data
         names += [_index_of(part.file) for part in found.parts if len(part.data) > 1]
-        names += found.text_files
     names += [name for name in data if _DATA_OF_RANK.fullmatch(name.removeprefix(prefix))]
-    paths = [manifest.parent / name for name in names]
+    # A manifest may have been edited, so that it names files of others.
+    paths = [manifest.parent / name for name in names if _PART_NAME.fullmatch(name)]
+    paths += [manifest.parent / f"{prefix}{SHARDED_FILE}"] * any(part.rank is not None for part in found.parts)
+    if found.weights == "copy":
+        texts = [(manifest.parent / name, digest) for name, digest in found.text_files.items()]
+        paths += [path for path, digest in texts if path.is_file() and file_digest(path) == digest]
     return [manifest, *(path for path in paths if path.resolve().parent == manifest.parent)]
 
 

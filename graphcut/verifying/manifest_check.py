@@ -128,7 +128,7 @@ def wrong_facts(facts: Mapping[str, Any], record: msgspec.Struct, where: str = "
 
 def _differ(field: str, listed: Any, fact: Any) -> bool:  # noqa: ANN401 - values of any field
     if field in {"shape", "start"}:
-        return shapes_contradict(listed, fact)
+        return shapes_contradict(listed, fact) or (field == "start" and listed is None is not fact)
     return bool(listed != fact and not (field == "dtype" and UNDEFINED in f"{listed} {fact}"))
 
 

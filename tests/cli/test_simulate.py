@@ -106,6 +106,11 @@ def test_a_cascade_needs_a_cluster_file(run: Run, house: Path) -> None:
     assert of_parts["total_s"] == pytest.approx(of_plan["total_s"], rel=5e-3)
 
 
+def test_a_plan_that_is_not_json_is_no_cascade(run: Run, house: Path) -> None:
+    (house / "broken.json").write_text("{")
+    assert run("simulate", house / "broken.json").error[0].startswith(f"{house / 'broken.json'} is not JSON: ")
+
+
 def test_a_plan_without_a_cluster_uses_the_given_one(run: Run, house: Path) -> None:
     error = run("simulate", house / "anywhere.json").error
     assert error[0] == "the plan was not made for a cluster, so it has no device speeds"

@@ -15,6 +15,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,6 +33,7 @@ from graphcut.costs.tables import read_table, save_table, table_of
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.json_records import analysis_record, cascade_record, dumps
 from graphcut.drawing.opening import rendered_at, scenario_at
+from graphcut.exporting import ExportFormat
 from graphcut.inputs.generating import generate_inputs
 from graphcut.inputs.input_files import read_inputs
 from graphcut.planning.plan_files import replay
@@ -159,6 +161,7 @@ at_s = 1.0
 for_s = 2.0
 """
 
+EXPORTS: Sequence[ExportFormat] = ("cpp", "js", "lingualinked", "triton", "ort-annotations")
 MODELS: Sequence[bytes] = [make().model.SerializeToString() for make in HAZARDS.values()]
 
 
@@ -174,6 +177,10 @@ def use_model(path: Path, folder: Path) -> None:
     for goal in (Within("1MB"), Into(2)):
         cascade = split(model, graphcut.plan(analysis, goal), folder, force=True)
         graphcut.verify(model, cascade, structural_only=True)
+        graphcut.merge(cascade, folder.with_suffix(".whole"), force=True)
+        graphcut.extract(model, folder.with_suffix(".extract"), expose=cascade.parts[0].writes, force=True)
+    ends = {(1, model.graph.reads[0]): (0, model.graph.writes[0])} if model.graph.reads else {}
+    graphcut.merge_models([model, model], folder.with_suffix(".twice"), connect=ends, force=True)
 
 
 @fuzz(40)
@@ -211,7 +218,16 @@ def test_a_damaged_manifest(home: Path, damages: list[list[Step]]) -> None:
         dumps(cascade_record(cascade))
         rendered_at(path, "html", model=None, dims={})
         graphcut.verify(home / "m.onnx", cascade, structural_only=True)
-        graphcut.run(cascade, read_inputs(home / "x.npz", cascade.manifest.reads))
+        graphcut.verify_files(cascade)
+        for also in (
+            partial(graphcut.merge, cascade, home / "bad.onnx", force=True),
+            *(partial(graphcut.export, cascade, home / to, to=to, force=True) for to in EXPORTS),
+            partial(graphcut.fetch, path, home / "fetched"),
+            lambda: [*graphcut.generate(path, [[1, 2]], max_tokens=2)],
+            lambda: graphcut.run(cascade, read_inputs(home / "x.npz", cascade.manifest.reads)),
+        ):
+            with suppress(GraphcutError):
+                also()
 
     assert not trouble_with(use, damages)
 

@@ -1,5 +1,6 @@
 """Files of other formats, given as a model, are named with what to do."""
 
+import gzip
 import io
 import zipfile
 from pathlib import Path
@@ -37,6 +38,8 @@ def archive(*names: str) -> bytes:
             "a safetensors file (weights without a graph)",
             "export the model",
         ),
+        ("model.onnx", gzip.compress(b"model"), "a gzip archive", "unpack it with gunzip"),
+        ("model.onnx", b"This is a text.\r\n", "a text file", "name the .onnx file"),
         ("model", b"GGUF\3\0\0\0", "a GGUF file (weights for llama.cpp)", "export the model"),
         ("model", b"\x18\0\0\0ORTM" + bytes(20), "a model in ONNX Runtime's own format", "converted from"),
         ("model", b'{"format": 1}', "a JSON file", "name the .onnx file"),

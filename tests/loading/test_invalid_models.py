@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import (
     FunctionProto,
@@ -254,6 +255,42 @@ def test_a_call_with_more_values_than_its_function_has_is_refused(
     model = calling(function("F0", node("Relu", "p", "q")))
     model.graph.node[0].CopyFrom(node("F0", reads, writes, domain="own"))
     assert refusal(opened, model).startswith(f"the F0 node 'y' has {said}")
+
+
+@each("depth", [100, 101, 300])
+def test_functions_that_call_each_other_deeper_than_onnx_runtime_takes_are_refused(opened: Draw, depth: int) -> None:
+    inner = [call(f"F{i + 1}") for i in range(depth - 1)]
+    model = calling(*(function(f"F{i}", one) for i, one in enumerate([*inner, node("Relu", "p", "q")])))
+    if depth > 100:
+        said = f"functions call each other {depth} deep, and ONNX Runtime takes at most 100"
+        assert refusal(opened, model) == said
+    else:
+        assert len(opened(model).graph.nodes) == 1
+    try:
+        ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        is_taken = True
+    except Exception:  # noqa: BLE001 - several classes
+        is_taken = False
+    assert is_taken == (depth <= 100)
+
+
+@each("depth", [40, 1000])
+def test_subgraphs_that_are_nested_too_deeply_are_named(tmp_path: Path, depth: int) -> None:
+    """Protobuf does not write such a message, but a file may have it."""
+
+    def field(number: int, body: bytes) -> bytes:
+        rest, length = len(body), b""
+        while rest > 127:
+            length, rest = length + bytes([rest & 127 | 128]), rest >> 7
+        return bytes([number << 3 | 2]) + length + bytes([rest]) + body
+
+    graph = model_of([node("Relu")], [floats("x", 2)], [floats("y", 2)]).graph.SerializeToString()
+    for _ in range(depth):
+        branch = field(1, b"then_branch") + field(6, graph)
+        graph = field(1, field(4, b"If") + field(5, branch)) + field(12, floats("y", 2).SerializeToString())
+    (tmp_path / "m.onnx").write_bytes(b"\x08\x08" + field(7, graph) + field(8, OWN[0].SerializeToString()))
+    with pytest.raises(ModelError, match="nests subgraphs too deeply"):
+        load(tmp_path / "m.onnx")
 
 
 def test_functions_that_stand_for_too_many_nodes_are_refused_before_they_are_copied(opened: Draw) -> None:

@@ -349,6 +349,21 @@ def test_an_impossible_edit_is_refused_by_name(
     assert caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("goal", "said"),
+    [
+        ({"type": "Within", "memory_bytes": -1, "counting": [], "most_parts": None}, "a part can't have -1 bytes"),
+        ({"type": "Within", "memory_bytes": 10**30, "counting": [], "most_parts": None}, f"can't have {10**30} bytes"),
+        ({"type": "Within", "memory_bytes": 10**9, "counting": [], "most_parts": 0}, "a model can't have 0 parts"),
+        ({"type": "Into", "parts": -1, "by": "time"}, "a model can't be cut into -1 parts"),
+    ],
+)
+def test_a_goal_that_no_plan_has_is_refused(saved: Path, analysis: Analysis, goal: dict[str, Any], said: str) -> None:
+    edited(saved, lambda plan: plan.update(goal=goal))
+    with pytest.raises(UsageError, match=said):
+        replay(analysis, saved)
+
+
 @pytest.mark.parametrize("field", ["nodes", "replicas"])
 def test_an_unknown_name_is_refused_with_the_most_similar_one(saved: Path, analysis: Analysis, field: str) -> None:
     edited(saved, lambda plan: plan["parts"][1][field].append("rleu"))

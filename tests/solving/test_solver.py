@@ -361,11 +361,6 @@ def test_within_is_the_best_of_all_divisions_and_names_the_smallest_budget(
         assert solution.outcome.value == solution.outcome.bound == wanted[0]
 
 
-def test_a_budget_of_no_bytes_is_refused(problem_for: Callable[..., PlanningProblem]) -> None:
-    with pytest.raises(UsageError, match="can't have 0 bytes"):
-        plan_within(problem_for(random_load(random.Random(1))), Within(0), Device(name="d"))
-
-
 @dataclass(frozen=True)
 class Setting:
     """A cluster, and what its devices take."""

@@ -33,7 +33,9 @@ from graphcut.surgery.cutting import prepare
 from graphcut.surgery.model_files import Storage
 from graphcut.verifying.structural import prove
 
+from cases import each
 from conftest import floats, model_of
+from tampering import edit_manifest
 
 EXACT = SessionConfig(optimize="none")
 Array = NDArray[Any]
@@ -404,6 +406,27 @@ def test_a_foreign_file_in_the_folder_is_never_deleted(inline: Path, *, force: b
         cut(inline, "m1", force=force)
     assert "deletes only what it made" in caught.value.hint
     assert holdings(root) == before
+
+
+@each("place", ["data", "file", "text_files"])
+def test_a_foreign_file_that_an_edited_manifest_names_is_never_deleted(inline: Path, place: str) -> None:
+    root = cut(inline, "m0", output=inline.parent / place).root
+    name = "tokenizer.json" if place == "text_files" else "notes.txt"
+    (root / name).write_text("mine")
+
+    def name_it(record: dict[str, Any]) -> None:
+        match place:
+            case "data":
+                record["parts"][0]["data"] = {name: {"bytes": 4, "digest": None}}
+            case "file":
+                record["parts"][0]["file"] = name
+            case _:
+                record["text_files"] = {name: "sha256:" + "0" * 64}
+
+    edit_manifest(root / "cascade.json", name_it)
+    with pytest.raises(UsageError, match="which belongs to no cascade there"):
+        cut(inline, "m1", output=root, force=True)
+    assert (root / name).read_text() == "mine"
 
 
 def test_another_file_with_the_name_of_a_shared_part_is_not_overwritten(inline: Path) -> None:

@@ -84,7 +84,7 @@ FORGED = [
     ("weights", put("weights", "share"), "the manifest gives weights as 'share', but it is 'copy'"),
     ("dims", put("dims", {"m": 1}), "dims: model.onnx has no symbolic dimension 'm'"),
     ("dims", put("dims", {"n": 3, "past": 3}), "the manifest gives activation_bytes"),
-    ("reads", exchange("reads", 3, 4), "the manifest gives reads as"),
+    ("reads", exchange("reads", 0, 1), "the manifest gives reads as"),
     ("optional", put("optional", []), "the manifest gives optional as [], but it is ['shift']"),
     ("writes", exchange("writes", 0, 1), "the manifest gives writes as"),
     ("tensors", drop("tensors/0"), "'tensors' lacks 'x'"),
@@ -93,16 +93,17 @@ FORGED = [
     ("tensors/shape", put("tensors/0/shape", [2, 16]), "gives tensors['x'].shape as [2, 16], but it is ['n', 16]"),
     ("tensors/name", put("tensors/0/name", "z"), "'tensors' lacks 'x'"),
     ("states", drop("states/0"), f"the manifest lacks {KEY!r} in states"),
-    ("states", lambda record: record["states"].append(NO_STATE), "lists 'x' in states, where it does not belong"),
+    ("states", lambda record: record["states"].insert(0, NO_STATE), "lists 'x' in states, where it does not belong"),
     (
         "states",
-        lambda record: record["states"].append(WRONG_STATE),
+        lambda record: record["states"].insert(0, WRONG_STATE),
         "states: 'present.0.key' is float32[n,total,16]",
     ),
     ("states/past", put("states/0/past", "x"), "lists 'x' in states, where it does not belong"),
     ("states/present", swap_states, f"gives states[{KEY!r}].present as 'present.0.value', but it is 'present.0.key'"),
     ("states/axis", put("states/0/axis", 0), f"the manifest gives states[{KEY!r}].axis as 0, but it is 1"),
     ("states/start", put("states/0/start", ["n", 1, 16]), f"the manifest gives states[{KEY!r}].start as ['n', 1, 16]"),
+    ("states/start", put("states/0/start", None), f"the manifest gives states[{KEY!r}].start as None, but it is ['n'"),
     ("states/is_shareable", put("states/0/is_shareable", True), "is_shareable as True, but it is False"),
     ("text_files", put("text_files/tokenizer.json", OTHER), "tokenizer.json was changed after the model was cut"),
     ("text_files", drop("text_files/generation_config.json"), "gives another generation_config.json than there is"),
@@ -149,7 +150,8 @@ FORGED = [
         put("parts/0/data/part-0.onnx.data/digest/blocks/0", OTHER),
         "part-0.onnx.data has other bytes in 1 of 1 block",
     ),
-    ("states", exchange("states", 0, 1), ""),  # each names its own input and output
+    ("states", exchange("states", 0, 1), "'states' does not list each state once, in the order of the inputs"),
+    ("states", lambda record: record["states"].append(record["states"][-1]), "'states' does not list each state once"),
     ("tensors", exchange("tensors", 0, 1), ""),
     ("parts", exchange("parts", 3, 4), ""),  # neither reads what the other writes
     ("states/is_given", declare_swapped_states, ""),  # then it is the word of the user, and said to be

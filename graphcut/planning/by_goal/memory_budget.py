@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from ...core.errors import PlanError, UsageError
+from ...core.errors import PlanError
 from ...core.units import size
 from ...costs.device import Device
 from ...solving.boundaries import BoundaryTables
@@ -26,10 +26,6 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
     Of these the one whose parts receive the fewest bytes, and of these the one whose largest part is smallest. If no
     division fits, the hint of the PlanError names the smallest budget that does.
     """
-    if goal.memory_bytes < 1:
-        raise UsageError(f"a part can't have {goal.memory_bytes} bytes", hint="allow more, such as `Within('512MiB')`")
-    if goal.most_parts is not None and goal.most_parts < 1:
-        raise UsageError(f"a model can't have {goal.most_parts} parts", hint="allow 1 or more")
     load = problem.workload([[0.0] * len(problem.graph.flow)], goal.counting)
     evaluator = _BudgetEvaluator(problem, goal)
     found = search(load, evaluator, marked=problem.pins, lower_bound=_lower_bound(load, goal))

@@ -34,8 +34,6 @@ def plan_into(
 
     Each part runs on `device`, where the flowing nodes take `seconds`. `prove_s` is the time limit of the exact solver.
     """
-    if goal.parts < 1:
-        raise UsageError(f"a model can't be cut into {goal.parts} parts", hint="ask for 1 or more")
     if goal.parts > len(problem.groups):
         raise _impossible(problem, goal)
     problem.check_pins(goal.parts)
