@@ -16,6 +16,7 @@ from ..core.units import count
 from ..costs.device import Counted
 from ..costs.device_groups import DeviceGroup
 from ..costs.weighing import Costs, peak_bytes
+from ..loading.subgraphs import callee_key, nodes_within
 from ..sharding.rank_costs import RankCosts
 from ..solving.instance import Floats, Hyperedges, Ints, Parts, Replicas, Workload, exact, quantum_for
 from .contraction import contract, predecessors, successors
@@ -84,9 +85,18 @@ class PlanningProblem:
 
     def describe(self, group: int) -> str:
         """A group in words."""
-        nodes = self.groups[group]
-        name = self.graph.nodes[nodes[-1]].name
-        return f"node {name!r}" if len(nodes) == 1 else f"the segment of {count(len(nodes), 'node')} up to {name!r}"
+        nodes, last = self.groups[group], self.graph.nodes[self.groups[group][-1]]
+        if len(nodes) > 1:
+            return f"the segment of {count(len(nodes), 'node')} up to {last.name!r}"
+        inside = f" ({last.op}, with {count(self.inside(group), 'node')} inside, which no cut divides)"
+        return f"node {last.name!r}{inside * (self.inside(group) > 1)}"
+
+    def inside(self, group: int) -> int:
+        """How many nodes are in the subgraphs, or the functions, of the nodes of a group."""
+        model = self.analysis.model
+        nodes = [model.proto.graph.node[node] for node in self.groups[group]]
+        bodies = [model.functions[key].node for key in map(callee_key, nodes) if key in model.functions]
+        return len([*nodes_within([*nodes, *(node for body in bodies for node in body)])]) - len(nodes)
 
     def nodes_of(self, parts: Iterable[Sequence[int]], *, with_replicas: bool = False) -> Parts:
         """The nodes of each part, from its groups; a replicable node is in the first part that needs it, or in all."""

@@ -219,13 +219,14 @@ def test_a_damaged_manifest(home: Path, damages: list[list[Step]]) -> None:
         rendered_at(path, "html", model=None, dims={})
         graphcut.verify(home / "m.onnx", cascade, structural_only=True)
         graphcut.verify_files(cascade)
-        for also in (
+        uses: tuple[Callable[[], object], ...] = (
             partial(graphcut.merge, cascade, home / "bad.onnx", force=True),
             *(partial(graphcut.export, cascade, home / to, to=to, force=True) for to in EXPORTS),
             partial(graphcut.fetch, path, home / "fetched"),
             lambda: [*graphcut.generate(path, [[1, 2]], max_tokens=2)],
             lambda: graphcut.run(cascade, read_inputs(home / "x.npz", cascade.manifest.reads)),
-        ):
+        )
+        for also in uses:
             with suppress(GraphcutError):
                 also()
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -23,7 +24,7 @@ from graphcut.costs.device import Counted, Device
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.disk_size import serialized_sizes
-from graphcut.planning.goals import Across, Heads, Into, Limits, Objective, Within
+from graphcut.planning.goals import Across, Goal, Heads, Into, Limits, Objective, Within
 from graphcut.planning.planner import _front_with, default_dims, plan
 from graphcut.planning.problem import problem_of
 from graphcut.planning.results import FrontPlan
@@ -323,6 +324,25 @@ def test_a_pin_that_names_nothing_or_no_part_is_refused(named: Named) -> None:
 def test_avoiding_everything_leaves_nothing_to_cut(named: Named) -> None:
     with pytest.raises(PlanError, match="can be cut into 1 part at most, not into 2"):
         plan(named("resnet"), Into(2), limits=Limits(avoid=("*",)))
+
+
+@each("goal", [Into(2), Within("1KB")])
+def test_a_node_that_holds_the_model_is_named_with_what_is_inside(goal: Goal, tmp_path: Path) -> None:
+    """A decoder whose If chooses between with and without past, as Optimum exports it."""
+    names = {"then_branch": "abcd", "else_branch": "efg"}
+    nodes = {key: [helper.make_node("Add", ["x", "w"], [n]) for n in own] for key, own in names.items()}
+    branches: dict[str, Any] = {
+        key: helper.make_graph(own, key, [], [floats(own[0].output[0], 600)]) for key, own in nodes.items()
+    }
+    wide = helper.make_node("If", ["c"], ["y"], name="merged", **branches)
+    weights = [numpy_helper.from_array(np.ones(600, np.float32), "w")]
+    flag = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    onnx.save(model_of([wide], [floats("x", 600), flag], [floats("y", 600)], weights), tmp_path / "m.onnx")
+    with pytest.raises(
+        PlanError, match=re.escape("node 'merged' (If, with 7 nodes inside, which no cut divides)")
+    ) as no:
+        plan(tmp_path / "m.onnx", goal)
+    assert "export what is inside as models of their own" in no.value.hint
 
 
 @pytest.mark.parametrize("groups", [(), (("logits",), ("boxes",), ("depth",)), (("logits", "boxes"), ("depth",))])

@@ -94,8 +94,8 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, smallest
     if largest := max(weights, key=lambda weight: weight.bytes, default=None):
         hint += f"; its largest weight is {largest.name!r} ({size_text(largest.bytes)})"
     if len(problem.groups[group]) == 1:
-        pieces = -(-needed // goal.memory_bytes)
-        hint += f"; to keep yours, divide its weights into {pieces} nodes in the model itself"
+        way = f"divide its weights into {-(-needed // goal.memory_bytes)} nodes in the model itself"
+        hint += f"; to keep yours, {'export what is inside as models of their own' if problem.inside(group) else way}"
     return PlanError(
         f"{problem.describe(group)} alone takes {size_text(needed)}, more than the budget of {budget}", hint=hint
     )

@@ -119,4 +119,9 @@ def _impossible(problem: PlanningProblem, goal: Into) -> PlanError:
         )
     hint = f"ask for fewer parts{', or avoid less' * bool(problem.limits.avoid)}"
     hint += ", or let layers be cut with `Limits(inside_layers=True)`" * problem.keeps_layers
-    return PlanError(f"the model can be cut into {count(groups, 'part')} at most, not into {goal.parts}", hint=hint)
+    message = f"the model can be cut into {count(groups, 'part')} at most, not into {goal.parts}"
+    largest = max(range(groups), key=problem.inside)
+    if problem.inside(largest) > len(problem.graph.flow):
+        message += f": most is in {problem.describe(largest)}"
+        hint = "export what is inside as models of their own, such as a decoder with and one without past"
+    return PlanError(message, hint=hint)
