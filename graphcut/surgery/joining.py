@@ -42,7 +42,8 @@ def merge_models(
         models: the models or their paths.
         output: the .onnx file to write. Weights of more than 64 MiB are written to `OUTPUT.data`.
         connect: for inputs of models the output, or input, of another model that they read. By default each input reads
-            the output of that name in another model, or else the input of that name in an earlier one.
+            the output of that name in another model, or else the input of that name in an earlier one, whose dimensions
+            must have the same symbols.
         force: overwrite an existing file.
 
     Raises:
@@ -67,10 +68,22 @@ def _by_name(models: Sequence[Model]) -> dict[End, End]:
             ends += [j for j in range(i) if name in models[j].graph.reads]
             if ends:
                 found[i, name] = ends[0], name
+                _check_one_input(model, models[ends[0]], name)
     if not found:
         hint = "say what is connected with `connect`"
         raise UsageError("no output of a model has the name of an input of another one", hint=hint)
     return found
+
+
+def _check_one_input(model: Model, other: Model, name: str) -> None:
+    """Raise a UsageError for inputs of one name whose dimensions have other symbols: they need not be one input."""
+    first, second = other.tensors[name], model.tensors[name]
+    pairs = zip(first.shape or (), second.shape or (), strict=False)
+    if name in other.graph.reads and any(a != b and isinstance(a, str) and isinstance(b, str) for a, b in pairs):
+        what = (
+            f"{name!r} is {first} in {other.path.name}, and {second} in {model.path.name}: it may be one input or two"
+        )
+        raise UsageError(what, hint="list all that is connected with `connect`; what it does not list stays apart")
 
 
 def _check_versions(models: Sequence[Model]) -> None:
@@ -92,6 +105,11 @@ def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
             (models[j], source, (*models[j].graph.writes, *models[j].graph.reads)),
         ):
             if end not in known:
+                if end in model.graph.writes:
+                    what = f"{end!r} is an output of {model.path.name}, and only inputs read others"
+                    raise UsageError(
+                        what, hint=f"exchange the ends, if {source!r} is an input of {models[j].path.name}"
+                    )
                 hint = f"{did_you_mean(end, known)}it has {', '.join(known)}"
                 raise UsageError(f"{model.path.name} has nothing called {end!r} to be connected", hint=hint)
         if (j, source) in connect:

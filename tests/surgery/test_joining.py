@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,30 @@ def test_connections_that_cannot_be_are_refused(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean 'z'? it has z, x"
     with pytest.raises(UsageError, match="'x' would read 'x', an input that is connected itself"):
         graphcut.merge_models([a, b], output, connect={(1, "x"): (1, "x")})
+
+
+def test_two_inputs_of_one_name_and_different_symbols_may_be_two(tmp_path: Path) -> None:
+    """As the masks of an encoder and a decoder."""
+    add = [helper.make_node("Add", ["x", "mask"], ["y"])]
+    ends = [floats("y", "batch", "a")]
+    first = model_of(add, [floats("x", "batch", "a"), floats("mask", "batch", "a")], ends)
+    second = model_of(add, [floats("z", "batch", "b"), floats("mask", "batch", "b")], [floats("w", "batch", "b")])
+    second.graph.node[0].input[0], second.graph.node[0].output[0] = "z", "w"
+    a, b = saved(tmp_path, a=first, b=second)
+    what = "'mask' is float32[batch,a] in a.onnx, and float32[batch,b] in b.onnx: it may be one input or two"
+    with pytest.raises(UsageError, match=re.escape(what)):
+        graphcut.merge_models([a, b], tmp_path / "ab.onnx")
+    two = graphcut.merge_models([a, b], tmp_path / "two.onnx", connect={(1, "z"): (0, "y")})
+    assert two.graph.reads == ("x", "mask", "b/mask")
+    both = {(1, "z"): (0, "y"), (1, "mask"): (0, "mask")}
+    assert graphcut.merge_models([a, b], tmp_path / "one.onnx", connect=both).graph.reads == ("x", "mask")
+
+
+def test_the_ends_of_a_connection_are_named_if_they_are_exchanged(tmp_path: Path) -> None:
+    a, b = saved(tmp_path, a=scaled(2), b=scaled(3))
+    with pytest.raises(UsageError, match=r"'y' is an output of a\.onnx, and only inputs read others") as caught:
+        graphcut.merge_models([a, b], tmp_path / "ab.onnx", connect={(0, "y"): (1, "x")})
+    assert caught.value.hint == "exchange the ends, if 'x' is an input of b.onnx"
 
 
 RUNNING = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).cut and hazard.runs}
