@@ -17,6 +17,7 @@ from ..core.errors import CascadeError, UsageError
 from ..core.manifest import MANIFEST
 
 _TIMEOUT_S: Final = 60.0
+_PIECE_BYTES: Final = 1 << 18  #: so much is read at a time.
 CHANGED: Final = "it is truncated, or of another split: put the folder there again"
 
 
@@ -57,7 +58,7 @@ class _Folder(FileSource):
 
     def whole(self, name: str, most_bytes: int) -> bytes:
         with (self._root / name).open("rb") as file:
-            return file.read(most_bytes)
+            return file.read(min(most_bytes, os.fstat(file.fileno()).st_size))  # it takes memory for what it is asked
 
     def piece(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
         with (self._root / name).open("rb", buffering=0) as file:
@@ -94,7 +95,7 @@ class _WebServer(FileSource):
 
     def _body(self, answer: HTTPResponse, most_bytes: int) -> bytes:
         raw = bytearray()
-        while len(raw) < most_bytes and (some := answer.read1(most_bytes - len(raw))):
+        while len(raw) < most_bytes and (some := answer.read1(min(_PIECE_BYTES, most_bytes - len(raw)))):
             self.heard_at = time.monotonic()
             raw += some
         if len(raw) < min(most_bytes, int(answer.headers["Content-Length"] or 0)):
