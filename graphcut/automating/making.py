@@ -104,7 +104,7 @@ class Automation(Product):
                 models = {names[:i] for names in map(self._names, self.precisions) for i in range(1, len(names) + 1)}
                 needed = self.model.weight_bytes * (len(models) + 1 + (self.export is not None))
                 what = f"{count(len(models), 'model')} of steps and the parts take up to about {size(needed)} there"
-                hint = f"{what}; nothing was changed"
+                hint = f"make room, or choose another disk with `output`: {what}; nothing was changed"
                 raise GraphcutError(f"the disk of {parent} is full: {error}", hint=hint) from error
 
     def _made_in(self, folder: Path, output: Path, own: Collection[str], *, is_given: bool, force: bool) -> AutoRecord:

@@ -449,5 +449,5 @@ def test_a_disk_that_fills_up_is_named_with_what_is_needed(models: Path, tmp_pat
     done = subprocess.run([*world, *auto], capture_output=True, check=False, text=True)
     assert f"error: the disk of {disk} is full: " in done.stderr
     hint = "3 models of steps and the parts take up to about 1.63 MiB there; nothing was changed"
-    assert done.stderr.splitlines()[-1] == f" hint: {hint}"
+    assert done.stderr.splitlines()[-1] == f" hint: make room, or choose another disk with -o: {hint}"
     assert done.stdout.splitlines() == [f"{disk}/parts/auto.json"], "no scratch is left"
