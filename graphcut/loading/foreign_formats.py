@@ -35,7 +35,7 @@ def refuse_foreign(path: Path) -> None:
     found = next((known for start, signature, known in _SIGNATURES if head[start:].startswith(signature)), None)
     if head.startswith(b"PK\3\4"):
         found = _in_archive(path)
-    if found is None and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
+    if found is None and head and all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head):
         found = "a text file", "name the .onnx file"
     found = found or _SUFFIXES.get(path.suffix.lower())
     if found is not None:
