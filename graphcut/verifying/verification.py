@@ -8,6 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, cast
 
+import onnxruntime as ort
 from onnx import ModelProto
 
 from ..core.errors import CascadeError, ModelError, RunError, UsageError
@@ -17,6 +18,7 @@ from ..core.tensors import Dims
 from ..core.units import count, size
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
+from ..loading.subgraphs import callee_key, nodes_within
 from ..running.values import Feeds
 from .manifest_check import other_text
 from .numerical import EXACT, ROUNDINGS, Compared, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
@@ -26,6 +28,12 @@ from .structural import Proof, prove
 
 _Sets = Sequence[Feeds]  #: sets of inputs.
 _SHOWN_OBJECTIONS: Final = 3
+_MIXTURE: Final = ("com.microsoft", "MoE")
+_HAS_MIXTURES: Final = tuple(int(number) for number in ort.__version__.split(".")[:2]) >= (1, 32)
+_DEFECT: Final = (
+    "a MoE without normalize_routing_weights computes from zeros where ONNX Runtime gives its output the memory of its "
+    "input, which depends on the outputs that are asked for: 1.32 does not"
+)
 _OPTIMIZED: Final = "with graph optimizations, 4 times what they change in the unsplit model is allowed, at least 1e-5"
 
 
@@ -134,7 +142,7 @@ def verify(
         return Verification(proof, (), "", "", _reason(model, proof, (), optimized=optimized) if proof.halves else "")
     sizes = {**cascade.manifest.given_dims, **model.dims}
     ran = _ran(model, inputs, seed, sizes, partial(compare, model, cascade, optimized=optimized))
-    return Verification(proof, *ran, _reason(model, proof, ran[0], optimized=optimized))
+    return Verification(proof, *ran, _with_defect(_reason(model, proof, ran[0], optimized=optimized), model, ran[0]))
 
 
 def _opened(given: ModelLike | CascadeLike) -> Cascade | Model:
@@ -151,7 +159,7 @@ def _verify_sharded(
         comparing = partial(compare_sharded, model, sharded, found, optimized=optimized)
         ran = _ran(model, inputs, seed, model.dims, comparing)
     reason = rounding(model, found)[1] or (_OPTIMIZED if optimized else "")
-    return Verification(found.proof, *ran, reason, "sharded model")
+    return Verification(found.proof, *ran, _with_defect(reason, model, ran[0]), "sharded model")
 
 
 _Ran = tuple[tuple[Compared, ...], str, str]  #: the runs, the failure and the refusal of a `Verification`.
@@ -210,6 +218,16 @@ def find_source(cascade: Cascade) -> Path:
         raise CascadeError(f"the model that was cut is not at {cascade.source}", hint="name it with `model`")
     hint = "`verify_files(...)` compares files, and runs need your inputs; auto keeps it with `Automation(keep=True)`"
     raise CascadeError(f"the model that was cut, {file}, was not kept in {cascade.root}", hint=hint)
+
+
+def _with_defect(reason: str, model: Model, runs: Iterable[Compared]) -> str:
+    """The reason, and what an old ONNX Runtime does wrong if a tensor differs (docs/explanation/moe_in_place.py)."""
+    nodes = (*model.proto.graph.node, *(node for function in model.functions.values() for node in function.node))
+    mixtures = [node for node in nodes_within(nodes) if callee_key(node)[:2] == _MIXTURE]
+    weighs = [any(at.name == "normalize_routing_weights" and at.i for at in node.attribute) for node in mixtures]
+    if _HAS_MIXTURES or all(weighs) or all(tensor.is_identical for run in runs for tensor in run):
+        return reason
+    return "; ".join(filter(None, (reason, _DEFECT)))
 
 
 def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison]], *, optimized: bool) -> str:

@@ -178,7 +178,7 @@ def moe_like() -> ModelProto:
         biases = at.weight(f"eb{i}", experts, INNER), at.weight(f"fb{i}", experts, WIDTH)
         normed = norm(at, x, f"n{i}")
         routes = linear(at, normed, f"r{i}", WIDTH, experts)
-        # Without normalized weights, what ONNX Runtime's kernel computes depends on which tensors are outputs.
+        # Without normalized weights ONNX Runtime before 1.32 is wrong (docs/explanation/moe_in_place.py).
         weights = normed, routes, up, biases[0], down, biases[1]
         made = at.node("MoE", *weights, domain="com.microsoft", k=2, normalize_routing_weights=1)
         x = at.node("Add", x, linear(at, made, f"o{i}", WIDTH, WIDTH))

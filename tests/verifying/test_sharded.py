@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -14,9 +16,10 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import UsageError, demos, shard
 from graphcut.costs.device_groups import RankMode
+from graphcut.verifying import verification
 from graphcut.verifying.sharded import prove_sharded
 
-from conftest import FIXTURES, floats, model_of
+from conftest import FIXTURES, ORT_VERSION, floats, model_of
 from hazards import HAZARDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "surgery"))
@@ -292,6 +295,32 @@ def test_experts_are_divided_inside_where_sums_may_be(tmp_path: Path) -> None:
     made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=3, mode="sum")
     assert made.divided_share > 0.95
     assert graphcut.verify(tmp_path / "model.onnx", made.path, structural_only=True)
+
+
+def test_a_mixture_that_computes_from_zeros_is_named_where_onnx_runtime_does_that(tmp_path: Path) -> None:
+    """Where a MoE's output takes the memory of its input, which it does not in a model that joins that input anew."""
+    model = moe_like()
+    for attribute in (one for node in model.graph.node if node.op_type == "MoE" for one in node.attribute):
+        attribute.i *= attribute.name != "normalize_routing_weights"
+    onnx.save(model, tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2)
+    report = graphcut.verify(tmp_path / "model.onnx", made.path)
+    assert report.proof.holds
+    is_wrong = ORT_VERSION < (1, 32) and not report.is_identical
+    assert ("a MoE without normalize_routing_weights computes from zeros" in str(report)) == is_wrong
+    assert report.is_identical or is_wrong
+
+
+def test_a_difference_of_mixtures_is_explained_by_their_defect_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "_HAS_MIXTURES", False)
+    right, wrong = (cast(Any, SimpleNamespace(is_identical=is_identical)) for is_identical in (True, False))
+    normalized = graphcut.load(moe_like())
+    assert verification._with_defect("", normalized, [(wrong,)]) == ""
+    plain = moe_like()
+    for attribute in (one for node in plain.graph.node if node.op_type == "MoE" for one in node.attribute):
+        attribute.i *= attribute.name != "normalize_routing_weights"
+    assert verification._with_defect("", graphcut.load(plain), [(right,)]) == ""
+    assert "computes from zeros" in verification._with_defect("", graphcut.load(plain), [(right, wrong)])
 
 
 @pytest.mark.parametrize("mode", ["exact", "sum"])
