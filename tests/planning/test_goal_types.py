@@ -10,6 +10,7 @@ import pytest
 
 import graphcut
 from graphcut import Across, At, Cluster, Device, Heads, Into, Limits, UsageError, Within
+from graphcut.planning.goals import Goal, check_goal
 from graphcut.planning.results import MetricUnit, Optimality
 
 from cases import each
@@ -87,3 +88,18 @@ def test_the_repr_of_a_plan_is_its_goal_its_optimality_and_its_parts(chain: Path
     assert outcome.startswith("     time of the slowest part: ")
     assert outcome.endswith(" s, optimal (proven)")
     assert parts.count(" node") == 2
+
+
+@each(
+    ("goal", "said"),
+    [
+        (Into(0), "a model can't be cut into 0 parts"),
+        (Into(-1), "a model can't be cut into -1 parts"),
+        (Within(0), "a part can't have 0 bytes"),
+        (Within(1 << 57), f"a part can't have {1 << 57} bytes"),
+        (Within(1, most_parts=0), "a model can't have 0 parts"),
+    ],
+)
+def test_numbers_that_no_plan_can_have_are_refused(goal: Goal, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        check_goal(goal)

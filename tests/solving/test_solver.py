@@ -818,12 +818,6 @@ def test_more_parts_than_groups_are_refused(problem_for: Callable[..., PlanningP
     assert caught.value.hint == "ask for fewer parts"
 
 
-@pytest.mark.parametrize("parts", [0, -1])
-def test_no_parts_at_all_are_refused(parts: int, problem_for: Callable[..., PlanningProblem]) -> None:
-    with pytest.raises(UsageError, match=f"into {parts} parts"):
-        plan_into(problem_for(chain_load(4)), Into(parts), Device(name="d"), [1.0] * 4)
-
-
 def test_no_sequence_in_flight_is_refused(problem_for: Callable[..., PlanningProblem]) -> None:
     cluster = Cluster(devices=(Device(name="d"),))
     with pytest.raises(UsageError, match="0 sequences can't be in flight"):
