@@ -133,7 +133,7 @@ def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -
     def cut(model: Model, output: Path | None, **storing: Any) -> PreparedFiles:  # noqa: ANN401 - as `prepare` has them
         plan = None if planner is None else planner(model)
         if plan is None or is_ranked:
-            del storing["max_shard_bytes"]
+            storing.pop("max_shard_bytes", None)  # `auto` has none
             return prepare_by_rank(model, output, ranks=ranks, mode=options.mode, stages=plan, **storing)
         return prepare(model, with_devices(plan, device) if device else plan, output, **storing)
 
