@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper
 from sharded_models import STYLES
 from test_sharding import MODELS, feeds_for, write_demo
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, UsageError, split_by_rank
+from graphcut.core.digests import DataFile, read_digest
+from graphcut.core.manifest import save_manifest
 from graphcut.core.states import kept_states
 from graphcut.costs.device_groups import RankMode
 
@@ -153,6 +156,28 @@ def test_a_part_of_another_rank_and_a_changed_weight_are_found(ranked: Cascade, 
     data.write_bytes(bytes([data.read_bytes()[0] ^ 1]) + data.read_bytes()[1:])
     report = graphcut.verify(model, ranked, structural_only=True)
     assert any("the values of" in sentence for sentence in report.proof.objections)
+
+
+def there(file: Path, data: DataFile) -> DataFile:
+    """The record of what a data file has in the ranges of another record."""
+    assert data.digest is not None
+    return DataFile(bytes=file.stat().st_size, digest=read_digest(file, data.digest.ranges))
+
+
+def test_ranks_with_exchanged_weights_are_not_compared_with_themselves(ranked: Cascade, tmp_path: Path) -> None:
+    """Their manifest has the digests of what is there, and the sharded model beside them reads the same weights."""
+    a, b = (ranked.root / f"part-rank-{rank}.onnx.data" for rank in (0, 1))
+    kept = a.read_bytes()
+    a.write_bytes(b.read_bytes())
+    b.write_bytes(kept)
+    forged = [
+        replace(part, data={name: there(ranked.root / name, data) for name, data in part.data.items()})
+        for part in ranked.parts
+    ]
+    save_manifest(replace(ranked.manifest, parts=tuple(forged)), ranked.path)
+    report = graphcut.verify(tmp_path / "model.onnx", ranked.root)
+    assert any("are not those of its slice" in sentence for sentence in report.proof.objections)
+    assert (report.same, report.is_identical, report.numbers_summary) == (False, None, "")
 
 
 def test_another_split_replaces_all_files_and_only_with_force(ranked: Cascade, tmp_path: Path) -> None:
