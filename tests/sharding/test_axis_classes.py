@@ -13,7 +13,7 @@ from graphcut import Model, UsageError
 from graphcut.costs.device_groups import RankMode
 from graphcut.loading.operations import operations_of
 from graphcut.sharding.axes.classes import Blocker, _units
-from graphcut.sharding.axes.division import Divider, apportion
+from graphcut.sharding.axes.division import Divider, StageShares, apportion
 from graphcut.sharding.axes.factors import Place
 from graphcut.sharding.axes.layouts import Layout
 
@@ -55,6 +55,21 @@ def test_a_contracted_axis_ends_a_class_with_a_sum(opened: Open) -> None:
 def test_a_rank_without_a_share_gets_no_units(opened: Open) -> None:
     division = Divider(opened(mlp()), "sum").divide((1, 0, 1))
     assert [found.units for found in division.classes] == [(1, 0, 1)]
+
+
+def test_nodes_of_a_stage_with_one_rank_are_not_candidates_for_a_division(opened: Open) -> None:
+    second = mlp(helper.make_node("Relu", ["h"], ["r"], name="relu"), out="r")
+    first = [
+        helper.make_node("MatMul", ["w", "a"], ["b"], name="a"),
+        helper.make_node("MatMul", ["b", "c"], ["x"], name="c"),
+    ]
+    second.graph.ClearField("input")
+    nodes = [*first, *second.graph.node]
+    weights = [*second.graph.initializer, weight("a", 6, 8), weight("c", 8, 6)]
+    model = opened(model_of(nodes, [floats("w", "n", 6)], [floats("y", "n", 6)], weights))
+    stages = [StageShares({0, 1}, (1, 0)), StageShares({2, 3, 4}, (1, 1))]
+    division = Divider(model, "sum").divide((1, 1), stages)
+    assert (sorted(division.class_of), division.alone) == ([2, 3, 4], {})
 
 
 def test_exact_joins_before_the_contraction_and_divides_the_columns_after_it(opened: Open) -> None:
