@@ -16,7 +16,7 @@ from .. import ExportFormat
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import GENERAL, app, check_apply, given_options
-from .common_options import AsJson, Dims, Force, Inputs, Output, Seed, States, Texts, load, parsed_dims
+from .common_options import AsJson, Dims, Force, Inputs, Output, States, Texts, load, parsed_dims
 from .export import exported
 from .input_files import files_of, is_random
 from .output import put_answer, say, say_next
@@ -49,7 +49,6 @@ class ConversionOptions:
         Path | None, Option(metavar="DIR", help="Inputs for int8-static: a folder of .npz files.")
     ] = None
     inputs: Inputs = None
-    seed: Seed = 0
     text: Annotated[Path | None, Option(metavar="FILE", help="A text: measure the perplexity of a decoder.")] = None
     accept: Annotated[
         Texts, Option(metavar="LIMIT", help="Such as 'snr>30'; also max, mean, top1, perplexity. Repeatable.")
@@ -69,7 +68,6 @@ class ConversionOptions:
             optimized=self.optimized,
             limits=self.accept or (),
             inputs=[feeds[file] for file in given],
-            seed=self.seed,
             calibration=[feeds[file] for file in calibrating],
             text=self.text,
             sources=[
@@ -103,7 +101,7 @@ def auto(
 
     Examples:
         graphcut auto unet.onnx --num-splits 2 -o auto.parts
-        graphcut auto unet.onnx --precision fp16 --memory 400kB -o half.parts
+        graphcut auto unet.onnx --precision fp16 --memory 5MB -o half.parts
     """
     from ..core.manifest import MANIFEST
     from .result_tables import draw_automation

@@ -8,19 +8,19 @@ _SESSIONS: Final = "provider allow-fallback optimize"
 _PANELS_OF: Final[Mapping[str, Mapping[str, str]]] = {
     "demo": {"Output": "output external force", "Size of the llm": "hidden layers attention-heads kv-heads"},
     "plan": {
-        "Goal and output": f"{_GOALS} output",
+        "Goal and output": f"{_GOALS} count output",
         "Limits": "pin avoid inside-layers recompute boundary-dtype",
-        "Costs": "count cost-model profile prove",
+        "Costs": "cost-model profile prove",
         "Cluster": "in-flight outputs ranks sum",
     },
     "split": {
-        "Goal and output": f"{_GOALS} plan output",
+        "Goal and output": f"{_GOALS} count plan output",
         "Ranks": "ranks sum one-file",
         "Output": "weights max-shard-size digest dry-run",
     },
     "auto": {
-        "Goal and output": f"{_GOALS} output to",
-        "Accuracy": "precision accept inputs seed text calibration fuse",
+        "Goal and output": f"{_GOALS} count output to",
+        "Accuracy": "precision accept inputs text calibration fuse",
         "Repetition": "replay keep",
     },
     "run": {

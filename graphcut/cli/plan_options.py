@@ -67,6 +67,14 @@ class GoalOptions:
         ),
     ] = None
     sum_: Annotated[bool, Option("--sum", help="Ranks add partial sums: they send less, and rounding differs.")] = False
+    count: Annotated[
+        Texts,
+        Option(
+            metavar="WHAT",
+            help="What --num-splits balances: time (default), layers, bytes or flops; or what counts towards --memory: "
+            "weights as they are held, activations, inputs and cache (default), some of these, or files.",
+        ),
+    ] = None
 
     @property
     def mode(self) -> RankMode:
@@ -106,11 +114,15 @@ class GoalOptions:
     def _goal(self, tuning: TuningOptions) -> Goal:
         from .. import read_cluster
 
-        counted = names_in(tuning.count or ())
+        counted = names_in(self.count or ())
         if self.at_nodes is not None:
             return At(names_in(self.at_nodes))
         if self.memory is not None:
-            return Within(parse_bytes(self.memory), _checked(counted, Counted), self.num_splits)
+            counting = _checked(counted, Literal["files", Counted])
+            if "files" in counting and len(counting) > 1:
+                raise UsageError(f"--count {','.join(counted)}: files are counted alone", hint="leave the others out")
+            counting = () if counting == ("files",) else counting or get_args(Counted)
+            return Within(parse_bytes(self.memory), counting, self.num_splits)
         if self.num_splits is not None:
             if len(counted) > 1:
                 raise UsageError(f"--count {','.join(counted)}: --num-splits balances one", hint="name one of them")
@@ -131,14 +143,6 @@ class TuningOptions:
     """What fine-tunes a plan; its file keeps it."""
 
     in_flight: Annotated[int, Option(metavar="M", help="Sequences decoded at once, for --objective decode.")] = 1
-    count: Annotated[
-        Texts,
-        Option(
-            metavar="WHAT",
-            help="What --num-splits balances: time (default), layers, bytes or flops; or what counts towards --memory "
-            "besides files: activations, inputs, cache.",
-        ),
-    ] = None
     outputs: Outputs = None
     pins: Annotated[Texts, Option("--pin", metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
     avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -75,10 +75,14 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return f"{self.file} ({self.device})" if self.device else self.file
 
 
+_CPU: Final = "CPUExecutionProvider"
+HalfType = Literal["float16", "bfloat16"]  #: element types of 16 bits.
+
+
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How ONNX Runtime runs parts on a device."""
 
-    provider: str = "CPUExecutionProvider"  #: the execution provider that runs its parts.
+    provider: str = _CPU  #: the execution provider that runs its parts.
     provider_options: tuple[str, ...] = ()  #: options of this provider, as `KEY=VALUE`.
     threads: int = 0  #: threads of one operator; 0 divides the cores of the machine among its workers.
     session_config: tuple[str, ...] = ()  #: session configuration entries, as `KEY=VALUE`.
@@ -90,6 +94,11 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                     raise ValueError(f"{name} holds {text!r}: expected KEY=VALUE")
         if self.threads < 0:
             raise ValueError(f"threads can't be {self.threads}: expected 0 or more")
+
+    @property
+    def widened(self) -> tuple[str, ...] | None:
+        """The element types that it holds as float32; None if that is unknown: for any provider but the CPU's."""
+        return get_args(HalfType) if self.provider == _CPU else None
 
 
 class PlannedDevice(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from msgspec import Struct
 
-from ..core.manifest import SessionSettings
+from ..core.manifest import HalfType, SessionSettings
 
 if TYPE_CHECKING:
     from .weighing import Costs
 
 
 Counted = Literal["activations", "inputs", "cache"]
-"""What counts as memory of a part besides its files: activations, inputs, KV cache."""
+"""What counts as memory of a part besides its weights: activations, inputs, KV cache.
+
+Where nothing of it is counted, files are; else what a provider holds of weights (held_weights.py). With activations it
+is the larger of these and of what opening the part takes besides.
+"""
+
+COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")  #: all of it: the memory to run a part.
 
 
 class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,6 +29,8 @@ class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str  #: unique in its cluster.
     #: memory that parts may use for weights and activations together; `None` for no limit.
     memory_bytes: int | None = None
+    #: element types of 16 bits that its CPU provider computes with as they are; others are held as float32.
+    native: tuple[HalfType, ...] = ()
     flops_per_s: float = 1e11  #: sustained, not peak, floating-point operations per second; a multiply-add is two.
     bytes_per_s: float = 2e10  #: memory bandwidth.
     dispatch_s: float = 5e-6  #: overhead of starting a node, in seconds.
@@ -35,6 +43,19 @@ class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("a device needs a name")
         above_0 = ("memory_bytes", "flops_per_s", "bytes_per_s", "link_bytes_per_s")
         check_finite(self, f"device {self.name!r}", above_0=above_0, from_0=("dispatch_s", "latency_s"))
+
+    @property
+    def widened(self) -> tuple[str, ...] | None:
+        """The element types that it holds as float32; None if its provider is not the CPU's."""
+        return (found := super().widened) and tuple(dtype for dtype in found if dtype not in self.native)
+
+
+def least_widening(devices: Sequence[Device]) -> Device:
+    """A device that holds no more of any weight than each of these."""
+    if other := next((device for device in devices if device.widened is None), None):
+        return other
+    native = {dtype for device in devices for dtype in device.native}
+    return Device(name="least", native=tuple(dtype for dtype in get_args(HalfType) if dtype in native))
 
 
 NodeSeconds = Callable[[Device], Sequence[float]]  #: the seconds of each flowing node of a model on a device.

@@ -2,15 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import get_args
 
 from ..core.errors import CascadeError
 from ..core.graph import Graph, reached
 from ..core.manifest import Cascade, Part
-from ..costs.device import Counted
+from ..costs.device import COUNTING
 from ..loading.model import Model
-from ..planning.by_goal.cluster_mapping import COUNTING
-from ..planning.goals import Across, Goal, Within
+from ..planning.goals import Across, Goal, counted_by
 from ..planning.plans import Plan
 from .scene import Card
 
@@ -46,8 +44,8 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
 
 def _measure(goal: Goal | None) -> str:
     """`Card.measure` of a part whose goal this is."""
-    counting = goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
-    if {*counting} == {*get_args(Counted)}:
+    counting = counted_by(goal)
+    if {*counting} == {*COUNTING}:
         return "needs"
     return " and ".join(", ".join(("weights", "graph", *counting)).rsplit(", ", 1))
 

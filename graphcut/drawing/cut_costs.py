@@ -1,18 +1,19 @@
 """What the page needs to predict parts as plans do: its script has the formulas of `planning/predictions.py`."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Final
 
 from ..core.wiring import MESSAGE_BYTES
 from ..costs.cluster import Cluster
 from ..costs.device import run_s
+from ..costs.held_weights import HeldWeights
 from ..costs.matching import apply_table
 from ..costs.weighing import weigh
 from ..loading.model import Model
-from ..planning.by_goal.cluster_mapping import COUNTING
 from ..planning.disk_size import serialized_sizes
-from ..planning.goals import Across, Into, Within
+from ..planning.goals import Across, Into, Within, counted_by
 from ..planning.plans import ANY_DEVICE, Plan
 from ..planning.predictions import driven_bytes
 from .scene import PageData
@@ -32,17 +33,19 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     """The costs for cuts in `model`, by the rules of `plan`; of one without a goal that counts, those of one device.
 
     Nodes are named as in `cut_model_of`.
-    None if parts of the plan are not on one device each, or send other tensors than the model has.
+    None if parts of the plan are not on one device each, on devices that hold weights in different ways, or send other
+    tensors than the model has.
     """
     goal = None if plan is None else plan.goal
     costs = (plan and plan.costs) or weigh(model, dims if plan is None else plan.dims)
-    if plan is not None and (plan.has_groups or costs.sends_half):
+    cluster = goal.cluster if isinstance(goal, Across) else Cluster(devices=(ANY_DEVICE,), overlap="none")
+    is_mixed = len({device.widened for device in cluster.devices}) > 1
+    if is_mixed or (plan is not None and (plan.has_groups or costs.sends_half)):
         return None
     graph, sizes = model.graph, serialized_sizes(model)
     index = {node: i for i, node in enumerate(graph.flow)}
     names = list(dict.fromkeys(t for n in index for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)))
     place = {name: i for i, name in enumerate(names)}
-    cluster = goal.cluster if isinstance(goal, Across) else Cluster(devices=(ANY_DEVICE,), overlap="none")
     named = plan.devices if plan is not None and isinstance(goal, Across) else ()
     devices = (*named, *(device for device in cluster.devices if device not in named))
     table = None if plan is None else plan.table
@@ -57,6 +60,9 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         "writers": tuple(index.get(graph.producer.get(name, -1), -1) for name in names),
         "readers": tuple(tuple(index[node] for node in graph.readers.get(name, ())) for name in names),
         "bytes": tuple(costs.tensor_bytes[name][0] for name in names),
+        # The same where they are computed, and what devices hold of each weight that nodes read, see held_weights.py.
+        "computed": tuple(costs.run_bytes(cluster.devices[0])[name][0] for name in names),
+        "held": tuple(_held(costs.held(cluster.devices[0]), index)),
         "exact": tuple(costs.tensor_bytes[name][1] for name in names),
         "declared": tuple(sizes.declarations[name] for name in names),
         "listed": tuple(sizes.listed.get(name, 0) for name in names),
@@ -87,7 +93,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         "store_s": cluster.stored_s(inf),
         "step_s": cluster.step_s,
         # What counts besides files, and the most that it may be, without a cluster.
-        "counting": goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else (),
+        "counting": counted_by(goal),
         "budget_bytes": goal.memory_bytes if isinstance(goal, Within) else None,
         # What the goal minimizes, as the script names it, empty if it can't be told; what the plan reached, and whether
         # its bound is that of plans with as many parts.
@@ -96,3 +102,12 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         "best": None if plan is None else plan.outcome,
         "needs_parts": isinstance(goal, Into),
     }
+
+
+def _held(weights: HeldWeights, index: Mapping[int, int]) -> Iterator[tuple[int, list[tuple[float, ...]]]]:
+    """The bytes of each weight, and the nodes that read it, each with its `Holding`."""
+    users = defaultdict[str, list[tuple[float, ...]]](list)
+    for node, uses in weights.uses.items():
+        for name, use in uses.items():
+            users[name].append((index[node], *use))
+    return ((weights.model.graph.weights[name].bytes, rows) for name, rows in users.items())

@@ -13,7 +13,7 @@ from ..core.product import Product, short_repr
 from ..core.tensors import MAX_BYTES
 from ..core.units import parse_bytes
 from ..costs.cluster import Cluster
-from ..costs.device import Counted
+from ..costs.device import COUNTING, Counted
 from ..costs.device_groups import RankMode
 
 Measure = Literal["time", "layers", "bytes", "flops"]  #: what parts are balanced by.
@@ -70,14 +70,14 @@ class Within(_Checked, frozen=True, tag=True):
 
     usage = 'Within(2_000_000_000) or Within("2GB")'
     memory_bytes: int  #: the most bytes of a part; also as text (`Within("2GB")`).
-    #: what counts besides the files of a part (its model, and the weights that it reads).
-    counting: tuple[Counted, ...] = ()
+    #: what counts of a part, see `Counted`: by default the memory to run it; with nothing its files alone.
+    counting: tuple[Counted, ...] = COUNTING
     most_parts: int | None = None  #: the most parts; None for any number.
 
     if TYPE_CHECKING:
 
         def __init__(
-            self, memory_bytes: int | str, counting: Sequence[Counted] = (), most_parts: int | None = None
+            self, memory_bytes: int | str, counting: Sequence[Counted] = COUNTING, most_parts: int | None = None
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -114,6 +114,11 @@ class Heads(_Checked, frozen=True, tag=True):
 
 
 Goal = At | Into | Within | Across | Heads  #: all kinds of goals.
+
+
+def counted_by(goal: Goal | None) -> tuple[Counted, ...]:
+    """What a goal counts of the memory of a part: all where there are devices, nothing where there is no limit."""
+    return goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
 
 
 class Limits(_Checked, frozen=True):

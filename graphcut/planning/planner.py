@@ -19,6 +19,7 @@ from msgspec.structs import replace as changed
 from ..analysis.cut_points import Analysis, AnalysisLike, analyze
 from ..core.errors import PlanError, UsageError
 from ..costs.caches import DecoderProfile, sized_dims
+from ..costs.device import least_widening
 from ..costs.device_groups import DeviceGroup, ModeCosts, RankMode
 from ..costs.matching import cover
 from ..costs.tables import CostTable
@@ -274,7 +275,9 @@ class _Planner(Finisher):
 
     def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
         nodes = self.replicable(goal) if with_replicable else (frozenset[int](),) * 2
-        return problem_of(self.analysis, self.costs, limits, self.sizes, *nodes)
+        devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
+        found = problem_of(self.analysis, self.costs, limits, self.sizes, *nodes)
+        return replace(found, device=least_widening(devices))
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
         if isinstance(goal, Into):

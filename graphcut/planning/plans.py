@@ -18,8 +18,7 @@ from ..loading.model import Model
 from ..solving.instance import Parts
 from ..solving.recompute import Recomputed
 from ..solving.transfers import RequestTimes, totals
-from .by_goal.cluster_mapping import COUNTING
-from .goals import Across, Goal, Into, Limits, Within
+from .goals import Across, Goal, Into, Limits, Within, counted_by
 from .node_names import find_nodes
 from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
 from .replicable import inexact_copies
@@ -105,9 +104,10 @@ class Plan(Product):
     @cached_property
     def counted_bytes(self) -> tuple[int, ...]:
         """For each part what its goal counts besides its files."""
-        goal, costs = self.goal, self.costs
-        counting = goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
-        return tuple(0 if costs is None else counted_bytes(block, costs, counting) for block in self.partition.blocks)
+        costs, counting = self.costs, counted_by(self.goal)
+        devices = self.devices or (ANY_DEVICE,) * len(self.parts)
+        blocks = zip(self.partition.blocks, devices, strict=True)
+        return tuple(0 if costs is None else counted_bytes(block, costs, counting, device) for block, device in blocks)
 
     @property
     def budgets(self) -> tuple[int | None, ...]:

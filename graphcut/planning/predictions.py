@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..core.graph import Block, Partition
+from ..core.manifest import SessionSettings
 from ..core.states import travelling
 from ..core.wiring import Unit
 from ..costs.cluster import Cluster
@@ -121,20 +122,24 @@ def part_metrics(
     return tuple(made)
 
 
-def counted_bytes(block: Block, costs: Costs, counting: Collection[Counted]) -> int:
-    """The memory of a part besides its files, of what a goal counts; each tensor is counted once."""
+def counted_bytes(block: Block, costs: Costs, counting: Collection[Counted], device: SessionSettings) -> int:
+    """The memory of a part on a device besides its files, of what a goal counts; each tensor is counted once."""
+    if not counting:
+        return 0
     sizes, graph = costs.tensor_bytes, costs.model.graph
+    nodes = sorted(n for n in {*block.nodes, *block.replicas} if not graph.nodes[n].is_constant)
+    held = costs.held(device).of(nodes)
     pasts = {cache.past for cache in costs.caches}
     presents = {cache.present for cache in costs.caches}
-    total = 0
+    total = held.more
     if "inputs" in counting:
         total += sum(sizes[name][0] for name in block.reads if name not in pasts)
     if "cache" in counting:
         total += sum(sizes[name][0] for name in pasts.intersection(block.reads) | presents.intersection(block.writes))
     if "activations" in counting:
-        nodes = sorted(n for n in {*block.nodes, *block.replicas} if not graph.nodes[n].is_constant)
-        own = {name: sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
-        total += peak_bytes(graph, nodes, own, writes=block.writes, copies=set(block.replicas))
+        own_sizes = costs.run_bytes(device)
+        own = {name: own_sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
+        total += max(held.opening, peak_bytes(graph, nodes, own, writes=block.writes, copies=set(block.replicas)))
     return total
 
 

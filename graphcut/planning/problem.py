@@ -1,9 +1,9 @@
 """The planning problem of a model: groups of nodes that stay in one part, and what they cost."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -11,10 +11,12 @@ import numpy as np
 from ..analysis.cut_points import Analysis
 from ..core.errors import PlanError, UsageError
 from ..core.graph import Graph
+from ..core.manifest import SessionSettings
 from ..core.tensors import UNDEFINED
 from ..core.units import count
-from ..costs.device import Counted
+from ..costs.device import Counted, Device
 from ..costs.device_groups import DeviceGroup
+from ..costs.held_weights import HeldWeights
 from ..costs.weighing import Costs, peak_bytes
 from ..loading.subgraphs import callee_key, nodes_within
 from ..sharding.rank_costs import RankCosts
@@ -39,11 +41,18 @@ class PlanningProblem:
     pins: Mapping[int, int]  #: for a group the part that it must be in, one group for each part, in their order.
     #: nodes that a part runs as well, as rewritten replicas, if it reads what these write. Their memory is not counted.
     rewritable: tuple[int, ...] = ()
+    #: the device, or one that widens no more weights than any of them.
+    device: SessionSettings = field(default_factory=SessionSettings)
     are_replicas_free: bool = False  #: for a lower bound: repeated nodes cost nothing.
 
     @property
     def graph(self) -> Graph:
         return self.analysis.model.graph
+
+    @property
+    def held(self) -> HeldWeights:
+        """The weights as `device` holds them."""
+        return self.costs.held(self.device)
 
     @property
     def keeps_layers(self) -> bool:
@@ -131,6 +140,7 @@ class PlanningProblem:
             readers=Hyperedges.of([readers for _, _, readers, _ in self._crossing]),
             tensor_bytes=np.array([self.costs.sent_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
             declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._crossing], dtype=np.int64),
+            opening_bytes=self._opening_bytes() if "activations" in counting else None,
             is_output=np.array([is_output for *_, is_output in self._crossing], dtype=bool),
             # Repeated nodes are the first of the shared items; the others take no time.
             sharers=Hyperedges.of([*(self._holders[node] for node in self.repeated), *fixed]),
@@ -148,11 +158,24 @@ class PlanningProblem:
         replicas = self._replicas(load, exact(shared, quantum), *self._shared(counting, travelling, without))
         return replicas.without if self.are_replicas_free else replace(load, replicas=replicas)
 
-    def saved(self, ranks: RankCosts, group: DeviceGroup, rank: int) -> tuple[float, Hyperedges, Ints]:
-        """The memory of a rank, and what it need not hold: the groups any of which need it, and bytes."""
-        rows = [(number, _union(self.users, nodes)) for number, nodes in ranks.saved_bytes(group, rank) if nodes]
+    def saved(self, ranks: RankCosts, group: DeviceGroup, rank: int) -> tuple[float, Hyperedges, Ints, Ints]:
+        """The memory of a rank, and what it need not hold: the groups any of which need it, and bytes.
+
+        And for each group what it takes besides while it is opened.
+        """
+        saved = ranks.saved_bytes(group, rank, self.held)
+        rows = [(number, _union(self.users, nodes)) for number, nodes in saved if nodes]
         edges, numbers = Hyperedges.of([groups for _, groups in rows]), [number for number, _ in rows]
-        return float(group.ranks[rank].device.memory_bytes or np.inf), edges, np.array(numbers, dtype=np.int64)
+        opening = self._opening_bytes(partial(ranks.share, group, rank))
+        return float(group.ranks[rank].device.memory_bytes or np.inf), edges, np.array(numbers, dtype=np.int64), opening
+
+    def wider(self, device: Device) -> tuple[Hyperedges, Ints] | None:
+        """What a device holds of weights besides what `held` counts: the groups any of which need it, and bytes."""
+        if (own := self.costs.held(device)) == self.held:
+            return None
+        rows = [*own.at_least, *((-number, nodes) for number, nodes in self.held.at_least)]
+        users = Hyperedges.of([_union(self.users, nodes) for _, nodes in rows])
+        return users, np.array([number for number, _ in rows], dtype=np.int64)
 
     @cached_property
     def _holders(self) -> Mapping[int, frozenset[int]]:
@@ -236,7 +259,7 @@ class PlanningProblem:
         "inputs".
         """
         fixed: dict[tuple[frozenset[int], str], Ints] = defaultdict(lambda: np.zeros(2, dtype=np.int64))
-        for number, nodes in self.sizes.shared:
+        for number, nodes in (*self.sizes.shared, *(self.held.at_least if counting else ())):
             fixed[_union(users, nodes), ""] += (number, 0)
         pasts = {cache.past for cache in self.costs.caches}
         for name in self.graph.reads:
@@ -252,6 +275,11 @@ class PlanningProblem:
         declared = sum(self.sizes.as_output(name) for name in names if name in self.graph.writes)
         alive = sum(self.costs.tensor_bytes[name][0] for name in names if self._reading(name))
         return self.sizes.nodes[node] + declared + (alive if "activations" in counting else 0)
+
+    def _opening_bytes(self, share: Callable[[int], float] = lambda _: 1.0) -> Ints:
+        """For each group what it takes besides while it is opened, by a device that has a share of each node."""
+        opening = (max(self.held.opening_bytes(node) * share(node) for node in group) for group in self.groups)
+        return np.fromiter(opening, dtype=np.int64)
 
     @cached_property
     def _own_inner_bytes(self) -> Ints:

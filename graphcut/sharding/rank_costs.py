@@ -16,6 +16,7 @@ from ..core.graph import Graph
 from ..costs.cluster import Cluster
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, RankMode, shares_by
+from ..costs.held_weights import HeldWeights
 from ..costs.weighing import Costs
 from .axes.division import Divider, Division
 
@@ -66,6 +67,11 @@ class RankCosts:
                 ]
             found.append((own_s[0] if node in bound else max(own_s)) + exchange_s.get(node, 0.0))
         return found
+
+    def share(self, group: DeviceGroup, rank: int, node: int) -> float:
+        """The share of a node that a rank computes."""
+        found = self.division(group.shares).class_of.get(node)
+        return 1.0 if found is None else found.units[rank] / sum(found.units)
 
     def _bound(self, division: Division) -> frozenset[int]:
         """Nodes that are neither divided nor repeated."""
@@ -163,7 +169,7 @@ class RankCosts:
             found |= {shares_by(room), shares_by(free), shares_by(between)}
         return found
 
-    def saved_bytes(self, group: DeviceGroup, rank: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def saved_bytes(self, group: DeviceGroup, rank: int, held: HeldWeights) -> Iterator[tuple[int, tuple[int, ...]]]:
         """What a rank need not hold of what all nodes of a part hold: bytes, and the nodes any of which need them.
 
         Negative bytes are held in addition: by a rank that has a weight whole and a piece of it, too.
@@ -181,7 +187,7 @@ class RankCosts:
                     shares[name] = units[rank] / sum(units)
         bound = self._bound(division) if rank else frozenset[int]()
         for name, nodes in users.items():
-            number = graph.weights[name].bytes
+            number = held.least_bytes(name)
             whole = tuple(node for node in nodes if node not in {*divided[name], *bound})
             yield number, tuple(nodes)
             yield -number, whole

@@ -49,6 +49,19 @@ class BoundaryTables(ABC):
         """The most bytes alive at one time of the tensors that the part writes, when its groups run in that order."""
 
     @cached_property
+    def opening(self) -> Floats:
+        """The most bytes that the part takes besides, while it is opened, for one of its groups."""
+        return np.zeros(self.nested.shape) if self.load.opening_bytes is None else self.largest(self.load.opening_bytes)
+
+    def largest(self, numbers: Ints) -> Floats:
+        """For each part the largest of the numbers of its groups."""
+        found = np.zeros(self.nested.shape)
+        for number in np.unique(numbers).tolist():
+            inside = self._sums_inside((numbers == number).astype(np.float64))
+            found[inside[:, None] > inside[None, :]] = number
+        return found
+
+    @cached_property
     def inside(self) -> Bools:
         """`[i, g]`: whether boundary i contains group g."""
         found = np.zeros((self.boundary_count, self.load.groups), dtype=bool)

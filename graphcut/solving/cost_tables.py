@@ -142,22 +142,25 @@ def received_bytes(tables: BoundaryTables) -> Floats:
 
 
 def memory_bytes(tables: BoundaryTables, counting: Collection[Counted]) -> Floats:
-    """Bytes of a part: its files, and what else is counted; `inf` where there is no part."""
+    """Bytes of a part: its files or what is held of them, and what else is counted; `inf` where there is no part."""
     needed = tables.own_bytes + tables.shared_bytes + tables.declared + tables.load.part_bytes
     if "inputs" in counting:
         needed = needed + tables.received
     if "activations" in counting:
-        needed = needed + tables.peak
+        needed = needed + np.maximum(tables.peak, tables.opening)
     return np.where(tables.nested, needed, np.inf)
 
 
-def fits_in(tables: BoundaryTables, counting: Collection[Counted], sizes: Sequence[float]) -> list[Bools]:
-    """For each of some memory sizes, which parts fit in it. Computes the exact peak only where it decides."""
+def fits_in(tables: BoundaryTables, counting: Collection[Counted], sizes: Sequence[float | Floats]) -> list[Bools]:
+    """For each of some memory sizes (of a device, or what it leaves each part), which parts fit in it.
+
+    Computes the exact peak only where it decides.
+    """
     needed = memory_bytes(tables, [what for what in counting if what != "activations"])
     if "activations" in counting:
-        at_most = needed + tables.peak_upper_bound
+        at_most = needed + np.maximum(tables.peak_upper_bound, tables.opening)
         if any(((needed <= size) & (at_most > size)).any() for size in sizes):
-            needed = needed + tables.peak
+            needed = needed + np.maximum(tables.peak, tables.opening)
     return [np.asarray(needed <= size) for size in sizes]
 
 

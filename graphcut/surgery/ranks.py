@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto
 from ..core.errors import PlanError, UsageError
 from ..core.manifest import MANIFEST, Cascade
 from ..costs.caches import sized_dims
-from ..costs.device import Device
+from ..costs.device import COUNTING, Device
 from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
 from ..loading.external_data import ByteRange, Columns, FileLayout, merge_ranges
@@ -178,9 +178,10 @@ def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:
     for device in dict.fromkeys(plan.devices):
         own = [file for file, host in zip(files, plan.devices, strict=True) if host == device]
         read = (ByteRange(Path(name), *span) for file in own for name in file.ranges for span in file.ranges[name])
-        kept = sum(file.model.ByteSize() + counted_bytes(file.block, costs, ["cache"]) for file in own)
-        needed = kept + sum(span.length for span in merge_ranges(read))
-        needed += max(counted_bytes(file.block, costs, ["inputs", "activations"]) for file in own)
+        kept = [counted_bytes(file.block, costs, ["cache"], device) for file in own]
+        running = [counted_bytes(file.block, costs, COUNTING, device) for file in own]
+        needed = sum(file.model.ByteSize() for file in own) + sum(span.length for span in merge_ranges(read))
+        needed += sum(kept) + max(a - b for a, b in zip(running, kept, strict=True))
         if device.memory_bytes is not None and needed > device.memory_bytes:
             what = f"the ranks on {device.name!r} need {needed:,} bytes, but it has {device.memory_bytes:,}"
             raise PlanError(what, hint="plan with a little less memory for this device")

@@ -100,7 +100,7 @@ def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
 ) -> None:
     model, parts = place_of(models, name), tmp_path / "parts"
     whole = sum(file.stat().st_size for file in model.parent.glob(f"{model.name}*"))
-    result = run("auto", model, *words, "--memory", int(whole * budget), "--keep", "-o", parts)
+    result = run("auto", model, *words, "--count", "files", "--memory", int(whole * budget), "--keep", "-o", parts)
     assert result.code == 0, result.err
     record = record_in(parts)
     assert [step["name"] for step in record["steps"]] == steps
@@ -126,8 +126,8 @@ def test_budgets_from_a_quarter_to_the_whole_are_kept_or_the_weight_is_named(
     assert run("auto", model, "--precision", precision, "--num-splits", 1, "-o", parts).code == 0
     whole = largest_part(parts)
     for quarters in (1, 2, 3, 4):
-        words = ["--precision", precision, "--memory", whole * quarters // 4, "--force", "-o", parts]
-        result = run("auto", model, *words)
+        words = ["--precision", precision, "--count", "files", "--force", "-o", parts]
+        result = run("auto", model, *words, "--memory", whole * quarters // 4)
         if result.code:
             assert (result.code, quarters) == (4, 1)
             assert f"its largest weight is {refused}" in result.err
@@ -197,7 +197,7 @@ def test_the_least_loss_that_fits_into_two_parts_is_found(
 ) -> None:
     """The order is that of usual loss; a precision whose parts are too many or too large is passed over."""
     model = models / "minilm.onnx"
-    result = run("auto", model, "--memory", budget, "--num-splits", 2, "-o", tmp_path / "parts")
+    result = run("auto", model, "--count", "files", "--memory", budget, "--num-splits", 2, "-o", tmp_path / "parts")
     assert result.code == 0, result.err
     record = record_in(tmp_path / "parts")
     tried = {one["precision"]: one["verdict"] for one in record["tried"]}
@@ -208,7 +208,18 @@ def test_the_least_loss_that_fits_into_two_parts_is_found(
     assert largest_part(tmp_path / "parts") <= budget
     for passed in order[: order.index(expected)]:  # alone they fit into no two parts either
         refused = run(
-            "auto", model, "--memory", budget, "--num-splits", 2, "--precision", passed, "-o", tmp_path / "no"
+            "auto",
+            model,
+            "--count",
+            "files",
+            "--memory",
+            budget,
+            "--num-splits",
+            2,
+            "--precision",
+            passed,
+            "-o",
+            tmp_path / "no",
         )
         assert (refused.code in {2, 4}, (tmp_path / "no").exists()) == (True, False), "2: mixed keeps both layers"
 
@@ -227,7 +238,7 @@ def test_a_limit_that_is_not_met_is_exit_1_and_nothing_is_written(run: Run, mode
     assert run(*words, "--force", "--accept", "psnr>3").code == 2
     assert run("split", words[1], "--num-splits", 2, "--force", "-o", tmp_path / "of split").code == 0
     assert run(*words[:4], "--precision", "fp16", "--force", "-o", tmp_path / "of split").code == 0
-    assert run(*words, "--force", "--accept", "snr>50", "--memory", "270KB").code == 0
+    assert run(*words, "--force", "--accept", "snr>50", "--count", "files", "--memory", "270KB").code == 0
     chosen = record_in(tmp_path / "parts")["tried"][-1]
     assert (chosen["precision"], chosen["parts"]) == ("fp32", 2), "at most two parts of at most 270 kB"
 
@@ -235,7 +246,18 @@ def test_a_limit_that_is_not_met_is_exit_1_and_nothing_is_written(run: Run, mode
 def test_a_search_takes_the_first_precision_that_fits_and_is_accurate_enough(
     run: Run, models: Path, tmp_path: Path
 ) -> None:
-    words = ["auto", models / "minilm.onnx", "--memory", "130KB", "--num-splits", 2, "-o", tmp_path / "parts"]
+    words = [
+        "auto",
+        models / "minilm.onnx",
+        "--count",
+        "files",
+        "--memory",
+        "130KB",
+        "--num-splits",
+        2,
+        "-o",
+        tmp_path / "parts",
+    ]
     assert run(*words, "--accept", "snr>1000").code == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -301,7 +323,10 @@ def perplexity(path: Path, ids: Sequence[int]) -> float:
 def test_a_replay_gives_the_same_bytes_and_notices_another_model(run: Run, models: Path, tmp_path: Path) -> None:
     model = tmp_path / "detector.onnx"
     model.write_bytes((models / "detector.onnx").read_bytes())
-    assert run("auto", model, "--memory", "40KB", "--num-splits", 1, "-o", tmp_path / "first").code == 0
+    assert (
+        run("auto", model, "--count", "files", "--memory", "40KB", "--num-splits", 1, "-o", tmp_path / "first").code
+        == 0
+    )
     assert run("auto", "--replay", tmp_path / "first" / "auto.json", "-o", tmp_path / "again").code == 0
     first, again = file_bytes(tmp_path / "first"), file_bytes(tmp_path / "again")
     assert first.keys() == again.keys()

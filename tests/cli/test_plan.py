@@ -52,7 +52,7 @@ GOALS: Mapping[str, Sequence[str]] = {
     "into": ("--num-splits", "3"),
     "layers": ("--num-splits", "3", "--count", "layers"),
     "bytes": ("--num-splits", "3", "--count", "bytes"),
-    "within": ("--memory", "40kB"),
+    "within": ("--memory", "40kB", "--count", "files"),
     "counted": ("--memory", "20MB", "--count", "activations,cache", "--count", "inputs"),
     "throughput": ("--cluster", "CLUSTER"),
     "decode": ("--cluster", "CLUSTER", "--objective", "decode", "--in-flight", "3"),
@@ -202,8 +202,9 @@ ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --
         ("--memory 0", ("a part can't have 0 bytes", "allow more, such as --memory 512MiB")),
         (
             "--memory 1MB --count disk",
-            ("--count disk: not one of activations, inputs, cache", "for example --count activations"),
+            ("--count disk: not one of files, activations, inputs, cache", "for example --count files"),
         ),
+        ("--memory 1MB --count files,cache", ("--count files,cache: files are counted alone", "leave the others out")),
         ("--heads logit", ("the model has no output 'logit'", r"did you mean 'logits'\? its outputs: logits, .*")),
         ("--heads logits,logits", ("output 'logits' is in two heads", "name each output once")),
         ("--num-splits 2 --pin x", ("--pin x: expected NODE=PART", "for example --pin .*=1")),
@@ -284,8 +285,8 @@ def test_too_many_parts_are_refused(run: Run, llm: Path, number: int) -> None:
 
 def test_a_number_of_parts_and_a_budget_are_both_kept(run: Run, llm: Path, tmp_path: Path) -> None:
     """At most so many parts of at most so many bytes, in units like those given; else no plan fits."""
-    words = (llm, "--memory", "40kB", "--num-splits")
-    needed = len(as_json(run("plan", llm, "--memory", "40kB", "--json"))["parts"])
+    words = (llm, "--count", "files", "--memory", "40kB", "--num-splits")
+    needed = len(as_json(run("plan", *words[:-1], "--json"))["parts"])
     for number in (needed, needed + 1):
         assert len(as_json(run("plan", *words, number, "--json"))["parts"]) == needed
     for command in ("plan", "split"):
@@ -320,11 +321,11 @@ def test_an_impossible_budget_names_one_that_works(
     assert max(map(bytes_of, parts)) <= int(budgets[0])
 
 
-@pytest.mark.parametrize("count", [(), ("--count", "activations")], ids=["files", "activations"])
-def test_the_size_in_a_refusal_is_above_the_limit(run: Run, llm: Path, count: Sequence[str]) -> None:
-    result = run("plan", llm, "--memory", 1, *count)
+@pytest.mark.parametrize("count", ["files", "activations", "activations,inputs,cache"])
+def test_the_size_in_a_refusal_is_above_the_limit(run: Run, llm: Path, count: str) -> None:
+    result = run("plan", llm, "--memory", 1, "--count", count)
     needed = int(re.findall(r"--memory (\d+) \(", result.error[1])[0])
-    again = run("plan", llm, "--memory", int(needed * 0.999), *count)
+    again = run("plan", llm, "--memory", int(needed * 0.999), "--count", count)
     assert again.code == 4
     if numbers := re.search(r"alone takes ([\d.]+ \w+), more than the budget of ([\d.]+ \w+)", again.error[0]):
         units = {"B": 1.0, "KiB": 2.0**10, "MiB": 2.0**20}
@@ -388,7 +389,7 @@ def test_plan_save_replay_verify(run: Run, house: Path, tmp_path: Path, name: st
     assert run(*shlex.split(following)[1:], "-o", tmp_path / "replayed", "-q").code == 0
     model, limits = graphcut.load(house / "llm.onnx"), graphcut.Limits(recompute=recompute)
     cluster = graphcut.read_cluster(house / "cluster.toml")
-    goals: dict[str, Goal] = {"layers": Into(3, "layers"), "within": Within(40_000), "throughput": Across(cluster)}
+    goals: dict[str, Goal] = {"layers": Into(3, "layers"), "within": Within(40_000, ()), "throughput": Across(cluster)}
     made = graphcut.plan(graphcut.analyze(model), goals[name], limits=limits)
     files = holdings(graphcut.split(model, made, tmp_path / "planned").root)
     assert files == holdings(tmp_path / "replayed") > {"cascade.json"}

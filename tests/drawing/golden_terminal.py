@@ -61,7 +61,9 @@ def unet_cascade() -> Scene:
         folder = Path(name)
         demos.write("unet", folder / "unet.onnx")
         model = graphcut.load(folder / "unet.onnx", dims={"batch": 1})
-        cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), Within(200_000)), folder / "unet.parts")
+        cascade = graphcut.split(
+            model, graphcut.plan(graphcut.analyze(model), Within(200_000, ())), folder / "unet.parts"
+        )
         return scene_of_cascade(cascade, model)
 
 

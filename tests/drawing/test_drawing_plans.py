@@ -39,7 +39,7 @@ GOALS: Mapping[str, Goal] = {
     "at": At(("/model/layers.0/add_1", "/model/layers.2/add_1")),
     "into": Into(4),
     "layers": Into(4, "layers"),
-    "within": Within(30_000),
+    "within": Within(30_000, ()),
     "across": Across(CLUSTER),
     "decode": Across(CLUSTER, "decode", 3),
     "heads": Heads((("logits",),)),

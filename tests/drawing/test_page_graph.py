@@ -162,7 +162,7 @@ def test_a_tensor_a_bus_and_a_part_are_shown_when_they_are_chosen(show: Show, de
 def test_the_only_part_is_the_whole_model(show: Show, demo: Demo) -> None:
     analysis = demo("multitask")
     graph = analysis.model.graph
-    page = show(scene_of_plan(plan(analysis, Within(10**9)), analysis))
+    page = show(scene_of_plan(plan(analysis, Within(10**9, ())), analysis))
     follow(page, "#part=0")
     assert lead(page).startswith("Part ")
     assert names(page) == {graph.nodes[node].name for node in graph.flow}

@@ -232,7 +232,7 @@ GOALS: Sequence[Goal] = (
     Into(1),
     Into(3),
     Heads(),
-    Within(200_000),
+    Within(200_000, ()),
     Within(20_000_000, ("activations", "inputs", "cache")),
     Across(Cluster(devices=(Device(name="small", memory_bytes=1_500_000), Device(name="large", flops_per_s=4e11)))),
 )
@@ -336,7 +336,7 @@ def test_no_part_of_a_plan_that_fits_is_drawn_over_its_budget(
 def test_the_need_of_a_part_includes_what_its_budget_counts(chain: Path) -> None:
     """Fed x, and while neg runs a, b, c live; while add does a, c, y. Of 32 bytes each."""
     analysis = graphcut.analyze(graphcut.load(chain, dims={"n": 2}))
-    files = scene_of_plan(graphcut.plan(analysis, Within(10_000)), analysis).cards[0].need_bytes
+    files = scene_of_plan(graphcut.plan(analysis, Within(10_000, ())), analysis).cards[0].need_bytes
     for counting, more in ((("inputs",), 32), (("activations",), 96), (("activations", "inputs", "cache"), 128)):
         made = graphcut.plan(analysis, Within(10_000, counting))  # type: ignore[arg-type]
         assert [one.need_bytes for one in scene_of_plan(made, analysis).cards] == [files + more]

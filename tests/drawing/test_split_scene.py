@@ -24,7 +24,7 @@ CLUSTER = Cluster(
 )
 GOALS: dict[str, Goal] = {
     "into": Into(3, "layers"),
-    "within": Within(30_000),
+    "within": Within(30_000, ()),
     "counted": Within(20_000_000, ("activations", "cache")),
     "across": Across(CLUSTER),
     "heads": Heads((("logits",),)),

@@ -176,7 +176,7 @@ def use_model(path: Path, folder: Path) -> None:
     weigh(model)
     with suppress(MemoryError):  # an input of 2 GiB is made if it fits into memory
         generate_inputs(model)
-    for goal in (Within("1MB"), Into(2)):
+    for goal in (Within("1MB", ()), Into(2)):
         cascade = split(model, graphcut.plan(analysis, goal), folder, force=True)
         graphcut.verify(model, cascade, structural_only=True)
         graphcut.merge(cascade, folder.with_suffix(".whole"), force=True)

@@ -109,7 +109,7 @@ GOALS: Mapping[str, Goal] = {
     "at": At(("/model/layers.1/add_1",)),
     "into": Into(3),
     "layers": Into(3, "layers"),
-    "within": Within(30_000),
+    "within": Within(30_000, ()),
     "counted": Within(20_000_000, ("activations", "cache")),
     "across": Across(TWO),
     "decode": Across(TWO, "decode", 4),

@@ -130,7 +130,7 @@ def goals_for(analysis: Analysis, costs: Costs, draw: random.Random) -> Iterator
             sizes = plan(analysis, Into(parts, "bytes"), costs=costs).metrics
         except GraphcutError:
             continue
-        yield Within(max(part.written_bytes for part in sizes) + draw.randint(-150, 150))
+        yield Within(max(part.written_bytes for part in sizes) + draw.randint(-150, 150), ())
     yield from (Across(PAIR, objective, 2) for objective in ("throughput", "latency", "decode", "bytes", "devices"))
 
 
@@ -181,7 +181,7 @@ def test_layers_are_cut_unasked_where_that_saves_a_tenth(
     assert made.parts == plan(analysis, Into(parts, "bytes"), limits=Limits(inside_layers=inside or False)).parts
 
 
-@pytest.mark.parametrize(("goal", "layers", "last"), [(Into(2, "bytes"), 2, 12), (Within(int(10.6 * 2**16)), 3, 9)])
+@pytest.mark.parametrize(("goal", "layers", "last"), [(Into(2, "bytes"), 2, 12), (Within(int(10.6 * 2**16), ()), 3, 9)])
 def test_layers_are_kept_whole_where_no_cut_inside_them_is_better(
     goal: Into | Within, layers: int, last: int, opened: Draw
 ) -> None:
@@ -208,7 +208,7 @@ def test_no_option_beats_a_bound_and_so_none_beats_what_is_proven(name: str, tmp
     """A plan that keeps layers whole is compared with all that do."""
     demos.write(name, tmp_path / "m.onnx", **({"layers": 1} if name == "llm" else {}))  # type: ignore[arg-type]
     analysis = graphcut.analyze(tmp_path / "m.onnx")
-    for goal in (Into(2), Within(400_000), Across(PAIR)):
+    for goal in (Into(2), Within(400_000, ()), Across(PAIR)):
         values, bounds = {}, dict[bool, float]()
         for inside, recompute in OPTIONS:
             made = plan(analysis, goal, limits=Limits(inside_layers=inside, recompute=recompute))

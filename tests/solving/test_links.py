@@ -17,8 +17,8 @@ import pytest
 from test_solver import Brute, Division, divided, less_is_better, problem_for, seconds_of
 
 from graphcut.costs.cluster import Cluster, Host, NetworkLink, Overlap
-from graphcut.costs.device import Device
-from graphcut.planning.by_goal.cluster_mapping import COUNTING, ClusterEvaluator, plan_across
+from graphcut.costs.device import COUNTING, Device
+from graphcut.planning.by_goal.cluster_mapping import ClusterEvaluator, plan_across
 from graphcut.planning.goals import Across, Objective
 from graphcut.planning.problem import PlanningProblem
 from graphcut.solving.chain_dp import ChainPartition

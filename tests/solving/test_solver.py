@@ -25,9 +25,9 @@ from onnx import helper
 import graphcut
 from graphcut import PlanError, UsageError
 from graphcut.costs.cluster import Cluster, NetworkLink
-from graphcut.costs.device import Counted, Device
+from graphcut.costs.device import COUNTING, Counted, Device
 from graphcut.costs.weighing import weigh
-from graphcut.planning.by_goal.cluster_mapping import COUNTING, plan_across
+from graphcut.planning.by_goal.cluster_mapping import plan_across
 from graphcut.planning.by_goal.memory_budget import plan_within
 from graphcut.planning.by_goal.part_count import plan_into
 from graphcut.planning.disk_size import serialized_sizes
@@ -639,7 +639,7 @@ def test_along_orders_bounds_of_parts_and_budgets_are_valid(
         assert solution.bound <= wanted <= max(map(brute.memory, checked(solution, brute, {})))
     for budget in sorted({max(map(brute.memory, division)) for division in alone} - {0})[:4]:
         try:
-            solution = plan_within(problem, Within(budget), Device(name="d"))
+            solution = plan_within(problem, Within(budget, ()), Device(name="d"))
         except PlanError:  # along few orders there may be none
             continue
         assert max(map(brute.memory, checked(solution, brute, {}))) <= budget
@@ -797,7 +797,7 @@ def test_a_feasible_budget_is_met_with_few_boundaries(
 ) -> None:
     monkeypatch.setattr(search_module, "ideal_tables", lambda *_: None)
     monkeypatch.setattr(search_module, "MOST_BOUNDARIES", 6)
-    solution = plan_within(problem_for(chain_load(12)), Within(1), Device(name="d"))
+    solution = plan_within(problem_for(chain_load(12)), Within(1, ()), Device(name="d"))
     assert len(solution.found.parts) == 12
 
 

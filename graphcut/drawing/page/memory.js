@@ -48,6 +48,22 @@ export function peakOf(costs, order, isOwn, isKept, bytesOf) {
   return peak;
 }
 
+/** What ONNX Runtime holds of the weights of a part besides its files, and what it takes besides while it opens the part. */
+function heldBytes(costs, inside) {
+  let [more, largest, every] = [0, 0, 0];
+  for (const [bytes, users] of costs.held) {
+    const own = users.filter(([node]) => inside.has(node));
+    if (!own.length) continue;
+    const isRecast = own.filter((use) => use[4]).length > 1;
+    const isPackedTwice = !isRecast && own.filter((use) => use[2] > 0).length > 1;
+    const [open, one, all] = [1, 2, 3].map((field) => Math.max(...own.map((use) => use[field])));
+    more += bytes * ((isRecast ? 1 : open) - 1);
+    largest = Math.max(largest, bytes * (one * (isPackedTwice ? 2 : 1)));
+    every += bytes * all;
+  }
+  return [Math.ceil(more), Math.ceil(largest + every)];
+}
+
 /** What a part takes in files and in memory. */
 export function memoryOf(costs, nodes) {
   const inside = new Set(nodes);
@@ -57,17 +73,18 @@ export function memoryOf(costs, nodes) {
   const writes = nodes.flatMap((node) => costs.writes[node]).filter(isKept);
   const order = runOrder(costs, nodes, inside);
   const bytesOf = (tensor) => costs.bytes[tensor];
+  const [more, opening] = heldBytes(costs, inside);
   const counted = {
     inputs: () => sumOf(reads.filter((tensor) => !costs.pasts.has(tensor)), bytesOf),
     cache: () => sumOf([...reads.filter((tensor) => costs.pasts.has(tensor)), ...writes.filter((tensor) => costs.presents.has(tensor))], bytesOf),
-    activations: () => peakOf(costs, order, isOwn, isKept, (tensor) => (isOwn(tensor) && !costs.presents.has(tensor) ? bytesOf(tensor) : 0)),
+    activations: () => Math.max(opening, peakOf(costs, order, isOwn, isKept, (tensor) => (isOwn(tensor) && !costs.presents.has(tensor) ? costs.computed[tensor] : 0))),
   };
   const written_bytes = costs.part + sumOf(nodes, (node) => costs.nodes[node])
     + sumOf([...reads, ...writes], (tensor) => costs.declared[tensor]) - sumOf(writes, (tensor) => costs.listed[tensor])
     + sumOf(costs.shared, ([bytes, users]) => (users.some((node) => inside.has(node)) ? bytes : 0));
   return {
     written_bytes,
-    need_bytes: written_bytes + sumOf(costs.counting, (what) => counted[what]()),
+    need_bytes: written_bytes + (costs.counting.length ? more : 0) + sumOf(costs.counting, (what) => counted[what]()),
     activation_bytes: peakOf(costs, order, isOwn, isKept, bytesOf),
     is_exact: nodes.every((node) => costs.used[node].every((tensor) => costs.exact[tensor])),
   };

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.errors import PlanError, UsageError
 from ...core.units import count, size
-from ...costs.device import Counted, NodeSeconds
+from ...costs.device import COUNTING, NodeSeconds
 from ...costs.device_groups import tried_groups
 from ...sharding.rank_costs import RankCosts
 from ...solving.boundaries import BoundaryTables
@@ -42,9 +42,6 @@ from ..predictions import driven_bytes
 from ..problem import PlanningProblem
 from ..results import FrontPlan, MetricUnit, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
-
-COUNTING: Final[tuple[Counted, ...]] = ("activations", "inputs", "cache")
-"""A device holds everything that its part takes while it runs."""
 
 _OBJECTIVES: Final[dict[Objective, tuple[MilpObjective, str, MetricUnit]]] = {
     "throughput": ("period", "time between two requests", "s"),
@@ -150,7 +147,10 @@ class ClusterEvaluator:
     quantum: float  #: see `time_quantum`.
     pins: Mapping[int, int]  #: for a group the part that it must be in.
     #: for each rank of each class its memory, and what it need not hold: the groups any of which need it, and bytes.
-    saved: Sequence[Sequence[tuple[float, Hyperedges, Ints]]] = ()
+    #: And for each group what it takes besides while it is opened.
+    saved: Sequence[Sequence[tuple[float, Hyperedges, Ints, Ints]]] = ()
+    #: for each class what it holds besides; see `PlanningProblem.wider`.
+    wider: Sequence[tuple[Hyperedges, Ints] | None] = ()
     only: frozenset[DeviceCounts] | None = None  #: the sets of devices that it tries; None for all.
     most_work: float = _MUCH_WORK / 20  #: see `LinkedChains`.
 
@@ -159,7 +159,7 @@ class ClusterEvaluator:
         cls, problem: PlanningProblem, goal: Across, seconds: NodeSeconds, ranks: RankCosts | None = None
     ) -> ClusterEvaluator:
         """The evaluator for a problem; `seconds` and `ranks` are as for `plan_across`."""
-        classes, saved = device_classes(goal.cluster), list[list[tuple[float, Hyperedges, Ints]]]()
+        classes, saved = device_classes(goal.cluster), list[list[tuple[float, Hyperedges, Ints, Ints]]]()
         if ranks is not None:
             most = goal.ranks or len(goal.cluster.devices)
             groups = list(tried_groups([c.devices for c in classes], most, ranks.shares_to_try))
@@ -167,9 +167,10 @@ class ClusterEvaluator:
             classes = (*classes, *of_groups)  # each rank has its own memory
             saved = [[problem.saved(ranks, group, rank) for rank in range(len(group.ranks))] for _, group in groups]
         sent = driven_bytes(goal, problem.costs)
+        wider = [None if c.members else problem.wider(c.devices[0]) for c in classes]
         load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
         pairs = pair_costs(classes, goal.cluster, load)
-        return cls(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins, saved)
+        return cls(goal, load, classes, pairs, time_quantum(load, classes, pairs), problem.pins, saved, wider)
 
     @property
     def single(self) -> tuple[DeviceClass, ...]:
@@ -188,7 +189,9 @@ class ClusterEvaluator:
 
     def chains(self, tables: BoundaryTables) -> LinkedChains:
         """The partitions over given boundaries, with their costs."""
-        fits = fits_in(tables, COUNTING, [c.memory_bytes for c in self.single]) + self._fit_groups(tables)
+        rows = zip(self.single, self.wider or [None] * len(self.single), strict=False)
+        rooms = [c.memory_bytes - (_bytes_of(tables, *more) if more else 0.0) for c, more in rows]
+        fits = fits_in(tables, COUNTING, rooms) + self._fit_groups(tables)
         fits = [fit & np.isfinite(tables.work(c)) for c, fit in enumerate(fits)]
         allowed = allowed_by(tables, self.pins)
         work = _MUCH_WORK if tables.is_complete else self.most_work
@@ -197,15 +200,15 @@ class ClusterEvaluator:
 
     def _fit_groups(self, tables: BoundaryTables) -> list[Bools]:
         """For each group which parts fit its ranks. Files of ranks take the graph at most twice: names get longer."""
-        is_limited = any(memory < np.inf for ranks in self.saved for memory, _, _ in ranks)
-        needed = memory_bytes(tables, COUNTING) + tables.own_bytes if is_limited else np.zeros(tables.nested.shape)
+        is_limited = any(memory < np.inf for ranks in self.saved for memory, *_ in ranks)
+        needed = memory_bytes(tables, ["inputs", "cache"]) + tables.own_bytes if is_limited else np.zeros(())
         found = []
         for ranks in self.saved:
             fits = tables.nested.copy()
-            for memory, users, number in ranks:
+            for memory, users, number, opening in ranks:
                 if memory < np.inf:
-                    load = replace(tables.load, sharers=users, shared_bytes=number)
-                    fits &= needed - replace(tables, load=load, relaxation=None).shared_bytes <= memory
+                    running = np.maximum(tables.peak, tables.largest(opening))
+                    fits &= needed + running - _bytes_of(tables, users, number) <= memory
             found.append(fits)
         return found
 
@@ -334,6 +337,12 @@ class ClusterEvaluator:
 
     def _token(self, chain: ChainPartition | None) -> ChainPartition | None:
         return chain and chain.ranked_by(max(chain.values[0] / self.goal.in_flight, chain.values[1]))
+
+
+def _bytes_of(tables: BoundaryTables, users: Hyperedges, number: Ints) -> Floats:
+    """For each part the bytes of these items that its groups need, each once."""
+    load = replace(tables.load, sharers=users, shared_bytes=number)
+    return replace(tables, load=load, relaxation=None).shared_bytes
 
 
 def _with_least_latency(chains: LinkedChains, fastest: ChainPartition | None) -> ChainPartition | None:

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import replace as changed
 
 from ...core.errors import PlanError, UsageError
-from ...costs.device import Device, NodeSeconds
+from ...costs.device import COUNTING, Device, NodeSeconds
 from ...solving.chain_dp import ChainPartition
 from ...solving.cost_tables import DeviceClass, best_links, memory_bytes
 from ...solving.instance import Workload
@@ -24,7 +24,7 @@ from ...solving.unavoidable_load import unavoidable_load
 from ..goals import Across
 from ..problem import PlanningProblem
 from ..results import Solution
-from .cluster_mapping import COUNTING, ClusterEvaluator, plan_across
+from .cluster_mapping import ClusterEvaluator, plan_across
 
 _PER_DEVICE: Final = (2, 2, 3, 3)  #: how many parts for each device are tried, each time from the best plan so far.
 _SAME: Final = 1e-6  #: a period that exceeds its bound by this share is equal to it.

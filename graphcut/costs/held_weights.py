@@ -1,0 +1,196 @@
+"""What ONNX Runtime holds of the weights of a part once it is open, and what it takes besides while it opens the part.
+
+As multiples of their bytes in the file, which is mapped. Measured with ONNX Runtime 1.32 on x86-64, with all
+optimizations, freed blocks given back: the peak of a fresh process above that of one with a small session.
+
+    weights                                                      open    besides
+    packed: MatMul, Gemm, LSTM, MatMulInteger, QDQ, MatMulNBits  1       the largest once, or twice if several nodes
+                                                                         read it
+    tables from which rows are read                              1       nothing; the rows that are read, up to all
+    float16, where the operator has no kernel for it             2       the largest, widened
+    the same, if several nodes read it                           1       the largest, widened: it is cast in each run
+    float16, transposed or computed otherwise before that        2       the largest, and all as they are in the file
+    Conv in blocks of 16 channels, padded to these               1       the largest three times; float16: and all
+    scales of MatMulNBits: with accuracy level 4, else           3.25, 1    nothing; float16 is widened besides
+    int8 by channels, dequantized before a MatMul                1.45    the largest; if transposed all, 8.5 times
+    int4 in blocks, dequantized before a MatMul                  as MatMulNBits with accuracy level 4
+    dequantized in any other way                                 1       all, as float32: in each run
+
+Other providers than the CPU's were not measured: they are taken to hold what the file has.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import ceil
+from typing import Final, NamedTuple
+
+from onnx import NodeProto
+
+from ..core.tensors import BITS, Tensor
+from ..loading.model import Model
+from ..loading.shape_inference import tensor_of_initializer
+
+MOVES: Final = frozenset({
+    *("Gather", "GatherElements", "GatherND", "Slice", "Concat", "Expand", "Reshape", "Transpose", "Squeeze"),
+    *("Unsqueeze", "Split", "Identity", "com.microsoft.GatherBlockQuantized"),
+})  # fmt: skip
+"""Operators that move numbers and compute none: they have kernels for all types, and pack nothing."""
+
+_BLOCK: Final = 16  #: channels in a block with AVX-512; 8 with AVX2.
+_ALIGNED: Final = 4  #: channels of a Conv that is made in blocks are a multiple of this.
+
+
+class Holding(NamedTuple):
+    """What ONNX Runtime holds of a weight for a node, as multiples of its bytes in the file."""
+
+    open: float = 1.0  #: once the part is open.
+    largest: float = 0.0  #: besides, while a part is opened or runs, of one weight at a time.
+    all: float = 0.0  #: the same, of all weights at once.
+    is_cast: bool = False  #: it is widened; where several nodes do so, in each run.
+
+
+class HeldBytes(NamedTuple):
+    """What ONNX Runtime holds of the weights of a part, in bytes."""
+
+    more: int = 0  #: besides the bytes of their files, once the part is open.
+    opening: int = 0  #: the most besides, while the part is opened, or a node runs.
+
+
+@dataclass(frozen=True)
+class HeldWeights:
+    """The weights of a model as a provider holds them."""
+
+    model: Model
+    widened: Collection[str] | None  #: see `SessionSettings.widened`.
+
+    def of(self, nodes: Iterable[int]) -> HeldBytes:
+        """Those of a part with these nodes, of which the flowing ones count."""
+        uses = defaultdict[str, list[Holding]](list)
+        for node in nodes:
+            for name, use in self.uses.get(node, {}).items():
+                uses[name].append(use)
+        more = largest = every = 0.0
+        for name, found in uses.items():
+            number, use = self.model.graph.weights[name].bytes, _together(found)
+            more += number * (use.open - 1)
+            largest = max(largest, number * use.largest)
+            every += number * use.all
+        return HeldBytes(ceil(more), ceil(largest + every))
+
+    @cached_property
+    def at_least(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """What parts hold at least, besides the bytes of their files: bytes, and the nodes any of which need them."""
+        users, found = defaultdict[str, dict[int, Holding]](dict), list[tuple[int, tuple[int, ...]]]()
+        for node, weights in self.uses.items():
+            for name, use in weights.items():
+                users[name][node] = use
+        for name, uses in users.items():
+            is_recast = sum(use.is_cast for use in uses.values()) > 1
+            held = {node: 1.0 if use.is_cast and is_recast else use.open for node, use in uses.items()}
+            for less, more in pairwise(sorted({1.0, *held.values()})):
+                added = ceil(self.model.graph.weights[name].bytes * (more - less))
+                found.append((added, tuple(node for node, times in held.items() if times >= more)))
+        return tuple(found)
+
+    def least_bytes(self, name: str) -> int:
+        """What a part that reads a weight holds of it at least."""
+        least = min((uses[name].open for uses in self.uses.values() if name in uses), default=1.0)
+        return ceil(self.model.graph.weights[name].bytes * least)
+
+    def opening_bytes(self, node: int) -> int:
+        """What a part with this node takes at least besides, while it is opened or the node runs."""
+        weights, uses = self.model.graph.weights, self.uses.get(node, {})
+        return max((ceil(weights[name].bytes * use.largest) for name, use in uses.items()), default=0)
+
+    @cached_property
+    def _types(self) -> Mapping[str, Tensor]:
+        return {tensor.name: tensor_of_initializer(tensor) for tensor in self.model.proto.graph.initializer}
+
+    @cached_property
+    def uses(self) -> Mapping[int, Mapping[str, Holding]]:
+        """For each flowing node what is held of each weight that it needs."""
+        graph, found = self.model.graph, dict[int, dict[str, Holding]]()
+        for node in graph.flow:
+            own = graph.nodes[node]
+            computed = {w: n for n in graph.constants_for(own.constants) for w in graph.nodes[n].weights}
+            uses = {name: self._computed(node, first, name) for name, first in computed.items()}
+            found[node] = uses | {name: self._read(node, name) for name in own.weights}
+        return {} if self.widened is None else found
+
+    def _width(self, name: str) -> float:
+        """How much wider a weight is held than in its file, if its operator has no kernel for its type."""
+        return 2.0 if name in self._types and self._types[name].dtype in (self.widened or ()) else 1.0
+
+    def _bits(self, name: str) -> int:
+        """The bits of an element of a weight."""
+        return BITS.get(self._types[name].dtype, 32) if name in self._types else 32
+
+    def _read(self, node: int, name: str) -> Holding:
+        """What is held of a weight that a node reads as it is."""
+        op, proto, width = self.model.graph.nodes[node].op, self.model.proto.graph.node[node], self._width(name)
+        if op in MOVES:
+            return Holding()
+        if op == "com.microsoft.MatMulNBits" and name != proto.input[1]:
+            copies = 3.25 if _number(proto, "accuracy_level", 0) == 4 else 1.0
+            return Holding(copies if width == 1 else 1 + width * copies)
+        if op == "Conv" and name == proto.input[1] and (padded := self._padded(proto, name)):
+            return Holding(width * padded, 3 * width * padded, width * padded if width > 1 else 0.0)
+        return Holding(width, width, is_cast=width > 1)
+
+    def _padded(self, conv: NodeProto, name: str) -> float:
+        """How much larger the weight of a Conv is in blocks of channels; 0 if it is not made so.
+
+        The rules of onnxruntime/core/optimizer/nchwc_transformer.cc.
+        """
+        shape = self._types[name].shape if name in self._types else None
+        groups = _number(conv, "group", 1)
+        outputs, inputs, *kernel = (dim for dim in shape or () if isinstance(dim, int))
+        if len(kernel) != 2 or 0 in {outputs, inputs}:
+            return 0.0
+        blocks = [ceil(number / _BLOCK) * _BLOCK / number for number in (outputs, inputs)]
+        if groups > 1:
+            is_whole = outputs % _BLOCK == 0 and (inputs == 1 or inputs % _BLOCK == 0)
+            return 1.0 if is_whole else 0.0
+        if outputs % _ALIGNED or (inputs >= _BLOCK and inputs % _ALIGNED):
+            return 0.0
+        return blocks[0] * (blocks[1] if inputs >= _BLOCK else 1.0)
+
+    def _computed(self, node: int, first: int, name: str) -> Holding:
+        """What is held of a weight from which constant nodes, of which `first` reads it, compute what a node reads."""
+        graph, protos, width = self.model.graph, self.model.proto.graph.node, self._width(name)
+        own, proto, bits = graph.nodes[node], protos[first], self._bits(name)
+        if not graph.nodes[first].op.endswith("DequantizeLinear"):
+            is_moved = graph.nodes[first].op in MOVES
+            return Holding(width, width / 2 if is_moved and width > 1 else width, float(is_moved and width > 1))
+        is_scale = name != proto.input[0]
+        writers = [graph.nodes[graph.producer[tensor]].op for tensor in own.reads if tensor in graph.producer]
+        if any(op.endswith("DequantizeLinear") for op in writers):
+            return Holding(1.0, 1.0)
+        if own.op == "MatMul" and _number(proto, "block_size", 0):
+            return Holding(3.25) if is_scale else Holding(1.0, 1.0)
+        if is_scale or own.op in MOVES:
+            return Holding(1.0, 0.0 if is_scale else 32 / bits)
+        scale = self._types.get(proto.input[1])
+        if own.op == "MatMul" and scale is not None and scale.shape not in {(), (1,)}:
+            is_direct = {*own.constants}.intersection(proto.output)
+            return Holding(1.45, 1.0) if is_direct else Holding(1.45, 0.0, 8.5)
+        return Holding(1 + 32 / bits)
+
+
+def _together(uses: Sequence[Holding]) -> Holding:
+    """What is held of a weight for several nodes of a part."""
+    open_, largest, all_ = (max(use[i] for use in uses) for i in range(3))
+    if sum(use.is_cast for use in uses) > 1:
+        return Holding(1.0, largest, all_)
+    packing = sum(use.largest > 0 for use in uses)
+    return Holding(open_, largest * (2 if packing > 1 else 1), all_)
+
+
+def _number(node: NodeProto, name: str, default: int) -> int:
+    """An attribute that is a number."""
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)

@@ -1,0 +1,171 @@
+"""What ONNX Runtime takes for weights, by their type and operator: a plan says no less, and at most 15 % more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+import graphcut
+from graphcut import Across, Cluster, Device, PlanError, Within
+from graphcut.core.manifest import HalfType
+from graphcut.costs.held_weights import HeldBytes
+
+from cases import each
+from conftest import ORT_VERSION, Draw, floats, model_of
+from heavy import in_a_process
+
+MIB = 1 << 20
+SESSION_BYTES = MIB // 2  #: what a session takes here besides weights: its graph, and the buffers of its kernels.
+
+MEASURE = """
+import numpy as np, onnxruntime as ort
+from graphcut.running.process_memory import PeakMemory, resident_bytes, return_freed_memory, return_large_blocks
+from graphcut.running.stage import SessionConfig, session_options
+return_large_blocks()
+def made(path):
+    options = session_options(SessionConfig(arena=False, threads=1))
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    (x,) = session.get_inputs()
+    types = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+    session.run(None, {x.name: np.ones(x.shape, types[x.type])})
+    return session
+small = made(given[0])
+return_freed_memory()
+before, peak = resident_bytes(), PeakMemory()
+large = made(given[1])
+said = peak.bytes - before
+"""
+"""Opens and runs a small model of the same kind, and then a large one: the peak that the large one adds."""
+
+
+def chain(kind: str, width: int) -> ModelProto:
+    """Layers of a kind, each of which reads a square weight."""
+    nodes, weights = list[NodeProto](), list[TensorProto]()
+    is_half, shape = kind.endswith("float16"), [1, width]
+    random = np.random.default_rng(3)  # equal weights are held once
+
+    def weight(name: str, *sizes: int, dtype: str = "float16" if is_half else "float32") -> str:
+        weights.append(numpy_helper.from_array(random.integers(1, 99, sizes).astype(dtype), name))
+        return name
+
+    def node(op: str, *reads: str, writes: str, domain: str = "", **attributes: Any) -> str:  # noqa: ANN401 - as for ONNX
+        nodes.append(helper.make_node(op, reads, [writes], domain=domain, **attributes))
+        return writes
+
+    x = "x"
+    for i in range(8 if kind.startswith("int4") else 4):
+        match kind.split(maxsplit=1)[0]:
+            case "MatMul":
+                x = node("MatMul", x, weight(f"w{i}", width, width), writes=f"y{i}")
+            case "shared":
+                x = node("MatMul", x, "w" if i else weight("w", width, width), writes=f"y{i}")
+            case "Conv":
+                shape = [1, width // 8, 4, 4]
+                x = node("Conv", x, weight(f"w{i}", width // 8, width // 8, 8, 8), writes=f"y{i}", pads=[4, 4, 3, 3])
+            case "QDQ" | "weights":
+                scale, zero = weight(f"s{i}", width), weight(f"z{i}", width, dtype="int8")
+                read = weight(f"w{i}", width, width, dtype="int8")
+                read = node("DequantizeLinear", read, scale, zero, writes=f"d{i}", axis=1)
+                if kind == "QDQ int8":
+                    ends = weight(f"t{i}"), weight(f"u{i}", dtype="uint8")
+                    x = node("QuantizeLinear", x, *ends, writes=f"q{i}")
+                    x = node("DequantizeLinear", x, *ends, writes=f"e{i}")
+                x = node("MatMul", x, read, writes=f"y{i}")
+            case "int4":
+                packed = weight(f"w{i}", width, width // 32, 16, dtype="uint8"), weight(f"s{i}", width * width // 32)
+                sizes = {"K": width, "N": width, "bits": 4, "block_size": 32, "accuracy_level": int(kind[-1])}
+                x = node("MatMulNBits", x, *packed, writes=f"y{i}", domain="com.microsoft", **sizes)
+    dtype = TensorProto.FLOAT16 if is_half else TensorProto.FLOAT
+    given, wanted = (helper.make_tensor_value_info(name, dtype, shape) for name in ("x", x))
+    made = model_of(nodes, [given], [wanted], weights)
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return made
+
+
+def saved(kind: str, width: int, path: Path) -> Path:
+    onnx.save(chain(kind, width), path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=1024)
+    return path
+
+
+@pytest.mark.skipif(ORT_VERSION < (1, 32), reason="measured with ONNX Runtime 1.32")
+@each(
+    ("kind", "width"),
+    [
+        ("MatMul float32", 1024),
+        ("MatMul float16", 1024),
+        ("shared float16", 2048),
+        ("Conv float32", 1024),
+        ("Conv float16", 1024),
+        ("QDQ int8", 2048),
+        ("weights int8", 2048),
+        ("int4 accuracy 0", 1792),
+        ("int4 accuracy 4", 1792),
+    ],
+)
+def test_a_part_needs_what_is_measured_and_at_most_15_percent_more(kind: str, width: int, tmp_path: Path) -> None:
+    small, large = saved(kind, 64, tmp_path / "small.onnx"), saved(kind, width, tmp_path / "large.onnx")
+    made = graphcut.plan(large, Within(1 << 40))
+    needed = made.metrics[0].written_bytes + made.counted_bytes[0]
+    measured = in_a_process(MEASURE, small, large)
+    assert measured - SESSION_BYTES <= needed <= 1.15 * measured
+
+
+# By hand
+
+
+def reading(*layers: tuple[str, str, str], dtype: int = TensorProto.FLOAT16) -> ModelProto:
+    """A chain of operators, each with a weight of 16 numbers (`op`, the weight, the name of the node)."""
+    nodes, names = list[NodeProto](), list[str]()
+    for i, (op, name, node) in enumerate(layers):
+        nodes.append(helper.make_node(op, [f"x{i}", name], [f"x{i + 1}"], name=node))
+        names.append(name)
+    weights = [helper.make_tensor(name, dtype, [4, 4], [1.0] * 16) for name in dict.fromkeys(names)]
+    ends = [helper.make_tensor_value_info(f"x{i}", dtype, [4, 4]) for i in (0, len(layers))]
+    return model_of(nodes, ends[:1], ends[1:], weights)
+
+
+def held(model: graphcut.Model, device: Device, *nodes: int) -> HeldBytes:
+    return graphcut.weigh(model).held(device).of(nodes)
+
+
+def test_a_device_that_computes_float16_holds_what_the_file_has(opened: Draw) -> None:
+    model = opened(reading(("MatMul", "a", "first"), ("MatMul", "b", "second")))
+    plain, native = Device(name="plain"), Device(name="native", native=("float16",))
+    other = Device(name="other", provider="QNNExecutionProvider")
+    assert held(model, plain, 0, 1) == HeldBytes(more=32 + 32, opening=64)
+    assert held(model, native, 0, 1) == HeldBytes(more=0, opening=32)
+    assert held(model, other, 0, 1) == HeldBytes()
+
+
+def test_a_weight_that_several_nodes_of_a_part_widen_is_cast_in_each_run(opened: Draw) -> None:
+    model = opened(reading(("MatMul", "a", "first"), ("MatMul", "a", "second")))
+    assert held(model, Device(name="d"), 0) == HeldBytes(more=32, opening=64)
+    assert held(model, Device(name="d"), 0, 1) == HeldBytes(more=0, opening=64)
+
+
+def test_float16_does_not_fit_where_its_file_would(opened: Draw) -> None:
+    """Four layers of 1 MiB on two devices: as float32 each takes 2 MiB, and the largest as much to be opened."""
+    made = model_of(
+        [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"]) for i in range(4)],
+        [floats("x0", 1, 724)],
+        [floats("x4", 1, 724)],
+        [numpy_helper.from_array(np.zeros((724, 724), np.float16), f"w{i}") for i in range(4)],
+    )
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    model = opened(made)
+
+    def plan_on(memory: int, *natives: tuple[HalfType, ...]) -> list[str]:
+        devices = [Device(name=f"d{i}", memory_bytes=memory, native=native) for i, native in enumerate(natives)]
+        return [device.name for device in graphcut.plan(model, Across(Cluster(devices=tuple(devices)))).devices]
+
+    with pytest.raises(PlanError, match="no division fits the devices"):
+        plan_on(4_300_000, (), ())
+    assert plan_on(4_300_000, ("float16",), ("float16",)) == ["d0", "d1"]
+    # Three layers with float16 (3.1 MB, and 1 MB to open), one without (2.1 MB, and 2.1 MB).
+    assert plan_on(4_300_000, (), ("float16",)) in (["d0", "d1"], ["d1", "d0"])
