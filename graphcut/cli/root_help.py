@@ -21,7 +21,7 @@ _MOVED: Final = {
     **dict.fromkeys(("verify --against", "verify --tolerance", "verify --provider"), _COMPARE),
     **dict.fromkeys(
         (
-            *("--pin", "--avoid", "--count", "--inside-layers", "--recompute", "--boundary-dtype"),
+            *("--pin", "--avoid", "--inside-layers", "--recompute", "--boundary-dtype"),
             *("--cost-model", "--profile", "--prove", "--outputs", "--in-flight"),
         ),
         _PLAN_FIRST,
