@@ -138,10 +138,10 @@ def test_an_output_that_another_part_reads_is_declared_once(opened: Draw) -> Non
     nodes = [helper.make_node("Relu", ["x"], [read], name="a"), helper.make_node("Exp", [read], ["y"], name="b")]
     analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 8)], [floats(read, 8), floats("y", 8)])))
     with pytest.raises(PlanError) as caught:
-        plan(analysis, Within(16))
+        plan(analysis, Within(16, ()))
     apart = plan(analysis, Into(2, "bytes"))
     assert smallest_in(caught.value) == [max(part.written_bytes for part in apart.metrics)]
-    assert len(plan(analysis, Within(smallest_in(caught.value)[0])).parts) == 2
+    assert len(plan(analysis, Within(smallest_in(caught.value)[0], ())).parts) == 2
 
 
 @pytest.mark.parametrize("name", ["multitask", "control-flow", "unet.onnx", "tiny-llama-int4/model.onnx"])
