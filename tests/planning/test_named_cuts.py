@@ -105,7 +105,7 @@ def test_the_bottleneck_is_the_part_that_takes_longest_once_parts_are_finished(u
 def test_suggestions_within_a_budget_keep_it(decoder: Analysis) -> None:
     """Their cost is what parts receive."""
     budget = 500_000
-    made = graphcut.plan(decoder, Within(budget), limits=Limits(inside_layers=True))
+    made = graphcut.plan(decoder, Within(budget, ()), limits=Limits(inside_layers=True))
     cuts = [reason.chosen.after for reason in made.reasons]
     suggested = [(cut, other) for cut, reason in enumerate(made.reasons) for other in reason.alternatives]
     assert suggested

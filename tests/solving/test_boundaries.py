@@ -89,7 +89,7 @@ def test_a_part_that_holds_a_value_alone_counts_as_one_more(problem_for: Problem
     assert solution.bounds == LowerBounds(simple=2, of_own_nodes=3, of_all=3)
     # Without the value 0 and 1 fill a part; with a part for the value alone there are 3, too.
     full = with_value(Workload.of([[0, 0, 0]], [(0, (1,), 0), (1, (2,), 0)], [45, 55, 60]), (0, 2), own=10)
-    solution = plan_within(problem_for(full), Within(100), Device(name="d"))
+    solution = plan_within(problem_for(full), Within(100, ()), Device(name="d"))
     assert solution.bounds == LowerBounds(simple=2, of_own_nodes=3, of_all=3)
 
 
