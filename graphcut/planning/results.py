@@ -102,6 +102,9 @@ class Solution:
 
     @property
     def part_costs(self) -> list[float]:
+        """What the search counts for each part; empty if a device may have several parts."""
+        if not self.costs:
+            return []
         boundaries = pairwise(self.found.chain.boundaries)
         return [float(table[j, i]) for table, (i, j) in zip(self.costs, boundaries, strict=True)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import graphcut
-from graphcut import Analysis, At, Into, Limits, Within, demos
+from graphcut import Across, Analysis, At, Cluster, Device, Into, Limits, Within, demos
 from graphcut.drawing.scene_builders import scene_of_plan
 
 from conftest import FIXTURES
@@ -119,3 +119,9 @@ def test_suggestions_are_priced_only_when_they_are_read(decoder: Analysis) -> No
     made = graphcut.plan(decoder, Into(3))
     scene_of_plan(made, decoder)
     assert "reasons" not in vars(made)
+
+
+def test_an_interleaved_plan_has_no_suggestions(decoder: Analysis) -> None:
+    """Moving one of its cuts changes more than two parts."""
+    cluster = Cluster(devices=(Device(name="a"), Device(name="b")))
+    assert graphcut.plan(decoder, Across(cluster, interleave=True)).reasons == ()
