@@ -73,6 +73,9 @@ class Graph(Product):
     weights: Mapping[str, Weight]  #: the initializers that a node or an output reads, by name.
     reads: tuple[str, ...]  #: the model's inputs, in its order.
     writes: tuple[str, ...]  #: the model's outputs, in its order.
+    #: the nodes that no output depends on, by the names of the nodes and of what they write, and weights that none of
+    #: the others reads; they are not in the graph.
+    removed: frozenset[str] = frozenset()
 
     @cached_property
     def flow(self) -> tuple[int, ...]:

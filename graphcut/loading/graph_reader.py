@@ -69,7 +69,9 @@ def read_graph(
         _replace(proto.functions, [function for function in proto.functions if function_key(function) in called])
     unused = *(name for name in weights if name not in read), *(key[1] for key in functions if key not in called)
     kept_weights = {name: weight for name, weight in weights.items() if name in read}
-    return Graph(nodes, kept_weights, reads, writes), dropped, unused, notes
+    dead = (name for i, entry in enumerate(entries) if i not in needed for name in (entry.name, *entry.writes))
+    removed = frozenset(dead) | (weights.keys() - kept_weights.keys())
+    return Graph(nodes, kept_weights, reads, writes, removed), dropped, unused, notes
 
 
 class _Entry(NamedTuple):

@@ -81,6 +81,8 @@ def _not_found(graph: Graph, pattern: str, constants: set[int]) -> UsageError:
 
 def _unknown(graph: Graph, pattern: str) -> UsageError:
     """The error for a pattern that matches nothing."""
+    if pattern in graph.removed:
+        return UsageError(f"{pattern!r} was removed at loading: no output of the model depends on it", hint=_LIST)
     verb = "matches" if _is_glob(pattern) else "is called"
     return UsageError(f"no node or tensor {verb} {pattern!r}", hint=guess(graph, pattern) + _LIST)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import onnxruntime as ort
 
-from ..core.errors import RunError, ShapeWarning
+from ..core.errors import RunError, ShapeWarning, did_you_mean
 from ..core.manifest import Cascade
 from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Tensor
 
@@ -87,6 +87,13 @@ def symbol_sizes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tens
     """The sizes of symbolic dimensions, from the shapes of values."""
     pairs = [pair for name, shape in shapes.items() for pair in zip(tensors[name].shape or (), shape, strict=False)]
     return {dim: size for dim, size in pairs if isinstance(dim, str)}
+
+
+def check_names(feeds: Iterable[str], reads: Sequence[str]) -> None:
+    """Raise a RunError if one of the names that are fed is no input of the model."""
+    if unknown := next((name for name in feeds if name not in reads), None):
+        hint = f"{did_you_mean(unknown, reads)}its inputs: {', '.join(reads) or 'none'}"
+        raise RunError(f"the model has no input {unknown!r}", hint=hint)
 
 
 def to_value(given: object, tensor: Tensor) -> Value:

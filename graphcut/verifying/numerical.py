@@ -31,7 +31,7 @@ from ..loading.subgraphs import add_notes
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
-from ..running.values import Feeds, Value, to_value
+from ..running.values import Feeds, Value, check_names, to_value
 from .differences import are_identical, difference, flatten, is_float, largest, widened
 
 HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
@@ -132,7 +132,12 @@ def _run(
 
 
 def accepted_inputs(model: Model, given: Sequence[Feeds], seed: int, sizes: Dims) -> tuple[Sequence[Feeds], str]:
-    """The inputs `given`, or generated ones that the model accepts without graph optimizations; its error if none."""
+    """The inputs `given`, or generated ones that the model accepts without graph optimizations; its error if none.
+
+    A RunError if one is given that the model does not have.
+    """
+    for feeds in given:
+        check_names(feeds, model.graph.reads)
     if given:
         return given, ""
     run = partial(run_whole, model, wanted=model.graph.writes, config=EXACT)

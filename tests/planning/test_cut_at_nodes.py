@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, PlanError, UsageError
@@ -448,6 +449,22 @@ def test_a_name_that_is_not_a_cut_point_is_refused_with_the_reason(name: str, me
     with pytest.raises(UsageError) as caught:
         rows(graph, "LAYER7", name)
     assert (str(caught.value), caught.value.hint) == (message, hint)
+
+
+@each("name", ["dead", "deader", "spare"])
+def test_what_was_removed_at_loading_is_refused_with_the_reason(name: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["dead"], name="neg"),
+        helper.make_node("Abs", ["dead"], ["a"], name="deader"),
+        helper.make_node("Relu", ["x"], ["y"], name="relu"),
+    ]
+    spare = numpy_helper.from_array(np.ones(1, np.float32), "spare")
+    onnx.save(model_of(nodes, [floats("x", 1)], [floats("y", 1)], [spare]), tmp_path / "model.onnx")
+    said = f"{name!r} was removed at loading: no output of the model depends on it"
+    with pytest.raises(UsageError, match=said):
+        graphcut.plan(tmp_path / "model.onnx", At((name,)))
+    with pytest.raises(UsageError, match=said):
+        graphcut.extract(tmp_path / "model.onnx", tmp_path / "part.onnx", outputs=[name])
 
 
 def test_one_wrong_name_among_right_ones_is_refused() -> None:

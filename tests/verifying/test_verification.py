@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,10 @@ def test_nothing_is_run_if_the_proof_fails(model: Model, cascade: Cascade) -> No
 def test_given_inputs_that_the_model_refuses_are_an_error(model: Model, cascade: Cascade) -> None:
     with pytest.raises(RunError, match="input 'x' is fed shape"):
         graphcut.verify(model, cascade, inputs=[{"x": np.ones((2, 3), F32)}])
+    for refused in (partial(graphcut.verify, model, cascade), partial(graphcut.compare_models, model, model)):
+        with pytest.raises(RunError, match="the model has no input 'z'") as caught:
+            refused(inputs=[{**X, "z": np.ones(1)}])
+        assert caught.value.hint == "its inputs: x"
     with pytest.raises(RunError, match=r"ONNX Runtime refuses the whole model: .*x") as caught:
         graphcut.verify(model, cascade, inputs=[{}])
     assert caught.value.hint == "feed it with `inputs`"

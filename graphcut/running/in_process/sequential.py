@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator
 
-from ...core.errors import RunError, did_you_mean
+from ...core.errors import RunError
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
-from ..values import Feeds, Value, Values, to_value
+from ..values import Feeds, Value, Values, check_names, to_value
 
 
 def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -> Iterator[dict[str, Value]]:
@@ -30,10 +30,7 @@ def run_stages(cascade: Cascade, values: Values, stage_of: Callable[[int], Stage
 def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
     """The inputs of a user as values. Raises RunError if one is missing, unknown or of the wrong type."""
     manifest = cascade.manifest
-    for name in feeds:
-        if name not in manifest.reads:
-            inputs = f"its inputs: {', '.join(manifest.reads) or 'none'}"
-            raise RunError(f"the model has no input {name!r}", hint=did_you_mean(name, manifest.reads) + inputs)
+    check_names(feeds, manifest.reads)
     if missing := next((name for name in cascade.needed if name not in feeds), None):
         writer = f"; it is written by {cascade.elsewhere[missing]}, not here" if missing in cascade.elsewhere else ""
         message = f"the model reads {cascade.tensors[missing]} {missing!r}, and nothing is fed for it{writer}"
