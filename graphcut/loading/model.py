@@ -21,7 +21,7 @@ from ..core.states import check_state_pairs
 from ..core.tensors import MAX_BYTES, UNDEFINED, Dims, Tensor, TensorBytes, Tensors, by_kind
 from ..core.units import count
 from .bound_sizes import infer_bound, name_unknown_dims
-from .external_data import ByteRange, check_inside, resolve_location
+from .external_data import ByteRange, check_inside, read_values, resolve_location
 from .fingerprint import graph_digest
 from .foreign_formats import refuse_foreign
 from .graph_reader import check_inner_text, check_text, read_graph
@@ -31,7 +31,7 @@ from .repeated_definitions import drop_equal_definitions
 from .shape_inference import infer_tensors
 from .subgraphs import Functions, function_key, is_external, nodes_within, tensors_in
 from .tensor_values import check_inline_values, values_bytes
-from .wire_format import nested_too_deeply, read_without_weights
+from .wire_format import large_bytes, nested_too_deeply, read_without_weights
 
 
 @dataclass(frozen=True)
@@ -339,12 +339,13 @@ def _symbols_in(proto: ModelProto) -> set[str]:
 
 
 def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, int]]:
-    """`Model.data`, with all ranges checked."""
+    """`Model.data`, with all ranges checked. Values of small tensors are put into the message, as a file has them."""
     data: dict[str, tuple[Path, int]] = {}
     hint = "save the model again with the tool that wrote it"
     for tensor in tensors_in(proto):
         if not is_external(tensor):
             check_inline_values(proto, tensor)
+            tensor.ClearField("data_location")  # onnx writes that it is the message, after it was a file
             continue
         check_text(entry.value for entry in tensor.external_data)
         locations = {entry.value for entry in tensor.external_data if entry.key == "location"}
@@ -360,6 +361,8 @@ def _find_all_data(path: Path, proto: ModelProto) -> Mapping[str, tuple[Path, in
         if span.length != expected:
             problem = f"have {expected:,} bytes by their type and shape, but the model says {span.length:,}"
             raise ModelError(f"the weights of {tensor.name!r} {problem}", hint=hint)
+        if span.length < large_bytes(tensor.data_type):
+            read_values(tensor, span)
     return data
 
 

@@ -623,11 +623,11 @@ def test_dims_are_used_for_sizes_and_leave_the_model_unchanged(chain: Path) -> N
 
 
 def external(tmp_path: Path, *entries: tuple[str, str], number: int = 4, data_type: int = TensorProto.FLOAT) -> Path:
-    """x + w, where w lies in w.bin: ten floats, 0 to 9."""
+    """x + w, where w lies in w.bin: floats from 0, six more than w has."""
     tensor = TensorProto(name="w", data_type=data_type, dims=[number], data_location=TensorProto.EXTERNAL)
     for key, value in entries:
         tensor.external_data.add(key=key, value=value)
-    (tmp_path / "w.bin").write_bytes(np.arange(10, dtype=np.float32).tobytes())
+    (tmp_path / "w.bin").write_bytes(np.arange(max(10, number + 6), dtype=np.float32).tobytes())
     path = tmp_path / "model.onnx"
     path.write_bytes(drawn("Add: x w > y", weights=[tensor]).SerializeToString())
     return path
@@ -641,17 +641,24 @@ LOCATION = ("location", "w.bin")
     [
         ([], 0),
         ([("offset", "8")], 2),
-        ([("length", "16")], 0),
-        ([("offset", "24"), ("length", "16"), ("checksum", "any")], 6),
+        ([("length", "1024")], 0),
+        ([("offset", "24"), ("length", "1024"), ("checksum", "any")], 6),
         ([("offset", "024")], 6),
     ],
 )
 def test_the_range_of_a_weight_is_found(tmp_path: Path, entries: list[tuple[str, str]], first: int) -> None:
-    model = load(external(tmp_path, LOCATION, *entries))
-    assert model.data == {"w.bin": (tmp_path / "w.bin", 40)}
+    model = load(external(tmp_path, LOCATION, *entries, number=256))
+    assert model.data == {"w.bin": (tmp_path / "w.bin", 262 * 4)}
     span = model.range_of(model.proto.graph.initializer[0])
-    assert span == ByteRange(tmp_path / "w.bin", first * 4, 16)
-    assert np.frombuffer(read_bytes(span), np.float32).tolist() == list(range(first, first + 4))
+    assert span == ByteRange(tmp_path / "w.bin", first * 4, 1024)
+    assert np.frombuffer(read_bytes(span), np.float32).tolist() == list(range(first, first + 256))
+
+
+def test_a_small_weight_is_in_the_message_wherever_it_is_stored(tmp_path: Path) -> None:
+    model = load(external(tmp_path, LOCATION, ("offset", "8"), ("length", "16")))
+    assert model.proto.graph.initializer[0] == numpy_helper.from_array(np.arange(2, 6, dtype=np.float32), "w")
+    onnx.save(onnx.load(model.path), tmp_path / "inline.onnx")
+    assert load(tmp_path / "inline.onnx").digest == model.digest
 
 
 @each(
@@ -712,12 +719,12 @@ def test_an_external_weight_of_unknown_type_is_refused(tmp_path: Path) -> None:
 
 def test_4_bit_weights_are_packed(tmp_path: Path) -> None:
     model = load(external(tmp_path, LOCATION, number=5, data_type=TensorProto.INT4))
-    assert model.range_of(model.proto.graph.initializer[0]) == ByteRange(tmp_path / "w.bin", 0, 3)
+    assert model.proto.graph.initializer[0].raw_data == (tmp_path / "w.bin").read_bytes()[:3]
 
 
 def test_an_empty_weight_may_be_anywhere_in_its_file(tmp_path: Path) -> None:
     model = load(external(tmp_path, LOCATION, ("offset", "40"), number=0))
-    assert model.range_of(model.proto.graph.initializer[0]) == ByteRange(tmp_path / "w.bin", 40, 0)
+    assert model.proto.graph.initializer[0].raw_data == b""
 
 
 def test_a_file_with_many_weights_is_listed_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from onnx.external_data_helper import convert_model_to_external_data
 from small_cascades import (
     F32,
     X,
@@ -26,7 +27,7 @@ from small_cascades import (
 )
 
 import graphcut
-from graphcut import Cascade, CascadeError, Model, RunError
+from graphcut import At, Cascade, CascadeError, Model, RunError
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import Proof
 from graphcut.verifying.verification import find_source
@@ -59,6 +60,22 @@ def test_given_inputs_that_the_model_refuses_are_an_error(model: Model, cascade:
     with pytest.raises(RunError, match=r"ONNX Runtime refuses the whole model: .*x") as caught:
         graphcut.verify(model, cascade, inputs=[{}])
     assert caught.value.hint == "feed it with `inputs`"
+
+
+@pytest.mark.parametrize("smallest_bytes", [0, 1, 1024])
+def test_the_model_that_was_cut_may_be_stored_otherwise(
+    model: Model, cascade: Cascade, smallest_bytes: int, tmp_path: Path
+) -> None:
+    """With small weights, and the values of constants, in a file of their own too."""
+    (tmp_path / "again").mkdir()
+    again, proto = tmp_path / "again" / "model.onnx", onnx.load(model.path)
+    convert_model_to_external_data(proto, True, "weights", smallest_bytes, convert_attribute=True)
+    onnx.save(proto, again)
+    report = graphcut.verify(again, cascade, inputs=[X])
+    assert (report.same, report.is_identical) == (True, True)
+    assert graphcut.compare_models(again, model, inputs=[X]).same
+    own = graphcut.split(again, At(("double", "bias")))
+    assert graphcut.verify(model, own, structural_only=True)
 
 
 def test_a_model_that_refuses_all_inputs_is_reported_and_proved(tmp_path: Path) -> None:
