@@ -7,8 +7,8 @@ import typer
 from typer import Argument, Option
 
 from ..core.text import shell_word
-from ..demos import DEMOS, write
-from .application import given_options
+from ..demos import DEMOS, options_of, write
+from .application import check_apply, given_options
 from .common_options import Force, Output
 from .output import check_output, say, say_next
 
@@ -19,14 +19,14 @@ def demo(
         str, Argument(metavar="NAME", help="One of the demos below.", autocompletion=lambda: list(DEMOS.items()))
     ],
     output: Annotated[Path | None, Output(help="The .onnx file.", show_default="NAME.onnx")] = None,
-    hidden: Annotated[int, Option(metavar="N", help="llm: hidden size.")] = 64,
-    layers: Annotated[int, Option(metavar="N", help="llm: number of layers.")] = 6,
-    heads: Annotated[int, Option("--attention-heads", metavar="N", help="llm: attention heads.")] = 4,
-    kv_heads: Annotated[int, Option(metavar="N", help="llm: key/value heads.")] = 2,
+    hidden: Annotated[int, Option(min=1, metavar="N", help="llm: hidden size.")] = 64,
+    layers: Annotated[int, Option(min=1, metavar="N", help="llm: number of layers.")] = 6,
+    heads: Annotated[int, Option("--attention-heads", min=1, metavar="N", help="llm: attention heads.")] = 4,
+    kv_heads: Annotated[int, Option(min=1, metavar="N", help="llm: key/value heads.")] = 2,
     intermediate: Annotated[
-        int | None, Option(metavar="N", help="llm: width of the MLP.", show_default="8/3 of --hidden")
+        int | None, Option(min=1, metavar="N", help="llm: width of the MLP.", show_default="8/3 of --hidden")
     ] = None,
-    vocab: Annotated[int, Option(metavar="N", help="llm: vocabulary size.")] = 256,
+    vocab: Annotated[int, Option(min=1, metavar="N", help="llm: vocabulary size.")] = 256,
     dtype: Annotated[Literal["float32", "float16"], Option(help="llm: type of weights and cache.")] = "float32",
     tied: Annotated[bool, Option("--tied", help="llm: the output projection is the embedding.")] = False,
     external: Annotated[
@@ -48,7 +48,11 @@ def demo(
         "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
         "intermediate": intermediate, "vocab": vocab, "dtype": dtype, "tied": tied,
     }  # fmt: skip
-    given = {option.removeprefix("--").removeprefix("attention-").replace("-", "_") for option in given_options(ctx)}
-    write(name, path, external=external, **{option: value for option, value in values.items() if option in given})
+    options = {one.name: max(one.opts, key=len) for one in ctx.command.params if one.name in values}
+    given = {one: value for one, value in values.items() if options[one] in given_options(ctx)}
+    if name in DEMOS:
+        known = options_of(name)
+        check_apply([options[one] for one in given], [options[one] for one in given.keys() - known], f"the demo {name}")
+    write(name, path, external=external, **given)
     say(f"wrote {path}")
     say_next(f"graphcut analyze {shell_word(str(path))}")

@@ -130,7 +130,8 @@ class GoalOptions:
         if self.cluster is not None:
             ranks = self.rank_shares()
             if isinstance(ranks, tuple):
-                raise UsageError("shares don't apply to --cluster: the plan finds them", hint="for example --ranks 2")
+                what = f"--ranks {self.ranks}: shares don't apply to --cluster, whose plan finds them"
+                raise UsageError(what, hint=f"for example --ranks {len(ranks)}")
             names, is_interleaved = output_names(tuning.outputs), self.objective == "interleaved"
             objective: Objective = "throughput" if self.objective == "interleaved" else self.objective
             cluster = read_cluster(self.cluster)

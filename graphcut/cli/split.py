@@ -125,8 +125,10 @@ def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -
     """The function that plans a model and prepares its parts. The options are checked before any model is opened."""
     from .. import prepare, prepare_by_rank
 
-    is_ranked = _is_ranked(options)
-    has_goal = any(option in GOALS for option in given_options(options.ctx))
+    is_ranked, given = _is_ranked(options), given_options(options.ctx)
+    if is_ranked:
+        check_apply(given, ("--memory",), "--ranks: no budget counts ranks")
+    has_goal = any(option in GOALS for option in given)
     planner = None if is_ranked and not has_goal else options.planner(plan_file=plan_file)
     ranks = options.rank_shares() or 1
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
 from typer import Argument, Option
 
-from ..core.errors import UsageError
+from .application import GENERAL, check_apply, given_options
 from .common_options import AsJson, Inputs, Optimized, OriginalOptions, load, open_
 from .input_files import read_given
 from .output import put_answer
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from .output import Draw
 
 
+_OF_FILES: Final = ("cascade_path", "--files", "--json", *GENERAL)
+
+
 def verify(
+    ctx: typer.Context,
     cascade_path: Annotated[Path, Argument(metavar="DIR", help="A cascade, or a sharded model.")],
     original: OriginalOptions,
     inputs: Inputs = None,
@@ -37,8 +42,8 @@ def verify(
         graphcut verify llm.parts --files
     """
     if files_only:
-        if inputs or optimized != "none" or structural_only or original != OriginalOptions():
-            raise UsageError("--files compares without the model", hint="leave out --files, or all other options")
+        given = given_options(ctx)
+        check_apply(given, {*given}.difference(_OF_FILES), "--files, which needs no model and runs nothing")
         from .. import verify_files
         from ..drawing.terminal.verification import draw_file_verification
 

@@ -38,9 +38,9 @@ class Llm(Recipe, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.hidden % (2 * self.heads):
             message = f"hidden = {self.hidden} does not divide into {self.heads} heads of an even size"
-            raise UsageError(message, hint=f"make hidden a multiple of {2 * self.heads}, or change heads")
+            raise UsageError(message, hint=f"make `hidden` a multiple of {2 * self.heads}, or change `heads`")
         if self.heads % self.kv_heads:
-            hint = "make heads a multiple of kv_heads; the same number gives plain multi-head attention"
+            hint = "make `heads` a multiple of `kv_heads`; the same number gives plain multi-head attention"
             raise UsageError(f"{self.heads} heads cannot share {self.kv_heads} kv_heads evenly", hint=hint)
 
     @property

@@ -268,14 +268,14 @@ def test_every_command_takes_a_folder_or_a_manifest(run: Run, own_parts: Path, t
         ),
         (("demo", "lm"), "no demo is called 'lm'", "did you mean 'llm'?"),
         (
-            ("demo", "unet", "-o", "FOLDER/u.onnx", "--layers", "3"),
-            "demo 'unet' has no option 'layers'",
-            "omit it: this demo has the option 'external' alone",
+            ("demo", "unet", "-o", "FOLDER/u.onnx", "--attention-heads", "3"),
+            "--attention-heads does not apply to the demo unet",
+            "leave --attention-heads out",
         ),
         (
-            ("demo", "llm", "-o", "FOLDER/q.onnx", "--layers", "0"),
-            "option 'layers' of demo 'llm': expected `int` >= 1",
-            "`graphcut demo --help` lists what it has",
+            ("demo", "llm", "-o", "FOLDER/q.onnx", "--attention-heads", "0"),
+            "Invalid value for '--attention-heads': Input should be greater than or equal to 1",
+            "`graphcut demo --help` lists arguments and options",
         ),
         (
             ("demo", "llm", "-o", "MODEL"),

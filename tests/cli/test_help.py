@@ -118,7 +118,7 @@ def test_the_defaults_of_a_demo_are_those_of_its_recipe(run: Run) -> None:
     for name, default in options_of("llm").items():
         if default not in {None, False}:
             assert re.search(
-                rf"--(attention-)?{name.replace('_', '-')} (\[[^\]]*\] )?[^\[]*\[default: {default}\]",
+                rf"--(attention-)?{name.replace('_', '-')} (\[[^\]]*\] )?[^\[]*\[default: {default}(; x>=1)?\]",
                 text,
             ), name
 

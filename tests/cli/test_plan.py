@@ -267,12 +267,13 @@ def test_ranks_of_a_plan_need_a_cluster(run: Run, tmp_path: Path, words: tuple[o
         "--heads logits --prove",
         "--heads logits --inside-layers never",
         "--cluster CLUSTER --in-flight 2",
+        "--cluster CLUSTER --ranks 2:1",
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused(run: Run, house: Path, words: str) -> None:
+def test_an_option_that_would_do_nothing_is_refused_by_its_name(run: Run, house: Path, words: str) -> None:
     places = {"NODE": FIRST_LAYER, "CLUSTER": house / "cluster.toml"}
     result = run("plan", house / "llm.onnx", *(places.get(word, word) for word in words.split()))
-    assert result.code == 2
+    assert (result.code, words.split()[2]) == (2, result.error[0].split()[0])
 
 
 @pytest.mark.parametrize("number", [10**6, 10**20])

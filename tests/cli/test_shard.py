@@ -58,7 +58,7 @@ def test_a_sharded_model_is_verified_whatever_its_file_is_called(run: Run, llm: 
             "--max-shard-size does not apply to ranks, each of which is a device with one file of weights",
         ),
         ("split --num-splits 2 --sum", "--sum applies to --ranks"),
-        ("split --ranks 2 --memory 1MB", "a plan for a cluster or a budget counts no ranks"),
+        ("split --ranks 2 --memory 1MB", "--memory does not apply to --ranks: no budget counts ranks"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(run: Run, llm: Path, words: str, message: str) -> None:

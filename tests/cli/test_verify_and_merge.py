@@ -130,7 +130,8 @@ def test_files_alone_takes_no_other_option(run: Run, parts: Path) -> None:
         ["--seed", "1"],
     ):
         result = run("verify", parts, "--files", *words)
-        assert (result.code, result.error[0]) == (2, "--files compares without the model")
+        what = f"{words[0]} does not apply to --files, which needs no model and runs nothing"
+        assert (result.code, *result.error) == (2, what, f"leave {words[0]} out")
 
 
 def test_inputs_come_from_files_and_folders(run: Run, tmp_path: Path) -> None:

@@ -393,7 +393,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("llm", {"layers": 0}, "option 'layers' of demo 'llm': expected `int` >= 1", "options_of(...)"),
         ("llm", {"dtype": "int8"}, "option 'dtype' of demo 'llm': invalid enum value 'int8'", "options_of(...)"),
         ("llm", {"hidden": 36}, "hidden = 36 does not divide into 4 heads of an even size", "a multiple of 8"),
-        ("llm", {"kv_heads": 3}, "4 heads cannot share 3 kv_heads evenly", "a multiple of kv_heads"),
+        ("llm", {"kv_heads": 3}, "4 heads cannot share 3 kv_heads evenly", "a multiple of `kv_heads`"),
     ],
 )
 def test_what_cannot_be_drawn_is_named(
