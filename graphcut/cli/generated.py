@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import UsageError
 from ..core.text import escaped
 from ..core.units import count, duration
-from .memory_options import say_after, say_before
+from .memory_options import measured_peak, say_after, say_before
 from .output import say, settings, workers_notes
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def converse(
             else:
                 put(f"{rest}\n")
                 say(output.sentence(generation.log, reused))
-    say_after(generation.limited, cascade.parts)
+    say_after(generation.limited, cascade.parts, measured_peak(generation.limited))
 
 
 def _line() -> str | None:

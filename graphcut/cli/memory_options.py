@@ -45,19 +45,25 @@ def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or
         say("tensors between parts that do not fit into memory go to a temporary folder")
 
 
-def say_after(run: Any, parts: Sequence[Part]) -> None:  # noqa: ANN401 - as above
-    """Say what other providers took, and what was measured, if there is a limit."""
-    from ..drawing.sentences import placement_text
+def measured_peak(run: Any) -> int | None:  # noqa: ANN401 - as above
+    """The most memory of the process so far: what says how a run went imports modules that a run does not need."""
+    return None if run is None or run.peak is None else run.peak.bytes
 
+
+def say_after(run: Any, parts: Sequence[Part], peak_bytes: int | None) -> None:  # noqa: ANN401 - as above
+    """Say what other providers took, and what was measured, if there is a limit."""
     if run is None:
         return
-    for index, nodes in sorted(run.placements.items()):
-        complain(placement_text(parts[index].file, nodes))
-    peak, forecast = run.peak, run.forecast
-    if peak is None or forecast is None or forecast.memory_bytes is None:
+    if run.placements:
+        from ..drawing.sentences import placement_text
+
+        for index, nodes in sorted(run.placements.items()):
+            complain(placement_text(parts[index].file, nodes))
+    forecast = run.forecast
+    if peak_bytes is None or forecast is None or forecast.memory_bytes is None:
         return
-    since = ", since the process started" if peak.is_since_start else ""
-    measured, limit = (size(number, like=forecast.memory_bytes) for number in (peak.bytes, forecast.memory_bytes))
+    since = ", since the process started" if run.peak.is_since_start else ""
+    measured, limit = (size(number, like=forecast.memory_bytes) for number in (peak_bytes, forecast.memory_bytes))
     say(f"measured peak {measured} (resident pages{since})")
-    if peak.bytes > forecast.memory_bytes:
+    if peak_bytes > forecast.memory_bytes:
         say(f"that is more than {limit}: sizes are estimates; split with --dim for exact ones")

@@ -28,7 +28,7 @@ from .common_options import (
     output_names,
 )
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
-from .memory_options import MemoryOptions, say_after, say_before
+from .memory_options import MemoryOptions, measured_peak, say_after, say_before
 from .output import SOME_FAILED, check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _in_this_process(memory: MemoryOptions, feeds: FeedReader, config: SessionCo
         with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
             say_before(runner, exact=memory.exact)
             yield answers
-        say_after(runner, feeds.cascade.parts)
+        say_after(runner, feeds.cascade.parts, measured_peak(runner))
 
 
 def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int:

@@ -28,8 +28,19 @@ def size(count_bytes: int, *, like: int | None = None) -> str:
 
     In decimal units (`4.98 MB`) where the number that it answers, `like`, is whole in these, as that of 20MB is.
     """
-    is_decimal = like is not None and like % 1000 == 0 and float(f"{like:.4g}") == like
-    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, _DECIMAL if is_decimal else _BINARY)
+    units = _DECIMAL if like is not None and _is_decimal(like) else _BINARY
+    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, units)
+
+
+def limit_of(count_bytes: int, *, like: int) -> str:
+    """A limit to ask for, no less than a number of bytes: `1087MiB`; in decimal units (`1140MB`) as `size` has them."""
+    unit = "MB" if _is_decimal(like) else "MiB"
+    return f"{-(-count_bytes // (_DECIMAL | _BINARY)[unit])}{unit}"
+
+
+def _is_decimal(count_bytes: int) -> bool:
+    """Whether a number of bytes is whole in decimal units."""
+    return count_bytes % 1000 == 0 and float(f"{count_bytes:.4g}") == count_bytes
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """Sentences about an analysis, a plan or a cascade. They use Unicode signs; a terminal may have to replace them."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import isclose
 from typing import Final, Protocol
@@ -10,10 +11,11 @@ from ..core.text import printable
 from ..core.units import count, duration, operations, size
 from ..core.wiring import Unit
 from ..costs.caches import find_caches
+from ..costs.device import COUNTING
 from ..costs.device_groups import DeviceGroup
 from ..costs.matching import Coverage
 from ..loading.model import Model, Sizes
-from ..planning.goals import Across, At, Goal, Heads, Into, Within
+from ..planning.goals import Across, At, Goal, Heads, Into, Within, counted_by
 from ..planning.plans import Plan
 from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
 from .scene import Card, Scene, totals_of
@@ -22,6 +24,7 @@ _MAX_NAMES: Final = 6
 _MAX_DIMS: Final = 3
 _SAME: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 
+_MARGIN: Final = 0.05  #: a part that leaves less of its memory is named; and weights that are held so much more often.
 _LITTLE_GAIN: Final = 0.95  #: splitting brings little if the slowest part takes this share of the model's time.
 
 
@@ -251,6 +254,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     yield from assumed_sizes(plan.dims, (plan.model or model).dims)
     yield from _shared_devices(plan)
     yield from _groups(plan)
+    yield from _memory_notes(plan)
     if plan.metrics and isinstance(plan.goal, Across):
         inputs, outputs = (sum(getattr(m, name) for m in plan.metrics) for name in ("input_bytes", "output_bytes"))
         driver = printable(plan.goal.cluster.driver.name)
@@ -259,6 +263,23 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     if plan.coverage is not None:
         yield "the values of the cost model are used as given, for the sizes it was made for"
         yield from _coverage(plan.coverage)
+
+
+def _memory_notes(plan: Plan) -> Iterable[str]:
+    """Which parts leave little memory, and which weights are held several times."""
+    if {*counted_by(plan.goal)} == {*COUNTING}:
+        tight = [f"p{part}" for part, share in enumerate(plan.budget_shares) if share > 1 - _MARGIN]
+        if tight:
+            leaves = "leaves" if len(tight) == 1 else "leave"
+            less = f"less than {100 * _MARGIN:.0f} % of the memory"
+            yield f"{_listed(tight)} {leaves} {less} for what a plan does not count"
+    weights, held = plan.graph.weights, Counter(name for block in plan.partition.blocks for name in block.weights)
+    once = sum(weights[name].bytes for name in held)
+    all_bytes = sum(weights[name].bytes * number for name, number in held.items())
+    if all_bytes > once * (1 + _MARGIN):
+        repeated = sum(weights[name].bytes for name, number in held.items() if number > 1)
+        total = f"{size(all_bytes)} in all, not {size(once)}"
+        yield f"{size(repeated)} of weights are in several parts, which use them: {total}"
 
 
 def _groups(plan: Plan) -> Iterable[str]:

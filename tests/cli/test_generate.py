@@ -187,6 +187,10 @@ def test_memory_is_limited_as_in_a_run(run: Run, parts: Path, expected: list[lis
     lines = result.err.splitlines()
     assert re.fullmatch(r"predicted peak about [\d.]+ [MG]B of 100 GB: 2 parts, all stay loaded", lines[0])
     assert re.fullmatch(r"measured peak [\d.]+ [MG]B \(resident pages\)", lines[-1])
+    asked = [sys.executable, "-m", "graphcut", *map(str, words), "--memory", "200MB"]  # with its own modules alone
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stderr
+    predicted, measured = (float(number) for number in re.findall(r"peak (?:about )?([\d.]+) MB", said))
+    assert measured <= predicted
     message = "--memory limits one process, and --via starts workers"
     assert run(*words, "--memory", "1GB", "--via", "processes").error[0] == message
     assert run(*words, "--exact").code == 2

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcut import UsageError
-from graphcut.core.units import count, duration, operations, parse_bytes, size
+from graphcut.core.units import count, duration, limit_of, operations, parse_bytes, size
 
 from cases import each
 
@@ -81,6 +81,15 @@ def test_three_digits_say_a_size(number: int, said: str) -> None:
 @given(st.integers(0, 999 * 2**40))
 def test_what_is_said_can_be_read_back_to_three_digits(number: int) -> None:
     assert abs(parse_bytes(size(number)) - number) <= number * 0.005 + 1
+
+
+@each("limit", ["1GB", "300MiB"])
+def test_a_limit_to_ask_for_has_the_unit_of_the_one_that_was_given_and_suffices(limit: str) -> None:
+    given, unit = parse_bytes(limit), {"1GB": "MB", "300MiB": "MiB"}[limit]
+    for needed in (given + 1, given * 2, given * 2 + 1):
+        found = limit_of(needed, like=given)
+        assert found.removesuffix(unit).isdecimal()
+        assert needed <= parse_bytes(found) < needed + parse_bytes(f"1{unit}")
 
 
 def test_the_noun_follows_the_number() -> None:

@@ -23,7 +23,7 @@ from graphcut.planning.goals import Goal
 from graphcut.planning.results import FrontPlan
 
 from cases import each
-from conftest import floats, model_of
+from conftest import Draw, floats, model_of
 from control_flow import write_model
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
@@ -340,6 +340,25 @@ def test_the_need_of_a_part_includes_what_its_budget_counts(chain: Path) -> None
     for counting, more in ((("inputs",), 32), (("activations",), 96), (("activations", "inputs", "cache"), 128)):
         made = graphcut.plan(analysis, Within(10_000, counting))  # type: ignore[arg-type]
         assert [one.need_bytes for one in scene_of_plan(made, analysis).cards] == [files + more]
+
+
+def test_a_plan_that_leaves_little_memory_says_so(demo: Callable[[str], Analysis]) -> None:
+    analysis = demo("llm")
+    whole = scene_of_plan(graphcut.plan(analysis, Within(1 << 40)), analysis).cards[0].need_bytes
+    tight = "p0 leaves less than 5 % of the memory for what a plan does not count"
+    for budget, is_tight in ((whole, True), (whole * 21 // 20, True), (whole * 20 // 19 + 1, False)):
+        assert (tight in scene_of_plan(graphcut.plan(analysis, Within(budget)), analysis).notes) is is_tight
+
+
+def test_weights_that_several_parts_use_are_said_to_be_held_by_each(opened: Draw) -> None:
+    """Two layers with the weight of 4 KiB, and one with its own of 1 KiB."""
+    nodes = [helper.make_node("MatMul", [f"x{i}", "ab"[i == 2]], [f"x{i + 1}"], name=f"n{i}") for i in range(3)]
+    weights = [helper.make_tensor(n, 1, [32, s], [1.0] * 32 * s) for n, s in (("a", 32), ("b", 8))]
+    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x0", 1, 32)], [floats("x3", 1, 8)], weights)))
+    said = "4 KiB of weights are in several parts, which use them: 9 KiB in all, not 5 KiB"
+    for cut, is_said in (("n0", True), ("n1", False)):
+        made = graphcut.plan(analysis, graphcut.At((cut,)))
+        assert (said in scene_of_plan(made, analysis).notes) is is_said
 
 
 def test_only_nodes_that_several_parts_hold_count_as_replicas(demo: Callable[[str], Analysis], tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from ..problem import PlanningProblem
 from ..results import FrontPlan, MetricUnit, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
 
+_MOST_NAMED: Final = 4  #: a message names so many sizes that were assumed.
 _OBJECTIVES: Final[dict[Objective, tuple[MilpObjective, str, MetricUnit]]] = {
     "throughput": ("period", "time between two requests", "s"),
     "latency": ("latency", "time of one request", "s"),
@@ -374,9 +375,14 @@ def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[Devi
             f"{problem.describe(group)} alone needs {size(needed)}, and the largest device has {size(int(largest))}",
             hint=hint,
         )
+    assumed = {n: number for n, number in problem.costs.dims.items() if n not in problem.analysis.model.dims}
+    named = [f"{name}={number}" for name, number in [*assumed.items()][:_MOST_NAMED]]
+    sizes = f" for {', '.join(named)}" if named else ""
+    if max(assumed.values(), default=1) > 1:
+        hint += "; or set smaller sizes with `dims`"
     devices = count(sum(len(c.devices) for c in classes), "device")
     return PlanError(
-        f"no division fits the devices: files of {size(int(load.total_bytes))} or more, and memory to run; "
+        f"no division fits the devices: parts hold {size(int(load.total_bytes))} or more, and activations{sizes}; "
         f"the largest of {devices} has {size(int(largest))}, all have {size(int(room))}",
         hint=hint,
     )

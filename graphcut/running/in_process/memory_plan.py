@@ -7,7 +7,7 @@ import msgspec
 
 from ...core.errors import MemoryCapError
 from ...core.manifest import Cascade, Part
-from ...core.units import count
+from ...core.units import count, limit_of
 from ..process_memory import IS_MEASURED, available_bytes, resident_bytes, unloaded_library_bytes
 from ..values import symbol_sizes
 
@@ -214,7 +214,8 @@ class AvailableMemory(msgspec.Struct, frozen=True):
         needed_bytes = self.base_bytes + parts_bytes
         allowed = needed_bytes + _SLACK_BYTES
         message = f"this run is predicted to need {needed_bytes:,} bytes, and the memory limit is {self.memory_bytes:,}"
-        hint = f"allow {-(-allowed >> 20)}MiB or more with `memory_bytes`, or cut into more parts"
+        least = limit_of(allowed, like=self.memory_bytes)
+        hint = f"allow {least} or more with `memory_bytes`, or cut into more parts"
         return MemoryCapError(message, smallest_bytes=allowed, hint=hint)
 
 
