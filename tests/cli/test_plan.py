@@ -361,6 +361,17 @@ def test_a_model_too_large_for_any_device_names_the_largest_device(run: Run, llm
     assert "977 KiB" in sizes, "what the largest device holds"
 
 
+def test_where_no_division_fits_the_sizes_that_were_assumed_are_said(run: Run, llm: Path, tmp_path: Path) -> None:
+    """Each layer fits, all together do not, with the activations of 512 tokens; with those of 16 they do."""
+    text = "".join(f'[[devices]]\nname = "d{i}"\nmemory_bytes = "1MB"\n' for i in range(3))
+    (tmp_path / "cluster.toml").write_text(text)
+    words = ("plan", llm, "--cluster", tmp_path / "cluster.toml")
+    refused = run(*words)
+    assert (refused.code, "activations for batch=1, seq=512, past=0, total=512" in refused.error[0]) == (4, True)
+    assert refused.error[1].endswith("; or set smaller sizes with --dim")
+    assert run(*words, "--dim", "seq=16", "--dim", "total=16").code == 0
+
+
 def test_unsatisfiable_pins_and_unknown_parts_are_different_errors(run: Run, llm: Path) -> None:
     result = run("plan", llm, "--num-splits", 2, "--pin", f"{LAST}=0")
     assert result.code == 4
