@@ -9,8 +9,8 @@ import graphcut
 
 
 def main(path: str, folder: str, memory: str) -> None:
-    """Write the fewest parts whose files and activations each fit in `memory`."""
-    goal = graphcut.Within(memory, counting=("activations",))
+    """Write the fewest parts each of which loads and runs in `memory`."""
+    goal = graphcut.Within(memory)
     try:
         cascade = graphcut.split(path, goal, folder)
     except graphcut.PlanError as error:

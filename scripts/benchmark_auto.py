@@ -156,7 +156,7 @@ def bench(kind: Kind, model: Path, options: Sequence[object], shares: Sequence[f
         (whole,), cells = bytes_of_parts(parts), []
         for share in shares:
             budget = int(whole * share)
-            refusal = made(parts, "auto", model, *options, "--memory", budget, "--keep")
+            refusal = made(parts, "auto", model, *options, "--count", "files", "--memory", budget, "--keep")
             if refusal:
                 print(f"{kind.name} {words} {budget}: {refusal}", file=sys.stderr)
                 cells.append("refused")

@@ -123,6 +123,7 @@ def compare(folder: Path, memory: str) -> None:
     own = [sys.executable, __file__]
     subprocess.run([*own, "write", "--folder", str(folder)], check=True)
     auto = ["auto", f"{folder}/llm.onnx", "--precision", "int4", "--memory", memory, "-o", f"{folder}/graphcut"]
+    auto += ["--count", "files"]
     words = ["--precision", "int4", "--cost-model", f"{folder}/costs.csv", "--memory", memory]
     alone = [sys.executable, "-m", "olive", "auto-opt", "-m", f"{folder}/llm.onnx", *words, "-o", f"{folder}/auto-opt"]
     commands = {
