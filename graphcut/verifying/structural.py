@@ -59,6 +59,7 @@ class Proof(Product):
     approximate: int = 0  #: number of rewritten replicas that need not give the model's bits.
     halves: int = 0  #: number of float32 tensors that are sent as float16.
     given_states: int = 0  #: number of states that the user named; only their types were compared.
+    stored_in: str = ""  #: the files of the model's weights, if they are in others than when it was cut.
 
     @property
     def holds(self) -> bool:
@@ -104,7 +105,14 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     if is_read:
         objections += _assignment(model.graph, holders)
     repeated = sum(len(files) for files in holders.values()) - len(holders)
-    return Proof(tuple(objections), len(holders), repeated, weight_bytes, approximate, halves, len(given))
+    stored = _weight_files(model.data, model.path.name), _weight_files(manifest.source.data, cascade.source.name)
+    stored_in = ", ".join(sorted(stored[0])) if stored[0] != stored[1] else ""
+    return Proof(tuple(objections), len(holders), repeated, weight_bytes, approximate, halves, len(given), stored_in)
+
+
+def _weight_files(names: Iterable[str], own: str) -> set[str]:
+    """The files with weights of a model whose file is called `own`, which it may be itself, or moved."""
+    return {"the model's file" if name == own else name for name in names} or {"the model's file"}
 
 
 def _assignment(graph: Graph, holders: Mapping[int, Sequence[str]]) -> Iterator[str]:

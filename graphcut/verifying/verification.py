@@ -80,6 +80,7 @@ class Verification(Product):
         text += f", {count(proof.replicas, 'replica')}" if proof.replicas else ""
         text += f", {proof.approximate:,} of them approximate" if proof.approximate else ""
         text += f", {count(proof.halves, 'tensor')} sent as float16" if proof.halves else ""
+        text += f", the model's weights are stored in {proof.stored_in} now" if proof.stored_in else ""
         return f"{text}, {count(proof.given_states, 'state')} as given" if proof.given_states else text
 
     @property

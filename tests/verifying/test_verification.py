@@ -73,6 +73,10 @@ def test_the_model_that_was_cut_may_be_stored_otherwise(
     onnx.save(proto, again)
     report = graphcut.verify(again, cascade, inputs=[X])
     assert (report.same, report.is_identical) == (True, True)
+    assert report.structure_summary.endswith(", the model's weights are stored in weights now")
+    moved = model.path.rename(tmp_path / "moved.onnx")
+    assert "stored" not in graphcut.verify(moved, cascade, structural_only=True).structure_summary
+    moved.rename(model.path)
     assert graphcut.compare_models(again, model, inputs=[X]).same
     own = graphcut.split(again, At(("double", "bias")))
     assert graphcut.verify(model, own, structural_only=True)
