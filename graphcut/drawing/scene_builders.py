@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -15,10 +16,12 @@ from ..core.tensors import Tensor, TensorBytes
 from ..core.text import shell_word
 from ..core.units import count, size
 from ..core.wiring import Unit, Wiring
-from ..costs.weighing import Costs
+from ..costs.device import run_s
+from ..costs.weighing import Costs, weigh
 from ..loading.model import Model
 from ..planning.goals import Across, At, Limits
-from ..planning.plans import Plan
+from ..planning.planner import plan as make_plan
+from ..planning.plans import ANY_DEVICE, Plan
 from ..sharding.axes.classes import axis_classes
 from ..sharding.axes.table import class_rows, few
 from . import sentences
@@ -30,9 +33,10 @@ from .layer_modules import layer_modules
 from .part_labels import part_labels
 from .plan_schedules import schedules_of_plan
 from .profile_builder import best_options, build_profile
-from .scene import BoundaryTensor, OtherPlan, Scene, buses_of
+from .scene import BoundaryTensor, CutProfile, OtherPlan, Scene, buses_of
 
 _MAX_TENSORS: Final = 3
+_TRIED: Final = 3  #: so many cut points are finished to find the most balanced one.
 _PLAIN_NAMES: Final = {"model", "sharded"}  #: of files that are alone in their folders.
 _SAME: Final = 1e-6  #: relative difference below which two times are the same.
 
@@ -42,8 +46,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
     model, blocks, wiring = analysis.sized, analysis.segments.blocks, analysis.segments.wiring
     graph, sizes = model.graph, model.tensor_bytes
     profile = build_profile(analysis, [graph.flow], sizes)
-    options = best_options(profile)
-    best = min(options, key=lambda one: (abs(one.weights_before - one.weights_after), one.bytes), default=None)
+    best = _most_balanced(analysis, profile)
     return Scene(
         title=_title(model.path),
         sentence=sentences.cut_points_answer(best, len(profile.cut_options)),
@@ -53,10 +56,11 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         notes=(
             *sentences.unknown_sizes(model, model.sizes, model.dims),
             *sentences.unbound_sizes(model, model.dims),
+            *(sentences.assumed_device(best) if best is not None else ()),
             *sentences.assumed_sizes(model.dims, analysis.model.dims),
             *model.notes,
         ),
-        next_command="" if best is None else _split_command(model.path, best.node),
+        next_command="" if best is None else _split_command(model.path, best.cuts[0]),
         details=tuple(_analysis_details(analysis)),
         model=str(model.path),
         cut_model=cut_model_of(model, [graph.flow], sizes, analysis.model.dims),
@@ -65,6 +69,18 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         segments=tuple(graph.nodes[block.nodes[0]].name for block in blocks if block.nodes),
         segment_tensors=_boundary_tensors(blocks, wiring, model.boundary_types, sizes),
     )
+
+
+def _most_balanced(analysis: Analysis, profile: CutProfile) -> Plan | None:
+    """The plan for one of the cheap cut points whose slower part takes least time; None if there is none.
+
+    Finishing parts takes time, so only those are tried that divide the time of the nodes best.
+    """
+    costs = weigh(analysis.model, analysis.sized.dims)
+    before_s = [0.0, *accumulate(run_s(costs, ANY_DEVICE))]
+    options = sorted(best_options(profile), key=lambda one: abs(before_s[-1] - 2 * before_s[one.nodes_before]))
+    plans = (make_plan(analysis, At(one.node), costs=costs) for one in options[:_TRIED])
+    return min(plans, key=lambda one: (max(part.busy_s for part in one.metrics), one.received_bytes), default=None)
 
 
 def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> Scene:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isclose
 from typing import Final, Protocol
 
-from ..analysis.cut_points import CutPoint
 from ..core.states import StatePair, sent_states
 from ..core.text import printable
 from ..core.units import count, duration, operations, size
@@ -120,15 +119,16 @@ def _crossing(scene: Scene) -> str:
     return f"{text}; {count(total.tensors, 'tensor')} ({size_text(total, least='at least ')}) {verb} over {skipped}."
 
 
-def cut_points_answer(best: CutPoint | None, number: int) -> str:
-    """The number of cut points, and what the most balanced of the best ones costs."""
+def cut_points_answer(best: Plan | None, number: int) -> str:
+    """The number of cut points, and what a plan makes of the most balanced of the best ones."""
     if best is None:
         return "No cut point: fewer than two nodes depend on an input."
-    sends = "crosses" if best.tensors == 1 else "cross"
+    tensors, least = len(best.partition.wiring.boundary_tensors), "" if best.is_exact else "at least "
+    before, after = (f"{duration(part.busy_s)} and {size(part.weight_bytes)} of weights" for part in best.metrics)
     return (
-        f"{count(number, 'cut point')}. The most balanced one is after {best.node}: {count(best.tensors, 'tensor')} "
-        f"({size_text(best, least='at least ')}) {sends} there, with {size(best.weights_before)} of weights before it "
-        f"and {size(best.weights_after)} after it."
+        f"{count(number, 'cut point')}. The most balanced one is after {best.cuts[0]}: {count(tensors, 'tensor')} "
+        f"({least}{size(best.crossing_bytes[0])}) {'crosses' if tensors == 1 else 'cross'} there, "
+        f"with {before} before it and {after} after it."
     )
 
 
@@ -239,11 +239,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     yield from unbound_sizes(model, plan.dims)
     yield from uncounted_operators(costs.uncounted) if costs is not None else ()
     if plan.metrics and not isinstance(plan.goal, Across):
-        device = plan.hosts[0]
-        yield (
-            f"times assume devices with {flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory "
-            f"bandwidth and links of {operations(device.link_bytes_per_s)}B/s; describe yours with --cluster FILE"
-        )
+        yield from assumed_device(plan)
         whole_s = sum(metrics.run_s for metrics in plan.metrics)
         slowest_s = max(metrics.busy_s for metrics in plan.metrics)
         if len(plan.parts) > 1 and slowest_s >= _LITTLE_GAIN * whole_s:
@@ -280,6 +276,15 @@ def _memory_notes(plan: Plan) -> Iterable[str]:
         repeated = sum(weights[name].bytes for name, number in held.items() if number > 1)
         total = f"{size(all_bytes)} in all, not {size(once)}"
         yield f"{size(repeated)} of weights are in several parts, which use them: {total}"
+
+
+def assumed_device(plan: Plan) -> Iterable[str]:
+    """What times of a plan without a cluster are for."""
+    device = plan.hosts[0]
+    yield (
+        f"times assume devices with {flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory "
+        f"bandwidth and links of {operations(device.link_bytes_per_s)}B/s; describe yours with --cluster FILE"
+    )
 
 
 def _groups(plan: Plan) -> Iterable[str]:

@@ -18,7 +18,7 @@ from ..loading.model import Model
 from ..solving.instance import Parts
 from ..solving.recompute import Recomputed
 from ..solving.transfers import RequestTimes, totals
-from .goals import Across, Goal, Into, Limits, Within, counted_by
+from .goals import Across, At, Goal, Into, Limits, Within, counted_by
 from .node_names import find_nodes
 from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
 from .replicable import inexact_copies
@@ -85,6 +85,16 @@ class Plan(Product):
         )
         cuts = range(len(self.parts) - 1 if sizes else 0)
         return tuple(sum(sizes[name][0] for name, (i, readers) in ends if i <= cut < max(readers)) for cut in cuts)
+
+    @property
+    def cuts(self) -> tuple[str, ...]:
+        """The names of the cuts of a plan for `At`, as they were given."""
+        return self.goal.nodes if isinstance(self.goal, At) else ()
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all tensors have a size; else what counts activations is a lower bound."""
+        return all(part.is_exact for part in self.metrics)
 
     @property
     def received_bytes(self) -> int:

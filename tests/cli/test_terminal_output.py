@@ -145,8 +145,8 @@ import sys, time
 import graphcut.surgery.splitting as splitting
 real = splitting.write_data
 
-def slow(layout, target, *, progress=None):
-    real(layout, target, progress=progress)
+def slow(layout, target, **options):
+    real(layout, target, **options)
     for _ in range(6000):  # a signal just before a sleep doesn't end it
         time.sleep(0.01)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import Across, Analysis, At, Heads, Into, Plan, Within, demos
@@ -190,6 +191,23 @@ def test_an_analysis_assumes_the_sizes_of_a_plan(tmp_path: Path) -> None:
     scenes = scene_of_analysis(analysis), scene_of_plan(made, analysis)
     assert [note in scene.notes for scene in scenes] == [True, True]
     assert made.reasons[0].chosen.crossing_bytes in {point.bytes for point in analysis.cut_points}
+
+
+def test_the_most_balanced_cut_is_so_in_time_and_its_figures_are_those_of_its_parts(tmp_path: Path) -> None:
+    """An embedding has nearly all weights, and looks one row up: a part of it alone would be a part of nothing."""
+    rng = np.random.default_rng(0)
+    weights = {"table": (50_000, 64), "w0": (64, 256), "w1": (256, 64), "w2": (64, 256), "w3": (256, 64)}
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["h0"], name="embed")]
+    nodes += [helper.make_node("MatMul", [f"h{i}", f"w{i}"], [f"h{i + 1}"], name=f"m{i}") for i in range(4)]
+    tables = [numpy_helper.from_array(rng.random(size, dtype=np.float32), name) for name, size in weights.items()]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [512])
+    onnx.save(model_of(nodes, [ids], [floats("h4", 512, 64)], tables), tmp_path / "embedding.onnx")
+    analysis = graphcut.analyze(tmp_path / "embedding.onnx")
+    scene, made = scene_of_analysis(analysis), graphcut.plan(analysis, At("m1"))
+    before, after = (f"{duration(one.busy_s)} and {size(one.weight_bytes)} of weights" for one in made.metrics)
+    assert f"after m1: 1 tensor (128 KiB) crosses there, with {before} before it and {after} after it" in scene.sentence
+    slowest = {node: max(m.busy_s for m in graphcut.plan(analysis, At(node)).metrics) for node in ("embed", "m0", "m1")}
+    assert min(slowest, key=lambda node: slowest[node]) == "m1"
 
 
 def test_what_hangs_on_unknown_sizes_is_at_least(tmp_path: Path) -> None:

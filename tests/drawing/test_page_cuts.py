@@ -16,7 +16,7 @@ from page_modules import asked, in_node
 
 from graphcut import Across, Analysis, At, Cluster, Device, Into, Limits, Plan, Within, analyze, demos, load, plan
 from graphcut.core.errors import UsageError
-from graphcut.core.units import duration
+from graphcut.core.units import duration, parse_bytes, size
 from graphcut.costs.cluster import NetworkLink
 from graphcut.drawing.html import html_of
 from graphcut.drawing.scene import Scene
@@ -230,6 +230,12 @@ def test_a_cut_is_made_moved_copied_and_taken_away_by_keys(show: Show, tmp_path:
     assert not page.evaluate("document.querySelector('#matrix').hidden")
 
 
+ENTRIES = (
+    "Object.fromEntries([...document.querySelectorAll('#panel dt')].map((word) => "
+    "[word.textContent, word.nextSibling.textContent]))"
+)
+
+
 def test_the_panel_names_what_crosses(show: Show, tmp_path: Path) -> None:
     demos.write("multitask", tmp_path / "multitask.onnx")
     analysis = analyze(load(tmp_path / "multitask.onnx"))
@@ -238,9 +244,13 @@ def test_the_panel_names_what_crosses(show: Show, tmp_path: Path) -> None:
     for node in graph.flow[1:6]:
         page.evaluate(f"location.hash = '#node={quote(graph.nodes[node].name, safe='')}'")
         page.wait_for(f"document.querySelector('#panel h2').textContent === {graph.nodes[node].name!r}")
-        made = plan(analysis, At((graph.nodes[node].name,)), limits=NO_REPLICAS).partition.wiring.boundary_tensors
-        names = "[...document.querySelectorAll('#panel dt')].find((word) => word.textContent === 'names')"
-        assert set(page.evaluate(f"{names}.nextSibling.textContent").split(", ")) == {*made}
+        made = plan(analysis, At((graph.nodes[node].name,)), limits=NO_REPLICAS)
+        said = page.evaluate(ENTRIES)
+        assert set(said["names"].split(", ")) == {*made.partition.wiring.boundary_tensors}
+        assert [said["weights before"], said["weights after"]] == [size(part.weight_bytes) for part in made.metrics]
+        texts = said["a cut here sends"], said.get("without residual", "0 B")
+        sent, alone = (parse_bytes(text.removeprefix("≥ ")) for text in texts)
+        assert alone <= sent
 
 
 @pytest.mark.parametrize("kind", ["mouse", "touch"])

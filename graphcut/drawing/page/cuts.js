@@ -1,8 +1,7 @@
 /* The cuts that the page shows: those of the plan, or yours. */
 
-import { costsOf, flowsBetween, namedCut, partsAt } from "./cutting.js";
+import { costsOf, namedCut } from "./cutting.js";
 import { $ } from "./elements.js";
-import { NOTHING, plus } from "./flows.js";
 import { select } from "./panel.js";
 import { predicted } from "./predicted.js";
 import { costs, cutter, profile, scene } from "./scene.js";
@@ -17,16 +16,13 @@ export const nearAt = (index) => sizeOf({ bytes: profile.near[index], is_exact: 
 
 let lastAlone = { index: -1, found: null };
 
-/** The tensors that cross one cut after a node of the profile, no more than are alive there; null if they are not known. */
+/** What one cut after a node of the profile makes, see `costsOf`; null if that is not known. */
 export function alone(index) {
-  if (cutter && lastAlone.index !== index) {
-    const part = partsAt(cutter, [cutter.order[index]]);
-    lastAlone = { index, found: part && flowsBetween(cutter, part) };
-  }
+  if (cutter && lastAlone.index !== index) lastAlone = { index, found: costsOf(cutter, [index]) };
   return lastAlone.found;
 }
 
-export const sentBy = (index) => (alone(index) ? sizeOf(alone(index).reduce(plus, NOTHING)) : aliveAt(index));
+export const sentBy = (index) => (alone(index) ? sizeOf(alone(index).boundaries[0]) : aliveAt(index));
 
 /** Cuts after the nodes with these names, if there are such nodes, and puts the parts on these devices, if there are. */
 export function cutAfter(nodes, devices) {

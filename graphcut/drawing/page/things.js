@@ -80,7 +80,9 @@ function showRun(index) {
 function showNode(index) {
   const { nodes, ops, alive, near, tensors: counts, weights, isKey, cut_options: options } = profile;
   const text = command(scene.model, cutter?.dims ?? {}, [nodes[index]]);
-  const crossing = alone(index);
+  const made = alone(index), crossing = made ? made.tensors : null;
+  const [before, after] = made ? made.parts.map((part) => part.weight_bytes) : [weights[index], weights.at(-1) - weights[index]];
+  const isAlive = !made || made.boundaries[0].bytes === alive[index]; // else the cut is elsewhere, where less is alive
   fillPanel(nodes[index] || "(no name)", [
     ["operator", ops[index]],
     ["node", `${grouped(index + 1)} of ${grouped(nodes.length)}`],
@@ -90,9 +92,9 @@ function showNode(index) {
     ["a cut here sends", sentBy(index)],
     ["in tensors", grouped(crossing?.length ?? counts[index])],
     ["names", crossing && listed(crossing.map(({ tensor }) => tensor))],
-    ["without residual", near[index] === alive[index] ? null : nearAt(index)],
-    ["weights before", size(weights[index])],
-    ["weights after", size(weights.at(-1) - weights[index])],
+    ["without residual", !isAlive || near[index] === alive[index] ? null : nearAt(index)],
+    ["weights before", size(before)],
+    ["weights after", size(after)],
   ], html("code", { class: "command", text }), button({ id: "copy", text: "Copy command" }, ({ currentTarget }) => copy(text, currentTarget)), ...cutButton(index));
 }
 
