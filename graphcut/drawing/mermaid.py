@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ..core.text import shortened
 from ..core.units import count
 from .device_groups import grouped
 from .scene import Bus, Card, Scene, buses_of
@@ -89,8 +90,7 @@ def _bus(index: int, bus: Bus) -> Iterator[str]:
 
 
 def _name(text: str) -> str:
-    """A name; of a long one, its end."""
-    return _text(text if len(text) <= _MAX_NAME else "\N{HORIZONTAL ELLIPSIS}" + text[1 - _MAX_NAME :])
+    return _text(*shortened([text], _MAX_NAME))
 
 
 def _text(text: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.svg.bus_lines import branches
 from graphcut.drawing.svg.document import svg_of
-from graphcut.drawing.svg.primitives import BODY, BOLD, CODE, FACES, fitted, width_of, wrapped
+from graphcut.drawing.svg.primitives import BODY, BOLD, CODE, FACES, fitted, fitted_names, width_of, wrapped
 
 from cases import each
 from scenes_by_hand import (
@@ -361,10 +361,10 @@ def test_letters_of_one_width_are_as_wide_as_the_widest_of_such_fonts() -> None:
     assert width_of("abc", CODE) >= 3 * CODE.size * 1233 / 2048
 
 
-def test_a_name_keeps_its_end_and_a_sentence_its_start() -> None:
+def test_a_name_loses_its_middle_and_a_sentence_its_end() -> None:
     name = "/model/layers.12/self_attn/Add_1"
     room = width_of("…self_attn/Add_1", CODE)
-    assert fitted(name, room, CODE, keep="end") == "…self_attn/Add_1"
+    assert fitted_names((name,), room, CODE) == {name: "/model/…tn/Add_1"}
     assert fitted(name, room, CODE) == "/model/layers.1…"
     assert fitted(name, width_of(name, CODE), CODE) == name
     assert fitted(name, 1, CODE) == ""

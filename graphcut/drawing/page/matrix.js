@@ -2,7 +2,7 @@
 
 import { $, html, inLine } from "./elements.js";
 import { kindOf, matrixOf } from "./flows.js";
-import { listed } from "./names.js";
+import { listed, shortened, visible } from "./names.js";
 import { fillPanel, showPinned } from "./panel.js";
 import { kinds, scene } from "./scene.js";
 import { state, when } from "./state.js";
@@ -32,8 +32,9 @@ function matrixCell({ names: titles }, cell) {
 
 function showMatrix(matrix) {
   const at = new Map(matrix.cells.map((cell) => [`${cell.source} ${cell.readers[0]}`, cell]));
+  const short = shortened(matrix.names.map(visible), 26);
   const body = matrix.names.map((name, row) => html("tr", { role: "row" },
-    html("th", { role: "rowheader", scope: "row", title: name }, inLine("bdi", null, name)),
+    html("th", { role: "rowheader", scope: "row", title: name }, inLine("bdi", null, short[row])),
     ...matrix.names.map((_, column) => {
       if (column === row) return html("td", { role: "cell", class: "own", text: row });
       const cell = at.get(`${row} ${column}`);

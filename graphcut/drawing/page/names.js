@@ -13,3 +13,60 @@ export const shortPart = (name) => name.replace(/\.onnx$/, "");
 
 export const listed = (items) =>
   items.length <= 8 ? items.join(", ") : `${items.slice(0, 8).join(", ")} and ${grouped(items.length - 8)} more`;
+
+const PLACES = Array.from({ length: 17 }, (_, i) => i / 16).sort((a, b) => Math.abs(a - 0.5) - Math.abs(b - 0.5));
+
+/** The names without a middle where they have more letters than `room`; different ones stay different. As `shortened` in core/text.py, and a test compares the two. */
+export function shortened(names, room) {
+  let found = mostApart(names, room);
+  for (const isJoined of [false, true]) {
+    const groups = alike(found);
+    for (const group of isJoined && groups.length ? [groups.flat()] : groups) {
+      for (const signs of ["/", "._:"]) {
+        const rest = withoutBeginning(group, signs);
+        const ends = mostApart(rest, room - 1);
+        const made = new Map(found);
+        group.forEach((name, i) => made.set(name, `…${ends.get(rest[i])}`));
+        if (alike(made).length < alike(found).length) found = made;
+      }
+    }
+  }
+  for (const group of alike(found)) {
+    group.forEach((name, i) => found.set(name, `${withoutMiddle(name, room - ` ${i + 1}`.length, 0.5)} ${i + 1}`));
+  }
+  return names.map((name) => found.get(name));
+}
+
+/** The names that have one text, for each such text. */
+function alike(found) {
+  const groups = new Map();
+  for (const [name, text] of found) groups.set(text, [...(groups.get(text) ?? []), name]);
+  return [...groups].filter(([text, group]) => text && group.length > 1).map(([, group]) => group);
+}
+
+function withoutBeginning(names, signs) {
+  const letters = names.map((name) => [...name]);
+  let common = 0;
+  while (letters.every((one) => one[common] === letters[0][common])) common += 1;
+  const start = Math.max(...[...signs].map((sign) => letters[0].slice(0, common).lastIndexOf(sign) + 1));
+  return letters.map((one) => one.slice(start).join(""));
+}
+
+function mostApart(names, room) {
+  let best = new Map();
+  const different = (map) => new Set(map.values()).size;
+  for (const place of PLACES) {
+    const made = new Map(names.map((name) => [name, withoutMiddle(name, room, place)]));
+    if (different(made) > different(best)) best = made;
+    if (different(best) === made.size) break;
+  }
+  return best;
+}
+
+function withoutMiddle(name, room, place) {
+  const letters = [...name];
+  if (letters.length <= room) return name;
+  if (room < 1) return "";
+  const head = Math.floor((room - 1) * place);
+  return `${letters.slice(0, head).join("")}…${letters.slice(letters.length - (room - 1 - head)).join("")}`;
+}

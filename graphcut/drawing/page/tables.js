@@ -1,6 +1,7 @@
 /* Tables. */
 
 import { $, button, html, letKeysScroll } from "./elements.js";
+import { shortened, visible } from "./names.js";
 import { select } from "./panel.js";
 import { againstMean, duration, flop, grouped, leastOf, percent, size, sizeLike, sizeOf, sumOf } from "./number_words.js";
 
@@ -12,10 +13,11 @@ export function table(title, columns, rows) {
   const titles = shown.some(([name]) => name) ? shown : [];
   const head = html("tr", { role: "row" },
     ...titles.map(([name, css]) => html("th", { role: "columnheader", scope: "col", class: css, text: name })));
-  const body = rows.map((row) => html("tr", { role: "row" }, ...shown.map(([name, css, cell]) => {
+  const short = shown.map(([, css, cell]) => (css.includes("clip") ? shortened(rows.map((row) => visible(cell(row))), 24) : null));
+  const body = rows.map((row, i) => html("tr", { role: "row" }, ...shown.map(([name, css, cell], column) => {
     const content = cell(row);
-    const attributes = { role: "cell", class: css, "data-title": name || null, title: css.includes("clip") ? content : null };
-    return content instanceof Element ? html("td", attributes, content) : html("td", { ...attributes, text: content });
+    const attributes = { role: "cell", class: css, "data-title": name || null, title: short[column] ? content : null };
+    return content instanceof Element ? html("td", attributes, content) : html("td", { ...attributes, text: short[column]?.[i] ?? content });
   })));
   // Roles, since a table that is shown as blocks loses its own.
   return html("table", { role: "table", "aria-label": title },

@@ -39,11 +39,12 @@ def draw_lanes(scene: Scene, width: float) -> Panel:
     bottom = 22.0 + _ROW * len(rows)
     marks = [*_titles(columns), *(line(((x, 22), (x, bottom)), "grid") for x in columns.parts)]
     stripes = [box(0, 22 + _ROW * i, width, _ROW, "lane" if i % 2 else "lane stripe") for i in range(len(rows))]
+    names = [row.name for row in rows]
     for i, (row, stripe) in enumerate(zip(rows, stripes, strict=True)):
         source, *readers = (scene.cards[part].name for part in (row.flow.source, *row.flow.readers))
         ends = f"from {source} to {', '.join(readers)}"
         description = f"{row.name}, {row.type}, {size_text(row.flow)}: {ends}; {KINDS[row.flow.kind]}"
-        lane = [stripe, *_lane(row, 22 + _ROW * (i + 0.5), columns)]
+        lane = [stripe, *_lane(row, 22 + _ROW * (i + 0.5), columns, names)]
         marks.append(thing(row.kind, row.index, description, lane, CSS[row.flow.kind]))
     if hidden:
         marks.append(label(0, bottom + 15, hidden, SMALL, css="muted"))
@@ -79,9 +80,9 @@ def _titles(columns: _Columns) -> Iterator[str]:
         yield label(x, 14, title, SMALL, anchor="middle")
 
 
-def _lane(row: LaneRow, y: float, columns: _Columns) -> Iterator[str]:
+def _lane(row: LaneRow, y: float, columns: _Columns, names: Sequence[str]) -> Iterator[str]:
     radius = min(4.0, columns.step * 0.4)
-    yield label(4, y + 4, row.name, CODE, room=columns.name - 16, keep="end")
+    yield label(4, y + 4, row.name, CODE, room=columns.name - 16, among=names)
     if columns.type > columns.name:
         yield label(columns.name, y + 4, row.type, CODE, css="muted", room=columns.type - columns.name - 10)
     yield label(columns.bytes, y + 4, size_text(row.flow), BODY, anchor="end")

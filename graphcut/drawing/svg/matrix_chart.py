@@ -44,7 +44,7 @@ def _names(matrix: Matrix, cell_width: float, height: float, every: int) -> Iter
     for i, name in enumerate(matrix.names):
         x, y = _NAMES + cell_width * i, _TOP + height * i
         if i % every == 0:
-            yield label(_NAMES - 8, y + height / 2 + 4, name, BODY, room=_NAMES - 12, anchor="end", keep="end")
+            yield label(_NAMES - 8, y + height / 2 + 4, name, BODY, room=_NAMES - 12, anchor="end", among=matrix.names)
         yield box(x, y, cell_width, height, "track")
         if cell_width >= width_of(str(i), SMALL) + 2 and height >= SMALL.size:
             yield label(x + cell_width / 2, y + height / 2 + 4, str(i), SMALL, css="muted", anchor="middle")

@@ -109,7 +109,7 @@ def row_card(card: Card, scales: Scales, x: float, y: float, width: float, heigh
     base = middle + 4
     marks = [_frame(card, x, y, width, height)]
     room = columns.content - columns.name - 10
-    marks.append(label(columns.name, base, card.short_name, BOLD, room=room, keep="end"))
+    marks.append(label(columns.name, base, card.short_name, BOLD, room=room, among=[card.short_name]))
     room = columns.need - columns.content - 12
     both = f"{card.content} \N{MIDDLE DOT} {_nodes_text(card)}" if card.content else _nodes_text(card)
     content = both if width_of(both, BODY) <= room or not card.content else card.content
@@ -130,11 +130,14 @@ def _frame(card: Card, x: float, y: float, width: float, height: float) -> str:
 def _title(card: Card, x: float, y: float, room: float) -> list[str]:
     """The name at the left, and the device in the rest of the room."""
     name = min(width_of(card.short_name, BOLD), room * (0.6 if card.device else 1))
-    return [label(x, y, card.short_name, BOLD, room=name, keep="end"), _device(card, x + room, y, room - name - 8)]
+    return [
+        label(x, y, card.short_name, BOLD, room=name, among=[card.short_name]),
+        _device(card, x + room, y, room - name - 8),
+    ]
 
 
 def _device(card: Card, end: float, y: float, room: float) -> str:
-    return label(end, y, card.device, CODE, css="muted", room=room, anchor="end", keep="end")
+    return label(end, y, card.device, CODE, css="muted", room=room, anchor="end", among=[card.device])
 
 
 def _labelled(x: float, y: float, room: float, name: str, value: str, css: str) -> list[str]:

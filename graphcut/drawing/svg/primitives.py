@@ -6,11 +6,13 @@ Letters whose width is unknown are told how wide to be.
 
 import unicodedata
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import accumulate, takewhile
 from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
-Side = Literal["start", "end"]
+from ...core.text import shortened
+
 Anchor = Literal["start", "middle", "end"]
 ArrowDirection = Literal["right", "down"]
 Point = tuple[float, float]
@@ -90,16 +92,20 @@ def width_of(text: str, face: Face) -> float:
     return face.size * sum(_ems(letter, face) for letter in text)
 
 
-def fitted(text: str, room: float, face: Face, *, keep: Side = "start") -> str:
-    """`text`, shortened with an ellipsis so that it fits `room`; empty if not even the ellipsis fits."""
+def fitted(text: str, room: float, face: Face) -> str:
+    """`text`, shortened at its end with an ellipsis so that it fits `room`; empty if not even the ellipsis fits."""
     if width_of(text, face) <= room:
         return text
     left = room - width_of(ELLIPSIS, face)
-    if left < 0:
-        return ""
-    widths = accumulate(face.size * _ems(letter, face) for letter in (text if keep == "start" else reversed(text)))
-    kept = sum(1 for _ in takewhile(lambda width: width <= left, widths))
-    return text[:kept] + ELLIPSIS if keep == "start" else ELLIPSIS + text[len(text) - kept :]
+    widths = accumulate(face.size * _ems(letter, face) for letter in text)
+    return "" if left < 0 else text[: sum(1 for _ in takewhile(lambda width: width <= left, widths))] + ELLIPSIS
+
+
+@cache
+def fitted_names(names: tuple[str, ...], room: float, face: Face) -> dict[str, str]:
+    """The names that stand together, each as it fits `room`; see `shortened`."""
+    shown = shortened(names, room, lambda letter: face.size * _ems(letter, face), ELLIPSIS)
+    return dict(zip(names, shown, strict=True))
 
 
 def wrapped(text: str, room: float, face: Face) -> list[str]:
@@ -127,15 +133,18 @@ def label(  # noqa: PLR0913 - the options of a text
     css: str = "",
     room: float | None = None,
     anchor: Anchor = "start",
-    keep: Side = "start",
+    among: Iterable[str] = (),
 ) -> str:
     """One line of text, which may be hostile; (x, y) is its start, middle or end on the base line, as `anchor` says.
 
-    A text that is wider than `room` is shortened, and its tooltip is the whole text. Names differ most at their ends:
-    for them, `keep` is "end".
+    A text that is wider than `room` is shortened, and its tooltip is the whole text. A name loses its middle, so that
+    it looks different from the others `among` which it stands.
     """
     whole = plain(text)
-    shown = whole if room is None else fitted(whole, room, face, keep=keep)
+    shown = whole
+    if room is not None:
+        names = tuple(dict.fromkeys(map(plain, among)))
+        shown = fitted_names(names, room, face)[whole] if names else fitted(whole, room, face)
     if not shown:
         return ""
     where = f'x="{number(x)}" y="{number(y)}"' + ("" if anchor == "start" else f' text-anchor="{anchor}"')

@@ -96,9 +96,10 @@ def _best_cut_points(best: Sequence[CutPoint], y: float, width: float) -> Iterat
     yield label(0, y, "cut after", SMALL, css="muted")
     for x, title in zip(ends, ("crosses", "tensors", "weights before", "after"), strict=True):
         yield label(x, y, title, SMALL, css="muted", anchor="end")
+    nodes = [one.node for one in best]
     for row, one in enumerate(best, 1):
         base = y + 19 * row
-        yield label(0, base, one.node, CODE, room=ends[0] - 110, keep="end")
+        yield label(0, base, one.node, CODE, room=ends[0] - 110, among=nodes)
         values = (size_text(one), f"{one.tensors:,}", size(one.weights_before), size(one.weights_after))
         for x, text in zip(ends, values, strict=True):
             yield label(x, base, text, BODY, anchor="end")

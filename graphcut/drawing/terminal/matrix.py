@@ -5,6 +5,7 @@ from typing import Final
 
 from rich.text import Text
 
+from ...core.text import shortened
 from ..dependency_matrix import Matrix, matrix_of
 from ..scene import Scene
 from .lanes import STYLES
@@ -22,15 +23,11 @@ def matrix(scene: Scene, screen: Screen) -> Section:
         return []
     kind = "part" if scene.cards else "segment"
     legend = f"a row's {kind} writes, a column's reads; higher is more bytes"
-    names = [_name(screen.glyphs.plain(name)) for name in found.names]
+    names = shortened([screen.glyphs.plain(name) for name in found.names], _MAX_NAME, dots="...")
     width = max(map(len, names))
     head = Text(" " * (width + 1) + "".join(str(i).rjust(_STEP) for i in range(len(names))), style="dim")
     rows = (_row(found, i, name.ljust(width), screen) for i, name in enumerate(names))
     return [Text("dependency maps", style="bold"), head, *rows, screen.text(legend, "dim")]
-
-
-def _name(name: str) -> str:
-    return name if len(name) <= _MAX_NAME else f"...{name[3 - _MAX_NAME :]}"
 
 
 def _row(found: Matrix, row: int, name: str, screen: Screen) -> Text:

@@ -8,6 +8,7 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from ...core.text import shortened
 from ...core.units import count
 from .screen import Screen, Section
 
@@ -53,9 +54,9 @@ def table(screen: Screen, columns: Iterable[Column]) -> Table:
         if made.columns:  # a column as gap: rich before 14.3 counts padding after the last column, too
             made.add_column(width=_GAP)
         made.add_column(Text(column.title), width=room, no_wrap=True, justify="left" if column.is_text else "right")
-    for row in zip(*(column.cells for column in shown), strict=True):
-        cells = [("", _shortened(cell, room)) for cell, room in zip(row, widths, strict=True)]
-        made.add_row(*[part for cell in cells for part in cell][1:])
+    cells = [_shortened(column.cells, room) for column, room in zip(shown, widths, strict=True)]
+    for row in zip(*cells, strict=True):
+        made.add_row(*[part for cell in row for part in ("", cell)][1:])
     return made
 
 
@@ -105,12 +106,11 @@ def _width(cell: Text | str) -> int:
     return cell_len(cell if isinstance(cell, str) else cell.plain)
 
 
-def _shortened(cell: Text | str, width: int) -> Text:
-    text = cell if isinstance(cell, Text) else Text(cell)
-    if cell_len(text.plain) <= width:
-        return text
-    # Names differ most at their ends. Three dots, since not every terminal has the ellipsis.
-    tail = text.plain[-width:]
-    while cell_len(tail) > max(1, width - 3):
-        tail = tail[1:]
-    return Text(f"...{tail}", style=text.style)
+def _shortened(cells: Sequence[Text | str], width: int) -> list[Text]:
+    """The cells of a column. Three dots, since not every terminal has the ellipsis."""
+    texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
+    if all(cell_len(text.plain) <= width for text in texts):
+        return texts
+    shown = shortened([text.plain for text in texts], width, cell_len, "...")
+    pairs = zip(texts, shown, strict=True)
+    return [text if text.plain == short else Text(short, style=text.style) for text, short in pairs]
