@@ -1,0 +1,259 @@
+"""`scripts/benchmark figures`: planned, simulated and measured memory, bytes and time of parts, side by side.
+
+Eight kinds of models in float32, float16, int8 and int4, where the library that converts them can, each cut by three
+plans: into two parts of equal time, into parts of at most half of the memory that the whole needs, and over two unequal
+devices.
+
+- Memory: each part is opened and run in a process of its own, as graphcut does it; what counts is its peak above an
+  empty process that has loaded ONNX Runtime.
+- Bytes: what parts write and others read in a run, beside what the plan and its simulation send.
+- Time: the share of each part in the processor time of all, predicted from the costs that were measured for the model.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from benchmark_times import LLAMA, MODELS, in_turn_s, made_parts, worst_share
+
+import graphcut
+from graphcut import (
+    Across,
+    Cascade,
+    Cluster,
+    Device,
+    Goal,
+    Into,
+    Model,
+    Plan,
+    SimulatedCluster,
+    Within,
+    generate_inputs,
+    scenario_of_plan,
+    simulate,
+)
+from graphcut.automating.conversions import PRECISIONS, convert
+from graphcut.core.errors import GraphcutError
+from graphcut.costs.device import COUNTING
+from graphcut.demos import write
+from graphcut.demos.drafting import Draft
+from graphcut.demos.saving import save
+from graphcut.planning.predictions import counted_bytes
+
+PRECISION_NAMES = ("fp32", "fp16", "int8", "int4")
+DIMS = {"llama": {"batch": 1, "seq": 64, "past": 0, "total": 64}}
+ROUNDS = 3
+"""Processes in which each part is opened; the median of their peaks counts."""
+
+
+class Row(NamedTuple):
+    """A plan of a model."""
+
+    memory: Sequence[float]  #: for each part, what was planned to what was measured.
+    are_equal: bool  #: the plan and its simulation send what was sent.
+    worst_share: float  #: how far the predicted share of a part is from its real one, at most.
+
+
+def bench_figures(folder: Path, *, small: bool) -> None:
+    """The table, and its worst figures."""
+    print(
+        "| model | plan | parts | planned MiB | measured MiB | memory, planned to measured | bytes | shares of time |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
+    rows = [row for name in (*KINDS, "llama") for row in bench_model(folder, name, small=small)]
+    ratios = [ratio for row in rows for ratio in row.memory]
+    print(f"\nmemory, planned to measured: {min(ratios):.2f} to {max(ratios):.2f}   goal: 1.00 to 1.15")
+    print(f"plans whose bytes are those of the run: {sum(row.are_equal for row in rows)} of {len(rows)}   goal: all")
+    print(f"shares of time: at most {max(row.worst_share for row in rows):.1%} off   goal: 5 %")
+
+
+def bench_model(folder: Path, name: str, *, small: bool) -> Iterator[Row]:
+    """The rows of one kind of model."""
+    home = folder / name
+    home.mkdir()
+    save_model(name, home / "fp32.onnx", small=small)
+    for precision in PRECISION_NAMES:
+        path = converted(home, precision)
+        if path is not None:
+            model = graphcut.load(path, dims=DIMS.get(name, {}))
+            yield from bench_precision(f"{name}, {precision}", model)
+
+
+def unet(scale: int) -> Draft:
+    """A U-Net with many channels: every level has a skip connection."""
+    draft, widths = Draft("unet"), [256 // scale, 512 // scale]
+    x, width, skips = draft.reads("image", "float32", [1, 4, 32, 32]), 4, list[tuple[str, int]]()
+    draft.returns("mask", "float32", [1, 4, 32, 32])
+    for level, wider in enumerate(widths):
+        x = rectified(draft.inside(f"down{level}"), x, (width, wider))
+        skips.append((x, wider))
+        x, width = draft.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2]), wider
+    x = rectified(draft.inside("bottom"), x, (width, width))
+    for level, (skip, narrower) in reversed([*enumerate(skips)]):
+        up = draft.inside(f"up{level}")
+        larger = up.node("Resize", x, "", up.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest")
+        x = rectified(up, up.node("Concat", larger, skip, axis=1), (width + narrower, narrower))
+        width = narrower
+    draft.node("Sigmoid", draft.inside("head").conv(x, (width, 4), kernel=1), writes="mask")
+    return draft
+
+
+def rectified(at: Draft, x: str, channels: tuple[int, int]) -> str:
+    """Two convolutions."""
+    before, after = channels
+    x = at.node("Relu", at.inside("conv1").conv(x, (before, after)))
+    return at.node("Relu", at.inside("conv2").conv(x, (after, after)))
+
+
+def lstm(scale: int) -> Draft:
+    """Four layers of LSTM."""
+    draft, width = Draft("lstm"), 768 // scale
+    x = draft.reads("x", "float32", [32, 1, width])
+    draft.returns("y", "float32", [32, 1, width])
+    for layer in range(4):
+        at = draft.inside(f"layers.{layer}")
+        weights = [at.weight(name, (1, 4 * width, width), scale=width**-0.5) for name in ("weight", "recurrence")]
+        made = at.node("LSTM", x, *weights, hidden_size=width)
+        x = at.node("Squeeze", made, at.constant(np.array([1])), writes="y" if layer == 3 else "")
+    return draft
+
+
+def save_model(name: str, path: Path, *, small: bool) -> None:
+    """Write a model of this kind."""
+    if name == "llama":
+        options: Mapping[str, Any] = LLAMA
+        write("llm", path, **options)
+    else:
+        save(KINDS[name](2 if small else 1), path)
+
+
+KINDS: Mapping[str, Callable[[int], Draft]] = {**MODELS, "unet": unet, "lstm": lstm}
+
+
+def converted(home: Path, precision: str) -> Path | None:
+    """The model in this precision; None if its library can't convert it."""
+    model = home / "fp32.onnx"
+    for step in PRECISIONS[precision]:
+        target = home / f"{precision}-{step}.onnx"
+        try:
+            if convert(step, graphcut.load(model), target, home, []) is None:
+                return None
+        except GraphcutError as error:
+            print(f"{home.name}, {precision}: {error}", file=sys.stderr)
+            return None
+        model = target
+    return model
+
+
+def bench_precision(title: str, model: Model) -> Iterator[Row]:
+    """The rows of a model in one precision."""
+    table = graphcut.measure(model, threads=1).table
+    (whole,) = run_bytes(graphcut.plan(model, Into(1)), model)
+    fast, slow = Device(name="fast"), Device(name="slow", flops_per_s=5e10, bytes_per_s=1e10)
+    goals: Mapping[str, Goal] = {
+        "2 parts": Into(2),
+        "half of the memory": Within(whole // 2),
+        "2 devices": Across(Cluster(devices=(fast, slow))),
+    }
+    for what, goal in goals.items():
+        try:
+            plan = graphcut.plan(model, goal, table=table)
+        except GraphcutError as error:
+            print(f"{title}, {what}: {error}", file=sys.stderr)
+            continue
+        yield bench_plan(f"| {title} | {what}", model, plan)
+
+
+def bench_plan(title: str, model: Model, plan: Plan) -> Row:
+    """One row."""
+    with tempfile.TemporaryDirectory(dir=model.path.parent) as folder:
+        cascade = graphcut.split(model, plan, f"{folder}/parts")
+        feeds = generate_inputs(model, sizes=dict(model.dims))
+        measured, sent = measured_memory(cascade, feeds, Path(folder))
+        planned = run_bytes(plan, model)
+        ratios = [a / b for a, b in zip(planned, measured, strict=True)]
+        are_equal = sent == plan.received_bytes == simulated_bytes(plan, model)
+        found = in_turn_s(made_parts(model, plan.parts))
+        share = worst_share([part.run_s for part in plan.metrics], found)
+        mib = [" ".join(f"{number / 2**20:.1f}" for number in numbers) for numbers in (planned, measured)]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+        print(
+            f"{title} | {len(planned)} | {mib[0]} | {mib[1]} | {spread} | {'equal' if are_equal else 'differ'} "
+            f"| {share:.1%} off |",
+            flush=True,
+        )
+        return Row(ratios, are_equal, share)
+
+
+def run_bytes(plan: Plan, model: Model) -> list[int]:
+    """The memory to run each part that is planned."""
+    costs = plan.costs or graphcut.weigh(model, plan.dims)
+    rows = zip(plan.metrics, plan.partition.blocks, plan.hosts, strict=True)
+    return [part.written_bytes + counted_bytes(block, costs, COUNTING, device) for part, block, device in rows]
+
+
+def simulated_bytes(plan: Plan, model: Model) -> int:
+    """What parts receive from others in a simulated request; of a plan without devices, each part on one of its own."""
+    is_placed = isinstance(plan.goal, Across)
+    devices = plan.devices if is_placed else [Device(name=f"device {i}") for i in range(len(plan.parts))]
+    cluster = SimulatedCluster(devices=tuple({device.name: device for device in devices}.values()))
+    scenario = scenario_of_plan(plan, model, cluster)
+    names = {device.name for device in devices}
+    received = sum(link.bytes for link in simulate(scenario, requests=1, window=1).links if link.target in names)
+    return received - sum(
+        scenario.tensor_bytes[name] for part in scenario.parts for name in part.reads if name in scenario.inputs
+    )
+
+
+def measured_memory(cascade: Cascade, feeds: Mapping[str, np.ndarray], folder: Path) -> tuple[list[int], int]:
+    """The peak of each part in a process of its own, and the bytes that parts wrote and others read."""
+    values, found = dict(feeds), list[int]()
+    for index, part in enumerate(cascade.parts):
+        fed: dict[str, Any] = {name: values[name] for name in part.reads}
+        np.savez(folder / "fed.npz", **fed)
+        words = [sys.executable, __file__, str(cascade.root), str(index), str(folder)]
+        peaks = [int(subprocess.run(words, check=True, capture_output=True).stdout) for _ in range(ROUNDS)]
+        found.append(round(median(peaks)))
+        with np.load(folder / "made.npz") as file:
+            values |= {name: file[name] for name in file.files}
+    writer = {name: i for i, part in reversed([*enumerate(cascade.parts)]) for name in part.writes}
+    read = [(name, i) for i, part in enumerate(cascade.parts) for name in part.reads]
+    return found, sum(values[name].nbytes for name, i in read if writer.get(name, i) != i)
+
+
+def measure_part(root: str, index: str, folder: str) -> None:
+    """Open a part and run it, twice; print by how much the second time raises the memory of this process at most.
+
+    The first time loads the code of ONNX Runtime, which an empty session has, too.
+    """
+    from graphcut.core.manifest import open_cascade
+    from graphcut.running.process_memory import PeakMemory, resident_bytes, return_freed_memory, return_large_blocks
+    from graphcut.running.stage import SessionConfig, Stage
+    from graphcut.running.values import from_array
+
+    cascade = open_cascade(root)
+    part = cascade.parts[int(index)]
+    with np.load(f"{folder}/fed.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    return_large_blocks()
+    for _ in range(2):
+        return_freed_memory()
+        before, peak = resident_bytes(), PeakMemory()
+        fed = {name: from_array(array.copy(), cascade.tensors[name]) for name, array in arrays.items()}
+        stage = Stage(cascade, part, config=SessionConfig(threads=1, arena=False))
+        made = stage.step(fed)
+        most = peak.bytes - before
+        stage.close()
+    print(most)
+    np.savez(f"{folder}/made.npz", **{name: value.numpy() for name, value in made.items()})
+
+
+if __name__ == "__main__":
+    measure_part(*sys.argv[1:])
