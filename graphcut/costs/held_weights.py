@@ -99,8 +99,16 @@ class HeldWeights:
 
     def least_bytes(self, name: str) -> int:
         """What a part that reads a weight holds of it at least."""
-        least = min((uses[name].open for uses in self.uses.values() if name in uses), default=1.0)
-        return ceil(self.model.graph.weights[name].bytes * least)
+        return ceil(self.model.graph.weights[name].bytes * self._least.get(name, 1.0))
+
+    @cached_property
+    def _least(self) -> Mapping[str, float]:
+        """For each weight that a node needs how often it is held at least."""
+        found: dict[str, float] = {}
+        for uses in self.uses.values():
+            for name, use in uses.items():
+                found[name] = min(use.open, found.get(name, use.open))
+        return found
 
     def opening_bytes(self, node: int) -> int:
         """What a part with this node takes at least besides, while it is opened or the node runs."""
