@@ -365,6 +365,8 @@ def test_a_name_loses_its_middle_and_a_sentence_its_end() -> None:
     name = "/model/layers.12/self_attn/Add_1"
     room = width_of("…self_attn/Add_1", CODE)
     assert fitted_names((name,), room, CODE) == {name: "/model/…tn/Add_1"}
+    for whole in ("part-0", "part-10", name):
+        assert fitted_names((whole,), width_of(whole, BOLD), BOLD) == {whole: whole}
     assert fitted(name, room, CODE) == "/model/layers.1…"
     assert fitted(name, width_of(name, CODE), CODE) == name
     assert fitted(name, 1, CODE) == ""
