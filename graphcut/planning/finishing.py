@@ -154,7 +154,8 @@ class Finisher:
                 return
         yield self.with_replicas(parts, devices, problem.repeated, most)
         if problem.repeated:
-            yield self.with_replicas(parts, devices, problem.repeated, most, counts_all=False)
+            if not isinstance(self.goal, Within):
+                yield self.with_replicas(parts, devices, problem.repeated, most, counts_all=False)
             parts = problem.nodes_of(found, with_replicas=True)
             yield self._planned(parts, devices, repeated(self.graph, parts, self.prices(parts, devices)))
 

@@ -41,6 +41,7 @@ _TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the 
 _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.
 _TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
 _STEP: Final = 0.85
+_NEIGHBOURS: Final = 8  #: so many other boundaries are tried for each cut where a plan is not proven.
 _Searched = Into | Within | Across  #: the goals that a search finds parts for.
 
 
@@ -256,7 +257,7 @@ class _Planner(Finisher):
                 best = best.or_better(self._best_finished(plain, once))
                 if once.outcome.is_optimal:
                     bound = max(bound, min(solution.bounds.of_own_nodes, once.bound))
-        return replace(best, bound=bound)
+        return self._with_any_repeats(replace(best, bound=bound), problem, solution)
 
     def _best_without_replicas(
         self, goal: _Searched, problem: PlanningProblem, once: Solution, plain: PlanningProblem
@@ -271,13 +272,36 @@ class _Planner(Finisher):
             solution = self._solve(free, goal, 0.0)
             best = best.or_better(self._best_finished(free, solution, is_relaxed=True))
             bound = solution.bound
-        return replace(best, bound=min(bound, once.bound if once.outcome.is_optimal else once.bounds.simple))
+        best = replace(best, bound=min(bound, once.bound if once.outcome.is_optimal else once.bounds.simple))
+        return self._with_any_repeats(best, plain, once)
+
+    def _with_any_repeats(self, best: _Candidate, problem: PlanningProblem, solution: Solution) -> _Candidate:
+        """The candidate, or a better one; its bound is one of all plans, whatever nodes their parts repeat."""
+        bound_of, goal = solution.bound_with_repeats, self.goal
+        is_limited = isinstance(goal, Across) and any(device.memory_bytes for device in goal.cluster.devices)
+        if bound_of is None or (problem.limits.recompute == "never" and not is_limited):
+            return best
+        bound, first_bound, value = best.bound, best.bound, inf
+        by_time = isinstance(goal, Into) and goal.by == "time"
+        while best.value < value * (1 - _TOLERANCE) and best.value > solution.bounds.simple * (1 + _TOLERANCE):
+            value = best.value
+            bound, chains = bound_of(value)
+            if not chains or not (by_time or isinstance(goal, Within)):
+                break
+            parts = goal.parts if isinstance(goal, Into) else int(value) - 1
+            chains = [one for one in chains if len(one) > parts or not (by_time or problem.pins)]
+            tries = [(problem, solution.between(boundaries)) for boundaries in chains]
+            if by_time:
+                tries += [(best.problem, other) for other in best.solution.with_one_cut_elsewhere(_NEIGHBOURS)]
+            for of, other in tries:
+                best = best.or_better(self._best_finished(of, other, is_relaxed=True))
+        return replace(best, bound=min(bound, first_bound))
 
     def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
         nodes = self.replicable(goal) if with_replicable else (frozenset[int](),) * 2
         devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
         found = problem_of(self.analysis, self.costs, limits, self.sizes, *nodes)
-        return replace(found, device=least_widening(devices))
+        return replace(found, device=least_widening(devices), kept=self.kept)
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
         if isinstance(goal, Into):
@@ -329,13 +353,13 @@ class _Planner(Finisher):
         """The parts with the replicas that serve the objective best, of several choices."""
         found = list[_Candidate]()
         for made in self.finished(problem, solution.found.parts, solution.devices, most_planned(self.goal, solution)):
-            is_possible = not is_relaxed or max(made.budget_shares) <= 1
-            value = made.minimized(solution.value) if is_possible else inf
+            fits = max(made.budget_shares) <= 1
+            value = made.minimized(solution.value) if fits or not is_relaxed else inf
             value = solution.value if isclose(value, solution.value, rel_tol=_TOLERANCE) else value
             found.append(_Candidate(problem, solution, made, value, solution.bound, problem.keeps_layers))
-            if found[-1].outcome.is_optimal:
+            if fits and found[-1].outcome.is_optimal and not isinstance(self.goal, Within):
                 break
-        return reduce(_Candidate.or_better, found)
+        return reduce(_Candidate.or_better, [one for one in found if max(one.made.budget_shares) <= 1] or found)
 
 
 def _with_memory(goal: _Searched, share: float) -> _Searched:

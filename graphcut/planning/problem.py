@@ -20,6 +20,9 @@ from ..costs.held_weights import HeldWeights
 from ..costs.weighing import Costs, peak_bytes
 from ..loading.subgraphs import callee_key, nodes_within
 from ..sharding.rank_costs import RankCosts
+from ..solving.bound_with_repeats import BoundWithRepeats, PartPrices
+from ..solving.boundaries import BoundaryTables
+from ..solving.cost_tables import allowed_by
 from ..solving.instance import Floats, Hyperedges, Ints, Parts, Replicas, Workload, exact, quantum_for
 from .contraction import contract, predecessors, successors
 from .disk_size import SerializedSizes
@@ -44,6 +47,7 @@ class PlanningProblem:
     #: the device, or one that widens no more weights than any of them.
     device: SessionSettings = field(default_factory=SessionSettings)
     are_replicas_free: bool = False  #: for a lower bound: repeated nodes cost nothing.
+    kept: Collection[int] = ()  #: nodes that are not repeated.
 
     @property
     def graph(self) -> Graph:
@@ -157,6 +161,34 @@ class PlanningProblem:
         without = {**self.users, **dict.fromkeys(self.replicable, frozenset[int]())}
         replicas = self._replicas(load, exact(shared, quantum), *self._shared(counting, travelling, without))
         return replicas.without if self.are_replicas_free else replace(load, replicas=replicas)
+
+    def bound_with_repeats(
+        self, tables: BoundaryTables, prices: PartPrices, limit: float, parts: int
+    ) -> BoundWithRepeats:
+        """The search for plans below a limit in which parts repeat whatever nodes they like."""
+        allowed = allowed_by(tables, self.pins)
+        graph = self.graph
+        return BoundWithRepeats(graph, tables, self.groups, self.replicable, self.kept, prices, limit, parts, allowed)
+
+    def second_prices(self, tables: BoundaryTables, seconds: Sequence[float], device: Device) -> PartPrices:
+        """What parts of a device that does one thing at a time pay in seconds; see `busy_s`."""
+        run_s = dict(zip(self.graph.flow, seconds, strict=True))
+        sums = tables.inside @ np.array([sum(run_s[node] for node in group) for group in self.groups])
+        own = np.where(tables.nested, sums[:, None] - sums[None, :], np.inf)
+        moved = {name: number / device.link_bytes_per_s for name, (number, _) in self.costs.sent_bytes.items()}
+        moved |= dict.fromkeys(self.graph.reads, 0.0)
+        latency_s = device.latency_s if all(moved[name] for name in self.graph.producer if name in moved) else 0.0
+        return PartPrices(own, run_s, moved, moved, latency_s)
+
+    def byte_prices(self, tables: BoundaryTables, counting: Collection[Counted] = ()) -> PartPrices:
+        """What parts pay at least in bytes."""
+        replicas, sizes = tables.load.replicas, self.sizes
+        lean = tables if replicas is None else replace(tables, load=replicas.without)
+        needed = lean.own_bytes + lean.shared_bytes + lean.load.part_bytes
+        tensor_bytes, is_counted = self.costs.tensor_bytes, "inputs" in counting
+        receive = {name: number + tensor_bytes[name][0] * is_counted for name, number in sizes.declarations.items()}
+        send = {name: number - self._listed(name) for name, number in sizes.declarations.items()}
+        return PartPrices(np.where(tables.nested, needed, np.inf), {**sizes.nodes, **sizes.rewritten}, receive, send)
 
     def saved(self, ranks: RankCosts, group: DeviceGroup, rank: int) -> tuple[float, Hyperedges, Ints, Ints]:
         """The memory of a rank, and what it need not hold: the groups any of which need it, and bytes.

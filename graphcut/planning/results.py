@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 from typing import Final, Literal
@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ..costs.device import Device
-from ..solving.chain_dp import COMBINED, Aggregation
+from ..solving.chain_dp import COMBINED, Aggregation, ChainPartition
 from ..solving.instance import Floats
 from ..solving.relaxed_tables import LowerBounds
 from ..solving.search import SearchResult
@@ -83,6 +83,9 @@ class Solution:
     #: good as another in both. Only the best solution is asked.
     find_front: Callable[[], tuple[FrontPlan, ...]] = tuple
     busy_s: tuple[float, ...] = ()  #: for a cluster, seconds that each part keeps its device busy.
+    #: for a value that a plan has: a lower bound, up to this value, of all plans whatever nodes their parts repeat, and
+    #: boundaries between which a plan may be near it; None where `bounds` are such bounds.
+    bound_with_repeats: Callable[[float], tuple[float, list[tuple[int, ...]]]] | None = None
     #: parts that may reach the lower bound, if each of them computes or receives the right replicable values.
     relaxed: Solution | None = None
 
@@ -96,6 +99,33 @@ class Solution:
         """A lower bound of the value of any plan."""
         is_reached = self.found.is_optimal or self.value <= self.bounds.of_all * (1 + _TOLERANCE)
         return self.value if is_reached else self.bounds.of_all
+
+    def between(self, boundaries: tuple[int, ...]) -> Solution:
+        """The parts between other boundaries, on the same device; nothing is known of them but the simple bound."""
+        chain = ChainPartition(boundaries, (0,) * (len(boundaries) - 1), (self.value,), is_best=False)
+        costs = self.costs[:1] * len(chain.classes)
+        found, bounds = replace(self.found, chain=chain), LowerBounds(*[self.bounds.simple] * 3)
+        return replace(
+            self, found=found, devices=self.devices[:1] * len(costs), bounds=bounds, costs=costs, relaxed=None
+        )
+
+    def costs_of_cut(self, cut: int) -> Floats:
+        """For each boundary what is minimized if this cut is there, from the tables of the parts on both sides."""
+        before, _, after = self.found.chain.boundaries[cut : cut + 3]
+        combine = COMBINED[self.aggregation]
+        total = combine(self.costs[cut][:, before], self.costs[cut + 1][after, :])
+        rest = np.delete(self.part_costs, [cut, cut + 1])
+        return np.asarray(combine(total, combine.reduce(rest)) if len(rest) else total)
+
+    def with_one_cut_elsewhere(self, most: int) -> Iterator[Solution]:
+        """The parts with one cut at another boundary, for each cut the cheapest by the tables; first the parts."""
+        boundaries = self.found.chain.boundaries
+        yield self.between(boundaries)
+        for cut in range(len(boundaries) - 2):
+            costs = self.costs_of_cut(cut)
+            for other in np.argsort(costs, kind="stable")[:most].tolist():
+                if costs[other] < np.inf and other != boundaries[cut + 1]:
+                    yield self.between((*boundaries[: cut + 1], other, *boundaries[cut + 2 :]))
 
     @property
     def outcome(self) -> Optimality:
@@ -146,25 +176,17 @@ def places(solution: Solution, problem: PlanningProblem) -> tuple[tuple[Candidat
     The nodes before a place are those that the search puts there. None for an interleaved plan, where a cut changes
     more than two parts.
     """
-    costs = np.array(solution.part_costs)
-    return tuple(_places(solution, problem, costs, cut) for cut in range(len(costs) - 1))
+    return tuple(_places(solution, problem, cut) for cut in range(len(solution.part_costs) - 1))
 
 
-def _places(solution: Solution, problem: PlanningProblem, costs: Floats, cut: int) -> tuple[CandidateCut, ...]:
-    """The cost of each boundary between those before and after the cut, from the tables of the parts on both sides."""
-    tables = solution.found.tables
-    before, here, after = solution.found.chain.boundaries[cut : cut + 3]
-    combine = COMBINED[solution.aggregation]
-    total = combine(solution.costs[cut][:, before], solution.costs[cut + 1][after, :])
-    rest = np.delete(costs, [cut, cut + 1])
-    if len(rest):
-        total = combine(total, combine.reduce(rest))
+def _places(solution: Solution, problem: PlanningProblem, cut: int) -> tuple[CandidateCut, ...]:
+    tables, here, total = solution.found.tables, solution.found.chain.boundaries[cut + 1], solution.costs_of_cut(cut)
 
     def candidate(boundary: int) -> CandidateCut:
         node = problem.groups[tables.groups_between(0, boundary)[-1]][-1]
         return CandidateCut(problem.graph.nodes[node].name, float(total[boundary]), int(tables.sent[boundary, 0]))
 
-    most = _MOST_TRIED if len(costs) <= _MANY_CUTS else _MOST_TRIED // 2
+    most = _MOST_TRIED if len(solution.part_costs) <= _MANY_CUTS else _MOST_TRIED // 2
     ascending = [int(i) for i in np.argsort(total, kind="stable") if np.isfinite(total[i]) and i != here]
     by_node = {one.after: one for one in map(candidate, (here, *ascending[: 2 * most]))}
     return tuple(by_node.values())[: 1 + most]

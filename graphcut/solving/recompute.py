@@ -35,6 +35,7 @@ from .min_cut import Arc, FlowNetwork
 
 _SOURCE: Final = 0
 _SINK: Final = 1
+_PICOSECOND: Final = 1e-12
 MOST_WEIGHT_BYTES: Final = 1 << 20
 """A node that brings more bytes of weights into a part is not repeated there: they would have to be held twice."""
 
@@ -56,7 +57,7 @@ class TransferPrices:
 
     run_s: Mapping[int, float]  #: seconds that each flowing node takes on the device of the part.
     s_per_byte: float  #: seconds to send a byte to the part.
-    tensor_bytes: Mapping[str, int]  #: bytes of each activation.
+    tensor_bytes: Mapping[str, float]  #: bytes of each activation.
     unsent: frozenset[str] = frozenset()  #: tensors that must not be sent, at any price.
 
     def send_s(self, name: str) -> float:
@@ -104,7 +105,7 @@ def _recomputed(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...],
     before, after = outside_reads(graph.held(own, ()).values()), outside_reads(graph.held(own, chosen).values())
     saved = sum(prices.tensor_bytes[name] for name in before) - sum(prices.tensor_bytes[name] for name in after)
     gone = tuple(name for name in before if name not in after)
-    return Recomputed(part, graph.names(chosen), gone, saved, sum(prices.run_s[node] for node in chosen))
+    return Recomputed(part, graph.names(chosen), gone, int(saved), sum(prices.run_s[node] for node in chosen))
 
 
 def _writer(graph: Graph, name: str) -> int | None:
@@ -117,8 +118,6 @@ def _cheapest_to_repeat(
     graph: Graph, nodes: Sequence[int], prices: TransferPrices, earlier: Collection[int]
 ) -> tuple[int, ...]:
     """The `earlier` nodes that a part repeats at the least cost; of equal choices the one that repeats fewest."""
-    inside = set(nodes)
-    received = [name for name in outside_reads(graph.held(nodes, ()).values()) if _writer(graph, name) is not None]
     held = {weight for node in nodes for weight in graph.nodes[node].weights}
 
     def may_repeat(node: int) -> bool:
@@ -126,13 +125,23 @@ def _cheapest_to_repeat(
         brought = sum(graph.weights[weight].bytes for weight in own.weights if weight not in held)
         return node in earlier and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
 
-    candidates = _candidates(graph, received, prices, may_repeat)
-    sink_side = _sink_side(graph, inside, candidates, prices) if candidates else ()
+    candidates = _candidates(graph, nodes, prices, may_repeat)
+    sink_side = _cut(graph, set(nodes), candidates, prices)[0].reaching(_SINK) if candidates else ()
     return tuple(sorted(node for node, vertex in candidates.items() if vertex in sink_side))
 
 
+def least_s(graph: Graph, nodes: Sequence[int], prices: TransferPrices, may_repeat: Callable[[int], bool]) -> float:
+    """At most what a part with `nodes`, and perhaps more, pays to have what these read: a minimum cut, rounded down."""
+    candidates = _candidates(graph, nodes, prices, may_repeat)
+    if not candidates:
+        read = outside_reads(graph.held(nodes, ()).values())
+        return sum(prices.send_s(name) for name in read if name in graph.producer)
+    network, flow = _cut(graph, set(nodes), candidates, prices)
+    return max(0, flow - len(network.target)) * _PICOSECOND
+
+
 def _candidates(
-    graph: Graph, received: Sequence[str], prices: TransferPrices, may_repeat: Callable[[int], bool]
+    graph: Graph, nodes: Sequence[int], prices: TransferPrices, may_repeat: Callable[[int], bool]
 ) -> dict[int, int]:
     """The nodes that may be worth repeating, each with a vertex of the flow network.
 
@@ -140,6 +149,7 @@ def _candidates(
     received tensors that it reaches. So a node is left out if its cheapest path costs at least as much as sending all
     received tensors that it reaches. One pass, from the last node back.
     """
+    received = [name for name in outside_reads(graph.held(nodes, ()).values()) if _writer(graph, name) is not None]
     bit = {name: 1 << i for i, name in enumerate(received)}
 
     @cache
@@ -162,8 +172,10 @@ def _candidates(
     return found
 
 
-def _sink_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices) -> set[int]:
-    """The vertices on the part's side of the minimum cut that has the fewest there."""
+def _cut(
+    graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices
+) -> tuple[FlowNetwork, int]:
+    """The network of a part after a maximum flow, and that flow. The part's side of the cut has the fewest vertices."""
     readers: dict[str, set[int]] = defaultdict(set)
     for node, own in (*graph.held(inside, ()).items(), *((node, graph.copy_of(node)) for node in candidates)):
         for name in own.reads:
@@ -178,10 +190,9 @@ def _sink_side(graph: Graph, inside: set[int], candidates: Mapping[int, int], pr
             arcs.append((writer, tensor, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
             arcs += [(tensor, reader, None) for reader in sorted(reading)]
     network = FlowNetwork(len(candidates) + 2 + len(readers), arcs)
-    network.push_max_flow(_SOURCE, _SINK)
-    return set(network.reaching(_SINK))
+    return network, network.push_max_flow(_SOURCE, _SINK)
 
 
 def _picoseconds(seconds: float) -> int:
     """Seconds as a capacity, at least 1: nothing is free."""
-    return max(1, round(seconds * 1e12))
+    return max(1, round(seconds / _PICOSECOND))

@@ -30,8 +30,12 @@ _MOST_GROUPS: Final = 3000
 _MOST_CUTS: Final = 20
 
 
-def unavoidable_load(load: Workload, classes: Sequence[DeviceClass], overlap: Overlap = "none") -> float:
+def unavoidable_load(
+    load: Workload, classes: Sequence[DeviceClass], overlap: Overlap = "none", *, can_repeat: bool = False
+) -> float:
     """The greatest, over the groups, of the least load of a device that runs the group.
+
+    If devices can repeat what others run, nothing that a device sends is unavoidable.
 
     Groups that alone would be the greatest loads are tried first, 20 at most. 0 for a workload of more than 3,000.
     `classes` have their best links.
@@ -46,7 +50,8 @@ def unavoidable_load(load: Workload, classes: Sequence[DeviceClass], overlap: Ov
     for group in np.argsort(-alone, kind="stable")[:_MOST_CUTS].tolist():
         if alone[group] <= most:  # a device that runs nothing else has no greater load, nor have those after it
             break
-        least = min(_least_load(load, group, c, kind, is_sending=in_turn) for c, kind in enumerate(classes))
+        is_sending = in_turn and not can_repeat
+        least = min(_least_load(load, group, c, kind, is_sending=is_sending) for c, kind in enumerate(classes))
         most = max(most, least if in_turn else max(float(load.work[:, group].min()), least / STEPS_AT_ONCE))
     return most
 

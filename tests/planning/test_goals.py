@@ -144,6 +144,52 @@ def test_an_output_that_another_part_reads_is_declared_once(opened: Draw) -> Non
     assert len(plan(analysis, Within(smallest_in(caught.value)[0], ())).parts) == 2
 
 
+def demo_decoder(folder: Path, layers: int) -> Analysis:
+    demos.write("llm", folder / "llm.onnx", layers=layers)
+    return graphcut.analyze(folder / "llm.onnx")
+
+
+def test_a_budget_that_two_parts_keep_is_not_given_three(tmp_path: Path) -> None:
+    analysis = demo_decoder(tmp_path, 3)
+    halves = plan(analysis, Into(2, "bytes"), limits=Limits(inside_layers=True))
+    assert len(plan(analysis, Within(max(part.written_bytes for part in halves.metrics), ())).parts) == 2
+
+
+def test_of_as_many_parts_within_a_budget_those_that_receive_fewest_bytes_are_taken(tmp_path: Path) -> None:
+    analysis = demo_decoder(tmp_path, 2)
+    hidden = 512 * 64 * 4  # what crosses between layers; all else can be computed again
+    made = plan(analysis, Within(466_239, ()))
+    assert [part.received_bytes for part in made.metrics] == [0, hidden]
+
+
+def test_a_budget_that_counts_inputs_and_is_named_works(opened: Draw) -> None:
+    """The second part has no room for the large tensor that it can compute, and for what it receives."""
+    weights = [
+        numpy_helper.from_array(np.array([1024, 1], dtype=np.int64), "repeats"),
+        *(numpy_helper.from_array(np.zeros((16, 16), np.float32), name) for name in ("v", "w")),
+    ]
+    nodes = [
+        helper.make_node("Tile", ["x", "repeats"], ["t"], name="tile"),
+        helper.make_node("Add", ["t", "x"], ["a"], name="add"),
+        helper.make_node("MatMul", ["a", "v"], ["b"], name="first"),
+        helper.make_node("Sigmoid", ["a"], ["y"], name="end"),
+        helper.make_node("MatMul", ["b", "w"], ["z"], name="second"),
+    ]
+    ends = [floats("y", 1024, 16), floats("z", 1024, 16)]
+    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 1, 16)], ends, weights)))
+    with pytest.raises(PlanError) as caught:
+        plan(analysis, Within(1000, ("inputs",)))
+    made = plan(analysis, Within(smallest_in(caught.value)[0], ("inputs",)))
+    assert max(made.budget_shares) <= 1
+
+
+def test_cuts_by_hand_that_recompute_do_not_beat_the_plan(named: Named) -> None:
+    made = plan(named("unet.onnx"), Into(3))
+    assert made.outcome is not None
+    assert made.outcome.value <= 2.9594e-3  # after node_relu_9 and node_Conv_52
+    assert not made.outcome.is_optimal
+
+
 @pytest.mark.parametrize("name", ["multitask", "control-flow", "unet.onnx", "tiny-llama-int4/model.onnx"])
 def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     """Memory is so scarce that no device holds the model."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...core.errors import PlanError, UsageError
 from ...core.units import count, size
-from ...costs.device import COUNTING, NodeSeconds
+from ...costs.device import COUNTING, Counted, NodeSeconds
 from ...costs.device_groups import tried_groups
 from ...sharding.rank_costs import RankCosts
 from ...solving.boundaries import BoundaryTables
@@ -103,11 +103,15 @@ def plan_across(
     def front() -> tuple[FrontPlan, ...]:
         return tuple(map(front_plan, evaluator.pareto_front(found.tables)))
 
+    def with_repeats(value: float) -> tuple[float, list[tuple[int, ...]]]:
+        can_repeat = problem.limits.recompute != "never"
+        return min(value, max(bounds.simple, evaluator.bound_of_all(found.tables, can_repeat=can_repeat))), []
+
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         devices = tuple(assigned_devices(classes, result.chain.classes))
         times = evaluator.chains(result.tables).times(result.chain.boundaries, result.chain.classes)
         costs, words = evaluator.costs(result), objective.format(goal.in_flight)
-        return Solution(result, devices, words, unit, bounds, *costs, front, times.busy_s, relaxed)
+        return Solution(result, devices, words, unit, bounds, *costs, front, times.busy_s, with_repeats, relaxed)
 
     return solution(found, None if relaxed is None else solution(relaxed))
 
@@ -154,6 +158,7 @@ class ClusterEvaluator:
     wider: Sequence[tuple[Hyperedges, Ints] | None] = ()
     only: frozenset[DeviceCounts] | None = None  #: the sets of devices that it tries; None for all.
     most_work: float = _MUCH_WORK / 20  #: see `LinkedChains`.
+    counting: tuple[Counted, ...] = COUNTING  #: what counts towards the memory of a device.
 
     @classmethod
     def of(
@@ -192,7 +197,7 @@ class ClusterEvaluator:
         """The partitions over given boundaries, with their costs."""
         rows = zip(self.single, self.wider or [None] * len(self.single), strict=False)
         rooms = [c.memory_bytes - (_bytes_of(tables, *more) if more else 0.0) for c, more in rows]
-        fits = fits_in(tables, COUNTING, rooms) + self._fit_groups(tables)
+        fits = fits_in(tables, self.counting, rooms) + self._fit_groups(tables)
         fits = [fit & np.isfinite(tables.work(c)) for c, fit in enumerate(fits)]
         allowed = allowed_by(tables, self.pins)
         work = _MUCH_WORK if tables.is_complete else self.most_work
@@ -272,6 +277,23 @@ class ClusterEvaluator:
         """A lower bound of the first value over all boundaries, from the dynamic programming."""
         chains = self.chains(tables)
         return self._value(chains.lower_bound("max"), chains.lower_bound("sum")) if self.only is None else -np.inf
+
+    def bound_of_all(self, tables: BoundaryTables, *, can_repeat: bool) -> float:
+        """A lower bound of the first value, in whatever order the nodes of a part run: without activations.
+
+        If parts can repeat nodes, they may need nothing from other parts.
+        """
+        if self.only is not None or not tables.is_complete:
+            return -np.inf
+        if can_repeat:
+            load, nothing = tables.load, np.zeros_like(tables.received)
+            load = replace(load if load.replicas is None else load.replicas.without, tensor_bytes=0 * load.tensor_bytes)
+            tables = replace(tables, load=load, received=nothing, sent=nothing, declared=nothing)
+        others = replace(self, pins={}, counting=("inputs", "cache"))
+        if self.goal.objective not in {"bytes", "devices"}:
+            return others.lower_bound_over(tables)
+        chain = others(tables)
+        return np.inf if chain is None else chain.values[0]
 
     def _value(self, period: float, latency: float) -> float:
         match self.goal.objective:

@@ -47,7 +47,8 @@ def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSecond
     except PlanError as error:
         impossible = error
         start = Interleaving((next(orders(load)),), (0,))
-    bound = max(evaluator.lower_bound(), unavoidable_load(load, best_classes, overlap))
+    can_repeat = problem.limits.recompute != "never"
+    bound = max(evaluator.lower_bound(), unavoidable_load(load, best_classes, overlap, can_repeat=can_repeat))
     found, value = valuation.best_interleaving(start, bound)
     if impossible is not None and value == np.inf:
         raise impossible

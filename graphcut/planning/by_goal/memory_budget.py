@@ -14,10 +14,11 @@ from ...solving.cost_tables import DeviceClass, allowed_by, memory_bytes, receiv
 from ...solving.instance import Workload
 from ...solving.milp import MilpProblem
 from ...solving.relaxed_tables import bounded
-from ...solving.search import SearchResult, search
+from ...solving.search import Evaluator, SearchResult, result_on, search
 from ..goals import Within
 from ..problem import PlanningProblem
 from ..results import Solution
+from .part_count import min_max_partition
 
 
 def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:
@@ -30,7 +31,8 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
     evaluator = _BudgetEvaluator(problem, goal)
     found = search(load, evaluator, marked=problem.pins, lower_bound=_lower_bound(load, goal))
     if found is None:
-        raise _impossible(problem, goal, load, evaluator.smallest)
+        raise _impossible(problem, goal, load, evaluator)
+    found = _in_fewer_parts(problem, goal, found, evaluator)
     device_class = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
     milp = MilpProblem(load, (device_class,), (len(found.parts),), "parts", pins=problem.pins)
 
@@ -40,13 +42,39 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
 
     found, relaxed, bounds = bounded(found, _lower_bound(load, goal), milp, evaluator, prove_s, with_one_more)
 
+    def with_repeats(value: float) -> tuple[float, list[tuple[int, ...]]]:
+        if not found.tables.is_complete:
+            return bounds.simple, []
+        limit, fewer = goal.memory_bytes, int(value) - 1
+        prices = problem.byte_prices(found.tables, goal.counting)
+        chains = problem.bound_with_repeats(found.tables, prices, limit, fewer).chains() if fewer else []
+        return (max(bounds.simple, len(chains[0]) - 1.0) if chains else value), chains
+
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         parts = len(result.parts)
         fits = memory_bytes(result.tables, goal.counting) <= goal.memory_bytes
-        costs = np.where(fits, received_bytes(result.tables), np.inf)
-        return Solution(result, (device,) * parts, "parts", "parts", bounds, (costs,) * parts, "sum", relaxed=relaxed)
+        costs = (np.where(fits, received_bytes(result.tables), np.inf),) * parts
+        return Solution(
+            result, (device,) * parts, "parts", "parts", bounds, costs, "sum", tuple, (), with_repeats, relaxed
+        )
 
     return solution(found, None if relaxed is None else solution(relaxed))
+
+
+def _in_fewer_parts(problem: PlanningProblem, goal: Within, found: SearchResult, evaluate: Evaluator) -> SearchResult:
+    """The result, or one with fewer parts: the search for the smallest parts also gets closer where none fits yet."""
+    load, least = found.tables.load, _lower_bound(found.tables.load, goal)
+    while not found.tables.is_complete and (parts := len(found.parts) - 1) >= least:
+
+        def smallest(tables: BoundaryTables, parts: int = parts) -> ChainPartition | None:
+            return min_max_partition(tables, memory_bytes(tables, goal.counting), parts, problem.pins)
+
+        budget, pins = float(goal.memory_bytes), problem.pins
+        fewer = search(load, smallest, states=parts, parts=parts, marked=pins, lower_bound=budget)
+        if fewer is None or fewer.chain.values[0] > budget:
+            break
+        found = result_on(fewer.tables, evaluate) or found
+    return found
 
 
 @dataclass
@@ -56,8 +84,10 @@ class _BudgetEvaluator:
     problem: PlanningProblem
     goal: Within
     smallest: float = np.inf
+    tables: BoundaryTables | None = None  #: the last ones.
 
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
+        self.tables = tables
         needed = memory_bytes(tables, self.goal.counting)
         self.smallest = min(self.smallest, min_max_cost(needed))
         if self.smallest > self.goal.memory_bytes:
@@ -80,12 +110,25 @@ def _lower_bound(load: Workload, goal: Within) -> float:
     return np.inf if room <= 0 else max(1.0, float(np.ceil(load.total_bytes / room)))
 
 
-def _impossible(problem: PlanningProblem, goal: Within, load: Workload, smallest: float) -> PlanError:
+def _is_smallest(problem: PlanningProblem, goal: Within, tables: BoundaryTables | None, budget: float) -> bool:
+    """Whether no plan meets a smaller budget than the one that is possible over these boundaries."""
+    if tables is None or not tables.is_complete or "activations" in goal.counting:
+        return False
+    if problem.limits.recompute == "never":
+        return True
+    prices = problem.byte_prices(tables, goal.counting)
+    return not problem.bound_with_repeats(tables, prices, budget - 1, len(problem.groups)).chains()
+
+
+def _impossible(problem: PlanningProblem, goal: Within, load: Workload, tried: _BudgetEvaluator) -> PlanError:
+    smallest = tried.smallest
     size_text = partial(size, like=goal.memory_bytes)
     budget = size_text(goal.memory_bytes)
     if smallest <= goal.memory_bytes:
         return PlanError(f"parts of {budget} are possible, but not with these pins", hint="leave a pin out")
-    hint = f"the smallest budget that works is `Within({int(smallest)})` ({size_text(int(smallest))})"
+    named = f"`Within({int(smallest)})` ({size_text(int(smallest))})"
+    is_smallest = _is_smallest(problem, goal, tried.tables, smallest)
+    hint = f"the smallest budget that works is {named}" if is_smallest else f"allow {named}; less may be enough"
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     if needed <= goal.memory_bytes:

@@ -60,9 +60,17 @@ def plan_into(
     milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
     found, relaxed, bounds = bounded(found, bound, milp, evaluate, prove_s, with_one_more)
 
+    def with_repeats(value: float) -> tuple[float, list[tuple[int, ...]]]:
+        if not found.tables.is_complete:
+            return bounds.simple, []
+        is_time = goal.by == "time"
+        prices = problem.second_prices(found.tables, seconds, device) if is_time else problem.byte_prices(found.tables)
+        return problem.bound_with_repeats(found.tables, prices, value, goal.parts).bound(bounds.simple)
+
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         tables, devices = (costs(result.tables),) * goal.parts, (device,) * goal.parts
-        return Solution(result, devices, *_OBJECTIVES[goal.by], bounds, tables, "max", relaxed=relaxed)
+        more = with_repeats if goal.by in {"time", "bytes"} else None  # to repeat nodes saves no FLOPs, and no layers
+        return Solution(result, devices, *_OBJECTIVES[goal.by], bounds, tables, "max", tuple, (), more, relaxed)
 
     return solution(found, None if relaxed is None else solution(relaxed))
 

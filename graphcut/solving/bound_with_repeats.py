@@ -1,0 +1,206 @@
+"""A lower bound over all plans, whatever nodes their parts repeat, for parts that are compared one by one.
+
+The nodes that a part has first, and no earlier one, are what is between two boundaries. A part pays for these, and for
+what it repeats or receives so that these can run: at least a minimum cut (recompute.py). What it receives from the part
+before, that part pays for as well: it sends it. So a plan below a limit has a chain of boundaries in which each part
+pays less than the limit, what it sends to the next one included. Where a part has little left below the limit, it
+can't repeat much, and must receive: by weak duality (Lagrange), the part before pays at least the cut that has both
+prices of a tensor, less all that the part has left. If there is no such chain, no plan is below the limit.
+
+The chains, and what is in each part for certain, are those of parts that pay less than the limit for their own nodes.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from ..core.graph import Graph
+from .boundaries import BoundaryTables
+from .instance import Bools, Floats, Ints, Parts
+from .recompute import MOST_WEIGHT_BYTES, TransferPrices, least_s
+
+_JUST_BELOW: Final = 5e-7  #: a plan that is better is better by this share at least: half the tolerance of proofs.
+_MOST_CUTS: Final = 400  #: where more boundaries are possible, what parts receive is not counted.
+_NEAR: Final = 128  #: so many nodes before a boundary are looked at.
+_SHARES: Final = (0.0, 1 / 256, 1 / 16, 1 / 4, 1 / 2, 3 / 4)
+"""What is tried as a bound: the limit less such shares of what it is above a bound that is known."""
+
+
+@dataclass(frozen=True)
+class PartPrices:
+    """What parts are compared by: seconds, or bytes."""
+
+    own: Floats  #: what each part pays for its own nodes; a table over pairs of boundaries.
+    repeat: Mapping[int, float]  #: what repeating a flowing node adds at least.
+    receive: Mapping[str, float]  #: what receiving a tensor adds,
+    send: Mapping[str, float]  #: and sending it.
+    first_receive: float = 0.0  #: what receiving any tensor adds once.
+
+
+@dataclass(frozen=True)
+class BoundWithRepeats:
+    """Searches the chains of boundaries that a plan below a limit may have."""
+
+    graph: Graph  #: the graph.
+    tables: BoundaryTables  #: all boundaries.
+    groups: Parts  #: the nodes of each group.
+    free: Collection[int]  #: nodes in no group: a part that needs one runs or receives it.
+    kept: Collection[int]  #: nodes that are not repeated.
+    prices: PartPrices  #: what parts pay.
+    limit: float  #: only plans whose parts pay no more are searched.
+    parts: int  #: the number of parts.
+    allowed: Callable[[int], Bools] | None = None  #: for a number of parts the boundaries that they may reach.
+
+    def bound(self, least: float) -> tuple[float, list[tuple[int, ...]]]:
+        """A lower bound of all plans, no more than the limit; and boundaries of plans that may be between the two.
+
+        The bound `least` is known before.
+        """
+        chains = list[tuple[int, ...]]()
+        for share in _SHARES:
+            tried = self.limit - max(share * (self.limit - least), _JUST_BELOW * self.limit)
+            found = replace(self, limit=tried).chains()
+            if not found:
+                return (max(tried, least) if share else self.limit), chains
+            chains.append(found[-1])
+        return least, chains
+
+    def chains(self) -> list[tuple[int, ...]]:
+        """Boundaries of a plan whose parts may pay no more than the limit, for each number of parts that may do.
+
+        A part that has no node of a group of its own is between no two boundaries: a plan with one has fewer of them,
+        and pins are not at the same parts.
+        """
+        if self.allowed is None:
+            return [*self._chains(range(1, self.parts + 1), None)]
+        return [*self._chains(range(1, self.parts), None), *self._chains([self.parts], self.allowed)]
+
+    def _chains(self, numbers: Collection[int], allowed: Callable[[int], Bools] | None) -> Iterator[tuple[int, ...]]:
+        """The same for some numbers of parts, the fewest first."""
+        (i, j), (received, both, sent), limit = self._pairs, self._received, self.limit
+        own = self.prices.own[j, i]
+        before = np.full(len(self.prices.own), np.inf)  # at least what the part before each boundary pays for sending
+        before[-1] = 0.0
+        first, begins = np.flatnonzero(i == 0), np.flatnonzero(np.diff(i, prepend=-1))
+        steps = list[Floats]()
+        for number in range(1, max(numbers, default=0) + 1):
+            pays = own + before[j]
+            if allowed is not None:
+                ends = allowed(self.parts - number)[i] & allowed(self.parts - number + 1)[j]
+                pays = np.where(ends, pays, np.inf)
+            start = pays[first] + self._first * (number == self.parts)
+            if number in numbers and len(first) and start.min() <= limit:
+                chain = [0, int(j[first[start.argmin()]])]
+                for step in reversed(steps):
+                    options = np.flatnonzero(i == chain[-1])
+                    chain.append(int(j[options[step[options].argmin()]]))
+                yield tuple(chain)
+            sends = np.maximum(sent[i], both[i] - (limit - pays))
+            steps.append(np.where(pays + received[i] <= limit, sends, np.inf))
+            before = np.full(len(before), np.inf)
+            before[i[begins]] = np.minimum.reduceat(steps[-1], begins) if len(begins) else np.inf
+
+    @cached_property
+    def _pairs(self) -> tuple[Ints, Ints]:
+        """The boundaries of each possible part, by the first."""
+        i, j = np.nonzero(self._possible.T)
+        return i, j
+
+    @cached_property
+    def _possible(self) -> Bools:
+        """`[j, i]`: whether the part from i to j may be in a plan below the limit, by what parts pay for own nodes."""
+        fits = self.prices.own <= self.limit
+        ends = np.eye(len(fits), dtype=bool)
+        reached, left = [ends[0]], [ends[-1]]
+        for _ in range(self.parts - 1):
+            reached.append(reached[-1] | (fits & reached[-1][None, :]).any(axis=1))
+            left.append(left[-1] | (fits & left[-1][:, None]).any(axis=0))
+        pairs = zip(reached, reversed(left), strict=True)
+        return np.asarray(np.any([fits & i[None, :] & j[:, None] for i, j in pairs], axis=0))
+
+    @cached_property
+    def _certain(self) -> tuple[Bools, Bools]:
+        """`[i, g]`: whether group g is in every possible part that begins at boundary i, or that ends there."""
+        inside, possible = self.tables.inside.astype(np.float32), self._possible.astype(np.float32)
+        begins = (possible.T @ (1 - inside) == 0) & (inside == 0) & (possible.sum(axis=0) > 0)[:, None]
+        ends = (possible @ inside == 0) & (inside == 1) & (possible.sum(axis=1) > 0)[:, None]
+        return np.asarray(begins), np.asarray(ends)
+
+    @cached_property
+    def _received(self) -> tuple[Floats, Floats, Floats]:
+        """For each boundary at least what the part behind it pays besides own nodes, for all plans below the limit.
+
+        Then this with what the part before pays for the same tensors, and what that pays.
+        """
+        begins, ends = self._certain
+        found = np.zeros((3, len(begins)))
+        starts = [i for i in np.flatnonzero(begins.any(axis=1)).tolist() if i]
+        for i in starts if len(starts) <= _MOST_CUTS else ():
+            left = self.limit - float(self.prices.own[self._possible[:, i], i].min())
+            earlier = {*self._nodes(self.tables.inside[i])[-_NEAR:], *self.free}
+            found[:, i] = self._paid(self._nodes(begins[i]), self._nodes(ends[i]), earlier, left)
+        return found[0], found[1], found[2]
+
+    def _paid(
+        self, nodes: Sequence[int], sending: Sequence[int], earlier: set[int], left: float
+    ) -> tuple[float, float, float]:
+        """What a part with `nodes` pays that has `left` for what these read; see `_received`.
+
+        Only what `earlier` nodes write costs anything: a smaller network gives a bound, too.
+        """
+        near = {name for node in earlier for name in self.graph.nodes[node].writes}
+        receive = {name: number * (name in near) for name, number in self.prices.receive.items()}
+        price = replace(self.prices, receive=receive)
+        repeatable, needed = earlier - self._not_repeated, self._sources(nodes)
+        nothing = sum(price.repeat[node] for node in needed) if needed.isdisjoint(self._not_repeated) else np.inf
+
+        def least(nodes: Sequence[int], receive: Mapping[str, float]) -> float:
+            some = least_s(self.graph, nodes, TransferPrices(price.repeat, 1.0, receive), repeatable.__contains__)
+            return min(some + price.first_receive * bool(needed), nothing)
+
+        reads = {name for node in nodes for name in self.graph.nodes[node].reads}
+        for node in {self.graph.producer[name] for name in reads & self.graph.producer.keys()} & repeatable:
+            if node not in self.free and not self.graph.nodes[node].rewrite:
+                paid = min(least([*nodes, node], price.receive) + price.repeat[node], nothing)
+                repeatable -= {node} if paid > left else set()
+        sure = {name for node in sending for name in self.graph.nodes[node].writes}
+        send = {name: price.send[name] * (name in sure) for name in price.receive}
+        both = {name: number + send[name] for name, number in price.receive.items()}
+        free = TransferPrices(dict.fromkeys(price.repeat, 0.0), 1.0, send)
+        sent = least_s(self.graph, nodes, free, repeatable.__contains__) if sure else 0.0
+        return least(nodes, price.receive), least(nodes, both), sent
+
+    @cached_property
+    def _first(self) -> float:
+        """What the first part pays besides own nodes: it receives nothing."""
+        return sum(self.prices.repeat[node] for node in self._sources(self._nodes(self._certain[0][0])))
+
+    def _sources(self, nodes: Sequence[int]) -> set[int]:
+        """All nodes that these depend on, and that are not among them."""
+        found, waiting = set(nodes), list(nodes)
+        while waiting:
+            new = {self.graph.producer[t] for t in self.graph.nodes[waiting.pop()].reads if t in self.graph.producer}
+            waiting += new - found
+            found |= new
+        return found.difference(nodes)
+
+    def _nodes(self, groups: Bools) -> list[int]:
+        return sorted(node for group in np.flatnonzero(groups).tolist() for node in self.groups[group])
+
+    @cached_property
+    def _not_repeated(self) -> frozenset[int]:
+        """Stateful and kept nodes, and those that bring a heavy weight which no other node has."""
+        users: dict[str, int] = {}
+        for node in self.graph.flow:
+            for weight in self.graph.copy_of(node).weights:
+                users[weight] = users.get(weight, 0) + 1
+        weights = self.graph.weights
+
+        def is_heavy(node: int) -> bool:
+            own = [weight for weight in self.graph.copy_of(node).weights if users[weight] == 1]
+            return sum(weights[weight].bytes for weight in own) > MOST_WEIGHT_BYTES
+
+        return frozenset(self.kept).union(n for n in self.graph.flow if self.graph.nodes[n].is_stateful or is_heavy(n))
