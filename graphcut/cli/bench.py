@@ -9,7 +9,7 @@ from typer import Option
 from .. import WAYS
 from ..core.errors import UsageError
 from .application import check_applicable, given_options
-from .common_options import AsJson, CascadePath, OneInput, Optimize, OriginalOptions, open_
+from .common_options import AsJson, CascadePath, OneInput, Optimize, OriginalOptions, open_, say_gap
 from .input_files import RANDOM, is_random, read_or_generate
 from .output import complain, put_answer, say
 
@@ -43,6 +43,7 @@ def bench(
     from .result_tables import draw_benchmark
 
     cascade = open_(cascade_path)
+    say_gap(cascade)
     if unknown := next((name for name in way or () if name not in WAYS), None):
         raise UsageError(f"there is no way {unknown!r} to run a cascade", hint=f"choose from {', '.join(WAYS)}")
     owners = dict.fromkeys(("--dim", "--seed"), "--inputs random")

@@ -26,6 +26,7 @@ from .common_options import (
     SessionOptions,
     Workers,
     open_,
+    say_gap,
 )
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
@@ -71,6 +72,7 @@ def generate(
     memory.check(given_options(ctx))
     original = OriginalOptions(dims=dims, seed=seed)
     cascade = open_(cascade_path, check_files=False)  # `generate` checks what its workers need
+    say_gap(cascade)
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
     settings = DecodingSettings(inputs=fed, dims=original.sizes, via=via, workers=workers)

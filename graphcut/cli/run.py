@@ -26,6 +26,7 @@ from .common_options import (
     Workers,
     open_,
     output_names,
+    say_gap,
 )
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
@@ -100,6 +101,7 @@ def run(
     config, via = session.session_config(), pipeline.via
     is_alone = via is None  # a pipeline checks what its workers need
     cascade = open_(cascade_path, check_files=is_alone, are_here=is_alone)
+    say_gap(cascade)
     if cascade.elsewhere:
         absent = ", ".join(cascade.absent)
         if is_generated:

@@ -112,13 +112,17 @@ def test_weights_without_digests_are_said(run: Run, own_llm: Path) -> None:
         assert ("weights of 2 parts have no digest: only their sizes were compared" in result.out) is gap
 
 
-def test_merge_and_export_say_which_weights_they_could_not_compare(run: Run, own_llm: Path) -> None:
+def test_what_reads_parts_says_which_weights_it_could_not_compare(run: Run, own_llm: Path) -> None:
     for words, said in (([], True), (["--digest"], False)):
         cascade = run("split", own_llm, "--num-splits", "2", "--weights", "share", "--force", "-q", *words).out.strip()
         note = "note: weights of 2 parts have no digest: only their sizes were compared"
         merged = run("merge", cascade, "-o", "whole.onnx", "--force")
         exported = run("export", cascade, "--to", "ort-annotations", "-o", "made", "--force")
-        assert [(done.code, note in done.err.splitlines()) for done in (merged, exported)] == [(0, said)] * 2
+        ran = run("run", cascade, "--inputs", "random")
+        generated = run("generate", cascade, "--prompt-ids", "1,2", "--max-tokens", 1)
+        measured = run("bench", cascade, "--way", "parts", "--rounds", 1)
+        readers = (merged, exported, ran, generated, measured)
+        assert [(done.code, note in done.err.splitlines()) for done in readers] == [(0, said)] * 5
 
 
 def test_files_alone_takes_no_other_option(run: Run, parts: Path) -> None:
