@@ -27,10 +27,6 @@ from .root_help import moved_option
 _VALUELESS: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
 """Options whose value may be left out, which typer does not support, and the value that this means."""
 
-_Misuse: type[Exception] = typer.BadParameter.__mro__[1]
-"""What typer raises for a wrong command line; it has no public name."""
-
-
 _SECTIONS: Final = {
     "Cut": ("analyze", "plan", "split", "verify", "compare", "show"),
     "Run": ("run", "generate", "bench"),
@@ -47,7 +43,7 @@ _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
 
 for _section, _names in _SECTIONS.items():
     for _name in _names:
-        add_command(getattr(import_module(f".{_name}", __name__), _name), _section, _LEGENDS.get(_name))
+        add_command(getattr(import_module(f".{_name}", __name__), _name), _section, _LEGENDS.get(_name, {}))
 
 
 def main() -> None:
@@ -109,11 +105,9 @@ def _explain(error: BaseException) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         case OSError():
-            what = error.filename or "the output"
-            return _report(
-                f"{what} can't be read or written: {error.strerror or error}", "check disk and permissions", 3
-            )
-    if isinstance(error, _Misuse):
+            problem = f"{error.filename or 'the output'} can't be read or written: {error.strerror or error}"
+            return _report(problem, "check disk and permissions", 3)
+    if isinstance(error, typer.BadParameter.__mro__[1]):  # for a wrong command line; it has no public name
         command = getattr(getattr(error, "ctx", None), "command_path", "graphcut")
         message = getattr(error, "format_message", error.__str__)().replace(": Value error, ", ": ")
         return _report(message, moved_option(error) or f"`{command} --help` lists arguments and options", 2)

@@ -2,17 +2,16 @@
 
 from typing import Annotated
 
-from typer import Option
-
 from .common_options import AsJson, Dims, ModelPath, load
+from .declaring import flag, takes
 from .output import print_, print_line, put_json, say_next
 
 
 def analyze(
     model: ModelPath,
     dims: Dims = None,
-    cuts: Annotated[int | None, Option(metavar="[N]", min=0, help="List all cut points, or the N cheapest.")] = None,
-    axes: Annotated[bool, Option("--axes", help="List the axes along which layers can be divided.")] = False,
+    cuts: Annotated[int | None, takes("[N]", "List all cut points, or the N cheapest.", min=0)] = None,
+    axes: Annotated[bool, flag("List the axes along which layers can be divided.", "--axes")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show where a model can be cut, and what crosses each cut.

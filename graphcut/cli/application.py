@@ -7,11 +7,11 @@ from inspect import Parameter, Signature, getdoc, signature
 from typing import Annotated, Any, ClassVar, Final
 
 import typer
-from typer import Option
 from typer.core import TyperCommand
 
 from ..core.errors import UsageError
 from ..core.version import __version__
+from .declaring import flag
 from .help_pages import panels_of
 from .output import settings
 from .root_help import Root
@@ -66,9 +66,9 @@ app = typer.Typer(
 class GeneralOptions:
     """Options that may stand before the command and after it. The help of graphcut lists them."""
 
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only results and errors.")] = False
-    no_color: Annotated[bool, Option("--no-color", help="Print without colours, like NO_COLOR=1.")] = False
-    debug: Annotated[bool, Option("--debug", help="Print the traceback of an internal error.")] = False
+    quiet: Annotated[bool, flag("Print only results and errors.", "--quiet", "-q")] = False
+    no_color: Annotated[bool, flag("Print without colours, like NO_COLOR=1.", "--no-color")] = False
+    debug: Annotated[bool, flag("Print the traceback of an internal error.", "--debug")] = False
 
     def apply(self) -> None:
         """Make them hold, on top of those that hold already."""
@@ -81,16 +81,14 @@ _GENERAL_NAMES: Final = {"help", *(field.name for field in fields(GeneralOptions
 _GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=GeneralOptions)
 
 
-def add_command(
-    function: Callable[..., None], section: str, legend: Mapping[str, Mapping[str, str]] | None = None
-) -> None:
+def add_command(function: Callable[..., None], section: str, legend: Mapping[str, Mapping[str, str]]) -> None:
     """Make a function a command, called like it, in a section of the help of `graphcut`. Its docstring is its help.
 
     A parameter whose type is a dataclass is a group of options: its fields are options of the command, and the function
     gets the dataclass. Every command has the `GeneralOptions`, too.
     """
     text, _, examples = (getdoc(function) or "").partition("\n\nExamples:\n")
-    kind = type("_Command", (_Command,), {"legend": legend or {}, "examples": examples})
+    kind = type("_Command", (_Command,), {"legend": legend, "examples": examples})
     app.command(function.__name__, cls=kind, help=text, rich_help_panel=section)(_flat(function))
 
 
@@ -134,7 +132,7 @@ def check_apply(given: Collection[str], options: Collection[str], what: str) -> 
 
 def _start(
     ctx: typer.Context,
-    version: Annotated[bool, Option("--version", help="Print the versions that a bug report needs.")] = False,
+    version: Annotated[bool, flag("Print the versions that a bug report needs.", "--version")] = False,
 ) -> None:
     if version:
         from importlib.metadata import version as installed

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from .. import ExportFormat
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import GENERAL, app, check_apply, given_options
-from .common_options import AsJson, Dims, Force, Inputs, Output, States, Texts, load, parsed_dims
+from .common_options import AsJson, Dims, Force, Inputs, States, Texts, load, parsed_dims
+from .declaring import Output, argument, flag, takes
 from .export import exported
 from .input_files import files_of, is_random
 from .output import put_answer, say, say_next
@@ -44,15 +45,11 @@ class ConversionOptions:
             "given. mixed: the first and last layers are kept."
         ),
     ] = None
-    optimized: Annotated[bool, Option("--fuse", help="Fuse nodes of the model first, by ONNX Runtime's tools.")] = False
-    calibration: Annotated[
-        Path | None, Option(metavar="DIR", help="Inputs for int8-static: a folder of .npz files.")
-    ] = None
+    optimized: Annotated[bool, flag("Fuse nodes of the model first, by ONNX Runtime's tools.", "--fuse")] = False
+    calibration: Annotated[Path | None, takes("DIR", "Inputs for int8-static: a folder of .npz files.")] = None
     inputs: Inputs = None
-    text: Annotated[Path | None, Option(metavar="FILE", help="A text: measure the perplexity of a decoder.")] = None
-    accept: Annotated[
-        Texts, Option(metavar="LIMIT", help="Such as 'snr>30'; also max, mean, top1, perplexity. Repeatable.")
-    ] = None
+    text: Annotated[Path | None, takes("FILE", "A text: measure the perplexity of a decoder.")] = None
+    accept: Annotated[Texts, takes("LIMIT", "Such as 'snr>30'; also max, mean, top1, perplexity. Repeatable.")] = None
 
     def automation(self, model: Model, sources: Sequence[Path | None], *, searches: bool, **rest: Any) -> Automation:  # noqa: ANN401
         """What they ask to make of a model, or of the first precision that fits if it `searches`; and other fields."""
@@ -82,13 +79,11 @@ def auto(
     options: GoalOptions,
     conversion: ConversionOptions,
     output: Annotated[Path, Output(metavar="DIR", help="The folder of the parts.")],
-    model: Annotated[
-        Path | None, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")
-    ] = None,
+    model: Annotated[Path | None, argument("MODEL", "An .onnx file, with its external data beside it.")] = None,
     plan: PlanPath = None,
     to: Annotated[ExportFormat | None, Option(help="Write the parts as another engine reads them.")] = None,
-    keep: Annotated[bool, Option("--keep", help="Keep the models of the steps, in DIR/models.")] = False,
-    replay: Annotated[Path | None, Option(metavar="FILE", help="Do again what an auto.json says: same bytes.")] = None,
+    keep: Annotated[bool, flag("Keep the models of the steps, in DIR/models.", "--keep")] = False,
+    replay: Annotated[Path | None, takes("FILE", "Do again what an auto.json says: same bytes.")] = None,
     dims: Dims = None,
     states: States = None,
     force: Force = False,

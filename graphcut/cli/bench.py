@@ -1,19 +1,17 @@
 """The command `graphcut bench`."""
 
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
-from typer import Option
 
 from .. import WAYS
 from ..core.errors import UsageError
 from .application import check_applicable, given_options
-from .common_options import AsJson, CascadePath, OneInput, Optimize, OriginalOptions, open_, say_gap
+from .common_options import AsJson, CascadePath, OneInput, Optimize, OriginalOptions, Texts, open_, say_gap
+from .declaring import takes
 from .input_files import RANDOM, is_random, read_or_generate
 from .output import complain, put_answer, say
-
-_QUIET_CORES: Final = 0.2  #: below this, other programs hardly change the times.
 
 
 def bench(
@@ -21,12 +19,12 @@ def bench(
     cascade_path: CascadePath,
     original: OriginalOptions,
     inputs: OneInput = RANDOM,
-    rounds: Annotated[int, Option(metavar="N", min=1, help="How often each way is measured.")] = 3,
+    rounds: Annotated[int, takes("N", "How often each way is measured.", min=1)] = 3,
     way: Annotated[
-        list[str] | None,
-        Option(
-            metavar="WAY",
-            help="Measure this way, and not the others. Repeatable.",
+        Texts,
+        takes(
+            "WAY",
+            "Measure this way, and not the others. Repeatable.",
             autocompletion=lambda: [(name, way.description) for name, way in WAYS.items()],
         ),
     ] = None,
@@ -59,6 +57,6 @@ def bench(
         progress=lambda title, number: say(f"round {number + 1} of {rounds}: {title}"),
     )
     others = max(result.others_cores for result in results)
-    if others > _QUIET_CORES:
+    if others > 0.2:  # below this, they hardly change the times
         complain(f"other programs kept {others:.1f} cores busy: compare the processor column, not times and ratios")
     put_answer(BenchmarkRecord(results), partial(draw_benchmark, results), as_json=as_json)

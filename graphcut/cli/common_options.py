@@ -5,51 +5,41 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from typer import Argument, Option
+from typer import Option
 
 from ..core.errors import CascadeError, UsageError
 from ..core.text import shell_word
-from ..core.units import parse_bytes
+from .declaring import argument, flag, takes
 from .output import say
 
 if TYPE_CHECKING:
     from .. import DecoderProfile, Model, SessionConfig
     from ..core.manifest import Cascade
 
-Output: Final = partial(Option, "--output", "-o", metavar="FILE")
-Size: Final = partial(Option, parser=parse_bytes, metavar="SIZE")
-
 Texts = list[str] | None  #: the values of an option that may be repeated.
-ModelPath = Annotated[Path, Argument(metavar="MODEL", help="An .onnx file, with its external data beside it.")]
-CascadePath = Annotated[Path, Argument(metavar="DIR", help="The folder of a cascade, or its manifest file.")]
-OriginalModel = Annotated[Path | None, Option(metavar="FILE", help="The model that was sharded, or cut and has moved.")]
-Dims = Annotated[Texts, Option("--dim", metavar="NAME=N", help="The size of a symbolic dimension. Repeatable.")]
-States = Annotated[
-    Texts, Option("--state", metavar="INPUT=OUTPUT", help="OUTPUT is INPUT at the next step. Repeatable.")
-]
-Inputs = Annotated[
-    list[Path] | None, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`. Repeatable.")
-]
-OneInput = Annotated[Path, Option(metavar="FILE", help="A .npz file, ONNX test-data folder, or `random`.")]
-Seed = Annotated[int, Option(metavar="N", min=0, help="Random seed.")]
+ModelPath = Annotated[Path, argument("MODEL", "An .onnx file, with its external data beside it.")]
+CascadePath = Annotated[Path, argument("DIR", "The folder of a cascade, or its manifest file.")]
+OriginalModel = Annotated[Path | None, takes("FILE", "The model that was sharded, or cut and has moved.")]
+Dims = Annotated[Texts, takes("NAME=N", "The size of a symbolic dimension. Repeatable.", "--dim")]
+States = Annotated[Texts, takes("INPUT=OUTPUT", "OUTPUT is INPUT at the next step. Repeatable.", "--state")]
+Inputs = Annotated[list[Path] | None, takes("FILE", "A .npz file, ONNX test-data folder, or `random`. Repeatable.")]
+OneInput = Annotated[Path, takes("FILE", "A .npz file, ONNX test-data folder, or `random`.")]
+Seed = Annotated[int, takes("N", "Random seed.", min=0)]
 ProfileText = Annotated[
     str | None,
-    Option(
+    takes(
+        "KIND[:N]",
+        "For a decoder: costs of a prompt of N tokens (prefill:512), or of a token after N others (decode:512).",
         "--profile",
-        metavar="KIND[:N]",
-        help="For a decoder: costs of a prompt of N tokens (prefill:512), or of a token after N others (decode:512).",
         autocompletion=lambda: ["prefill", "decode"],
     ),
 ]
-Outputs = Annotated[
-    str | None, Option("--outputs", metavar="NAMES", help="The outputs asked for, comma-separated; all if left out.")
-]
-Force = Annotated[bool, Option("--force", "-f", help="Overwrite an existing output.")]
-AsJson = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Outputs = Annotated[str | None, takes("NAMES", "The outputs asked for, comma-separated; all if left out.", "--outputs")]
+Force = Annotated[bool, flag("Overwrite an existing output.", "--force", "-f")]
+AsJson = Annotated[bool, flag("Print the result as JSON.", "--json")]
 Optimize = Annotated[
     Literal["none", "basic", "all"],
     Option(help="ONNX Runtime's graph optimizations. none: the bits of the whole model without optimizations."),
@@ -57,10 +47,8 @@ Optimize = Annotated[
 Optimized = Annotated[
     Literal["none", "all"], Option("--optimize", help="ONNX Runtime's graph optimizations of what is compared.")
 ]
-Trace = Annotated[
-    Path | None, Option(metavar="FILE", help="A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")
-]
-Workers = Annotated[int | None, Option(metavar="N", min=1, help="Number of workers that share the parts.")]
+Trace = Annotated[Path | None, takes("FILE", "A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")]
+Workers = Annotated[int | None, takes("N", "Number of workers that share the parts.", min=1)]
 
 
 def _providers() -> list[str]:
@@ -75,17 +63,17 @@ class SessionOptions:
 
     provider: Annotated[
         str | None,
-        Option(
-            metavar="NAME,KEY=VALUE...",
-            help="Execution provider, and its options, e.g. CUDAExecutionProvider,device_id=0.",
+        takes(
+            "NAME,KEY=VALUE...",
+            "Execution provider, and its options, e.g. CUDAExecutionProvider,device_id=0.",
             autocompletion=_providers,
         ),
     ] = None
     allow_fallback: Annotated[
-        bool, Option("--allow-fallback", help="Run a part on the CPU where its provider is missing or can't start.")
+        bool, flag("Run a part on the CPU where its provider is missing or can't start.", "--allow-fallback")
     ] = False
     optimize: Optimize = "all"
-    insecure: Annotated[bool, Option("--insecure", help="With --via ray: accept a cluster without a token.")] = False
+    insecure: Annotated[bool, flag("With --via ray: accept a cluster without a token.", "--insecure")] = False
 
     def session_config(self) -> SessionConfig:
         from .. import SessionConfig
@@ -115,12 +103,6 @@ class OriginalOptions:
     @property
     def sizes(self) -> dict[str, int]:
         return parsed_dims(self.dims)
-
-    def load_original(self, cascade: Cascade | Model) -> Model:
-        """The model that a cascade was cut from, or that was sharded, with none but the sizes of the options."""
-        from .. import load, original_of
-
-        return load(self.model or original_of(cascade), dims=self.sizes or None)
 
     def load(self, cascade: Cascade) -> Model:
         """The model that `cascade` was cut from, with the sizes of the manifest."""

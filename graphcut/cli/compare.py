@@ -6,35 +6,33 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
-from typer import Argument, Option
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import check_apply, given_options
-from .common_options import AsJson, Dims, Force, Inputs, Optimized, OriginalModel, Output, Seed, load, parsed_dims
+from .common_options import AsJson, Dims, Force, Inputs, Optimized, OriginalModel, Seed, load, parsed_dims
+from .declaring import Output, argument, takes
 from .input_files import read_given
 from .output import check_output, put_answer
-
-_OF_MODELS: Final = ("--inputs", "--seed", "--tolerance", "--optimize", "--provider")
 
 
 def compare(
     ctx: typer.Context,
-    before: Annotated[Path, Argument(metavar="A", help="A model, a plan, or the folder or manifest of a cascade.")],
-    after: Annotated[Path, Argument(metavar="B", help="Another model; or another plan or cascade of the same model.")],
+    before: Annotated[Path, argument("A", "A model, a plan, or the folder or manifest of a cascade.")],
+    after: Annotated[Path, argument("B", "Another model; or another plan or cascade of the same model.")],
     output: Annotated[Path | None, Output(help="A text file; with --json or the ending .json a JSON file.")] = None,
     model: OriginalModel = None,
     dims: Dims = None,
     inputs: Inputs = None,
     seed: Seed = 0,
     tolerance: Annotated[
-        float, Option(metavar="F", min=0, help="Allowed difference, as a fraction of a tensor's largest value.")
+        float, takes("F", "Allowed difference, as a fraction of a tensor's largest value.", min=0)
     ] = 0.0,
     optimize: Optimized = "none",
-    provider: Annotated[str | None, Option(metavar="NAME", help="Execution provider of model B.")] = None,
+    provider: Annotated[str | None, takes("NAME", "Execution provider of model B.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -52,7 +50,7 @@ def compare(
     kinds: dict[str, Path] = {kind_at(path): path for path in (before, after)}
     given = given_options(ctx)
     if "model" not in kinds:
-        check_apply(given, _OF_MODELS, "plans and cascades")
+        check_apply(given, ("--inputs", "--seed", "--tolerance", "--optimize", "--provider"), "plans and cascades")
     elif len(kinds) == 1:
         check_apply(given, ("--model",), "models")
     else:

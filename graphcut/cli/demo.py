@@ -4,31 +4,30 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from ..core.text import shell_word
 from ..demos import DEMOS, options_of, write
 from .application import check_apply, given_options
-from .common_options import Force, Output
+from .common_options import Force
+from .declaring import Output, argument, flag, takes
 from .output import check_output, say, say_next
 
 
 def demo(
     ctx: typer.Context,
-    name: Annotated[
-        str, Argument(metavar="NAME", help="One of the demos below.", autocompletion=lambda: list(DEMOS.items()))
-    ],
+    name: Annotated[str, argument("NAME", "One of the demos below.", autocompletion=lambda: list(DEMOS.items()))],
     output: Annotated[Path | None, Output(help="The .onnx file.", show_default="NAME.onnx")] = None,
-    hidden: Annotated[int, Option(min=1, metavar="N", help="llm: hidden size.")] = 64,
-    layers: Annotated[int, Option(min=1, metavar="N", help="llm: number of layers.")] = 6,
-    heads: Annotated[int, Option("--attention-heads", min=1, metavar="N", help="llm: attention heads.")] = 4,
-    kv_heads: Annotated[int, Option(min=1, metavar="N", help="llm: key/value heads.")] = 2,
+    hidden: Annotated[int, takes("N", "llm: hidden size.", min=1)] = 64,
+    layers: Annotated[int, takes("N", "llm: number of layers.", min=1)] = 6,
+    heads: Annotated[int, takes("N", "llm: attention heads.", "--attention-heads", min=1)] = 4,
+    kv_heads: Annotated[int, takes("N", "llm: key/value heads.", min=1)] = 2,
     intermediate: Annotated[
-        int | None, Option(min=1, metavar="N", help="llm: width of the MLP.", show_default="8/3 of --hidden")
+        int | None, takes("N", "llm: width of the MLP.", min=1, show_default="8/3 of --hidden")
     ] = None,
-    vocab: Annotated[int, Option(min=1, metavar="N", help="llm: vocabulary size.")] = 256,
+    vocab: Annotated[int, takes("N", "llm: vocabulary size.", min=1)] = 256,
     dtype: Annotated[Literal["float32", "float16"], Option(help="llm: type of weights and cache.")] = "float32",
-    tied: Annotated[bool, Option("--tied", help="llm: the output projection is the embedding.")] = False,
+    tied: Annotated[bool, flag("llm: the output projection is the embedding.", "--tied")] = False,
     external: Annotated[
         bool | None,
         Option("--external/--inline", help="Weights beside the model, or inside it.", show_default="by size"),

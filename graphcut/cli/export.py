@@ -11,7 +11,8 @@ from typer import Option
 
 from .. import ExportFormat
 from .application import check_applicable, given_options
-from .common_options import CascadePath, Dims, Force, OriginalModel, Output, open_, parsed_dims, say_gap
+from .common_options import CascadePath, Dims, Force, OriginalModel, open_, parsed_dims, say_gap
+from .declaring import Output
 from .output import say
 
 if TYPE_CHECKING:

@@ -6,18 +6,17 @@ from typing import Annotated, Literal
 from typer import Option
 
 from ..core.errors import UsageError
-from .common_options import Force, ModelPath, Output, Texts, names_in
+from .common_options import Force, ModelPath, Texts, names_in
+from .declaring import Output, takes
 from .output import say
 
 
 def extract(
     model: ModelPath,
     output: Annotated[Path, Output(help="The .onnx file.")],
-    from_: Annotated[
-        Texts, Option("--from", metavar="NAMES", help="Its inputs: tensors, nodes or globs. Comma-separated.")
-    ] = None,
-    until: Annotated[Texts, Option(metavar="NAMES", help="Its outputs, likewise.")] = None,
-    expose: Annotated[Texts, Option(metavar="NAMES", help="More outputs, likewise, besides those it has.")] = None,
+    from_: Annotated[Texts, takes("NAMES", "Its inputs: tensors, nodes or globs. Comma-separated.", "--from")] = None,
+    until: Annotated[Texts, takes("NAMES", "Its outputs, likewise.")] = None,
+    expose: Annotated[Texts, takes("NAMES", "More outputs, likewise, besides those it has.")] = None,
     dead_inputs: Annotated[
         Literal["keep", "drop"] | None,
         Option(help="Inputs that no output depends on.", show_default="drop with --until, else keep"),

@@ -4,21 +4,18 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
-
 from ..core.errors import UsageError
 from ..core.text import shell_word
-from .common_options import Output, open_
+from .common_options import open_
+from .declaring import Output, argument, takes
 from .output import INTERRUPTED, complain, print_line, say, say_next, settings, writing
 
 
 def fetch(
-    source: Annotated[
-        str, Argument(metavar="SOURCE", help="The folder of a cascade, or its manifest: a URL or a path.")
-    ],
+    source: Annotated[str, argument("SOURCE", "The folder of a cascade, or its manifest: a URL or a path.")],
     output: Annotated[Path, Output(metavar="DIR", help="The folder for the parts.")],
-    part: Annotated[list[int] | None, Option(metavar="K", help="Get this part, counted from 0. Repeatable.")] = None,
-    device: Annotated[str | None, Option(metavar="NAME", help="Get the parts planned for this device.")] = None,
+    part: Annotated[list[int] | None, takes("K", "Get this part, counted from 0. Repeatable.")] = None,
+    device: Annotated[str | None, takes("NAME", "Get the parts planned for this device.")] = None,
 ) -> None:
     """Get parts of a cascade, and only the weights that they read.
 

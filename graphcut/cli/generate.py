@@ -28,6 +28,7 @@ from .common_options import (
     open_,
     say_gap,
 )
+from .declaring import takes
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
@@ -52,7 +53,7 @@ def generate(
     inputs: Inputs = None,
     dims: Dims = None,
     seed: Seed = 0,
-    batch: Annotated[int, Option(metavar="N", min=1, help="Sequences that are decoded together at most.")] = 8,
+    batch: Annotated[int, takes("N", "Sequences that are decoded together at most.", min=1)] = 8,
     via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
     workers: Workers = None,
     as_json: AsJson = False,

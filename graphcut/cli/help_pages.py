@@ -50,7 +50,6 @@ _PANELS_OF: Final[Mapping[str, Mapping[str, str]]] = {
 """The panels of options that a command has before those of all commands, the most needed first."""
 
 _PANELS: Final[Mapping[str, str]] = {"Inputs": "inputs seed", "Output": "output force json", "Model": "model dim state"}
-_OTHERS: Final = "Advanced"
 
 
 def panels_of(command: str, options: Sequence[str]) -> dict[str, list[str]]:
@@ -64,4 +63,4 @@ def panels_of(command: str, options: Sequence[str]) -> dict[str, list[str]]:
     for title, names in (*_PANELS_OF.get(command, {}).items(), *_PANELS.items()):
         found.setdefault(title, []).extend(name for name in names.split() if name in left)
         left = [name for name in left if name not in found[title]]
-    return {**found, _OTHERS: left}
+    return {**found, "Advanced": left}

@@ -3,22 +3,19 @@
 from pathlib import Path
 from typing import Annotated
 
-from typer import Option
-
 from ..core.text import shell_word
 from ..core.units import count, size
-from .common_options import Force, ModelPath, Output, load
+from .common_options import Force, ModelPath, load
+from .declaring import Output, flag, takes
 from .output import print_line, say, say_next, settings, writing
 
 
 def link(
     model: ModelPath,
-    checkpoint: Annotated[
-        Path, Option(metavar="DIR", help="The folder of a Hugging Face model, or a .safetensors file.")
-    ],
+    checkpoint: Annotated[Path, takes("DIR", "The folder of a Hugging Face model, or a .safetensors file.")],
     output: Annotated[Path, Output(help="The .onnx file, in a folder that holds DIR, or in DIR.")],
     transposed: Annotated[
-        bool, Option("--transposed", help="Also find matrices stored transposed: MatMul becomes FusedMatMul.")
+        bool, flag("Also find matrices stored transposed: MatMul becomes FusedMatMul.", "--transposed")
     ] = False,
     force: Force = False,
 ) -> None:

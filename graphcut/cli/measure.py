@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer import Argument, Option
 
 from ..core.units import count, duration, operations
 from .application import check_apply, given_options
-from .common_options import Dims, Force, OneInput, Output, ProfileText, Size, load, parsed_profile
+from .common_options import Dims, Force, OneInput, ProfileText, load, parsed_profile
+from .declaring import Output, Size, argument, flag, takes
 from .input_files import RANDOM, is_random
 from .output import check_output, print_, print_line, say
 
@@ -30,21 +30,17 @@ _APPLYING: Final[Mapping[str, tuple[str, ...]]] = {  #: the options that apply t
 
 def measure(
     ctx: typer.Context,
-    what: Annotated[
-        str, Argument(metavar="WHAT", help="An .onnx file, a config.json (Hugging Face), `machine` or `cluster`.")
-    ],
+    what: Annotated[str, argument("WHAT", "An .onnx file, a config.json (Hugging Face), `machine` or `cluster`.")],
     output: Annotated[Path, Output(help="The .csv file; of a machine or cluster a .toml file.")],
-    computed: Annotated[bool, Option("--computed", help="Compute what modules cost, without times; run nothing.")] = (
-        False
-    ),
-    rounds: Annotated[int, Option(metavar="N", min=1, help="Number of runs of a model.")] = 12,
+    computed: Annotated[bool, flag("Compute what modules cost, without times; run nothing.", "--computed")] = False,
+    rounds: Annotated[int, takes("N", "Number of runs of a model.", min=1)] = 12,
     memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of these runs, e.g. 2GB.")] = None,
     inputs: OneInput = RANDOM,
     profile: ProfileText = None,
     dims: Dims = None,
-    seconds: Annotated[float, Option(metavar="S", min=0, help="How long a machine or cluster is measured.")] = 10.0,
-    threads: Annotated[int, Option(metavar="N", min=0, help="Threads of an operator; 0: as ONNX Runtime does.")] = 0,
-    insecure: Annotated[bool, Option("--insecure", help="Accept a cluster without a token.")] = False,
+    seconds: Annotated[float, takes("S", "How long a machine or cluster is measured.", min=0)] = 10.0,
+    threads: Annotated[int, takes("N", "Threads of an operator; 0: as ONNX Runtime does.", min=0)] = 0,
+    insecure: Annotated[bool, flag("Accept a cluster without a token.", "--insecure")] = False,
     force: Force = False,
 ) -> None:
     """Measure what modules cost, or this machine, or a Ray cluster.

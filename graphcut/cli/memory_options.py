@@ -6,12 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
-
 from ..core.errors import UsageError
 from ..core.units import size
 from .application import check_applicable
-from .common_options import Size
+from .declaring import Size, flag
 from .output import complain, say
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ class MemoryOptions:
     """A memory limit, and how it is kept."""
 
     memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of this process, e.g. 300MiB.")] = None
-    exact: Annotated[bool, Option("--exact", help="With --memory: the same bits as without it; slower.")] = False
+    exact: Annotated[bool, flag("With --memory: the same bits as without it; slower.", "--exact")] = False
 
     def check(self, given: Collection[str]) -> None:
         check_applicable(given, {"--exact": "--memory"}, given)

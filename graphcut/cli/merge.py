@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
-
 from ..core.errors import UsageError
 from ..core.units import count
-from .common_options import Force, Output, Texts, open_, say_gap
+from .common_options import Force, Texts, open_, say_gap
+from .declaring import Output, argument, takes
 from .output import say
 
 if TYPE_CHECKING:
@@ -20,10 +19,10 @@ _EXAMPLE = "for example --connect a.hidden=b.x, with the names of the files, or 
 
 
 def merge(
-    paths: Annotated[list[Path], Argument(metavar="DIR|MODELS", help="A cascade, or models.")],
+    paths: Annotated[list[Path], argument("DIR|MODELS", "A cascade, or models.")],
     output: Annotated[Path, Output(help="The .onnx file.")],
     connect: Annotated[
-        Texts, Option(metavar="A.OUT=B.IN", help="Input IN of model B reads output OUT of model A. Repeatable.")
+        Texts, takes("A.OUT=B.IN", "Input IN of model B reads output OUT of model A. Repeatable.")
     ] = None,
     force: Force = False,
 ) -> None:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from ..core.text import shell_word
 from .application import check_applicable, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, Output, States, load
+from .common_options import AsJson, Dims, Force, ModelPath, States, load
+from .declaring import Output
 from .output import check_output, print_, put_json, say, say_next
 from .plan_options import GoalOptions, TuningOptions
 

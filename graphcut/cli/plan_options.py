@@ -17,6 +17,7 @@ from ..core.units import count as count_of
 from ..core.units import parse_bytes
 from .application import check_applicable, given_options
 from .common_options import Outputs, ProfileText, Texts, listed_names, names_in, numbered, output_names, parsed_profile
+from .declaring import flag, takes
 
 if TYPE_CHECKING:
     from .. import AnalysisLike, Objective, Plan, RankMode
@@ -31,7 +32,6 @@ _GOALS_OF: Final = {  #: the goals that an option applies to; with any other it 
     **dict.fromkeys(("--objective", "--in-flight", "--outputs"), ("--cluster",)),
     **dict.fromkeys(("--inside-layers", "--prove"), _BALANCED),
 }
-_INSIDE_LAYERS: Final = {"auto": None, "always": True, "never": False}
 
 
 def _cost_models() -> list[str]:
@@ -46,32 +46,31 @@ class GoalOptions:
 
     ctx: typer.Context
     num_splits: Annotated[
-        int | None,
-        Option(metavar="N", help="Split into N parts, minimizing the slowest; with --memory, into at most N."),
+        int | None, takes("N", "Split into N parts, minimizing the slowest; with --memory, into at most N.")
     ] = None
-    memory: Annotated[str | None, Option(metavar="SIZE", help="Split into the fewest parts of at most SIZE.")] = None
-    cluster: Annotated[Path | None, Option(metavar="FILE", help="One part per device of a cluster file (TOML).")] = None
+    memory: Annotated[str | None, takes("SIZE", "Split into the fewest parts of at most SIZE.")] = None
+    cluster: Annotated[Path | None, takes("FILE", "One part per device of a cluster file (TOML).")] = None
     objective: Annotated[
         Literal["throughput", "interleaved", "latency", "decode", "bytes", "devices"],
         Option(help="What --cluster optimizes. interleaved: throughput, and a device may have several parts."),
     ] = "throughput"
     at_nodes: Annotated[
-        Texts, Option(metavar="NAMES", help="Cut after these nodes or tensors; globs too. Comma-separated, repeatable.")
+        Texts, takes("NAMES", "Cut after these nodes or tensors; globs too. Comma-separated, repeatable.")
     ] = None
-    heads: Annotated[str | None, Option(metavar="[A,B+C]", help="One part per output or group of outputs.")] = None
+    heads: Annotated[str | None, takes("[A,B+C]", "One part per output or group of outputs.")] = None
     ranks: Annotated[
         str | None,
-        Option(
-            metavar="N|N:N...",
-            help="Divide layers among N ranks, or among ranks with these shares; with --cluster, at most N devices.",
+        takes(
+            "N|N:N...",
+            "Divide layers among N ranks, or among ranks with these shares; with --cluster, at most N devices.",
         ),
     ] = None
-    sum_: Annotated[bool, Option("--sum", help="Ranks add partial sums: they send less, and rounding differs.")] = False
+    sum_: Annotated[bool, flag("Ranks add partial sums: they send less, and rounding differs.", "--sum")] = False
     count: Annotated[
         Texts,
-        Option(
-            metavar="WHAT",
-            help="What --num-splits balances: time (default), layers, bytes or flops; or what counts towards --memory: "
+        takes(
+            "WHAT",
+            "What --num-splits balances: time (default), layers, bytes or flops; or what counts towards --memory: "
             "weights as they are held, activations, inputs and cache (default), some of these, or files.",
         ),
     ] = None
@@ -143,10 +142,10 @@ class GoalOptions:
 class TuningOptions:
     """What fine-tunes a plan; its file keeps it."""
 
-    in_flight: Annotated[int, Option(metavar="M", help="Sequences decoded at once, for --objective decode.")] = 1
+    in_flight: Annotated[int, takes("M", "Sequences decoded at once, for --objective decode.")] = 1
     outputs: Outputs = None
-    pins: Annotated[Texts, Option("--pin", metavar="NODE=PART", help="Put a node into a part. Repeatable.")] = None
-    avoid: Annotated[Texts, Option(metavar="GLOB", help="Never send these nodes' outputs. Repeatable.")] = None
+    pins: Annotated[Texts, takes("NODE=PART", "Put a node into a part. Repeatable.", "--pin")] = None
+    avoid: Annotated[Texts, takes("GLOB", "Never send these nodes' outputs. Repeatable.")] = None
     inside_layers: Annotated[
         Literal["auto", "always", "never"], Option(help="Cut inside repeated layers. auto: if it pays.")
     ] = "auto"
@@ -159,21 +158,16 @@ class TuningOptions:
     ] = None
     cost_model: Annotated[
         str | None,
-        Option(
-            metavar="FILE",
-            help="A CSV of costs per module, or a name such as Phi-3.5-mini.",
-            autocompletion=_cost_models,
-        ),
+        takes("FILE", "A CSV of costs per module, or a name such as Phi-3.5-mini.", autocompletion=_cost_models),
     ] = None
     profile: ProfileText = None
     prove: Annotated[
-        int | None,
-        Option(metavar="[SECONDS]", min=0, help="Compute a lower bound with an exact solver, for 30 s or SECONDS."),
+        int | None, takes("[SECONDS]", "Compute a lower bound with an exact solver, for 30 s or SECONDS.", min=0)
     ] = None
 
     def limits(self) -> Limits:
         pins = tuple(numbered("--pin", text, "NODE=PART", "/model/norm/Mul=1") for text in self.pins or ())
-        inside = _INSIDE_LAYERS[self.inside_layers]
+        inside = {"auto": None, "always": True, "never": False}[self.inside_layers]
         return Limits(pins, names_in(self.avoid or ()), inside, self.recompute, self.boundary_dtype)
 
 

@@ -19,7 +19,6 @@ from .common_options import (
     CascadePath,
     Force,
     OriginalOptions,
-    Output,
     Outputs,
     SessionOptions,
     Trace,
@@ -28,6 +27,7 @@ from .common_options import (
     output_names,
     say_gap,
 )
+from .declaring import Output, takes
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
 from .output import SOME_FAILED, check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
@@ -55,11 +55,9 @@ class PipelineOptions:
 
     via: Annotated[Via | None, Option(help="Run as a pipeline of workers.")] = None
     workers: Workers = None
-    micro_batch: Annotated[
-        Any, Option(parser=_pieces, metavar="N|auto", help="With --via: split batches into pieces of N.")
-    ] = None
+    micro_batch: Annotated[Any, takes("N|auto", "With --via: split batches into pieces of N.", parser=_pieces)] = None
     deadline: Annotated[
-        float, Option(metavar="SECONDS", help="With --via: restart a worker whose load or first step takes longer.")
+        float, takes("SECONDS", "With --via: restart a worker whose load or first step takes longer.")
     ] = 300
     trace: Trace = None
 
@@ -68,8 +66,7 @@ def run(
     ctx: typer.Context,
     cascade_path: CascadePath,
     inputs: Annotated[
-        list[Path],
-        Option(metavar="FILE", help="A .npz file, ONNX test-data folder, a folder of these, or `random`. Repeatable."),
+        list[Path], takes("FILE", "A .npz file, ONNX test-data folder, a folder of these, or `random`. Repeatable.")
     ],
     pipeline: PipelineOptions,
     session: SessionOptions,

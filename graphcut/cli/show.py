@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.text import shell_word
 from .application import check_applicable, check_apply, given_options
-from .common_options import Dims, Force, OriginalModel, Output, open_, parsed_dims
+from .common_options import Dims, Force, OriginalModel, open_, parsed_dims
+from .declaring import Output, argument, flag, takes
 from .output import check_output, print_, print_line, put_drawing, put_json, put_text, say, say_next
 
 if TYPE_CHECKING:
@@ -26,24 +27,20 @@ _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names 
     "json": (".json",), "terminal": (".txt",),
 }  # fmt: skip
 
-_OF_DRAWINGS: Final = ("--output", "--part", "--model", "--dim", "--force", "--open")
-
 
 def show(
     ctx: typer.Context,
-    thing: Annotated[Path, Argument(metavar="THING", help="A model, a plan, or the folder or manifest of a cascade.")],
+    thing: Annotated[Path, argument("THING", "A model, a plan, or the folder or manifest of a cascade.")],
     to: Annotated[
         Literal["terminal", "html", "svg", "dot", "mermaid", "json", "devices"],
         Option(help="The format; if not given, it follows from the name of --output."),
     ] = "terminal",
     output: Annotated[Path | None, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
-    part: Annotated[int | None, Option(metavar="K", min=0, help="Draw the nodes of part K; with --to dot.")] = None,
+    part: Annotated[int | None, takes("K", "Draw the nodes of part K; with --to dot.", min=0)] = None,
     model: OriginalModel = None,
     dims: Dims = None,
     force: Force = False,
-    opens: Annotated[bool, Option("--open", help="Open the page in a browser; without -o it is a temporary file.")] = (
-        False
-    ),
+    opens: Annotated[bool, flag("Open the page in a browser; without -o it is a temporary file.", "--open")] = False,
 ) -> None:
     """Draw a model, a plan or a cascade.
 
@@ -57,7 +54,7 @@ def show(
     """
     given = given_options(ctx)
     if to == "devices":
-        check_apply(given, _OF_DRAWINGS, "--to devices")
+        check_apply(given, ("--output", "--part", "--model", "--dim", "--force", "--open"), "--to devices")
         _show_devices(open_(thing, check_files=False))
         return
     form = _format("html" if opens and output is None and to == "terminal" else to, output, is_given="--to" in given)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer import Argument, Option
 
 from ..core.errors import UsageError
-from .common_options import AsJson, Force, OriginalOptions, Outputs, Trace, output_names
+from .common_options import AsJson, Force, OriginalOptions, Outputs, Texts, Trace, output_names
+from .declaring import argument, takes
 from .output import check_output, put_answer, put_trace
 
 if TYPE_CHECKING:
@@ -34,24 +34,21 @@ def _devices(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def simulate(
-    plan: Annotated[Path, Argument(metavar="PLAN", help="A plan file, or the folder of a cascade.")],
+    plan: Annotated[Path, argument("PLAN", "A plan file, or the folder of a cascade.")],
     original: OriginalOptions,
     cluster: Annotated[
-        Path | None, Option(metavar="FILE", help="A cluster file (TOML).", show_default="the cluster of the plan")
+        Path | None, takes("FILE", "A cluster file (TOML).", show_default="the cluster of the plan")
     ] = None,
-    requests: Annotated[int, Option(metavar="N", help="Number of requests.")] = 1000,
-    rate: Annotated[str | None, Option(metavar="R/s", help="Open loop: Poisson arrivals, requests per second.")] = None,
+    requests: Annotated[int, takes("N", "Number of requests.")] = 1000,
+    rate: Annotated[str | None, takes("R/s", "Open loop: Poisson arrivals, requests per second.")] = None,
     window: Annotated[
-        int | None,
-        Option("--in-flight", metavar="W", help="Closed loop: requests in flight.", show_default="2 x active devices"),
+        int | None, takes("W", "Closed loop: requests in flight.", "--in-flight", show_default="2 x active devices")
     ] = None,
-    copies: Annotated[int, Option(metavar="N", help="Number of identical clusters side by side.")] = 1,
+    copies: Annotated[int, takes("N", "Number of identical clusters side by side.")] = 1,
     fail: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME@S[+S]",
-            help="A device fails at S seconds, for S seconds or for good. Repeatable.",
-            autocompletion=_devices,
+        Texts,
+        takes(
+            "NAME@S[+S]", "A device fails at S seconds, for S seconds or for good. Repeatable.", autocompletion=_devices
         ),
     ] = None,
     outputs: Outputs = None,

@@ -12,7 +12,8 @@ from typer import Option
 from ..core.text import shell_word
 from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, Output, Size, States, Texts, load
+from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, load
+from .declaring import Output, Size, flag, takes
 from .output import print_, print_line, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
 
@@ -24,7 +25,7 @@ _OF_ONE_FILE: Final = (
     *("model", "--one-file", "--ranks", "--sum", "--output", "--weights", "--dim", "--force", "--json"),
     *GENERAL,
 )
-PlanPath = Annotated[Path | None, Option("--plan", metavar="FILE", help="Cut as in a plan of `graphcut plan -o`.")]
+PlanPath = Annotated[Path | None, takes("FILE", "Cut as in a plan of `graphcut plan -o`.", "--plan")]
 
 
 def split(
@@ -32,7 +33,7 @@ def split(
     model: ModelPath,
     plan: PlanPath = None,
     device: Annotated[
-        Texts, Option(metavar="NAMES", help="The device of each part of --at-nodes, in order. Comma-separated.")
+        Texts, takes("NAMES", "The device of each part of --at-nodes, in order. Comma-separated.")
     ] = None,
     output: Annotated[
         Path | None, Output(metavar="DIR", help="The folder of the parts.", show_default="MODEL.parts")
@@ -43,13 +44,13 @@ def split(
     max_shard_bytes: Annotated[
         int | None, Size("--max-shard-size", help="Divide copied weights among files of at most SIZE, with an index.")
     ] = None,
-    digest: Annotated[bool, Option("--digest", help="Compute digests of shared weights, too.")] = False,
+    digest: Annotated[bool, flag("Compute digests of shared weights, too.", "--digest")] = False,
     one_file: Annotated[
-        bool, Option("--one-file", help="With --ranks: one ordinary model, MODEL.sharded.onnx, instead of parts.")
+        bool, flag("With --ranks: one ordinary model, MODEL.sharded.onnx, instead of parts.", "--one-file")
     ] = False,
     dims: Dims = None,
     states: States = None,
-    dry_run: Annotated[bool, Option("--dry-run", "-n", help="List the files that would be written.")] = False,
+    dry_run: Annotated[bool, flag("List the files that would be written.", "--dry-run", "-n")] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -94,11 +95,10 @@ def split(
     elif settings.is_quiet:
         print_line(str(cascade.path))
     else:
-        scene = (
-            scene_of_split(cascade, cut.plan, analyze(cut.source))
-            if cut.whole is None
-            else scene_of_ranks(cascade, cut.plan, cut.source)
-        )
+        if cut.whole is None:
+            scene = scene_of_split(cascade, cut.plan, analyze(cut.source))
+        else:
+            scene = scene_of_ranks(cascade, cut.plan, cut.source)
         print_(lambda screen: draw_scene(scene, screen))
         say_next(scene.next_command)
 
@@ -112,9 +112,8 @@ def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
         return
     check_applicable(given, {"--sum": "--ranks"}, [*given, *["--ranks"] * (options.cluster is not None)])
     if _is_ranked(options):
-        check_apply(
-            given, ("--max-shard-size", "--device"), "ranks, each of which is a device with one file of weights"
-        )
+        what = "ranks, each of which is a device with one file of weights"
+        check_apply(given, ("--max-shard-size", "--device"), what)
 
 
 def _is_ranked(options: GoalOptions) -> bool:

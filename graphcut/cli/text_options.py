@@ -4,34 +4,27 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-from typer import Option
+from typing import TYPE_CHECKING, Annotated
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.units import parse_bytes
+from .common_options import Texts
+from .declaring import flag, takes
 
 if TYPE_CHECKING:
     from .. import Sampling, Tokenizer
     from ..core.manifest import Cascade
-
-_KEPT_OF_A_CHAT: Final = "1GiB"
 
 
 @dataclass(frozen=True)
 class TextOptions:
     """Prompts that are texts, and texts that end a sequence."""
 
-    prompt: Annotated[
-        list[str] | None, Option(metavar="TEXT|@FILE", help="A prompt, or a file with one in each line. Repeatable.")
-    ] = None
-    prompt_ids: Annotated[
-        list[str] | None, Option(metavar="N,N,...", help="Token ids of a prompt, or `random`. Repeatable.")
-    ] = None
-    chat: Annotated[bool, Option("--chat", help="Answer each line of the standard input, as a conversation.")] = False
+    prompt: Annotated[Texts, takes("TEXT|@FILE", "A prompt, or a file with one in each line. Repeatable.")] = None
+    prompt_ids: Annotated[Texts, takes("N,N,...", "Token ids of a prompt, or `random`. Repeatable.")] = None
+    chat: Annotated[bool, flag("Answer each line of the standard input, as a conversation.", "--chat")] = False
     stop: Annotated[
-        list[str] | None,
-        Option(metavar="TEXT|N,N...", help="Text that ends a sequence; token ids with --prompt-ids alone. Repeatable."),
+        Texts, takes("TEXT|N,N...", "Text that ends a sequence; token ids with --prompt-ids alone. Repeatable.")
     ] = None
 
     def prompts_of(self, cascade: Cascade, prompts: list[list[int]]) -> tuple[list[list[int]], Tokenizer | None]:
@@ -75,13 +68,11 @@ class SamplingOptions:
     """How tokens are drawn. The seed is that of the command."""
 
     temperature: Annotated[
-        float, Option(metavar="T", min=0, help="Draw tokens at random, with scores divided by T; 0: the most likely.")
+        float, takes("T", "Draw tokens at random, with scores divided by T; 0: the most likely.", min=0)
     ] = 0
-    top_k: Annotated[int, Option(metavar="K", min=0, help="Draw from the K most likely tokens; 0: all.")] = 0
-    top_p: Annotated[float, Option(metavar="P", min=0, max=1, help="Draw from the likeliest tokens that sum to P.")] = 1
-    repetition_penalty: Annotated[
-        float, Option(metavar="X", min=0, help="Divide the scores of tokens that were there by X.")
-    ] = 1
+    top_k: Annotated[int, takes("K", "Draw from the K most likely tokens; 0: all.", min=0)] = 0
+    top_p: Annotated[float, takes("P", "Draw from the likeliest tokens that sum to P.", min=0, max=1)] = 1
+    repetition_penalty: Annotated[float, takes("X", "Divide the scores of tokens that were there by X.", min=0)] = 1
 
     def sampling(self, seed: int) -> Sampling:
         from .. import Sampling
@@ -93,15 +84,13 @@ class SamplingOptions:
 class LengthOptions:
     """What ends a sequence, and what is kept of it."""
 
-    max_tokens: Annotated[int, Option(metavar="N", min=1, help="Tokens to generate at most.")] = 64
-    max_context: Annotated[int | None, Option(metavar="N", min=1, help="Tokens of a sequence at most.")] = None
-    cache_prefix: Annotated[
-        str | None, Option(metavar="SIZE", help="Keep states for prompts that begin alike, e.g. 1GiB.")
-    ] = None
+    max_tokens: Annotated[int, takes("N", "Tokens to generate at most.", min=1)] = 64
+    max_context: Annotated[int | None, takes("N", "Tokens of a sequence at most.", min=1)] = None
+    cache_prefix: Annotated[str | None, takes("SIZE", "Keep states for prompts that begin alike, e.g. 1GiB.")] = None
 
     def cache_bytes(self, *, chat: bool) -> int:
         """How much is kept; by default the past of a `chat`."""
-        return parse_bytes(self.cache_prefix or (_KEPT_OF_A_CHAT if chat else "0"))
+        return parse_bytes(self.cache_prefix or ("1GiB" if chat else "0"))
 
 
 def token_ids(option: str, text: str) -> list[int]:

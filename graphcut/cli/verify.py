@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer import Argument, Option
 
 from .application import GENERAL, check_apply, given_options
 from .common_options import AsJson, Inputs, Optimized, OriginalOptions, load, open_
+from .declaring import argument, flag
 from .input_files import read_given
 from .output import put_answer
 
@@ -24,12 +24,12 @@ _OF_FILES: Final = ("cascade_path", "--files", "--json", *GENERAL)
 
 def verify(
     ctx: typer.Context,
-    cascade_path: Annotated[Path, Argument(metavar="DIR", help="A cascade, or a sharded model.")],
+    cascade_path: Annotated[Path, argument("DIR", "A cascade, or a sharded model.")],
     original: OriginalOptions,
     inputs: Inputs = None,
     optimized: Optimized = "none",
-    structural_only: Annotated[bool, Option("--structural", help="Compare graphs and weights; run nothing.")] = False,
-    files_only: Annotated[bool, Option("--files", help="Compare files with the manifest, without the model.")] = False,
+    structural_only: Annotated[bool, flag("Compare graphs and weights; run nothing.", "--structural")] = False,
+    files_only: Annotated[bool, flag("Compare files with the manifest, without the model.", "--files")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify that a cascade or a sharded model equals its model.
@@ -50,12 +50,13 @@ def verify(
         files = verify_files(open_(cascade_path, check_files=False, are_here=True))
         _show(files, partial(draw_file_verification, files), as_json=as_json)
         return
+    from .. import original_of
     from .. import verify as verified
     from ..drawing.path_kinds import kind_of
     from ..drawing.terminal.verification import draw_verification
 
     cascade = load(cascade_path, None) if kind_of(cascade_path) == "model" else open_(cascade_path)
-    source = original.load_original(cascade)  # without the sizes of the manifest, which are to be verified
+    source = load(original.model or original_of(cascade), original.dims)  # the sizes of the manifest are to be verified
     feeds, seed, is_optimized = read_given(inputs, source), original.seed, optimized == "all"
     report = verified(source, cascade, inputs=feeds, seed=seed, optimized=is_optimized, structural_only=structural_only)
     _show(report, partial(draw_verification, report, cascade), as_json=as_json)

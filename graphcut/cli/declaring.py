@@ -1,0 +1,26 @@
+"""How commands declare arguments and options: each with the word for its value, and its text in the help."""
+
+from functools import partial
+from typing import Any, Final
+
+from typer import Argument, Option
+
+from ..core.units import parse_bytes
+
+Output: Final = partial(Option, "--output", "-o", metavar="FILE")
+Size: Final = partial(Option, parser=parse_bytes, metavar="SIZE")
+
+
+def argument(word: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - typer's own types
+    """An argument; `word` stands for it in the help, and `text` says what it is."""
+    return Argument(metavar=word, help=text, **more)
+
+
+def takes(word: str, text: str, *names: str, **more: Any) -> Any:  # noqa: ANN401 - as above
+    """An option that takes a value, for which `word` stands; by default it is called like the parameter."""
+    return Option(*names, metavar=word, help=text, **more)
+
+
+def flag(text: str, *names: str) -> Any:  # noqa: ANN401 - as above
+    """An option without a value."""
+    return Option(*names, help=text)
