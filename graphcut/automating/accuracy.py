@@ -25,9 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Feeds = Mapping[str, object]
 Outputs = list[dict[str, Array]]
 
-_AS_USED: Final = SessionConfig(threads=1, is_checked=False)  # graph optimizations on
 _LIMIT: Final = re.compile(r"(snr|max|mean|top1|perplexity)([<>])=?(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)")
-_MOST_TOKENS: Final = 512
 
 
 class Figures(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +63,8 @@ def compared_outputs(model: Model) -> list[str]:
 
 def outputs_of(model: Model, inputs: Sequence[Feeds], names: Sequence[str]) -> Outputs:
     """Outputs of a model for each of the inputs, with ONNX Runtime's graph optimizations on."""
-    runs = (run_whole(model, feeds, names, config=_AS_USED) for feeds in inputs if names)
+    as_used = SessionConfig(threads=1, is_checked=False)  # graph optimizations on
+    runs = (run_whole(model, feeds, names, config=as_used) for feeds in inputs if names)
     return [{name: to_array(value, model.tensors[name]) for name, value in run.items()} for run in runs]
 
 
@@ -113,7 +112,7 @@ def read_text(path: Path, model: Model) -> Text:
     """
     file, tokenizers = model.path.parent / "tokenizer.json", package("tokenizers")
     try:
-        found = tokenizers.Tokenizer.from_file(str(file)).encode(path.read_text("utf-8")).ids[:_MOST_TOKENS]
+        found = tokenizers.Tokenizer.from_file(str(file)).encode(path.read_text("utf-8")).ids[:512]
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise GraphcutError(f"{path} can't be read: {reason}", hint="name a text file in UTF-8") from None

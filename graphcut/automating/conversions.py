@@ -45,9 +45,6 @@ _FUSED_TYPES: Final = {"whisper": "bart", "distilbert": "bert", "roberta": "bert
 """What ONNX Runtime calls some model types of Hugging Face; others have the same name there, or are tried as bert."""
 
 
-_INT4_IR: Final = 10
-"""The first version of the format that has numbers of 4 bits."""
-
 _FLOATS: Final = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
 _SAME_NUMBERS: Final = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
@@ -140,7 +137,7 @@ def _int4(job: Job) -> dict[str, Any]:
         place.value = f"{home}/{place.value}"
     made = MatMulNBitsQuantizer(proto, **options)
     made.process()
-    made.model.model.ir_version = max(made.model.model.ir_version, _INT4_IR)
+    made.model.model.ir_version = max(made.model.model.ir_version, 10)  # the first that has numbers of 4 bits
     for place in _locations(made.model.model):
         place.value = Path(place.value).name
     onnx.external_data_helper.load_external_data_for_model(made.model.model, home)
@@ -217,9 +214,8 @@ def _save(proto: ModelProto, target: Path) -> None:
     onnx.save(proto, target, save_as_external_data=True, location=f"{target.name}.data")
 
 
-_Conversion = tuple[str, int, Callable[[Job], dict[str, Any] | None]]
 _QUANTIZATION, _TRANSFORMERS = "onnxruntime.quantization", "onnxruntime.transformers"
-_CONVERSIONS: Final[dict[str, _Conversion]] = {
+_CONVERSIONS: Final[dict[str, tuple[str, int, Callable[[Job], dict[str, Any] | None]]]] = {
     "clean": ("graphcut", 0, _clean),
     "fuse": (_TRANSFORMERS, 4, _fuse),
     "optimize": ("onnxruntime", 0, _optimize),

@@ -28,10 +28,7 @@ from .accuracy import Feeds, Figures, Outputs, compared_outputs, figures_of, out
 from .conversions import PRECISIONS, advice, check_memory, convert, library_of
 from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay, digests, read_auto
 
-_OPTIMIZING: Final = ("fuse", "optimize")
-_PACKAGES: Final = ("graphcut", "onnx", "onnxruntime")
 _WHAT: Final = "a file of such a result"
-_LITTLE_BYTES: Final = 1 << 16  #: with less than this a disk is full.
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ class Automation(Product):
         verified, places = self._written(chosen.model, prepared, output) if prepared else ("", {})
         record = AutoRecord(
             options=tuple(self.options(tried[-1].precision)),
-            versions={package: version(package) for package in _PACKAGES},
+            versions={package: version(package) for package in ("graphcut", "onnx", "onnxruntime")},
             sources=digests([*files_of(self.model), *self.sources], output),
             inputs="files" if is_given else f"generated with seed {self.seed}" * bool(self.inputs),
             steps=chosen.steps,
@@ -149,7 +146,7 @@ class Automation(Product):
 
     def _names(self, precision: str) -> tuple[str, ...]:
         """The conversions for a precision."""
-        names = (*(_OPTIMIZING * self.optimized), *PRECISIONS[precision])
+        names = (*(("fuse", "optimize") * self.optimized), *PRECISIONS[precision])
         return ("clean", *names) if names else ()
 
     def _converted(self, names: tuple[str, ...], folder: Path) -> _Converted:
@@ -250,7 +247,7 @@ def _as_in(output: Path, cascade: Cascade, model: Model) -> Cascade:
 
 def _is_full(error: BaseException, folder: Path) -> bool:
     """Whether something failed since the disk of a folder is full; packages may not say so."""
-    may_be = type(error) is GraphcutError and shutil.disk_usage(folder).free < _LITTLE_BYTES
+    may_be = type(error) is GraphcutError and shutil.disk_usage(folder).free < 1 << 16  # with less a disk is full
     while cause := error.__cause__ or error.__context__:
         error = cause
     return may_be or (isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT})

@@ -40,7 +40,6 @@ _SMALL_NODES: Final = 200
 _SMALL: Final = 16
 _WEIGHTS: Final = (2048, 5120)  # 40 MiB of float32
 _REQUESTS: Final = 50
-_SLOWER: Final = 0.8  #: two machines have a direct link if it has less than this share of what their links allow.
 
 
 @dataclass(frozen=True, repr=False)
@@ -181,7 +180,7 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
         NetworkLink(between=between, bytes_per_s=link.bytes_per_s, latency_s=link.latency_s)
         for (a, b), link in links.items()
         for between in product(a or (Host().name,), b)
-        if link.bytes_per_s < _SLOWER * min(cluster.machines[name].link_bytes_per_s for name in between)
+        if link.bytes_per_s < 0.8 * min(cluster.machines[name].link_bytes_per_s for name in between)
     )
     store_s = median(one.store_s for one in links.values()) if links else 0.0
     measured = changed(cluster, links=slower, store_s=store_s, step_s=step_s)

@@ -24,10 +24,6 @@ from .contender import BenchmarkRun, BenchmarkTask
 from .ways import BASELINE, WAYS
 
 _NUMBERS: Final = "biufc"  #: the kinds of numpy arrays that hold numbers.
-_ROUND_S: Final = 1.0  #: the whole model is run for about as long in a round.
-_MOST_RUNS: Final = 200  #: the most runs in a round.
-
-_ERROR_CLASS: Final = re.compile(r"^[\w.]+: (?=\S)")  #: the class of the error in the last line of a traceback.
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +82,7 @@ def bench(
         pilot = _measured(task)
         if isinstance(pilot, str):
             raise RunError(f"{source} can't be run: {pilot}", hint="give inputs that it accepts with `inputs`")
-        runs = min(_MOST_RUNS, max(3, round(_ROUND_S / max(pilot.run_s, 1e-6))))
+        runs = min(200, max(3, round(1.0 / max(pilot.run_s, 1e-6))))  # about a second for each round
         for number in range(rounds):
             for way in [way for way in measured if way not in failed]:
                 if progress is not None:
@@ -99,9 +95,8 @@ def bench(
         if BASELINE in failed:
             message = f"{source} ran once and then failed: {failed[BASELINE]}"
             raise RunError(message, hint="is there enough memory for it?")
-        known = {
-            way: _result(way, own, measured[BASELINE], folder) for way, own in measured.items() if way not in failed
-        }
+        whole, ran = measured[BASELINE], measured.keys() - failed.keys()
+        known = {way: _result(way, measured[way], whole, folder) for way in ran}
         return tuple(known.get(way) or WayResult(way, WAYS[way].title, error=failed[way]) for way in measured)
 
 
@@ -113,7 +108,8 @@ def _measured(task: BenchmarkTask) -> BenchmarkRun | str:
     if task.result.exists():
         return msgspec.json.decode(task.result.read_bytes(), type=BenchmarkRun)
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    return _ERROR_CLASS.sub("", lines[-1]) if lines else "it ended without a message"
+    # The last line of a traceback begins with the class of the error.
+    return re.sub(r"^[\w.]+: (?=\S)", "", lines[-1]) if lines else "it ended without a message"
 
 
 def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun], folder: str) -> WayResult:

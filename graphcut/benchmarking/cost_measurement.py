@@ -5,7 +5,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
-from typing import Final
 
 from msgspec.structs import replace
 
@@ -23,10 +22,6 @@ from ..running.process_memory import available_bytes
 from ..running.values import Value, symbol_sizes, to_value
 from ..surgery.part_models import part_model
 from .ort_profile import ProfiledPiece, is_half, profile
-
-_PASSES: Final = 3
-"""How often each piece is loaded. Its runs are divided among these, so that a busy minute spoils a third of the runs of
-each piece, and not all runs of one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +124,8 @@ def _measure(
 ) -> MeasuredCosts:
     shapes = {name: shape for name, value in feeds.items() if isinstance(shape := getattr(value, "shape", None), tuple)}
     costs = weigh(model, {**model.dims, **symbol_sizes(shapes, model.tensors)})
-    passes = min(_PASSES, rounds)
+    # Each piece is loaded so often: a busy minute spoils a third of its runs, not all runs of one.
+    passes = min(3, rounds)
     per_pass = [rounds // passes + (i < rounds % passes) for i in range(passes)]
     profiles = [list(_profiles(model, blocks, feeds, runs, threads)) for runs in per_pass]
     samples: dict[Hashable, list[float]] = {}

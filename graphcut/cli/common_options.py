@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .. import DecoderProfile, Model, SessionConfig
     from ..core.manifest import Cascade
 
+WeightMode = Literal["copy", "share"]
 Texts = list[str] | None  #: the values of an option that may be repeated.
 ModelPath = Annotated[Path, argument("MODEL", "An .onnx file, with its external data beside it.")]
 CascadePath = Annotated[Path, argument("DIR", "The folder of a cascade, or its manifest file.")]

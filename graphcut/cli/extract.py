@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from typer import Option
 
 from ..core.errors import UsageError
-from .common_options import Force, ModelPath, Texts, names_in
+from .common_options import Force, ModelPath, Texts, WeightMode, names_in
 from .declaring import Output, takes
 from .output import say
 
@@ -22,7 +22,7 @@ def extract(
         Option(help="Inputs that no output depends on.", show_default="drop with --until, else keep"),
     ] = None,
     weights: Annotated[
-        Literal["copy", "share"], Option(help="copy: it has its weights. share: it refers to those of MODEL.")
+        WeightMode, Option(help="copy: it has its weights. share: it refers to those of MODEL.")
     ] = "copy",
     force: Force = False,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer import Option
@@ -38,8 +38,6 @@ from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
 if TYPE_CHECKING:
     from .. import Generation
     from ..core.manifest import Cascade
-
-_RANDOM_LENGTH: Final = 8  #: tokens of a random prompt.
 
 
 def generate(
@@ -155,7 +153,7 @@ def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], 
     ids = next((name for name, role in roles.items() if role == "ids"), None)
     if ids is None:
         raise UsageError("no input of the model is called input_ids", hint="give token ids and input files")
-    sizes = zip(tensors[ids].shape or (), (1, _RANDOM_LENGTH), strict=False)
+    sizes = zip(tensors[ids].shape or (), (1, 8), strict=False)
     dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]
     feeds = generate_inputs(replace(original, dims=dims).load(cascade), seed=original.seed)
     past = {state.past for state in states_of(cascade, {})}

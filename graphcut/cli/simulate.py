@@ -17,7 +17,6 @@ from .output import check_output, put_answer, put_trace
 if TYPE_CHECKING:
     from .. import ScheduledFailure
 
-_FAILURE: Final = re.compile(r"(.+)@(-?[\d.e]+)(?:\+([\d.e]+))?")
 _FAILURE_HINT: Final = "for example --fail pi@10, or --fail pi@10+5 for 5 s"
 
 
@@ -98,7 +97,7 @@ def _failure(text: str) -> ScheduledFailure:
     """A failure from `pi@10` (at 10 s, for good) or `pi@10+5` (for 5 s)."""
     from .. import ScheduledFailure
 
-    found = _FAILURE.fullmatch(text)
+    found = re.fullmatch(r"(.+)@(-?[\d.e]+)(?:\+([\d.e]+))?", text)
     if found is None:
         raise UsageError(f"--fail {text}: expected NAME@SECONDS", hint=_FAILURE_HINT)
     try:

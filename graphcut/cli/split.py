@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typer import Option
 
 from ..core.text import shell_word
 from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, load
+from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, WeightMode, load
 from .declaring import Output, Size, flag, takes
 from .output import print_, print_line, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
@@ -20,11 +20,7 @@ from .plan_options import GOALS, GoalOptions, with_devices
 if TYPE_CHECKING:
     from .. import Model, PreparedFiles
 
-WeightMode = Literal["copy", "share"]
-_OF_ONE_FILE: Final = (
-    *("model", "--one-file", "--ranks", "--sum", "--output", "--weights", "--dim", "--force", "--json"),
-    *GENERAL,
-)
+_OF_ONE_FILE: Final = ("model", "--one-file", "--ranks", "--sum", "--output", "--weights", "--dim", "--force", "--json")
 PlanPath = Annotated[Path | None, takes("FILE", "Cut as in a plan of `graphcut plan -o`.", "--plan")]
 
 
@@ -108,7 +104,7 @@ def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
     given = given_options(options.ctx)
     if is_one_file:
         check_applicable(given, {"--one-file": "--ranks"}, given)
-        check_apply(given, {*given}.difference(_OF_ONE_FILE), "--one-file, which makes no parts")
+        check_apply(given, {*given}.difference(_OF_ONE_FILE, GENERAL), "--one-file, which makes no parts")
         return
     check_applicable(given, {"--sum": "--ranks"}, [*given, *["--ranks"] * (options.cluster is not None)])
     if _is_ranked(options):

@@ -21,8 +21,7 @@ from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.requests import Routing
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
-_INTEGERS: Final = frozenset({"int64", "int32"})
-_FLOATS: Final = frozenset({"float32", "float16", "bfloat16", "float64"})
+_FLOATS: Final = {"float32", "float16", "bfloat16", "float64"}
 _BATCH: Final = re.compile(r"batch", re.IGNORECASE)
 
 
@@ -180,7 +179,7 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
     if "ids" not in roles.values():
         if given := next((name for name in inputs if role_of(cascade.tensors[name]) == "ids"), None):
             raise UsageError(f"{given!r} is among the inputs, but prompts are fed there", hint="leave it out of them")
-        integers = [name for name in rest if cascade.tensors[name].dtype in _INTEGERS]
+        integers = [name for name in rest if cascade.tensors[name].dtype in {"int64", "int32"}]
         if len(integers) != 1 and "inputs_embeds" in rest:
             hint = "export it with its embedding, so that it reads input_ids"
             raise RunError("the model reads embeddings (inputs_embeds), and tokens can't be fed to it", hint=hint)

@@ -35,8 +35,6 @@ FinishReason = Literal["stop", "max_tokens", "full", "failed"]
 
 BATCH: Final = 8  #: the maximum number of sequences in a batch, unless another one is asked for.
 
-_LAST_TOKEN: Final = 2**31 - 1  #: the largest id that every type of token input can hold.
-
 
 class Token(NamedTuple):
     """The id of a generated token, and the index of its prompt."""
@@ -235,7 +233,8 @@ class Generation:
         name, prompt, capacity = f"prompt {sequence.index}", sequence.unfed, self._decoder.capacity
         if not prompt:
             raise UsageError(f"{name} is empty", hint="give at least one token id")
-        if strange := [token for token in prompt if not 0 <= token <= _LAST_TOKEN]:
+        # The largest id that every type of token input holds.
+        if strange := [token for token in prompt if not 0 <= token <= 2**31 - 1]:
             hint = "token ids range from 0 to the size of the vocabulary"
             raise UsageError(f"{name} has {strange[0]}, which is not a token id", hint=hint)
         if capacity is not None and len(prompt) > capacity:
@@ -279,10 +278,8 @@ def generate(
     """
     if batch < 1:
         raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
-    sequences = [
-        TokenSequence(index, tuple(int(token) for token in prompt), max_tokens, sampling, draws=index)
-        for index, prompt in enumerate(prompts)
-    ]
+    given = (tuple(map(int, prompt)) for prompt in prompts)
+    sequences = [TokenSequence(i, prompt, max_tokens, sampling, draws=i) for i, prompt in enumerate(given)]
     is_last = stop if callable(stop) else lambda _, token, ends=frozenset(stop): token in ends
     return Generation(
         cascade, sequences, iter(()), len(prompts), batch=batch, stop=is_last, on_error=on_error, settings=settings

@@ -1,11 +1,6 @@
 """The text of tokens that come one by one."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
-
-_INCOMPLETE: Final = "\N{REPLACEMENT CHARACTER}"
-_CONTEXT: Final = 6  #: how many tokens before a token decide about spaces.
-_LONGEST: Final = 4  #: bytes of a character in UTF-8.
 
 
 class TextStream:
@@ -26,7 +21,7 @@ class TextStream:
         self.is_stopped = False
         self._decode = decode
         self._stop = stop
-        self._ids = list(prompt[-_CONTEXT:])
+        self._ids = list(prompt[-6:])  # so many tokens before a token decide about spaces
         self._known = len(self._ids)  # the text of these tokens was given out
         self._incomplete = 0
         self._held = ""
@@ -35,7 +30,8 @@ class TextStream:
         """The text that is certain after one more token; often empty."""
         self._ids.append(token)
         text = self._new_text()
-        if text.endswith(_INCOMPLETE) and self._incomplete < _LONGEST - 1:
+        # A character has at most 4 bytes in UTF-8.
+        if text.endswith("\N{REPLACEMENT CHARACTER}") and self._incomplete < 3:
             self._incomplete += 1
             return ""
         if text:

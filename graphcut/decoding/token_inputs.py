@@ -9,12 +9,11 @@ import numpy as np
 
 from ..core.tensors import Tensor
 
+_TYPES: Final = {"int64", "int32", "bool", "float32", "float16", "float64"}
 DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
 """What an input holds: the token ids; the attention mask; the positions of the tokens; the number of earlier tokens;
 the number of tokens including these; the last position; whether there is a cache; the type of each token; the number of
 logits to return."""
-
-_TYPES: Final = frozenset({"int64", "int32", "bool", "float32", "float16", "float64"})
 
 
 class TokenChunk(NamedTuple):

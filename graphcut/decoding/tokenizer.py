@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -17,9 +17,6 @@ from ..core.manifest import Cascade, CascadeLike, check_unchanged, open_cascade
 from ..core.states import LOGITS
 from ..running.sampling import Sampling
 from .text_stream import TextStream
-
-_LONGEST: Final = 10**9  #: a larger number means that a tokenizer knows no limit.
-_END_TOKENS: Final = ("genai_config.json", "generation_config.json")
 
 
 class Tokenizer:
@@ -60,7 +57,8 @@ class Tokenizer:
         self.sampling = self._sampling()
         genai = self._json("genai_config.json").get("model", {})
         lengths = ((genai, "context_length"), (self._settings, "model_max_length"))
-        self.max_context = next((int(of[name]) for of, name in lengths if 0 < of.get(name, 0) <= _LONGEST), None)
+        # A larger number means that a tokenizer knows no limit.
+        self.max_context = next((int(of[name]) for of, name in lengths if 0 < of.get(name, 0) <= 10**9), None)
 
     def _check(self, path: Path, cascade: Cascade) -> None:
         """Refuse the tokenizer of a model with more tokens.
@@ -125,7 +123,7 @@ class Tokenizer:
         raise UsageError(f"{self._files['tokenizer.json'].parent} has no chat template", hint=hint)
 
     def _stop_tokens(self) -> frozenset[int]:
-        for name in _END_TOKENS:
+        for name in ("genai_config.json", "generation_config.json"):
             content = self._json(name)
             inner = content.get("model")
             found = (inner if isinstance(inner, dict) else content).get("eos_token_id")

@@ -21,9 +21,6 @@ from .noise import Precision, RandomWeight
 
 Shape = Sequence[int | str]
 
-_OPSET = 17
-_IR_VERSION = 8
-
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The options of a demo, as fields, and the method that builds its graph."""
@@ -112,9 +109,7 @@ class Draft:
 
     def model(self, weights: Sequence[TensorProto] = ()) -> onnx.ModelProto:
         """The model with these weights, as an independent copy."""
-        model = helper.make_model(
-            self.graph, producer_name="graphcut demo", ir_version=_IR_VERSION, opset_imports=[opset()]
-        )
+        model = helper.make_model(self.graph, producer_name="graphcut demo", ir_version=8, opset_imports=[opset()])
         model.graph.initializer.extend(weights)
         return model
 
@@ -131,7 +126,7 @@ class Draft:
 
 def opset() -> onnx.OperatorSetIdProto:
     """The opset of the default domain that every demo uses."""
-    return helper.make_opsetid("", _OPSET)
+    return helper.make_opsetid("", 17)
 
 
 def describe(name: str, dtype: str, shape: Shape) -> ValueInfoProto:

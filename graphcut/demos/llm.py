@@ -16,8 +16,6 @@ from .noise import Precision
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
-_ROTARY_BASE = 10_000.0
-_NORM_EPSILON = 1e-5
 # Half the range of float16: adding a score never gives -inf, so a row that is masked completely stays finite.
 _MASKED = -3e4
 
@@ -157,7 +155,7 @@ def _norm(at: Draft, x: str, llm: Llm) -> str:
     wide = _convert(at, x, "float32", llm)
     squares = at.node("Pow", wide, at.constant(_number("float32", 2)))
     mean = at.node("ReduceMean", squares, axes=[-1], keepdims=1)
-    root = at.node("Sqrt", at.node("Add", mean, at.constant(_number("float32", _NORM_EPSILON))))
+    root = at.node("Sqrt", at.node("Add", mean, at.constant(_number("float32", 1e-5))))
     normed = _convert(at, at.node("Div", wide, root), llm.dtype, llm)
     return at.node("Mul", at.weight("weight", (llm.hidden,), mean=1.0, scale=0.1), normed)
 
@@ -186,7 +184,7 @@ def _causal_mask(at: Draft, input_ids: str, attention_mask: str, masked: NDArray
 def _rotary(at: Draft, position_ids: str, llm: Llm) -> list[str]:
     """Cosine and sine of the angles of all positions, [batch, 1, seq, head_size]."""
     exponents = np.arange(0, llm.head_size, 2) / llm.head_size
-    frequencies = at.literal("inv_freq", (_ROTARY_BASE**-exponents).astype(np.float32))
+    frequencies = at.literal("inv_freq", (10_000.0**-exponents).astype(np.float32))
     positions = at.node("Cast", position_ids, to=element_type("float32"))
     half = at.node("Mul", at.node("Unsqueeze", positions, at.constant(np.array([1, 3]))), frequencies)
     angles = at.node("Concat", half, half, axis=-1)

@@ -17,9 +17,6 @@ Precision = Literal["float32", "float16"]
 
 # A prime: no row length divides it, so the rows of a large matrix differ.
 _COUNT = 2**19 - 1
-# About the golden ratio of the length: successive offsets are far apart and do not repeat.
-_STRIDE = 324_027
-_SEED = 17
 
 
 class RandomWeight(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +37,8 @@ class RandomWeight(msgspec.Struct, frozen=True, kw_only=True):
     def pieces(self) -> Iterator[memoryview]:
         """The values as little-endian bytes in row-major order, in pieces of at most 2 MiB."""
         values = _values(self.dtype, self.mean, self.scale)
-        start, left = self.index * _STRIDE % _COUNT, prod(self.shape)
+        # About the golden ratio of the length: successive offsets are far apart and do not repeat.
+        start, left = self.index * 324_027 % _COUNT, prod(self.shape)
         while left:
             piece = values[start : start + left]
             yield piece.data.cast("B")
@@ -59,7 +57,7 @@ def _standard_normal() -> NDArray[np.float32]:
 
     numpy guarantees the stream of a bit generator in all versions, but not that of `Generator.normal`.
     """
-    quarters = np.random.PCG64(_SEED).random_raw(_COUNT).astype("<u8").view("<u2").reshape(-1, 4)
+    quarters = np.random.PCG64(17).random_raw(_COUNT).astype("<u8").view("<u2").reshape(-1, 4)
     centred = quarters.sum(axis=1, dtype=np.int64) - 2 * 0xFFFF
     deviation = sqrt(4 / 12) * 0x10000
     numbers: NDArray[np.float32] = (centred / deviation).astype(np.float32)

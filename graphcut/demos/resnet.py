@@ -7,7 +7,6 @@ from .drafting import Draft, Recipe
 
 _SIDE = 64
 _WIDTHS = (8, 16, 32, 64)
-_BLOCKS_PER_STAGE = (2, 3, 3, 2)
 _CLASSES = 10
 
 
@@ -23,7 +22,7 @@ class Resnet(Recipe, frozen=True):
         stem = draft.inside("stem")
         x = stem.node("Relu", stem.inside("conv").conv(x, (3, width), kernel=7, stride=2))
         x = stem.node("MaxPool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1], strides=[2, 2])
-        for stage, (wider, blocks) in enumerate(zip(_WIDTHS, _BLOCKS_PER_STAGE, strict=True)):
+        for stage, (wider, blocks) in enumerate(zip(_WIDTHS, (2, 3, 3, 2), strict=True)):
             for block in range(blocks):
                 x = _block(draft.inside(f"layer{stage + 1}", str(block)), x, (width, wider))
                 width = wider

@@ -17,8 +17,6 @@ from .noise import RandomWeight
 
 _INLINE_AT_MOST_BYTES = 64 * 2**20
 _PROTOBUF_AT_MOST_BYTES = 2**31 - 1
-# A page: each weight begins at one, so that it can be mapped into memory.
-_ALIGNMENT_BYTES = 4096
 
 
 def save(draft: Draft, path: Path, *, external: bool | None = None) -> None:
@@ -28,10 +26,7 @@ def save(draft: Draft, path: Path, *, external: bool | None = None) -> None:
     """
     if external is None:
         external = sum(weight.size_bytes for weight in draft.weights) > _INLINE_AT_MOST_BYTES
-    if external:
-        _save_external(draft, path)
-    else:
-        _save_inline(draft, path)
+    (_save_external if external else _save_inline)(draft, path)
 
 
 def _save_external(draft: Draft, path: Path) -> None:
@@ -42,7 +37,7 @@ def _save_external(draft: Draft, path: Path) -> None:
         tensors = []
         with (new / data_path.name).open("wb") as file:
             for weight in draft.weights:
-                file.write(bytes(-file.tell() % _ALIGNMENT_BYTES))
+                file.write(bytes(-file.tell() % 4096))  # a page: it can be mapped into memory
                 tensors.append(_without_values(weight))
                 refer_to_file(tensors[-1], data_path.name, file.tell(), weight.size_bytes)
                 file.writelines(weight.pieces())

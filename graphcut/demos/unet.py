@@ -51,10 +51,8 @@ def _block(at: Draft, x: str, channels: tuple[int, int]) -> str:
 
 
 def _normalize(at: Draft, x: str, channels: int) -> str:
-    scale, bias, mean, variance = (
-        at.weight(name, (channels,), mean=centre, scale=0.1)
-        for name, centre in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0))
-    )
+    means = (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0))
+    scale, bias, mean, variance = (at.weight(name, (channels,), mean=centre, scale=0.1) for name, centre in means)
     return at.node("BatchNormalization", x, scale, bias, mean, variance)
 
 

@@ -37,14 +37,12 @@ def dot_of(scene: Scene) -> str:
     """
     lines = [f"digraph {_quoted(scene.title)} {{", "  rankdir=LR", _DEFAULTS, f"  label={_quoted(scene.sentence)}"]
     boxes = ((card.device, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards))
-    lines += grouped(boxes, _cluster, "  }")
+    lines += grouped(
+        boxes, lambda number, device: f"  subgraph cluster_{number} {{\n    label={_quoted(device)}", "  }"
+    )
     for index, bus in enumerate(scene.buses):
         lines += _bus(index, bus)
     return "\n".join([*lines, "}\n"])
-
-
-def _cluster(number: int, device: str) -> str:
-    return f"  subgraph cluster_{number} {{\n    label={_quoted(device)}"
 
 
 def _card(card: Card) -> str:

@@ -26,8 +26,6 @@ from .svg.matrix_chart import MAX_ROWS
 from .template import filled, template
 
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_FIGURE: Final = re.compile(r"(\d[\d.,]*\d|\d)( (?:parts?|B|KiB|MiB|GiB|TiB)\b)")
-_SCALABLE: Final = 1.45  #: a picture more than this many times wider than intended scrolls instead of shrinking.
 
 
 def html_of(scene: Scene) -> str:
@@ -63,14 +61,14 @@ def _pictures(scene: Scene) -> dict[str, str]:
     found: dict[str, str] = {}
     for css, width in (("wide", WIDE), ("narrow", NARROW)):
         for title, panel in {**map_and_lanes(scene, width), **schedule_panel(scene, width)}.items():
-            scaling = "" if panel.width <= _SCALABLE * width else " scrolls"
+            scaling = "" if panel.width <= 1.45 * width else " scrolls"  # a wider one scrolls instead of shrinking
             found[title] = found.get(title, "") + inline_svg(panel, title, css + scaling)
     return found
 
 
 def _answer(scene: Scene) -> str:
     """The sentence with figures and parts in bold, and a badge if parts are over budget."""
-    text = _FIGURE.sub(r"<b>\1\2</b>", escape(scene.sentence))
+    text = re.sub(r"(\d[\d.,]*\d|\d)( (?:parts?|B|KiB|MiB|GiB|TiB)\b)", r"<b>\1\2</b>", escape(scene.sentence))
     for name in (card.name for card in scene.cards):
         for end in " ,.":
             text = text.replace(escape(f" {name}{end}"), f" <b>{escape(name)}</b>{end}")

@@ -13,7 +13,6 @@ from ..core.graph import Graph
 from .scene import ModulePath, Modules, NodeRows
 
 _NUMBERED: Final = re.compile(r"(.+?)(_\._|\.|_)([0-9]{1,6})")  #: longer numbers are hashes.
-_MAX_STEPS: Final = 16  #: of a module's path; deeper modules are not shown.
 _MOST: Final = 0.75  #: share of the nodes of a block that is most of them.
 _Kind = tuple[ModulePath, str]  #: the modules around numbered modules, and the name of these.
 _Siblings = Mapping[tuple[tuple[str, ...], str], AbstractSet[str]]
@@ -54,7 +53,8 @@ def _parsed(modules: Iterable[str]) -> dict[str, ModulePath]:
     A number after `_` counts if there is another module of that name, since `functional_1` may be the whole model.
     TensorFlow leaves out the number of the first one: `block`, `block_1`, `block_2` are 0 to 2.
     """
-    words = {module: tuple(word for word in module.split("/") if word)[:_MAX_STEPS] for module in modules}
+    # Deeper modules are not shown.
+    words = {module: tuple(word for word in module.split("/") if word)[:16] for module in modules}
     siblings = defaultdict[tuple[tuple[str, ...], str], set[str]](set)
     for row in words.values():
         for depth, word in enumerate(row):

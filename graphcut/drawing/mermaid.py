@@ -20,8 +20,6 @@ MAX_EDGES: Final = 500
 MAX_CHARACTERS: Final = 50_000
 
 _MAX_NAME: Final = 60
-_SAFE: Final = frozenset(" ,_/")
-_BULLETS: Final = frozenset(".-")  #: safe, except before a space, where Markdown reads a list (`1. `, `- `).
 _STYLES: Final = {False: f"stroke:{LIGHT['near']}", True: f"stroke:{LIGHT['far']},stroke-dasharray:6 4"}
 
 
@@ -100,5 +98,6 @@ def _text(text: str) -> str:
 
 
 def _character(letter: str, after: str) -> str:
-    is_safe = letter in _SAFE or (letter in _BULLETS and after != " ") or unicodedata.category(letter)[0] in "LN"
+    # Before a space, a dot or a minus sign makes a list in Markdown (`1. `, `- `).
+    is_safe = letter in " ,_/" or (letter in ".-" and after != " ") or unicodedata.category(letter)[0] in "LN"
     return letter if is_safe else f"#{ord(letter)};"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from ..simulating.scenario import Scenario
 
 OutputFormat = Literal["html", "svg", "dot", "mermaid"]  #: the formats that a scene is drawn in as text.
-_Renderers = dict[OutputFormat, Callable[[Scene], str]]
-_RENDERERS: Final[_Renderers] = {"html": html_of, "svg": svg_of, "dot": dot_of, "mermaid": mermaid_of}
+_RENDERERS: Final = {"html": html_of, "svg": svg_of, "dot": dot_of, "mermaid": mermaid_of}
 
 
 def kind_at(path: Path, hint: str = "name a model, a plan, or the folder of a cascade") -> Kind:
@@ -104,9 +103,8 @@ def scenario_at(
         return scenario_of_plan(replay(analyze(opened), path), opened, cluster, outputs)
     cascade = with_dims(open_cascade(path), dims or {})
     if cluster is None:
-        raise UsageError(
-            f"{path} is a cascade, which has no device speeds", hint="name a cluster file with --cluster FILE"
-        )
+        hint = "name a cluster file with --cluster FILE"
+        raise UsageError(f"{path} is a cascade, which has no device speeds", hint=hint)
     return scenario_of_cascade(cascade, cluster, source_of(cascade, model), outputs)
 
 

@@ -16,7 +16,6 @@ _WELL_KNOWN: Final = (
 )
 _MAX_KINDS: Final = 3
 _MINOR: Final = 0.1  #: a module with a smaller share of a part's nodes and of its weights is not mentioned.
-_SYMBOL: Final = 1  #: module names with so many letters are no words: they are written as in a path, `d.0-3`.
 _MAJOR: Final = 0.2  #: a module with a larger share of all nodes is described by its numbered modules: `layers 0-7`.
 ModuleUse = tuple[ModulePath, int]  #: a node's module, and the bytes of the weights that it is the first to read.
 _Key = TypeVar("_Key")
@@ -110,15 +109,13 @@ def _holders(rows: Sequence[Mapping[_Use, _Size]]) -> dict[_Use, Sequence[int]]:
     return {use: [row for row, share in _shares(found).items() if share >= _MINOR] for use, found in sizes.items()}
 
 
-def _label(
-    index: int, row: Mapping[_Use, _Size], names: Mapping[_Kind, str], holders: Mapping[_Use, Sequence[int]]
-) -> str:
+def _label(i: int, row: Mapping[_Use, _Size], names: Mapping[_Kind, str], holders: Mapping[_Use, Sequence[int]]) -> str:
     """The description of a row."""
     kinds = _important(_summed((kind, *size) for (kind, _), size in row.items()))
     numbers = {kind: sorted(n for other, n in row if other == kind and n is not None) for kind in kinds}
-    major = {kind: [n for n in numbers[kind] if index in holders[kind, n]] for kind in kinds}
+    major = {kind: [n for n in numbers[kind] if i in holders[kind, n]] for kind in kinds}
     shown = [kind for kind in kinds if major[kind] or not numbers[kind]] or kinds
-    pieces = {kind: [(n, _piece(index, holders[kind, n])) for n in major[kind] or numbers[kind]] for kind in shown}
+    pieces = {kind: [(n, _piece(i, holders[kind, n])) for n in major[kind] or numbers[kind]] for kind in shown}
     return ", ".join(_phrase(names[kind], found) for kind, found in pieces.items())
 
 
@@ -159,7 +156,7 @@ def _phrase(name: str, pieces: Sequence[tuple[int, str]]) -> str:
 def _numbered(name: str, numbers: Sequence[int]) -> str:
     runs = ranges(numbers)
     listed = ", ".join([*runs[:_MAX_KINDS], "…"] if len(runs) > _MAX_KINDS else runs)
-    if name[-1:].isdigit() or len(name) <= _SYMBOL:
+    if name[-1:].isdigit() or len(name) <= 1:  # a letter is no word: `d.0-3`
         return f"{name}.{listed}"
     if len(numbers) == 1 and name.endswith("s") and not name.endswith("ss"):
         name = name[:-1]

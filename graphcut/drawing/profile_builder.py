@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final
 
 from ..analysis.cut_points import Analysis, CutPoint, cut_points_of
 from ..analysis.liveness import Liveness
@@ -10,8 +9,6 @@ from ..analysis.repeated_blocks import RepeatedBlock
 from ..core.graph import Graph
 from ..core.tensors import TensorBytes
 from .scene import CutProfile, Modules, NodeRows
-
-_SHARES: Final = 8
 
 
 def build_profile(analysis: Analysis, rows: NodeRows, sizes: TensorBytes, modules: Modules | None = None) -> CutProfile:
@@ -50,7 +47,7 @@ def best_options(profile: CutProfile) -> list[CutPoint]:
     nodes, weight_bytes = len(profile.nodes), profile.weights[-1] if profile.weights else 0
     best: dict[int, CutPoint] = {}
     for option in profile.cut_options:
-        share = int(_SHARES * (option.nodes_before / nodes + option.weights_before / (weight_bytes + 1)) / 2)
+        share = int(8 * (option.nodes_before / nodes + option.weights_before / (weight_bytes + 1)) / 2)
         if share not in best or option.bytes < best[share].bytes:
             best[share] = option
     return [best[share] for share in sorted(best)]

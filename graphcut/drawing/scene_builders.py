@@ -37,8 +37,6 @@ from .scene import BoundaryTensor, CutProfile, OtherPlan, Scene, buses_of
 
 _MAX_TENSORS: Final = 3
 _TRIED: Final = 3  #: so many cut points are finished to find the most balanced one.
-_PLAIN_NAMES: Final = {"model", "sharded"}  #: of files that are alone in their folders.
-_SAME: Final = 1e-6  #: relative difference below which two times are the same.
 
 
 def scene_of_analysis(analysis: Analysis) -> Scene:
@@ -204,7 +202,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
 
 def _title(model: Path) -> str:
     """The name of a model's file; with its folder where that says what the model is: `llama/model.onnx`."""
-    return f"{model.resolve().parent.name}/{model.name}" if model.stem in _PLAIN_NAMES else model.name
+    return f"{model.resolve().parent.name}/{model.name}" if model.stem in {"model", "sharded"} else model.name
 
 
 def _facts(model: Model, dims: Mapping[str, int], costs: Costs | None = None) -> Iterable[tuple[str, str]]:
@@ -275,7 +273,7 @@ def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:
     value = latency_s if plan.goal.objective == "latency" else period_s
     if plan.goal.objective == "decode":
         value = 1 / max(latency_s / plan.goal.in_flight, period_s)
-    return abs(value - plan.outcome.value) <= _SAME * plan.outcome.value
+    return abs(value - plan.outcome.value) <= 1e-6 * plan.outcome.value
 
 
 def _verify_command(cascade: Cascade) -> str:

@@ -21,10 +21,7 @@ from .scene import Card, Scene, totals_of
 
 _MAX_NAMES: Final = 6
 _MAX_DIMS: Final = 3
-_SAME: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
-
 _MARGIN: Final = 0.05  #: a part that leaves less of its memory is named; and weights that are held so much more often.
-_LITTLE_GAIN: Final = 0.95  #: splitting brings little if the slowest part takes this share of the model's time.
 
 
 class Sized(Protocol):
@@ -228,7 +225,8 @@ def cut_reasons(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str
 
 def _compared(other: CandidateCut, chosen: CandidateCut) -> str:
     change = f"{100 * (other.cost / chosen.cost - 1):+.1f} %" if chosen.cost > 0 else "worse"
-    change = "equally good" if isclose(other.cost, chosen.cost, rel_tol=_SAME) else change
+    # Times that differ by less differ only in the order of additions.
+    change = "equally good" if isclose(other.cost, chosen.cost, rel_tol=1e-9) else change
     return f"{change}, {size(other.crossing_bytes)} cross there"
 
 
@@ -242,7 +240,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
         yield from assumed_device(plan)
         whole_s = sum(metrics.run_s for metrics in plan.metrics)
         slowest_s = max(metrics.busy_s for metrics in plan.metrics)
-        if len(plan.parts) > 1 and slowest_s >= _LITTLE_GAIN * whole_s:
+        if len(plan.parts) > 1 and slowest_s >= 0.95 * whole_s:
             yield (
                 f"splitting brings little here: the slowest part takes {duration(slowest_s)}, transfers included; "
                 f"one device takes {duration(whole_s)} for the whole model"

@@ -11,14 +11,13 @@ from typing import Final
 
 from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
 
-_PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 _IMPORT: Final = re.compile(r'^import \{ (.*) \} from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export ((?:async )?(?:const|function) (\w+|\$))", re.MULTILINE)
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
     """`text` with known placeholders replaced, in one pass: a name that looks like a placeholder is not replaced."""
-    return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values.get(match[1], match[0]), text)
 
 
 @cache

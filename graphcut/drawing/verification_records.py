@@ -27,10 +27,8 @@ def _document(kind: Any, form: str | None = None) -> type[msgspec.Struct]:  # no
     hints = {name: get_type_hints(getattr(kind, name).fget)["return"] for name in _FIGURES[kind]}
     hints |= {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__dataclass_fields__}
     fields = [(name, _type_in_json(hint)) for name, hint in hints.items()]
-    namespace, field = {"__doc__": kind.__doc__}, form and "format"
-    return msgspec.defstruct(
-        kind.__name__, fields, module=kind.__module__, namespace=namespace, tag_field=field, tag=form
-    )
+    own, field = {"__doc__": kind.__doc__}, form and "format"
+    return msgspec.defstruct(kind.__name__, fields, module=kind.__module__, namespace=own, tag_field=field, tag=form)
 
 
 def _type_in_json(hint: Any) -> Any:  # noqa: ANN401 - types

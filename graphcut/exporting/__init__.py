@@ -5,16 +5,13 @@ from __future__ import annotations
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from ..core.manifest import CascadeLike
 
 ExportFormat = Literal["cpp", "genai", "js", "lingualinked", "mobile", "ort-annotations", "triton"]
 """The formats that `export` writes."""
-
-_OF_ALL_PARTS: Final = ("genai", "lingualinked")
-"""The formats that mean nothing for some parts of a cascade, as `fetch` gets them."""
 
 
 def export(
@@ -44,7 +41,7 @@ def export(
     from .cascade_files import moved_manifest
 
     cascade, folder = open_present(cascade), Path(folder)
-    if cascade.elsewhere and to in _OF_ALL_PARTS:
+    if cascade.elsewhere and to in {"genai", "lingualinked"}:  # these mean nothing for some parts
         message = f"{to} takes all parts, and {cascade.root} lacks {', '.join(cascade.absent)}"
         raise UsageError(message, hint="export the whole cascade")
     files, own = import_module(f".{to.replace('-', '_')}", __name__).export_of(cascade, **options)

@@ -20,7 +20,7 @@ import onnx
 
 from ..core.atomic_files import Content
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, PARTS, Cascade, Part, SessionSettings
+from ..core.manifest import MANIFEST, PARTS, Cascade, SessionSettings
 from .cascade_files import Export, cascade_files
 
 CONFIG: Final = "genai_config.json"
@@ -28,12 +28,10 @@ _COPIED: Final = ("*token*.json", "*.model", "vocab.*", "merges.txt", "chat_temp
 """Files of the model's folder that belong to its tokenizer."""
 
 #: inputs that GenAI feeds by default.
-_FED: Final = frozenset(
-    {
-        *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_sequence_length", "block_table"),
-        *("current_sequence_length", "total_sequence_length", "past_key_values_length", "cumulative_sequence_lengths"),
-    }
-)
+_FED: Final = {
+    *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_sequence_length", "block_table"),
+    *("current_sequence_length", "total_sequence_length", "past_key_values_length", "cumulative_sequence_lengths"),
+}
 
 #: GenAI's names of providers; the others are called as in ONNX Runtime, without `ExecutionProvider`.
 _PROVIDERS: Final = {
@@ -124,16 +122,12 @@ def _pipeline(config: dict[str, Any], cascade: Cascade, renamed: Mapping[str, st
         stage: dict[str, Any] = {"filename": part.file, "inputs": reads, "outputs": part.writes}
         stage |= {end: [renamed.get(name, name) for name in stage[end]] for end in ("inputs", "outputs")}
         stage["session_options"] = _session_options(options, cascade.settings(part) if part.device else None)
-        if _is_head(part, decoder, caches):
-            stage["is_lm_head"] = True
+        makes_logits = decoder["outputs"].get("logits", "logits") in part.writes
+        if makes_logits and caches.isdisjoint((*part.reads, *part.writes)):
+            stage["is_lm_head"] = True  # GenAI may run it for the last token of a prompt only
         stages.append({part.file.removesuffix(".onnx"): stage})
     model = {**config["model"], "type": "decoder-pipeline", "decoder": {**decoder, "pipeline": stages}}
     return {**config, "model": model}
-
-
-def _is_head(part: Part, decoder: Mapping[str, Any], caches: set[str]) -> bool:
-    """Whether a part makes the logits and touches no cache: GenAI may run it for the last token of a prompt only."""
-    return decoder["outputs"].get("logits", "logits") in part.writes and caches.isdisjoint((*part.reads, *part.writes))
 
 
 def _session_options(options: Mapping[str, Any], host: SessionSettings | None) -> dict[str, Any]:

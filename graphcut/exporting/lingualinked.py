@@ -30,7 +30,6 @@ Map = dict[str, dict[str, list[int]]]
 """`map[source][target]` is the indices, among the outputs of module `source`, of the tensors that `target` reads."""
 
 SIZES: Final = "model_output_mem_size.json"
-_OWN_FILES: Final = (SIZES, "module[0-9]*/module_name_[0-9]*.json")
 
 
 def export_of(cascade: Cascade, sizes: TensorBytes | None = None) -> Export:
@@ -39,7 +38,7 @@ def export_of(cascade: Cascade, sizes: TensorBytes | None = None) -> Export:
     `sizes` are the bytes of each tensor, and whether that is exact (`Model.tensor_bytes`); by default by the types and
     dims of the manifest. If one is not exact, `model_output_mem_size.json` is left out.
     """
-    return dict(_files(cascade, sizes)), _OWN_FILES
+    return dict(_files(cascade, sizes)), (SIZES, "module[0-9]*/module_name_[0-9]*.json")
 
 
 def _files(cascade: Cascade, sizes: TensorBytes | None) -> Iterator[tuple[str, Content]]:

@@ -28,7 +28,6 @@ from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, remove_named
 from .cascade_files import Export
 
 OPERATORS: Final = "required_operators_and_types.config"
-USABILITY: Final = "usability.txt"
 
 
 def export_of(cascade: Cascade) -> Export:
@@ -36,8 +35,9 @@ def export_of(cascade: Cascade) -> Export:
     check_files(cascade)
     # Written in this order: the last two read the parts that were written before.
     files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
-    files |= {name: cascade.root / name for name in cascade.manifest.text_files} | {USABILITY: _usability(cascade)}
-    files |= {OPERATORS: partial(_write_operators, cascade), MANIFEST: partial(_write_manifest, cascade)}
+    files |= {name: cascade.root / name for name in cascade.manifest.text_files}
+    files |= {"usability.txt": _usability(cascade), OPERATORS: partial(_write_operators, cascade)}
+    files[MANIFEST] = partial(_write_manifest, cascade)
     return files, ("part-*.ort",)
 
 
@@ -71,10 +71,8 @@ def _convert(source: Path, target: Path) -> None:
             proto.ir_version = FIRST_IR_WITH_DEFAULTS
             source = Path(folder, source.name)
             onnx.save(proto, source)
-        style = tool.OptimizationStyle.Fixed
-        tool.convert_onnx_models_to_ort(
-            source, target.parent, [style], target_platform="arm", enable_type_reduction=True
-        )
+        style = [tool.OptimizationStyle.Fixed]
+        tool.convert_onnx_models_to_ort(source, target.parent, style, target_platform="arm", enable_type_reduction=True)
     target.with_suffix(f".{OPERATORS}").unlink()  # there is one for all parts
 
 
@@ -82,18 +80,17 @@ def _write_operators(cascade: Cascade, target: Path) -> None:
     from onnxruntime.tools.ort_format_model import create_config_from_models
 
     with _tool(cascade.path):
-        create_config_from_models(
-            [target.with_name(name) for name in _names(cascade)], target, enable_type_reduction=True
-        )
+        parts = [target.with_name(name) for name in _names(cascade)]
+        create_config_from_models(parts, target, enable_type_reduction=True)
     # The comments name temporary files.
     lines = target.read_text("utf-8").splitlines(keepends=True)
     target.write_text("".join(line for line in lines if not line.startswith("#")), "utf-8")
 
 
 def _write_manifest(cascade: Cascade, target: Path) -> None:
+    renamed = zip(cascade.parts, _names(cascade), strict=True)
     parts = tuple(
-        replace(part, file=name, sha256=file_digest(target.with_name(name)), data={})
-        for part, name in zip(cascade.parts, _names(cascade), strict=True)
+        replace(part, file=name, sha256=file_digest(target.with_name(name)), data={}) for part, name in renamed
     )
     save_manifest(replace(cascade.manifest, weights="copy", parts=parts), target)
 

@@ -45,9 +45,7 @@ def export_of(cascade: Cascade) -> Export:
         home = _model_name(name, part)
         files[f"{home}/config.pbtxt"] = _part(cascade, part, home).encode()
         files[f"{home}/1/model.onnx"] = there[part.file]
-        files |= {
-            f"{home}/1/{PurePosixPath(name).name}": _data(cascade.root / name, data) for name, data in part.data.items()
-        }
+        files |= {f"{home}/1/{PurePosixPath(n).name}": _data(cascade.root / n, data) for n, data in part.data.items()}
     own = [f"{name}-part-*/{file}" for file in ("config.pbtxt", "1/model.onnx", f"1/{PARTS}")]
     return files, (*own, *(f"{name}/1/{file}" for file in get_args(TextFile)))
 

@@ -19,7 +19,6 @@ _PASSES_VALUES: Final[Mapping[str, Sequence[int]]] = {
 }
 _ARITHMETIC: Final = frozenset({"Add", "Sub", "Mul", "Div"})
 _RESIZES: Final = frozenset({"Slice", "Split", "Expand", "Tile", "Pad", "SplitToSequence", "ConcatFromSequence"})
-_LOSES_AXES: Final = frozenset({"Reshape", "Flatten", "Gather", "GatherElements", "GatherND", "Compress"})
 
 Axes = tuple[int | None, ...]
 """For each axis of a tensor the corresponding axis of the model's input; `None` for a new axis."""
@@ -66,7 +65,7 @@ def _propagated(consumer: Consumer, nodes: FlatNodes) -> Consumer | None:
 
 def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
     node, axes = consumer.node, consumer.axes
-    if axes is None or node.op in _LOSES_AXES:
+    if axes is None or node.op in {"Reshape", "Flatten", "Gather", "GatherElements", "GatherND", "Compress"}:
         return None
     match node.op:
         case "Transpose":

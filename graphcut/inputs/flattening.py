@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from onnx import AttributeProto, GraphProto, TensorProto
 from onnx.inliner import inline_local_functions
@@ -17,8 +17,6 @@ from ..loading.model import Model
 from ..loading.operations import integers_of
 from ..loading.subgraphs import CONTROL_FLOW, operator, own_names, subgraphs
 from ..loading.tensor_values import constant_value
-
-_KEEPS_SHAPE: Final = frozenset({"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"})
 
 
 class FlatNode(NamedTuple):
@@ -65,7 +63,7 @@ class FlatNodes:
         turns: list[FlatNode] = []
         while name not in self.weights:
             node = self._writers.get(name)
-            if node is None or node.op not in _KEEPS_SHAPE:
+            if node is None or node.op not in {"DequantizeLinear", "QuantizeLinear", "Cast", "Identity", "Transpose"}:
                 return None
             if node.op == "Transpose":
                 turns.append(node)

@@ -32,16 +32,10 @@ Feeds = dict[str, Any]
 PACKED: Final = frozenset(dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array is None)
 """Types that numpy arrays cannot hold and ONNX Runtime accepts in its own values alone."""
 
-_RATE: Final = 16_000
 _BYTES: Final[Mapping[str, tuple[int, int]]] = {"uint8": (0, 256), "int8": (-128, 128)}
-_UNCERTAIN: Final[frozenset[Role]] = frozenset({"length", "extent"})
-"""Roles for which a fallback replaces the usual numbers."""
 
 
 _WORDS: Final = ("ada", "bob", "eve", "ivy")
-_MAX_ELEMENTS: Final = 1 << 40  #: an input with more elements is larger than any memory.
-_LARGEST_DEFAULT_BYTES: Final = 1 << 20
-"""A larger default is a weight that the exporter listed among the inputs; it is not fed."""
 
 
 def generate_inputs(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None, variant: int = 0) -> Feeds:
@@ -100,7 +94,8 @@ class _Generator:
                 yield name, near_default(default, self._random(name))
 
     def _may_be_fed(self, default: TensorProto) -> bool:
-        is_small = not is_external(default) and default.ByteSize() <= _LARGEST_DEFAULT_BYTES
+        # A larger one is a weight that the exporter listed among the inputs.
+        is_small = not is_external(default) and default.ByteSize() <= 1 << 20
         return is_small and self.survey.tensors[default.name].dtype not in PACKED
 
     def _random(self, name: str, index: int = 0) -> np.random.Generator:
@@ -129,7 +124,7 @@ class _Generator:
 
     def _tensor(self, name: str, random: np.random.Generator) -> object:
         dtype, shape = self.survey.tensors[name].dtype, self.sizes.shapes[name]
-        if prod(shape) > _MAX_ELEMENTS:
+        if prod(shape) > 1 << 40:  # larger than any memory
             message = f"no values can be generated for input {name!r}: it has the shape {list(shape)}"
             raise UsageError(message, hint="give smaller sizes with `dims`, or values with `inputs`")
         if dtype == UNDEFINED:
@@ -197,14 +192,14 @@ class _Generator:
 
     def _integers_by_role(self, name: str, shape: tuple[int, ...]) -> Array | None:
         role = self.survey.roles[name]
-        if role in _UNCERTAIN and self.sizes.fallback.integers is not None:
+        if role in {"length", "extent"} and self.sizes.fallback.integers is not None:
             return None
         along = np.arange(shape[-1]) if shape else np.array(0)
         numbers: Mapping[Role, Array | int] = {
             "position": self.sizes.past + along,
             "type": along * 2 // max(1, along.size),
             "mask": 1,
-            "rate": _RATE,
+            "rate": 16_000,
             "total": self.sizes.past + self.sizes.of("sequence") - ("seqlens" in name),  # `seqlens_k` counts from zero
             "length": self._length(name),
             "extent": self.sizes.of("image"),

@@ -19,9 +19,7 @@ _INDEXED: Final[Mapping[tuple[str, int], tuple[int, str | int]]] = {
     ("ai.onnx.ml.ArrayFeatureExtractor", 1): (0, -1), ("NegativeLogLikelihoodLoss", 1): (0, 1),
     ("SoftmaxCrossEntropyLoss", 1): (0, 1),
 }  # fmt: skip
-_INDEXED_BY_ROWS: Final = frozenset({("GatherND", 1), ("ScatterND", 1)})
 
-_MAX_LENGTH: Final = 1 << 20  #: a parameter with more numbers is not what it looks like.
 
 _CONSTANT: Final[Mapping[tuple[str, int], int]] = {
     # Values that are always valid: begin at 0, no padding, one repetition, a small count.
@@ -55,7 +53,7 @@ def index_bound(consumer: Consumer, nodes: FlatNodes, shape_of: ShapeOf) -> int 
     key = (consumer.node.op, consumer.index)
     if key == ("OneHot", 0):
         return (nodes.integers(consumer.node.reads[1]) or (4,))[0]
-    if key in _INDEXED_BY_ROWS:
+    if key in {("GatherND", 1), ("ScatterND", 1)}:
         first = consumer.node.number("batch_dims")
         many = size_along(consumer.node, 1, -1, shape_of) or len(shape_of(consumer.node.reads[0]) or ())
         sizes = (size_along(consumer.node, 0, axis, shape_of) for axis in range(first, first + many))
@@ -73,7 +71,8 @@ def parameter_values(consumer: Consumer, shape: Sequence[int], shape_of: ShapeOf
     It reads an input of the model of this `shape` unchanged; `shape_of` gives the shapes of other tensors.
     """
     key, length = (consumer.node.op, consumer.index), prod(shape)
-    if length > _MAX_LENGTH or consumer.axes != tuple(range(len(shape))):
+    # A parameter with more numbers is not what it looks like.
+    if length > 1 << 20 or consumer.axes != tuple(range(len(shape))):
         return None
     if key in _CONSTANT:
         return [_CONSTANT[key]] * length

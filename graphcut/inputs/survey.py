@@ -6,7 +6,6 @@ An open size has the name that `Tensor.dim_names` gives it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 import msgspec
 from onnx import TypeProto
@@ -19,12 +18,6 @@ from .consumers import Consumer, consumers_of
 from .flattening import FlatNodes, flatten
 from .roles import Meaning, Role, meaning_of_symbol, meanings_of_axes, role_of
 from .shape_hints import Shape, axis_meanings, required_channels, required_rank, required_sizes
-
-_USUAL_RANK: Final = 2  #: the rank assumed for an input of unknown rank.
-_AUDIO: Final[frozenset[Role]] = frozenset({"samples", "mel"})
-"""Roles of audio inputs: longer than the `sequence_length` that exporters call their last axis."""
-
-_IMAGE_CHANNELS: Final = frozenset({1, 3, None})
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class InputSurvey:
         if tensor.shape is not None:
             return tensor
         required = (required_rank(consumer, self.shape_of) for consumer in consumers_of(tensor.name, 0, self.nodes))
-        rank = next((rank for rank in required if rank is not None), _USUAL_RANK)
+        rank = next((rank for rank in required if rank is not None), 2)
         return msgspec.structs.replace(tensor, shape=(None,) * rank)
 
     def _meanings_of(self, tensor: Tensor) -> tuple[Meaning | None, ...]:
@@ -126,7 +119,7 @@ class InputSurvey:
         for consumer in self.consumers[tensor.name]:
             by_step = {**axis_meanings(consumer), **by_step}
         found = [by_symbol[axis] or by_step.get(axis) or by_role[axis] for axis in range(len(shape))]
-        if role in _AUDIO:
+        if role in {"samples", "mel"}:  # longer than the `sequence_length` that exporters call their last axis
             found = [by_role[axis] or found[axis] for axis in range(len(shape))]
         return self._refined(found, self._channels(tensor.name))
 
@@ -142,7 +135,7 @@ class InputSurvey:
         if len(meanings) == 2 and meanings[1] in {None, "frames"} and "rate" in self.roles.values():
             meanings = [meanings[0], "window"]
         better: dict[Meaning | None, Meaning] = {}
-        if channels not in _IMAGE_CHANNELS:
+        if channels not in {1, 3, None}:
             better["image"] = "latent"
         if channels == 1:
             better["frames"] = "samples"

@@ -19,7 +19,6 @@ from ..costs.cluster import LinkEnds, ReliabilityModel, SimulatedCluster
 from .clock import Clock, ScheduledEvent
 
 RETRANSMIT_S: Final = 0.2  #: a lost message is sent again after this time: Linux's minimum (RFC 6298 says 1 s).
-_RELIABLE: Final = ReliabilityModel(device="")
 _OnArrival = Callable[["Transfer"], None]
 
 
@@ -89,7 +88,7 @@ class Network:
     def _route(self, source: str, target: str) -> Route:
         rates, _ = self._cluster.route(source, target)
         names = [frozenset((source, target))] if len(rates) == 1 else [frozenset((source,)), frozenset((target,))]
-        found = [self._cluster.fault_of.get(name, _RELIABLE) for name in names]
+        found = [self._cluster.fault_of.get(name, ReliabilityModel(device="")) for name in names]
         jitters_s = tuple(fault.jitter_s for fault in found)
         links = tuple(self.links[ends] for ends in rates)
         return Route(links, jitters_s, 1 - prod(1 - fault.loss for fault in found))

@@ -109,10 +109,8 @@ def scenario_of_plan(
         return scenario_of_plan(prepared.plan, prepared.source, cluster, outputs)
     if cluster is None:
         if not isinstance(plan.goal, Across):
-            raise UsageError(
-                "the plan was not made for a cluster, so it has no device speeds",
-                hint="name one with `cluster`",
-            )
+            message = "the plan was not made for a cluster, so it has no device speeds"
+            raise UsageError(message, hint="name one with `cluster`")
         cluster = SimulatedCluster(**asdict(plan.goal.cluster))
     plan = plan if plan.metrics else with_metrics(model, plan, weigh(model, plan.dims))
     costs = plan.costs or weigh(model, plan.dims)

@@ -284,12 +284,10 @@ class SimulatedExecutor(Executor):
             self.clock.after(device.latency_s, arrived)
         self._compute(device)
 
-    def _reported(
-        self, device: SimulatedDevice, one: SimulatedStep, event: Event, transfer: Transfer | None = None
-    ) -> None:
+    def _reported(self, device: SimulatedDevice, one: SimulatedStep, event: Event, *transfer: Transfer) -> None:
         device.count_until(self.clock.now_s)
         device.messages.discard(one)
-        device.reporting.discard(transfer)
+        device.reporting.difference_update(transfer)
         self._events.append(event)
 
     def _stop(self, device: SimulatedDevice, one: SimulatedStep) -> None:

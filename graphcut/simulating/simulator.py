@@ -71,10 +71,8 @@ def _run(
     log: RunLog | None = None,
 ) -> SimulationResult:
     executor = SimulatedExecutor(scenario, seed)
-    workers = [
-        WorkerState(device.name, device.memory_bytes, parts)
-        for device, parts in zip(scenario.cluster.devices, scenario.assignment, strict=True)
-    ]
+    owned = zip(scenario.cluster.devices, scenario.assignment, strict=True)
+    workers = [WorkerState(device.name, device.memory_bytes, parts) for device, parts in owned]
     routing = Routing(scenario.parts, scenario.outputs)
     scheduler = Scheduler(routing, executor, workers, window=window or requests, balanced=True, log=log)
     answered, stopped, arrived_s, delivered_s = 0, "", list[float](), list[float]()

@@ -182,9 +182,7 @@ class _Service:
     It does not refer to the pipeline, so that one that nobody refers to any more is freed and ends its workers.
     """
 
-    def __init__(
-        self, scheduler: Scheduler, tensors: Mapping[str, Tensor], copied: frozenset[str], *, most: int
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, tensors: Mapping[str, Tensor], copied: frozenset[str], most: int) -> None:
         """Start the thread. `send` waits while `most` requests are unanswered; outputs in `copied` are copied."""
         self.end: BaseException | None = None  #: why there are no more answers.
         self._scheduler = scheduler

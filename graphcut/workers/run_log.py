@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,8 +12,6 @@ from ..core.atomic_files import replacing, write_errors
 from ..core.product import Product
 from ..running.providers import NodesByProvider
 from .executors.protocol import Step
-
-_NOTABLE: Final = 0.1  #: a worker has waited for a step if it did for such a share of the time that this took to come.
 
 
 class Coming(NamedTuple):
@@ -30,7 +28,7 @@ class Coming(NamedTuple):
     @property
     def is_waited_for(self) -> bool:
         """Did the worker wait for it? Else it came while the step before was computed."""
-        return self.waited_s > _NOTABLE * self.took_s
+        return self.waited_s > 0.1 * self.took_s  # a tenth is notable
 
 
 class Span(msgspec.Struct, frozen=True):

@@ -1,12 +1,9 @@
 """What changed, in one sentence."""
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from ...core.units import count, size
 from .record import Changes, ChangeSide, CutChange, NodeMove, TensorChange
-
-_SAME: Final = 1e-3  #: relative difference below which two numbers are the same.
 
 
 def summary(changes: Changes) -> str:
@@ -21,7 +18,7 @@ def summary(changes: Changes) -> str:
 
 def relative_change(before: float, after: float) -> str:
     """The change of a number, such as `8.0 % less`; empty for the same."""
-    if before <= 0 or abs(after - before) <= _SAME * before:
+    if before <= 0 or abs(after - before) <= 1e-3 * before:
         return ""
     change = after / before - 1
     return f"{abs(change) * 100:.3g} % {'more' if change > 0 else 'less'}"

@@ -11,16 +11,13 @@ from .primitives import Point, thing
 
 CSS: Final[Mapping[FlowKind, str]] = {"sequential": "near", "residual": "far", "exchange": "near", "kept": "muted"}
 """The class of each kind, for its colour and dashes."""
-_THIN: Final = 1.5
-_THICK: Final = 4.0
-_RANGE: Final = 16.0  #: lines for less than 2 ** -16 of the largest bus are all thin.
 
 
 def thickness(bus: Bus, buses: Iterable[Bus]) -> float:
-    """The width of its line, in user units: a logarithmic scale of its bytes."""
+    """The width of its line, in user units: a logarithmic scale of its bytes, 4 for the most and 1.5 for 2 ** -16."""
     most = max(other.bytes for other in buses)
     halvings = log2((most + 1) / (bus.bytes + 1))
-    return _THICK - (_THICK - _THIN) * min(halvings / _RANGE, 1)
+    return 4.0 - 2.5 * min(halvings / 16, 1)
 
 
 def bus_group(index: int, bus: Bus, cards: Sequence[Card], marks: Iterable[str]) -> str:

@@ -17,19 +17,16 @@ from .part_cards import card_group, full_card, scales_of
 from .primitives import BODY, BOLD, SMALL, Panel, arrow_head, label, line, width_of
 
 MAX_CARDS: Final = 4
-MAX_BUSES: Final = 6
 
 _CARD: Final = 206
 _TRACK: Final = 34
 _PORT: Final = 12
-_MIN_GAP: Final = 44
-_MAX_SPARE: Final = 60
 
 
 def is_short_chain(scene: Scene) -> bool:
     """Whether the parts depend on each other one by one, and are few."""
     is_chain = all(card.depth == index for index, card in enumerate(scene.cards))
-    return is_chain and len(scene.cards) <= MAX_CARDS and len(scene.buses) <= MAX_BUSES
+    return is_chain and len(scene.cards) <= MAX_CARDS and len(scene.buses) <= 6
 
 
 def draw_chain(scene: Scene, width: float) -> Panel:
@@ -81,14 +78,14 @@ class _ChainLayout:
         spare = max(self.min_width - sum(gaps) - _CARD * len(self.cards), 0) / len(self.cards)
         found = [0.0]
         for gap in gaps:
-            found.append(found[-1] + _CARD + gap + min(spare, _MAX_SPARE))
+            found.append(found[-1] + _CARD + gap + min(spare, 60))
         return found
 
     def _gap(self, part: int) -> float:
         """The least room between a card and the next: for the text of the buses that leave it."""
         own = [bus for bus in self.buses if bus.source == part]
         widths = [max(width_of(size_text(bus), BODY), width_of(_count_text(bus), SMALL)) for bus in own]
-        return max(max(widths, default=0) + 26, _MIN_GAP)
+        return max(max(widths, default=0) + 26, 44)
 
     def drawn_bus(self, index: int) -> str:
         """The lines, arrow heads and text of a bus."""

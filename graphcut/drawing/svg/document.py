@@ -28,7 +28,6 @@ SCHEDULE: Final = "Schedule"
 _LANES_LEGEND: Final = (
     "A line goes from the part that makes a tensor (square) to the last part that reads it; dots mark all its readers."
 )
-_BETWEEN: Final = 26.0
 _SAMPLE: Final = 34.0
 _MAX_SENTENCES: Final = 8  #: sentences of one kind that are written out.
 
@@ -52,7 +51,7 @@ def svg_of(scene: Scene) -> str:
         profile = stacked([_text(legend, width), draw_profile(scene, scene.profile, width)])
         panels.append(_titled(f"Cut profile: {alive} after each node", profile))
     panels += [_titled(title, panel) for title, panel in schedule_panel(scene, width).items()]
-    whole = stacked([_header(scene, width), *panels, *_sentences(scene, width)], gap=_BETWEEN)
+    whole = stacked([_header(scene, width), *panels, *_sentences(scene, width)], gap=26.0)
     return svg_file(scene.title, scene.sentence, whole._replace(width=width))
 
 

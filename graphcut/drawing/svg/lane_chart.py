@@ -13,7 +13,6 @@ from .primitives import BODY, BOLD, CODE, SMALL, Panel, box, dot, label, line, t
 MAX_ROWS: Final = 60
 
 _ROW: Final = 21
-_MIN_STEP: Final = 9.0
 
 
 class _Columns(NamedTuple):
@@ -64,7 +63,7 @@ def _columns(scene: Scene, width: float) -> _Columns:
     for titles in ([card.short_name for card in scene.cards], [str(index) for index in range(len(scene.cards))]):
         half = max(width_of(title, SMALL) for title in titles) / 2
         start = bytes_ + half + 14
-        step = max((width - start - half) / gaps, _MIN_STEP)
+        step = max((width - start - half) / gaps, 9.0)
         if 2 * half + 8 <= step:
             break
     return _Columns(name, type_, bytes_, [start + step * i for i in range(len(scene.cards))], titles)

@@ -12,15 +12,13 @@ from .primitives import BODY, SMALL, Panel, box, label, number, thing, width_of
 
 MAX_ROWS: Final = 64
 _NAMES: Final = 150.0
-_HEIGHT: Final = 20.0
-_WIDEST: Final = 72.0
 _TOP: Final = 18.0
 
 
 def draw_matrix(matrix: Matrix, width: float) -> Panel:
     """A coloured cell for each writer and reader, darker for more bytes; with the bytes where there is room."""
-    cell_width = min(_WIDEST, (width - _NAMES) / len(matrix.names))
-    height = min(_HEIGHT, max(cell_width, 8.0))
+    cell_width = min(72.0, (width - _NAMES) / len(matrix.names))
+    height = min(20.0, max(cell_width, 8.0))
     has_text = all(width_of(size_text(cell), SMALL) + 4 <= cell_width for cell in matrix.cells)
     every = max(1, round(11 / height))
     marks = list(_names(matrix, cell_width, height, every))

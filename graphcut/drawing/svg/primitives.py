@@ -13,8 +13,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 from ...core.text import shortened
 
-Anchor = Literal["start", "middle", "end"]
-ArrowDirection = Literal["right", "down"]
 Point = tuple[float, float]
 
 
@@ -39,8 +37,6 @@ CODE: Final = Face("code", 11, is_mono=True)
 FACES: Final = (TITLE, HEAD, LEAD, BODY, BOLD, SMALL, CODE)
 
 LINE_HEIGHT: Final = 1.4  #: distance of two lines of text, in font sizes.
-_MONO: Final = 0.605
-_BOLD: Final = 1.18
 _WIDTHS: Final = {
     **dict.fromkeys("ijl'.,", 0.34),
     **dict.fromkeys(" |/\\:;-frtI()[]!\N{MIDDLE DOT}", 0.42),
@@ -85,7 +81,7 @@ def _ems(letter: str, face: Face) -> float:
     if unicodedata.combining(letter):
         return 0.0
     if letter.isascii() or letter in _WIDTHS:
-        return _MONO if face.is_mono else _WIDTHS.get(letter, 0.65) * (_BOLD if face.is_bold else 1)
+        return 0.605 if face.is_mono else _WIDTHS.get(letter, 0.65) * (1.18 if face.is_bold else 1)
     return 1.1
 
 
@@ -135,7 +131,7 @@ def label(  # noqa: PLR0913 - the options of a text
     *,
     css: str = "",
     room: float | None = None,
-    anchor: Anchor = "start",
+    anchor: Literal["start", "middle", "end"] = "start",
     among: Iterable[str] = (),
 ) -> str:
     """One line of text, which may be hostile; (x, y) is its start, middle or end on the base line, as `anchor` says.
@@ -171,7 +167,7 @@ def line(points: Sequence[Point], css: str, *, width: float | None = None) -> st
     return f'<path class="{css}" d="{path}"{stroke}/>'
 
 
-def arrow_head(x: float, y: float, direction: ArrowDirection) -> str:
+def arrow_head(x: float, y: float, direction: Literal["right", "down"]) -> str:
     """The head of an arrow that ends at (x, y)."""
     corners = ((-8, -4), (-8, 4)) if direction == "right" else ((-4, -8), (4, -8))
     path = f"M{number(x)} {number(y)}" + "".join(f"L{number(x + dx)} {number(y + dy)}" for dx, dy in corners)

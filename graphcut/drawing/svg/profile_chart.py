@@ -16,13 +16,12 @@ _PLOT: Final = 170.0
 _TOP: Final = 30.0
 _BOTTOM: Final = _TOP + _PLOT
 _AXIS: Final = 76.0
-_MAX_BINS: Final = 800
 
 
 def draw_profile(scene: Scene, profile: CutProfile, width: float) -> Panel:
     """Bytes alive after each node. Where several nodes share a bin, the lowest is dark and the highest is pale."""
     room = width - _AXIS - 8
-    nodes, bins = len(profile.nodes), min(len(profile.nodes), _MAX_BINS)
+    nodes, bins = len(profile.nodes), min(len(profile.nodes), 800)
     ranges = list(pairwise(nodes * i // bins for i in range(bins + 1)))
     edges = [_AXIS + room * i / bins for i in range(bins + 1)]
     middle = {n: edges[i] + room / bins / 2 for i, (first, stop) in enumerate(ranges) for n in range(first, stop)}

@@ -19,7 +19,6 @@ from .primitives import BODY, BOLD, SMALL, Panel, box, dot, label, line, wrapped
 _LEFT: Final = 150.0  #: the width of the names.
 _ROW: Final = 64.0
 _CELL: Final = 30.0
-_MIN_STEP: Final = 14.0
 
 
 def draw_ranks(scene: Scene, width: float) -> Panel:
@@ -69,7 +68,7 @@ class _RankLayout:
 
     @cached_property
     def step(self) -> float:
-        return max(_MIN_STEP, min((self.min_width - _LEFT) / (max(self.columns) + 1), 2 * _LEFT))
+        return max(14.0, min((self.min_width - _LEFT) / (max(self.columns) + 1), 2 * _LEFT))
 
     @property
     def right(self) -> float:

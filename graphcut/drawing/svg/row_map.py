@@ -22,17 +22,11 @@ from .chain_map import MAX_CARDS
 from .part_cards import RowColumns, Scales, scales_of
 from .primitives import BODY, SMALL, Panel, Point, arrow_head, dot, label, line
 
-MAX_TRACKS: Final = 20  #: tracks of the gutter; if more buses skip rows, the largest are drawn.
-MAX_LEAVING: Final = 6  #: buses that leave one card; of more, the largest are drawn.
-_NARROW: Final = 560  #: narrower maps show parts as cards, since a row has no room for its columns.
-_ROW: Final = 34
-_MIN_CELL: Final = 120
 _BETWEEN: Final = 12
 _LINE: Final = 17
 _RAIL: Final = 8
 _TRACK: Final = 10
 _PORT: Final = 11
-_TITLES: Final = 22
 
 
 def draw_rows(scene: Scene, width: float) -> Panel:
@@ -79,7 +73,7 @@ class _RowLayout:
     @cached_property
     def rows(self) -> list[list[int]]:
         """The cards of each row: those of one depth, or each alone if they do not fit side by side."""
-        most = int((self.width - _TRACK * self._max_tracks) // (_MIN_CELL + _BETWEEN))
+        most = int((self.width - _TRACK * self._max_tracks) // (120 + _BETWEEN))
         depths: dict[int, list[int]] = defaultdict(list)
         for index, card in enumerate(self.cards):
             depths[card.depth].append(index)
@@ -94,7 +88,7 @@ class _RowLayout:
 
     @property
     def _max_tracks(self) -> int:
-        return min(MAX_TRACKS, int(self.width / 4) // _TRACK)
+        return min(20, int(self.width / 4) // _TRACK)  # if more buses skip rows, the largest are drawn
 
     def is_alone(self, card: int) -> bool:
         """Whether the card has a row of its own."""
@@ -118,7 +112,7 @@ class _RowLayout:
         taken: list[list[tuple[int, int]]] = [[] for _ in range(self._max_tracks)]
         for index in sorted(range(len(self.buses)), key=lambda i: (not self.is_straight(i), -self.buses[i].bytes, i)):
             bus = self.buses[index]
-            if leaving[bus.source] == MAX_LEAVING:
+            if leaving[bus.source] == 6:  # of more, the largest are drawn
                 continue
             track = None
             if not self.is_direct(index):
@@ -145,7 +139,8 @@ class _RowLayout:
     @cached_property
     def columns(self) -> RowColumns | None:
         """The columns of cards that are alone in their row; None if there is no room for columns."""
-        return part_cards.row_columns(self.left, self.inner, self.scales) if self.width >= _NARROW else None
+        # Narrower maps show parts as cards.
+        return part_cards.row_columns(self.left, self.inner, self.scales) if self.width >= 560 else None
 
     def _track_x(self, bus: int) -> float:
         return self.left - 18 - _TRACK * (self.tracks[bus] or 0)
@@ -190,13 +185,13 @@ class _RowLayout:
         first, *others = self.rows[row]
         least = self.scales.card_height if len(self.cards) <= MAX_CARDS else part_cards.SMALL_HEIGHT
         if not others and self.columns is not None:
-            least = _ROW
+            least = 34
         return max(least, 10.0 * len(self._sideways.get(first, ())) + 8)
 
     @cached_property
     def tops(self) -> list[float]:
         """The upper edge of each row, and the end of all."""
-        found = [float(_TITLES) if self.columns is not None else 2.0]
+        found = [22.0 if self.columns is not None else 2.0]
         last = len(self.rows) - 1
         for row, cards in enumerate(self.rows):
             gap = 14.0 + _RAIL * len(self._rails[row + 1]) if row < last else 2.0

@@ -14,7 +14,6 @@ SCHEDULE_LEGEND: Final = (
     "another device that reads its tensors."
 )
 KINDS: Final = ("near", "far", "pick")  #: the classes of requests, in turn.
-_NAMES: Final = 130.0
 _ROW: Final = 34.0
 _BLOCK: Final = 22.0
 _TICKS: Final = 6
@@ -23,7 +22,7 @@ _WIDTH: Final = 1000.0
 
 def draw_schedule(schedule: Schedule, width: float, first: int = 0) -> Panel:
     """The schedule, `width` wide; `first` is the number of its first run."""
-    names = min(_NAMES, width / 4)
+    names = min(130.0, width / 4)
     end_s = max((run.began_s + run.seconds for run in schedule.runs), default=0.0) or 1.0
     scale = (width - names - 8) / end_s
     bottom = _ROW * len(schedule.devices)

@@ -12,7 +12,6 @@ from ..sentences import dims_text, flop, unbound_sizes, uncounted_operators
 from .screen import Screen, picture
 from .tables import Column, table
 
-_MAX_ROWS: Final = 12
 _SUMMED: Final = ("num_params", "num_bytes", "num_flops", "time_s")
 
 
@@ -23,7 +22,7 @@ def draw_cost_table(found: CostTable, costs: Costs, screen: Screen) -> Renderabl
     title = screen.title(costs.model.path.name, f"{count(len(rows), 'module')}, {how}", dims_text(costs.dims))
     ranked = sorted(rows, key=lambda row: (row.time_s or 0.0, row.num_flops, row.num_bytes), reverse=True)
     sums = {name: sum(getattr(row, name) or 0 for row in rows) for name in _SUMMED}
-    shown = [*ranked[:_MAX_ROWS], CostRow(module=f"all {count(len(rows), 'module')}", **sums)]
+    shown = [*ranked[:12], CostRow(module=f"all {count(len(rows), 'module')}", **sums)]
     columns = [
         Column("module", [Text(row.module) for row in shown], min_width=12),
         Column("parameters", [f"{row.num_params:,}" for row in shown]),

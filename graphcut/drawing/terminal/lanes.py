@@ -15,10 +15,7 @@ from .screen import Glyphs, Screen, Section
 from .tables import Column, table
 
 MAX_ROWS: Final = 14
-_MAX_LINES: Final = 32  #: for more parts, words instead of lines.
-_FEW: Final = 8
 _STEP: Final = 3
-_MAX_RANGES: Final = 4
 _SHORT: Final = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u"}
 STYLES: Final[Mapping[FlowKind, str]] = {"sequential": "blue", "residual": "yellow", "exchange": "blue", "kept": "dim"}
 _LONG: Final = re.compile(r"^(float|bfloat|int|uint)(\d+\[)")
@@ -53,7 +50,7 @@ def ends_text(flow: Flow, glyphs: Glyphs, *, is_short: bool = False) -> Text:
     readers = ranges(flow.readers, "p")
     if is_short and len(readers) > 2:
         readers = [count(len(flow.readers), "part")]
-    elif len(readers) > _MAX_RANGES:
+    elif len(readers) > 4:
         readers = [*readers[:2], f"{len(flow.readers)} parts, up to {readers[-1]}"]
     return Text(f"p{flow.source} {_sign(flow, glyphs) * 2}> {', '.join(readers)}", style=STYLES[flow.kind])
 
@@ -65,11 +62,11 @@ def _short(type: str) -> str:  # noqa: A002 - that is what it is
 
 def _step(parts: int, width: int, room: int) -> int:
     """Columns from one part to the next; 0 if there is no room for lines."""
-    if parts <= _FEW:
+    if parts <= 8:
         for step in (6, 5, 4):
             if step * parts <= width // 2 and step * (parts - 1) + 2 <= room:
                 return step
-    return _STEP if parts <= _MAX_LINES and _STEP * (parts - 1) + 2 <= room else 0
+    return _STEP if parts <= 32 and _STEP * (parts - 1) + 2 <= room else 0  # for more parts, words instead of lines
 
 
 def _titles(parts: int, step: int) -> str:

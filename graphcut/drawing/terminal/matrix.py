@@ -11,14 +11,13 @@ from ..scene import Scene
 from .lanes import STYLES
 from .screen import Screen, Section
 
-_MAX_ROWS: Final = 16
 _STEP: Final = 3
 _MAX_NAME: Final = 26
 
 
 def matrix(scene: Scene, screen: Screen) -> Section:
     """A row for each part or segment that writes, a column for each that reads."""
-    found = matrix_of(scene, min(_MAX_ROWS, max(1, (screen.width - _MAX_NAME) // _STEP)))
+    found = matrix_of(scene, min(16, max(1, (screen.width - _MAX_NAME) // _STEP)))
     if not found.cells:
         return []
     kind = "part" if scene.cards else "segment"

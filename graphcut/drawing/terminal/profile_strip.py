@@ -13,7 +13,6 @@ from .screen import Glyphs, Screen, Section
 
 _ROWS: Final = 4
 _MARGIN: Final = 12
-_MAX_WIDTH: Final = 120
 
 
 def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, screen: Screen) -> Section:
@@ -23,7 +22,7 @@ def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, scree
     """
     glyphs = screen.glyphs
     nodes = len(profile.alive) - 1  # after the last node there is nothing to cut
-    columns = min(nodes, max(20, min(screen.width, _MAX_WIDTH) - _MARGIN))
+    columns = min(nodes, max(20, min(screen.width, 120) - _MARGIN))
     edges = [nodes * i // columns for i in range(columns + 1)]
     lowest = [min(profile.alive[first:stop]) for first, stop in pairwise(edges)]
     rows = (profile.keys, marks, profile.cuts)

@@ -10,9 +10,6 @@ from ..schedule import Schedule
 from .screen import Screen, Section, picture
 
 _STYLES: Final = ("blue", "yellow", "magenta")  #: of requests, in turn.
-_MAX_WIDTH: Final = 120
-_MAX_NAME: Final = 26
-_LEGEND: Final = "a block is a part, with its number; requests: "
 
 
 def draw_schedule(schedule: Schedule, screen: Screen) -> RenderableType:
@@ -23,9 +20,9 @@ def draw_schedule(schedule: Schedule, screen: Screen) -> RenderableType:
 def schedule_rows(schedule: Schedule, screen: Screen) -> Section:
     """The rows of a schedule. Requests differ in their lines, too; the number of a part is left out without room."""
     signs = (screen.glyphs.near, screen.glyphs.bar, screen.glyphs.far)
-    names = [screen.glyphs.plain(device)[:_MAX_NAME] for device in schedule.devices]
+    names = [screen.glyphs.plain(device)[:26] for device in schedule.devices]
     width = max(map(len, names), default=0) + 2
-    room = max(20, min(screen.width, _MAX_WIDTH) - width)
+    room = max(20, min(screen.width, 120) - width)
     end_s = max((run.began_s + run.seconds for run in schedule.runs), default=0.0)
     cells = [[(" ", "")] * room for _ in names]
     for run in schedule.runs:
@@ -36,7 +33,7 @@ def schedule_rows(schedule: Schedule, screen: Screen) -> Section:
             cells[run.worker][i] = sign, _STYLES[kind]
     facts = f"{schedule.title}: {duration(end_s)}, {count(len(schedule.exchanges), 'exchange')} between devices"
     rows = (Text(name.ljust(width)).append_text(Text.assemble(*row)) for name, row in zip(names, cells, strict=True))
-    legend = Text(_LEGEND, style="dim")
+    legend = Text("a block is a part, with its number; requests: ", style="dim")
     for i, sign in enumerate(signs):
         legend.append(f"{i + 1} {sign * 2}  ", f"not dim {_STYLES[i]}")
     return [Text("schedule  ", "bold").append(screen.glyphs.plain(facts), "not bold"), *rows, legend]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import mean
-from typing import Final
 
 from msgspec.structs import asdict
 from rich.console import RenderableType
@@ -17,8 +16,6 @@ from ..sentences import assumed_sizes
 from .lanes import MAX_ROWS
 from .screen import Screen, Section, picture
 from .tables import Column, section, table
-
-_SATURATED: Final = 0.98  #: a device that is busy for this share of the time can take no more requests.
 
 
 def draw_simulation(result: SimulationResult, source: Path, screen: Screen) -> RenderableType:
@@ -49,7 +46,7 @@ def _answer(result: SimulationResult, how: str, screen: Screen) -> Iterable[Rend
         f"{_rate(result.per_s)} answers a second. The busiest device, {busiest.name}, computes for "
         f"{_share(busiest.computing)} of the time{fetching}."
     )
-    if result.rate_per_s is not None and _busy(busiest) >= _SATURATED:
+    if result.rate_per_s is not None and _busy(busiest) >= 0.98:  # it can take no more
         yield screen.note("requests arrive faster than they are answered: the longer the run, the higher the latency")
     if not result.is_exact:
         yield screen.note("some sizes are not known and count as 1: times are too short, and the throughput too high")

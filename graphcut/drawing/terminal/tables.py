@@ -13,7 +13,6 @@ from ...core.units import count
 from .screen import Screen, Section
 
 _GAP: Final = 2
-_SHORTEST: Final = 6  #: letters that are left of a name at least.
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def _kept(columns: list[Column], width: int) -> list[Column]:
 def _widths(columns: Sequence[Column], width: int) -> list[int]:
     """The width of each column: names are shortened to `min_width` first, and further only if that is not enough."""
     widths = [column.width for column in columns]
-    for shortest in (None, _SHORTEST):
+    for shortest in (None, 6):  # letters that are left of a name at least
         for i, column in reversed(list(enumerate(columns))):
             excess = max(0, _total(widths) - width)
             least = column.least(column.min_width if shortest is None else shortest)

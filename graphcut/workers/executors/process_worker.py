@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Thread
 from time import sleep
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,10 +27,6 @@ from ...running.stage import SessionConfig, Stage
 from .protocol import Done, Event, Failed, Lost, Made, Ready, Step
 from .shared_memory import OutputBuffers, SharedMemory, TensorRef
 from .worker import StatesByPart, Worker
-
-#: how often, and in which interval in seconds, a worker without a hub tries to remove the shared folders.
-_CLEAN_UPS: Final = 40
-_CLEAN_UP_S: Final = 0.05
 
 
 class Setup(NamedTuple):
@@ -150,10 +146,10 @@ def _picklable(error: Exception) -> Exception:
 
 def _clean_up_and_exit(folders: Sequence[str]) -> None:
     """Remove the shared folders, and end this process at once: a step may be running that never ends."""
-    for _ in range(_CLEAN_UPS):  # other workers may still write files
+    for _ in range(40):  # two seconds: other workers may still write files
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         if not any(Path(folder).exists() for folder in folders):
             break
-        sleep(_CLEAN_UP_S)
+        sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)

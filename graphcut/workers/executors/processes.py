@@ -32,7 +32,6 @@ from .shared_memory import SharedMemory, TensorRef
 from .worker import StatesByPart
 
 _SERVE: Final = "from graphcut.workers.executors.process_worker import serve; serve()"
-_PIPE_TIMEOUT_S: Final = 5  #: a worker that blocks in the middle of a message for this long is hung, and is killed.
 
 
 class _WorkerProcess(msgspec.Struct):
@@ -209,7 +208,8 @@ def _spawn(owner: str, folders: Sequence[str]) -> _WorkerProcess:
         raise RunError("there is no Python interpreter here to start workers with", hint="run it with `via='threads'`")
     ours, theirs = socket.socketpair()
     for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-        ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _PIPE_TIMEOUT_S, 0))
+        # A worker that blocks in the middle of a message for 5 s is hung, and is killed.
+        ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", 5, 0))
     with ours, theirs, _error_file(folders, owner).open("wb") as errors:
         popen = subprocess.Popen(  # noqa: S603 - this Python, with arguments made here
             [sys.executable, "-P", "-c", _SERVE, str(theirs.fileno()), *folders],

@@ -27,13 +27,8 @@ from ...running.stage import SessionConfig
 
 _DEVICE: Final = "dev:"  #: the prefix of Ray resources by which a machine declares which devices of a plan it is.
 
-_GPU_PROVIDERS: Final = frozenset(
-    f"{name}ExecutionProvider" for name in ("CUDA", "Tensorrt", "NvTensorRTRTX", "ROCM", "MIGraphX")
-)
+_GPU_PROVIDERS: Final = ("CUDA", "Tensorrt", "NvTensorRTRTX", "ROCM", "MIGraphX")
 
-_CONNECT_TIMEOUT_S: Final = 5.0  #: how long a cluster may take to accept a connection.
-_ASK_S: Final = 30.0  #: how long a cluster may take to say whether it requires a token.
-_ANSWER_TIMEOUT_S: Final = 1.0  #: how long a machine may take to accept a connection.
 #: a worker's share of its device. The resource only selects the machine; several workers may share it.
 _TINY_SHARE: Final = 0.001
 _NO_STATISTICS: Final = {"RAY_USAGE_STATS_ENABLED": "0"}  #: otherwise Ray sends usage statistics to its makers.
@@ -183,7 +178,8 @@ class WorkerPlacement:
         # At most half of the cores: when half of the cluster is lost, there is room for all workers on the rest.
         cores = min(1.0, int(50 * _cores(self._machines) / len(self._devices)) / 100)
         options: dict[str, Any] = {"num_cpus": max(0.01, cores), "max_restarts": 0, "max_task_retries": 0}
-        if self._providers[worker] in _GPU_PROVIDERS:  # Ray hides GPUs from actors that don't ask for one
+        # Ray hides GPUs from actors that don't ask for one.
+        if self._providers[worker].removesuffix("ExecutionProvider") in _GPU_PROVIDERS:
             options["num_gpus"] = _TINY_SHARE
         device, strategy = self._devices[worker], None
         if lost and (left := self._left(device, lost)):
@@ -238,7 +234,7 @@ def _running_address() -> str | None:
     if not (colon and port.isdecimal()):
         raise UsageError(f"RAY_ADDRESS={address} has no port", hint="expected HOST:PORT, such as RAY_ADDRESS=HOST:6379")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
     except OSError as error:
         if not requested:
             return None  # the file of a cluster that was not stopped properly
@@ -272,7 +268,7 @@ def is_answering(machine: RayNode) -> bool:
     """Whether Ray on a machine accepts a connection. Its kernel does that, so one that is busy answers, too."""
     with suppress(OSError):
         address = machine["NodeManagerAddress"], machine["NodeManagerPort"]
-        socket.create_connection(address, timeout=_ANSWER_TIMEOUT_S).close()
+        socket.create_connection(address, timeout=1.0).close()
         return True
     return False
 
@@ -293,7 +289,7 @@ def _asks_for_token(address: str) -> bool:
     answer = b""
     command = [sys.executable, "-c", _ASK, address]
     with suppress(subprocess.TimeoutExpired):
-        asked = subprocess.run(command, capture_output=True, check=False, timeout=_ASK_S)  # noqa: S603 - own code
+        asked = subprocess.run(command, capture_output=True, check=False, timeout=30.0)  # noqa: S603 - own code
         answer = b"".join(asked.stdout.split()[-1:])
     if answer in {b"open", b"accepted"}:
         return answer == b"accepted"

@@ -38,8 +38,6 @@ ABSENT_S: float = 10.0  #: a device that no machine of the cluster has had for t
 ROOM_S: float = 60.0  #: a worker that no machine had room for in this time is given up.
 _POLL_S: Final = 0.5  #: the interval at which it is looked whether a worker has found a machine.
 _GONE: Final = "its machine is gone"
-_CLOSE_TIMEOUT_S: Final = 10  #: how long `close` waits for actors to end.
-_PIECES_IN_FLIGHT: Final = 2  #: how many pieces of a file are sent at once.
 #: an actor waits in `live`, loads parts and runs steps, each in a thread of its own. Steps may run out of order: one
 #: that waits for a lost input does not delay the next.
 _ACTOR_OPTIONS: Final[Any] = {
@@ -111,9 +109,7 @@ class RayExecutor(Executor):
         )
         life = remote.live.options(concurrency_group="life").remote()
         actor = self._actors[worker] = _Actor(worker, remote, life)
-        life.future().add_done_callback(
-            lambda future: self._callbacks.put(lambda: self._ended(actor, future.exception()))
-        )
+        self._when_done(life, lambda future: self._ended(actor, future.exception()))
         self._start_thread(partial(self._load_in_turn, actor))
         self.hold(worker, parts)
 
@@ -134,9 +130,10 @@ class RayExecutor(Executor):
         answer = run.remote(call, *refs.values())
         result, *outputs = answer if isinstance(answer, list) else [answer]
         actor.calls[result] = step, nodes
-        result.future().add_done_callback(
-            lambda future: self._callbacks.put(lambda: self._finished(actor, result, outputs, future))
-        )
+        self._when_done(result, lambda future: self._finished(actor, result, outputs, future))
+
+    def _when_done(self, reference: Any, callback: Callable[[Any], Event | None]) -> None:  # noqa: ANN401 - one of Ray's
+        reference.future().add_done_callback(lambda future: self._callbacks.put(lambda: callback(future)))
 
     def forget(self, sequence: int) -> None:
         for actor in self._actors.values():
@@ -211,7 +208,7 @@ class RayExecutor(Executor):
             ray.kill(actor.remote)
         lives = [actor.life for actor in self._actors.values() if not actor.is_dead]
         if lives:
-            ray.wait(lives, num_returns=len(lives), timeout=_CLOSE_TIMEOUT_S)
+            ray.wait(lives, num_returns=len(lives), timeout=10)
         for thread in self._threads:
             thread.join()
         self._actors.clear()
@@ -373,7 +370,7 @@ class RayExecutor(Executor):
         text = f"{part.file} to {self._names[actor.worker]}, {size(total)}"
         write = actor.remote.write.options(concurrency_group="loading")
         calls = ((len(raw), write.remote(index, piece, raw)) for piece, raw in read_pieces(cascade.root, missing))
-        in_flight = deque(islice(calls, _PIECES_IN_FLIGHT))
+        in_flight = deque(islice(calls, 2))
         while in_flight:
             arrived, answer = in_flight.popleft()
             ray.get(answer)

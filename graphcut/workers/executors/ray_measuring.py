@@ -14,15 +14,7 @@ from ...core.errors import RunError
 from ...running.process_memory import available_bytes
 from .ray_cluster import RayCluster, alive_machines, devices_of
 
-_PINGS: Final = 20
-_ROUNDS: Final = 3  #: how often a link is measured; the fastest counts.
-_WEIGHTS_BYTES: Final = 1 << 25  #: more than caches hold is read between two messages, as weights are,
-_COMPUTED_S: Final = 3e-3  #: for at least so long.
-_STORED_PINGS: Final = 10
 _STORED_BYTES: Final = 1 << 17  #: what is too large for a message.
-_LEAST_S: Final = 0.5  #: a message is made larger until it takes so long.
-_MOST_BYTES: Final = 1 << 26  #: what fits in the object store of a small machine.
-_MOST_MACHINES: Final = 6  #: of more, only the links to that of this process are measured: a link takes a few seconds.
 
 Machine = tuple[str, ...]  #: the names of the devices that a machine is; empty if it is none.
 
@@ -48,12 +40,13 @@ class _Probe:
     """An actor on a machine."""
 
     def __init__(self) -> None:
-        self._weights = np.ones(_WEIGHTS_BYTES, np.uint8).view(np.float32)
+        # More than caches hold is read between two messages, as weights are.
+        self._weights = np.ones(1 << 25, np.uint8).view(np.float32)
 
     def take(self, _content: object) -> float:
         """Seconds that it computed, as a part does between messages."""
         began = perf_counter()
-        while (taken_s := perf_counter() - began) < _COMPUTED_S:
+        while (taken_s := perf_counter() - began) < 3e-3:
             self._weights.sum()
         return taken_s
 
@@ -69,13 +62,13 @@ class _Probe:
             return perf_counter() - began - float(computed_s)
 
         size = 1 << 17
-        while seconds(size) < _LEAST_S and size < _MOST_BYTES:
+        while seconds(size) < 0.5 and size < 1 << 26:  # a message is made larger until it takes so long
             size *= 2
-        taken_s, half_s = (min(seconds(number) for _ in range(_ROUNDS)) for number in (size, size // 2))
+        taken_s, half_s = (min(seconds(number) for _ in range(3)) for number in (size, size // 2))
         # What both sizes take besides their bytes cancels out.
         bytes_per_s = size / 2 / max(taken_s - half_s, 1e-9)
-        there_and_back_s = median(seconds(1) for _ in range(_PINGS))
-        stored_s = median(seconds(_STORED_BYTES) for _ in range(_STORED_PINGS))
+        there_and_back_s = median(seconds(1) for _ in range(20))
+        stored_s = median(seconds(_STORED_BYTES) for _ in range(10))
         store_s = max(stored_s - there_and_back_s - _STORED_BYTES / bytes_per_s, 0.0)
         return LinkRate(bytes_per_s, there_and_back_s / 2, store_s)
 
@@ -102,7 +95,8 @@ def measure_cluster(function: Callable[[], Any], *, insecure: bool = False) -> M
         found = dict(zip(nodes, ray.get([probes[name].measure.remote(function) for name in nodes]), strict=True))
         machines = {node: tuple(name for name in nodes if nodes[name] == node) for node in place}
         one_of = {node: probes[name] for name, node in ends.items()}
-        pairs = [pair for pair in combinations(place, 2) if len(place) <= _MOST_MACHINES or here in pair]
+        # Of more, only the links to this one: a link takes a few seconds.
+        pairs = [pair for pair in combinations(place, 2) if len(place) <= 6 or here in pair]
         links = {(machines[a], machines[b]): ray.get(one_of[a].link_to.remote(one_of[b])) for a, b in pairs}
         memory_bytes = {name: number for name, (_, number) in found.items()}
         return MeasuredCluster({name: one for name, (one, _) in found.items()}, memory_bytes, links, machines[here])

@@ -11,8 +11,6 @@ from .ray_cluster import alive_machines, is_answering
 
 SILENT_S: Final = 2.0  #: a machine that has not answered for this long is reported.
 LOST_S: Final = 10.0  #: one that has not answered for this long is lost.
-_POLL_S: Final = 0.5  #: the interval at which machines are asked.
-_THREADS: Final = 32  #: how many machines are asked at once.
 
 
 class MachineWatch:
@@ -46,8 +44,8 @@ class MachineWatch:
     def watch(self, is_over: Event) -> None:
         """Ask all machines of the cluster until `is_over`."""
         before = set[str]()
-        with ThreadPoolExecutor(_THREADS) as threads:
-            while not is_over.wait(_POLL_S):
+        with ThreadPoolExecutor(32) as threads:
+            while not is_over.wait(0.5):
                 machines = {machine["NodeID"]: machine for machine in alive_machines()}
                 for gone in sorted(before - machines.keys() - self.lost):
                     self.lost.add(gone)

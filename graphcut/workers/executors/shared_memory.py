@@ -29,13 +29,10 @@ from .worker import Report
 
 INLINE_BYTES: Final = 4096  #: values up to this size travel in the message, which is faster than a file.
 _ALIGNMENT: Final = 64  #: tensors begin at multiples of this, as those that ONNX Runtime allocates do.
-#: between a power of two and the next, regions have only this many different sizes, so that they can be reused.
-_SIZES_PER_OCTAVE: Final = 8
 _PICKLED: Final = 0
-_INT4_TYPES: Final = frozenset({ELEMENT_TYPES["uint4"].number, ELEMENT_TYPES["int4"].number})
 _DTYPES: Final = {
     **{kind.number: np.dtype(kind.array) for kind in ELEMENT_TYPES.values() if kind.bits and kind.array},
-    **dict.fromkeys(_INT4_TYPES, np.dtype(np.uint8)),
+    **{ELEMENT_TYPES[name].number: np.dtype(np.uint8) for name in ("uint4", "int4")},
 }
 """For each TensorProto.DataType, the numpy type with one item per element.
 
@@ -149,7 +146,10 @@ class SharedMemory:
 
     def _take_region(self, length: int) -> str:
         """The smallest free region of at least `length` bytes; else the largest one that can grow; else a new one."""
-        free, rounded = {name: len(self._maps[name]) for name in self._free}, _rounded(length)
+        free = {name: len(self._maps[name]) for name in self._free}
+        # Between two powers of two regions have eight different sizes, so that they can be reused.
+        step = max(mmap.PAGESIZE, (1 << length.bit_length()) // 16)
+        rounded = -(-length // step) * step
         for name in sorted(free, key=lambda name: (free[name] < length, abs(free[name] - length))):
             # Somebody may have removed it.
             if Path(name).exists() and (free[name] >= length or self._grow(name, rounded)):
@@ -205,8 +205,6 @@ def spec_of(value: Value) -> TensorSpec | None:
     return TensorSpec(value.element_type(), tuple(value.shape()))
 
 
-_MAX_SIGNATURES: Final = 4096  #: when this many are known, all are dropped.
-
 Signature = tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...], tuple[tuple[str, TensorSpec | None], ...]]
 """A step's parts, outputs and early reports, and the specs of its inputs. With equal ones, outputs are mostly alike."""
 
@@ -254,21 +252,12 @@ class OutputBuffers:
             regions = {ref.region for refs in (*unused, *reports) for ref in refs.values()}
             self._shared.free(region for region in regions if region is not None)
         if known is None:
-            self._learn(signature, found)
+            if len(self._known) >= 4096:
+                self._known.clear()
+            self._known[signature] = [{n: spec for n, spec in one.items() if not spec.is_inline} for one in found]
         elif unused:
             self._known[signature] = []
         return stored_last, seconds
-
-    def _learn(self, signature: Signature, reports: Sequence[Mapping[str, TensorSpec]]) -> None:
-        if len(self._known) >= _MAX_SIGNATURES:
-            self._known.clear()
-        self._known[signature] = [{n: spec for n, spec in one.items() if not spec.is_inline} for one in reports]
-
-
-def _rounded(length: int) -> int:
-    """The next possible size of a region; at most an eighth of it is unused."""
-    step = max(mmap.PAGESIZE, (1 << length.bit_length()) // (2 * _SIZES_PER_OCTAVE))
-    return -(-length // step) * step
 
 
 def _allocate_blocks(file: int, start: int, length: int) -> None:

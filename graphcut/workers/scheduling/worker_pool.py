@@ -16,7 +16,6 @@ from .requests import RequestState, ScheduledPart
 #: in between, it is not restarted any more.
 _PAUSES_S: Final = (0.0, 0.2, 1.0)
 _HUNG: Final = "it hung"
-_LINKS_S: Final = 1.0  #: how often is asked whether a link to a worker is or was down.
 LOOK_S: Final = 0.25  #: the scheduler reads its clock at least so often while it waits for a worker.
 
 
@@ -165,7 +164,7 @@ class WorkerPool:
 
     def excuse(self) -> None:
         """Look, once a second, which links are or were down, and give their workers their whole time again."""
-        if not self._deadlines or self._clock.now() < self._asked_s + _LINKS_S:
+        if not self._deadlines or self._clock.now() < self._asked_s + 1.0:
             return
         self._asked_s = self._clock.now()
         for index, worker in enumerate(self.workers):
