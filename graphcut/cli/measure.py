@@ -111,10 +111,8 @@ def _measure_machine(output: Path, seconds: float, threads: int) -> None:
     found = calibrate(seconds=seconds, threads=threads)
     save_device(found, output)
     device = found.device
-    print_line(
-        f"{device.name}: {flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory bandwidth, "
-        f"{duration(device.dispatch_s)} to start a node"
-    )
+    rates = f"{flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory bandwidth"
+    print_line(f"{device.name}: {rates}, {duration(device.dispatch_s)} to start a node")
     _say_spread(count(found.rounds, "round"), found.spread)
 
 

@@ -189,10 +189,9 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, objec
         roles[integers[0]] = "ids"
     for name in rest:
         if name not in roles and name not in cascade.manifest.optional:
-            raise RunError(
-                f"the model reads {cascade.tensors[name]} {name!r}, and it is not known what to feed there",
-                hint="feed it with `inputs`; or, if an output becomes it, say so when you split, with `states`",
-            )
+            message = f"the model reads {cascade.tensors[name]} {name!r}, and it is not known what to feed there"
+            hint = "feed it with `inputs`; or, if an output becomes it, say so when you split, with `states`"
+            raise RunError(message, hint=hint)
     return roles
 
 

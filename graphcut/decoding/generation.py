@@ -291,11 +291,9 @@ def _pool(cascade: Cascade, settings: DecodingSettings, batches: int) -> list[Wo
         return assign_parts(cascade, 1)
     parts, workers = len(cascade.parts), settings.get("workers")
     if workers is not None and workers > parts:
-        raise UsageError(
-            f"{count_of(workers, 'worker')} can't share {count_of(parts, 'part')}: "
-            "the states of a sequence stay with a part",
-            hint=f"take {parts} or fewer, or split the model into more parts",
-        )
+        shared = f"{count_of(workers, 'worker')} can't share {count_of(parts, 'part')}"
+        hint = f"take {parts} or fewer, or split the model into more parts"
+        raise UsageError(f"{shared}: the states of a sequence stay with a part", hint=hint)
     return assign_parts(cascade, workers, most=max(1, batches))
 
 

@@ -43,9 +43,8 @@ def _stage(at: Draft, x: str, channels: tuple[int, int]) -> str:
 
 def _logits(draft: Draft, at: Draft, x: str) -> None:
     """The head for the class of the image."""
-    width = _TRUNK_WIDTHS[-1]
     pooled = at.node("ReduceMean", x, axes=[2, 3], keepdims=0)
-    product = at.inside("linear").linear(pooled, width, _CLASSES)
+    product = at.inside("linear").linear(pooled, _TRUNK_WIDTHS[-1], _CLASSES)
     at.node("Add", product, at.weight("bias", (_CLASSES,), scale=0.1), writes="logits")
     draft.returns("logits", "float32", ["batch", _CLASSES])
 

@@ -16,7 +16,6 @@ from .drafting import Draft, element_type
 from .noise import RandomWeight
 
 _INLINE_AT_MOST_BYTES = 64 * 2**20
-_PROTOBUF_AT_MOST_BYTES = 2**31 - 1
 
 
 def save(draft: Draft, path: Path, *, external: bool | None = None) -> None:
@@ -52,7 +51,7 @@ def _save_inline(draft: Draft, path: Path) -> None:
     heads = [_inline_head(weight) for weight in draft.weights]
     size_bytes = len(graph) + sum(map(len, heads)) + sum(weight.size_bytes for weight in draft.weights)
     head = _encode(model) + field_header(ModelProto.GRAPH_FIELD_NUMBER, size_bytes)
-    if len(head) + size_bytes > _PROTOBUF_AT_MOST_BYTES:
+    if len(head) + size_bytes >= 2**31:  # what a protobuf file can't hold
         message = f"the model is {size_bytes / 2**30:.1f} GiB, and a single ONNX file holds less than 2 GiB"
         raise ModelError(message, hint="store the weights in a data file: omit 'external', or set it to true")
     with replacing(path) as new, new.open("wb") as file:

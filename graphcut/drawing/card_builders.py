@@ -88,9 +88,9 @@ def own_nodes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
     graph = model.graph
     rows = [_own_nodes(graph, part) for part in cascade.parts]
     if sorted(node for row in rows for node in row) != list(graph.flow):
+        hint = "name the model it was cut from, or split again"
         raise CascadeError(
-            f"{cascade.path.parent} was not cut from {model.path}: its parts hold other nodes",
-            hint="name the model it was cut from, or split again",
+            f"{cascade.path.parent} was not cut from {model.path}: its parts hold other nodes", hint=hint
         )
     return rows
 

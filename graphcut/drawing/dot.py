@@ -65,10 +65,8 @@ def _bus(index: int, bus: Bus) -> Iterator[str]:
 def dot_of_part(cascade: Cascade, part: int) -> str:
     """The nodes of the part with that index as a DOT graph, without constant nodes and weights."""
     if not 0 <= part < len(cascade.parts):
-        raise UsageError(
-            f"there is no part {part}: {cascade.path} has {count(len(cascade.parts), 'part')}",
-            hint=f"choose from 0 to {len(cascade.parts) - 1}",
-        )
+        message = f"there is no part {part}: {cascade.path} has {count(len(cascade.parts), 'part')}"
+        raise UsageError(message, hint=f"choose from 0 to {len(cascade.parts) - 1}")
     chosen = cascade.parts[part]
     check_unchanged(cascade, {chosen.file: chosen.sha256})
     graph = load(cascade.file(chosen)).graph

@@ -12,7 +12,6 @@ from ..core.wiring import Unit
 from ..costs.caches import find_caches
 from ..costs.device import COUNTING
 from ..costs.device_groups import DeviceGroup
-from ..costs.matching import Coverage
 from ..loading.model import Model, Sizes
 from ..planning.goals import Across, At, Goal, Heads, Into, Within, counted_by
 from ..planning.plans import Plan
@@ -122,11 +121,9 @@ def cut_points_answer(best: Plan | None, number: int) -> str:
         return "No cut point: fewer than two nodes depend on an input."
     tensors, least = len(best.partition.wiring.boundary_tensors), "" if best.is_exact else "at least "
     before, after = (f"{duration(part.busy_s)} and {size(part.weight_bytes)} of weights" for part in best.metrics)
-    return (
-        f"{count(number, 'cut point')}. The most balanced one is after {best.cuts[0]}: {count(tensors, 'tensor')} "
-        f"({least}{size(best.crossing_bytes[0])}) {'crosses' if tensors == 1 else 'cross'} there, "
-        f"with {before} before it and {after} after it."
-    )
+    crossing = f"{count(tensors, 'tensor')} ({least}{size(best.crossing_bytes[0])})"
+    crosses = f"{crossing} {'crosses' if tensors == 1 else 'cross'} there, with {before} before it and {after} after it"
+    return f"{count(number, 'cut point')}. The most balanced one is after {best.cuts[0]}: {crosses}."
 
 
 # Plans
@@ -202,10 +199,9 @@ def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:
     for one in plan.recomputed:
         alike.setdefault((one.nodes, one.tensors, one.saved_bytes, one.cost_s), []).append(names[one.part])
     for (nodes, tensors, saved_bytes, cost_s), parts in alike.items():
-        yield (
-            f"{', '.join(parts)} {'recomputes' if len(parts) == 1 else 'each recompute'} {_listed(tensors)} instead of "
-            f"receiving {size(saved_bytes)}: {count(len(nodes), 'node')}, {duration(cost_s)}"
-        )
+        what = f"{', '.join(parts)} {'recomputes' if len(parts) == 1 else 'each recompute'} {_listed(tensors)}"
+        cost = f"{count(len(nodes), 'node')}, {duration(cost_s)}"
+        yield f"{what} instead of receiving {size(saved_bytes)}: {cost}"
 
 
 def cut_reasons(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str]:
@@ -241,10 +237,8 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
         whole_s = sum(metrics.run_s for metrics in plan.metrics)
         slowest_s = max(metrics.busy_s for metrics in plan.metrics)
         if len(plan.parts) > 1 and slowest_s >= 0.95 * whole_s:
-            yield (
-                f"splitting brings little here: the slowest part takes {duration(slowest_s)}, transfers included; "
-                f"one device takes {duration(whole_s)} for the whole model"
-            )
+            takes = f"the slowest part takes {duration(slowest_s)}, transfers included"
+            yield f"splitting brings little here: {takes}; one device takes {duration(whole_s)} for the whole model"
     yield from assumed_sizes(plan.dims, (plan.model or model).dims)
     yield from _shared_devices(plan)
     yield from _groups(plan)
@@ -256,7 +250,10 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     yield from separated_states(plan.partition.blocks, costs.caches if costs is not None else find_caches(model))
     if plan.coverage is not None:
         yield "the values of the cost model are used as given, for the sizes it was made for"
-        yield from _coverage(plan.coverage)
+        if unmatched := plan.coverage.unmatched:
+            yield f"{count(len(unmatched), 'row')} of the cost model matched no node: {_listed(unmatched)}"
+        if uncovered := plan.coverage.uncovered:
+            yield f"the cost model does not cover {count(len(uncovered), 'node')}: {_listed(uncovered)}"
 
 
 def _memory_notes(plan: Plan) -> Iterable[str]:
@@ -279,10 +276,9 @@ def _memory_notes(plan: Plan) -> Iterable[str]:
 def assumed_device(plan: Plan) -> Iterable[str]:
     """What times of a plan without a cluster are for."""
     device = plan.hosts[0]
-    yield (
-        f"times assume devices with {flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory "
-        f"bandwidth and links of {operations(device.link_bytes_per_s)}B/s; describe yours with --cluster FILE"
-    )
+    rates = f"{flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory bandwidth"
+    links = f"links of {operations(device.link_bytes_per_s)}B/s"
+    yield f"times assume devices with {rates} and {links}; describe yours with --cluster FILE"
 
 
 def _groups(plan: Plan) -> Iterable[str]:
@@ -342,19 +338,8 @@ def unknown_sizes(model: Model, sizes: Sizes, dims: Iterable[str]) -> Iterable[s
     if names := unbound or sizes.open_dims:
         how = f"set {_listed(names)} with --dim NAME=N"
     verb = "has" if len(sizes.unknown) == 1 else "have"
-    yield (
-        f"{len(sizes.unknown):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {sizes.unknown[0]}: "
-        f"times, FLOPs and sizes that count them are lower bounds; {how}"
-    )
-
-
-def _coverage(coverage: Coverage) -> Iterable[str]:
-    if coverage.unmatched:
-        rows = count(len(coverage.unmatched), "row")
-        yield f"{rows} of the cost model matched no node: {_listed(coverage.unmatched)}"
-    if coverage.uncovered:
-        nodes = count(len(coverage.uncovered), "node")
-        yield f"the cost model does not cover {nodes}: {_listed(coverage.uncovered)}"
+    what = f"{len(sizes.unknown):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {sizes.unknown[0]}"
+    yield f"{what}: times, FLOPs and sizes that count them are lower bounds; {how}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _NONE_KNOWN: Final[Tensors] = MappingProxyType({})
 _WRITE_AGAIN: Final = "write it again with numpy.savez"
-_NUMBERED: Final = re.compile(r"input_(\d+)\.pb")
 
 
 def load_readers(paths: Iterable[Path]) -> None:
@@ -94,7 +93,8 @@ def _check_header(path: Path, member: IO[bytes], info: zipfile.ZipInfo, name: st
 
 
 def _read_folder(path: Path, model_reads: Sequence[str], tensors: Tensors) -> dict[str, object]:
-    numbered = {int(match[1]): file for file in path.iterdir() if (match := _NUMBERED.fullmatch(file.name))}
+    matches = ((re.fullmatch(r"input_(\d+)\.pb", file.name), file) for file in path.iterdir())
+    numbered = {int(match[1]): file for match, file in matches if match}
     if not numbered:
         raise UsageError(f"{path} holds no input_0.pb", hint="name the test_data_set_0 folder, or a .npz file")
     found: dict[str, object] = {}

@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from math import inf
 
 
@@ -24,7 +25,7 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 0.0  #: the simulated time. May be set to a time before the next event.
         self._queue: list[tuple[float, int, ScheduledEvent]] = []
-        self._count = 0
+        self._numbers = count()
 
     @property
     def next_s(self) -> float:
@@ -40,8 +41,7 @@ class Clock:
     def at(self, time_s: float, action: Callable[[], None]) -> ScheduledEvent:
         """Schedule an action at a time that is not in the past."""
         event = ScheduledEvent(action)
-        heapq.heappush(self._queue, (time_s, self._count, event))
-        self._count += 1
+        heapq.heappush(self._queue, (time_s, next(self._numbers), event))
         return event
 
     def step(self) -> None:

@@ -175,8 +175,7 @@ def _assumed(inputs: Iterable[Tensor], dims: Mapping[str, int], given: Mapping[s
 def _predicted_seconds(plan: Plan, costs: Costs, cluster: SimulatedCluster) -> SecondsByDevice:
     """The part times that a plan predicts for its devices, and scaled by the roofline model for others."""
     index = {node: i for i, node in enumerate(plan.graph.flow)}
-    blocks = plan.partition.blocks
-    nodes_by_part = [[index[n] for n in (*block.nodes, *block.replicas) if n in index] for block in blocks]
+    nodes_by_part = [[index[n] for n in (*one.nodes, *one.replicas) if n in index] for one in plan.partition.blocks]
 
     def roofline_s(device: Device) -> list[float]:
         seconds = run_s(costs, device)
@@ -202,10 +201,9 @@ def _assignment(cluster: SimulatedCluster, planned: Sequence[str] | None, second
         spans = spans_of(even_bounds([time or 1e-12 for time in seconds], min(len(seconds), len(names))))
         return (*spans, *((),) * (len(names) - len(spans)))
     if unknown := next((name for name in planned if name not in names), None):
-        raise UsageError(
-            f"part {planned.index(unknown)} is planned for {unknown!r}, which is not a device of this cluster",
-            hint=f"name the cluster that it was planned for, or plan for this one; it has {_listed(names)}",
-        )
+        message = f"part {planned.index(unknown)} is planned for {unknown!r}, which is not a device of this cluster"
+        hint = f"name the cluster that it was planned for, or plan for this one; it has {_listed(names)}"
+        raise UsageError(message, hint=hint)
     return tuple(tuple(part for part, device in enumerate(planned) if device == name) for name in names)
 
 

@@ -56,10 +56,8 @@ def changes_between(old: Scene, new: Scene) -> Changes:
 def _check_comparable(old: Scene, new: Scene) -> None:
     for scene in (old, new):
         if not scene.cards:
-            raise UsageError(
-                f"{printable(scene.title)} is not cut: there are no parts to compare",
-                hint="name two plans, two cascades, or a plan and a cascade",
-            )
+            hint = "name two plans, two cascades, or a plan and a cascade"
+            raise UsageError(f"{printable(scene.title)} is not cut: there are no parts to compare", hint=hint)
     if difference := _difference(old, new):
         raise UsageError(f"the models are different: {difference}", hint="compare plans and cascades of one model")
 

@@ -42,10 +42,8 @@ def _answer(result: SimulationResult, how: str, screen: Screen) -> Iterable[Rend
         when = f"stopped after {duration(result.total_s)}, {count(result.answered, 'request')} answered"
         yield screen.verdict(f"{when}: {result.stopped}", holds=False)
     fetching = f" and fetches for {_share(busiest.fetching)}" if busiest.fetching else ""
-    yield screen.text(
-        f"{_rate(result.per_s)} answers a second. The busiest device, {busiest.name}, computes for "
-        f"{_share(busiest.computing)} of the time{fetching}."
-    )
+    computes = f"computes for {_share(busiest.computing)} of the time{fetching}"
+    yield screen.text(f"{_rate(result.per_s)} answers a second. The busiest device, {busiest.name}, {computes}.")
     if result.rate_per_s is not None and _busy(busiest) >= 0.98:  # it can take no more
         yield screen.note("requests arrive faster than they are answered: the longer the run, the higher the latency")
     if not result.is_exact:

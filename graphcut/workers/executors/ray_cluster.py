@@ -309,10 +309,9 @@ def check_addresses(machines: Sequence[RayNode]) -> None:
     local = [one["NodeManagerHostname"] for one in machines if one["NodeManagerAddress"].startswith("127.")]
     if local and len({one["NodeManagerHostname"] for one in machines}) > 1:
         ray.shutdown()
-        raise RunError(
-            f"{local[0]} is in the Ray cluster with an address that other machines can't reach (127.…)",
-            hint="Debian's /etc/hosts does that: `ray start --node-ip-address=ADDRESS` there, and again on the others",
-        )
+        message = f"{local[0]} is in the Ray cluster with an address that other machines can't reach (127.…)"
+        hint = "Debian's /etc/hosts does that: `ray start --node-ip-address=ADDRESS` there, and again on the others"
+        raise RunError(message, hint=hint)
 
 
 @contextmanager

@@ -160,10 +160,9 @@ class SharedMemory:
             name = os.path.join(folder, f"{self._owner}-{self._region_count}")  # noqa: PTH118 - sent in messages as text
             if self._grow(name, rounded):
                 return name
-        raise RunError(
-            f"there is no room for {size(rounded)} in {' nor in '.join(str(Path(f).parent) for f in self._folders)}",
-            hint="free some, set TMPDIR to a folder with room, or allow fewer requests in flight",
-        )
+        places = " nor in ".join(str(Path(folder).parent) for folder in self._folders)
+        hint = "free some, set TMPDIR to a folder with room, or allow fewer requests in flight"
+        raise RunError(f"there is no room for {size(rounded)} in {places}", hint=hint)
 
     def _grow(self, name: str, length: int) -> bool:
         """Make or enlarge a region; False if there is no room.

@@ -88,8 +88,7 @@ class StepHistory:
 
     def undo(self, sequence: int, request: int) -> None:
         """Delete the steps of a request that is restarted. All states of its sequence are outdated then."""
-        kept = [entry for entry in self._entries.get(sequence, ()) if entry.step.request != request]
-        self._entries[sequence] = kept
+        self._entries[sequence] = [one for one in self._entries.get(sequence, ()) if one.step.request != request]
         self._owners.pop(sequence, None)
 
     def forget(self, sequence: int, *, states: bool) -> None:
@@ -157,11 +156,9 @@ class StateRecovery:
         if not self._pool.workers[worker].holds.issuperset(replay.needs):
             if not self._pool.fits(worker, replay.needs):
                 names = ", ".join(self._pool.parts[part].name for part in sorted(replay.needs))
-                raise RunError(
-                    f"sequence {replay.sequence} lost its states with a worker, and "
-                    f"{self._pool.workers[worker].name} has no memory for {names}, which make them again",
-                    hint="plan again with more memory for it",
-                )
+                lost = f"sequence {replay.sequence} lost its states with a worker"
+                why = f"{self._pool.workers[worker].name} has no memory for {names}, which make them again"
+                raise RunError(f"{lost}, and {why}", hint="plan again with more memory for it")
             self._pool.hold(worker, replay.needs)
             return None
         self._inputs[worker] = {name: self._executor.put(value, name) for name, value in entries[0].values.items()}
