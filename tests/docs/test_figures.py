@@ -1,0 +1,25 @@
+"""The table of figures in docs/reference/claims.md names functions that exist."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from importlib import import_module
+
+from pages import ROOT
+
+
+def test_each_figure_has_a_unit_and_functions_that_exist() -> None:
+    page = (ROOT / "docs" / "reference" / "claims.md").read_text(encoding="utf-8")
+    table = page.partition("## Figures")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 10
+    for figure, definition, unit, functions in rows:
+        assert figure.strip()
+        assert definition.strip()
+        assert unit.strip()
+        found = re.findall(r"`([\w.]+)` in `([\w/]+)\.py`", functions)
+        assert found, functions
+        for name, module in found:
+            place = import_module(f"graphcut.{module.replace('/', '.')}")
+            reduce(getattr, name.split("."), place)  # an AttributeError names what is missing
