@@ -44,7 +44,7 @@ def without_weights(folder: Path) -> Path:
         ("missing", r"there is no file .*nothing\.onnx"),
         ("folder", r".* is a folder, not a model"),
         ("empty", r".*empty\.onnx is empty"),
-        ("text", r".*text\.onnx is not an ONNX model.*"),
+        ("text", r".*text\.onnx is a text file, not an ONNX model"),
         ("JSON", r".*model\.json is a JSON file, not an ONNX model"),
         ("truncated", r".*truncated\.onnx is not an ONNX model, or is truncated: .*"),
         (
