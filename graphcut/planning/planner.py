@@ -292,7 +292,8 @@ class _Planner(Finisher):
             chains = [one for one in chains if len(one) > parts or not (by_time or problem.pins)]
             tries = [(problem, solution.between(boundaries)) for boundaries in chains]
             if by_time:
-                tries += [(best.problem, other) for other in best.solution.with_one_cut_elsewhere(_NEIGHBOURS)]
+                others = best.solution.with_one_cut_elsewhere(_NEIGHBOURS, best.problem.pins)
+                tries += [(best.problem, other) for other in others]
             for of, other in tries:
                 best = best.or_better(self._best_finished(of, other, is_relaxed=True))
         return replace(best, bound=min(bound, first_bound))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -13,6 +13,7 @@ import numpy as np
 
 from ..costs.device import Device
 from ..solving.chain_dp import COMBINED, Aggregation, ChainPartition
+from ..solving.cost_tables import allowed_by
 from ..solving.instance import Floats
 from ..solving.relaxed_tables import LowerBounds
 from ..solving.search import SearchResult
@@ -117,12 +118,16 @@ class Solution:
         rest = np.delete(self.part_costs, [cut, cut + 1])
         return np.asarray(combine(total, combine.reduce(rest)) if len(rest) else total)
 
-    def with_one_cut_elsewhere(self, most: int) -> Iterator[Solution]:
-        """The parts with one cut at another boundary, for each cut the cheapest by the tables; first the parts."""
-        boundaries = self.found.chain.boundaries
+    def with_one_cut_elsewhere(self, most: int, pins: Mapping[int, int]) -> Iterator[Solution]:
+        """The parts with one cut at another boundary, for each cut the cheapest by the tables; first the parts.
+
+        Groups that are pinned stay in their parts.
+        """
+        boundaries, allowed = self.found.chain.boundaries, allowed_by(self.found.tables, pins)
         yield self.between(boundaries)
         for cut in range(len(boundaries) - 2):
             costs = self.costs_of_cut(cut)
+            costs = costs if allowed is None else np.where(allowed(cut + 1), costs, inf)
             for other in np.argsort(costs, kind="stable")[:most].tolist():
                 if costs[other] < np.inf and other != boundaries[cut + 1]:
                     yield self.between((*boundaries[: cut + 1], other, *boundaries[cut + 2 :]))

@@ -74,6 +74,13 @@ def test_one_tensor_crosses_each_boundary_instead_of_two(cascades: Mapping[str, 
     assert crossing(cascades["auto"]) == {f"sum{i}": ONE for i in range(3)}
 
 
+def test_pinned_nodes_stay_in_their_parts_though_a_part_that_recomputes_would_be_faster_elsewhere(
+    cascade: Cascade,
+) -> None:
+    names = {node.name for node in onnx.load(cascade.root / cascade.parts[1].file).graph.node}
+    assert {f"/model/layers.1/{name}/MatMul" for name in ("up", "down")} <= names
+
+
 def sent(cascade: Cascade, feeds: Mapping[str, np.ndarray[Any, Any]]) -> int:
     """The bytes of all tensors that worker processes write for each other when each runs a part."""
     executor, total = ProcessExecutor(cascade, SessionConfig(threads=1), {}), 0
