@@ -11,7 +11,7 @@ from .application import check_applicable, given_options
 from .common_options import AsJson, CascadePath, OneInput, Optimize, OriginalOptions, Texts, open_, say_gap
 from .declaring import takes
 from .input_files import RANDOM, is_random, read_or_generate
-from .output import complain, put_answer, say
+from .output import SOME_FAILED, complain, put_answer, say
 
 
 def bench(
@@ -60,3 +60,5 @@ def bench(
     if others > 0.2:  # below this, they hardly change the times
         complain(f"other programs kept {others:.1f} cores busy: compare the processor column, not times and ratios")
     put_answer(BenchmarkRecord(results), partial(draw_benchmark, results), as_json=as_json)
+    if len(results) > 1 and all(result.error for result in results[1:]):
+        raise typer.Exit(SOME_FAILED)

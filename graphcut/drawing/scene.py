@@ -161,6 +161,7 @@ class Scene:
     facts: tuple[tuple[str, str], ...] = ()
     cards: tuple[Card, ...] = ()  #: the parts, in the order they run; empty if the model is not cut.
     tensors: tuple[BoundaryTensor, ...] = ()  #: the boundary tensors, in the order they are made.
+    elsewhere: int = 0  #: how many parts of the cascade are not in this folder.
     buses: tuple[Bus, ...] = ()  #: the same, grouped by source and readers.
     profile: CutProfile | None = None  #: the cut profile; None if the model is not at hand.
     recomputed: tuple[str, ...] = ()  #: one sentence for each group of tensors that parts recompute.

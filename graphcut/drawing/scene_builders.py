@@ -179,6 +179,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         dims=dict(manifest.dims),
         cards=tuple(map(partial(cascade_card, cascade), parts, replicas, labels, depths, last_nodes)),
         tensors=tensors,
+        elsewhere=len(cascade.absent),
         buses=buses_of(tensors),
         profile=profile,
         notes=(

@@ -53,7 +53,9 @@ def dims_text(dims: Mapping[str, object]) -> str:
 
 def answer(scene: Scene) -> str:
     """The number of parts, whether they fit their budgets, and what crosses the boundaries."""
-    return " ".join(filter(None, (_parts(scene.cards), _crossing(scene))))
+    whole = len(scene.cards) + scene.elsewhere
+    here = f"This folder has {len(scene.cards)} of {whole} parts." if scene.elsewhere else _parts(scene.cards)
+    return " ".join(filter(None, (here, _crossing(scene))))
 
 
 def _parts(cards: Sequence[Card]) -> str:

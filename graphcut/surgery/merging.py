@@ -33,7 +33,7 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
     cascade = open_cascade(cascade)
     check_files(cascade)
     parts = [load(cascade.file(part)) for part in cascade.parts]
-    return write_together(Path(output), parts, partial(_merged, cascade), force=force)
+    return write_together(Path(output), parts, partial(_merged, cascade), force=force, also_read=[cascade.path])
 
 
 def _merged(cascade: Cascade, parts: Sequence[ModelProto]) -> ModelProto:

@@ -117,13 +117,18 @@ def write_model(
 
 
 def write_together(
-    output: Path, models: Sequence[Model], join: Callable[[Sequence[ModelProto]], ModelProto], *, force: bool
+    output: Path,
+    models: Sequence[Model],
+    join: Callable[[Sequence[ModelProto]], ModelProto],
+    *,
+    force: bool,
+    also_read: Sequence[Path] = (),
 ) -> Model:
     """Write the model that `join` makes of the messages of others, and open it. It is given copies.
 
     The errors are those of `check_targets` and `write_model`.
     """
-    check_targets(output, [file for model in models for file in files_of(model)], force=force)
+    check_targets(output, [*also_read, *(file for model in models for file in files_of(model))], force=force)
     protos = [deepcopy(model.proto) for model in models]
     # Locations that no two models share.
     data = {f"{i}/{place}": file for i, model in enumerate(models) for place, file in model.data.items()}

@@ -3,9 +3,9 @@
 What follows from the files must be equal. What follows from inferred types must not contradict them, since other
 versions of onnx and ONNX Runtime infer more or less.
 
-Not derived: which `dims` were assumed, where the model was (`source.file`), the memory and providers of devices, which
-part was planned for which device, and states that the user named, of which only the types are compared. Files of the
-tokenizer are compared with those beside the model, if there are any.
+Not derived: which `dims` were assumed, where the model and its weights were (`source.file`, `source.data`), the memory
+and providers of devices, which part was planned for which device, and states that the user named, of which only the
+types are compared. Files of the tokenizer are compared with those beside the model, if there are any.
 """
 
 import re
@@ -33,9 +33,6 @@ def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
     manifest = cascade.manifest
     known = [name for name in cascade.wiring.boundary_tensors if boundary_type(model, name)]
     yield from wrong_facts(model_facts(model, known), manifest)
-    if cascade.source.exists() and cascade.source.samefile(model.path):
-        data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
-        yield from wrong_facts({"data": data}, manifest.source, "source.")
     is_copy = "/" in manifest.source.file or manifest.source.file == SHARDED_FILE
     yield from wrong_facts({"weights": "copy" if is_copy else "share"}, manifest)
     yield from _wrong_devices(manifest)

@@ -91,6 +91,14 @@ def test_the_command_prints_a_table_or_a_record(cascade: Cascade) -> None:
     assert [one["way"] for one in record["ways"]] == ["whole", "parts"]
 
 
+def test_it_is_an_error_if_no_way_that_was_asked_for_could_be_measured(cascade: Cascade) -> None:
+    file = cascade.file(cascade.parts[0])
+    file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    done = command("bench", cascade.root, "--rounds", "1", "--way", "parts")
+    assert done.returncode == 3, done.stderr
+    assert "not measured: " in done.stdout
+
+
 def test_the_error_for_an_unknown_way_lists_the_ways(cascade: Cascade) -> None:
     done = command("bench", cascade.root, "--way", "swimming")
     assert done.returncode == 2

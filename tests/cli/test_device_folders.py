@@ -104,6 +104,7 @@ def test_what_a_device_holds_is_checked_shown_and_exported_by_itself(run: Run, p
     assert (checked.code, shown.code) == (0, 0)
     assert "  not in this folder: part-0.onnx (laptop), part-2.onnx (laptop)" in checked.out.splitlines()
     assert "note: not in this folder: part-0.onnx (laptop), part-2.onnx (laptop)" in shown.out.splitlines()
+    assert any(line.startswith("This folder has 1 of 3 parts.") for line in shown.out.splitlines())
     assert shown.err == f"next: graphcut verify {board} --files\n"
     assert run("export", board, "--to", "js", "-o", web).code == 0
     whole = graphcut.open_cascade(parts)

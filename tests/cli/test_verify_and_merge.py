@@ -112,6 +112,13 @@ def test_weights_without_digests_are_said(run: Run, own_llm: Path) -> None:
         assert ("weights of 2 parts have no digest: only their sizes were compared" in result.out) is gap
 
 
+def test_a_cascade_is_not_merged_over_its_manifest(run: Run, own_parts: Path) -> None:
+    before = (own_parts / "cascade.json").read_bytes()
+    result = run("merge", own_parts, "-o", own_parts / "cascade.json", "--force")
+    assert (result.code, result.error[0]) == (2, f"{own_parts / 'cascade.json'} is also to be read")
+    assert (own_parts / "cascade.json").read_bytes() == before
+
+
 def test_what_reads_parts_says_which_weights_it_could_not_compare(run: Run, own_llm: Path) -> None:
     for words, said in (([], True), (["--digest"], False)):
         cascade = run("split", own_llm, "--num-splits", "2", "--weights", "share", "--force", "-q", *words).out.strip()

@@ -80,7 +80,6 @@ ODD = {"name": "z", "dtype": "float32", "shape": []}
 
 FORGED = [
     ("source/graph", put("source/graph", OTHER), "the graphs differ"),
-    ("source/data", put("source/data", {}), "the manifest gives source.data as {}"),
     ("weights", put("weights", "share"), "the manifest gives weights as 'share', but it is 'copy'"),
     ("dims", put("dims", {"m": 1}), "dims: model.onnx has no symbolic dimension 'm'"),
     ("dims", put("dims", {"n": 3, "past": 3}), "the manifest gives activation_bytes"),
@@ -157,7 +156,7 @@ FORGED = [
     ("states/is_given", declare_swapped_states, ""),  # then it is the word of the user, and said to be
 ]
 
-NOT_DERIVED = {"format", "assumed", "source/file", "devices/memory_bytes"} | {
+NOT_DERIVED = {"format", "assumed", "source/file", "source/data", "devices/memory_bytes"} | {
     f"devices/{field}" for field in SessionSettings.__struct_fields__
 }
 """The format is checked when a manifest is read; for the others see docs/reference/claims.md."""

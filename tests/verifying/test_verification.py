@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,11 @@ def test_the_model_that_was_cut_may_be_stored_otherwise(
     report = graphcut.verify(again, cascade, inputs=[X])
     assert (report.same, report.is_identical) == (True, True)
     assert report.structure_summary.endswith(", the model's weights are stored in weights now")
+    shutil.copytree(model.path.parent, tmp_path / "before", ignore=shutil.ignore_patterns("again"))
+    shutil.copytree(again.parent, model.path.parent, dirs_exist_ok=True)
+    in_place = graphcut.verify(model.path, cascade, structural_only=True)
+    assert (in_place.same, in_place.structure_summary) == (True, report.structure_summary)
+    shutil.copytree(tmp_path / "before", model.path.parent, dirs_exist_ok=True)
     moved = model.path.rename(tmp_path / "moved.onnx")
     assert "stored" not in graphcut.verify(moved, cascade, structural_only=True).structure_summary
     moved.rename(model.path)
