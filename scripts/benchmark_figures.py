@@ -1,11 +1,11 @@
-"""`scripts/benchmark figures`: planned, simulated and measured memory, bytes and time of parts, side by side.
+"""`scripts/benchmark figures`: memory, bytes and time of parts, planned beside measured; bytes simulated, too.
 
-Eight kinds of models in float32, float16, int8 and int4, where the library that converts them can, each cut by three
-plans: into two parts of equal time, into parts of at most half of the memory that the whole needs, and over two unequal
-devices.
+Eight kinds of models in float32, float16, int8 and int4, where the library that converts them changes weights, each cut
+by three plans: into two parts of equal time, into parts of at most half of the memory that the whole needs, and over
+two unequal devices.
 
-- Memory: each part is opened and run in a process of its own, as graphcut does it; what counts is its peak above an
-  empty process that has loaded ONNX Runtime.
+- Memory: each part is opened and run twice in a process of its own, as graphcut does it; what counts is by how much the
+  second time raises the memory of the process, so that the code that ONNX Runtime loads does not count.
 - Bytes: what parts write and others read in a run, beside what the plan and its simulation send.
 - Time: the share of each part in the processor time of all, predicted from the costs that were measured for the model.
 """
@@ -138,7 +138,7 @@ KINDS: Mapping[str, Callable[[int], Draft]] = {**MODELS, "unet": unet, "lstm": l
 
 
 def converted(home: Path, precision: str) -> Path | None:
-    """The model in this precision; None if its library can't convert it."""
+    """The model in this precision; None if its library can't convert it, or changes no weights."""
     model = home / "fp32.onnx"
     for step in PRECISIONS[precision]:
         target = home / f"{precision}-{step}.onnx"
@@ -149,7 +149,8 @@ def converted(home: Path, precision: str) -> Path | None:
             print(f"{home.name}, {precision}: {error}", file=sys.stderr)
             return None
         model = target
-    return model
+    before, after = (graphcut.load(path).weight_bytes for path in (home / "fp32.onnx", model))
+    return model if precision == "fp32" or after < before else None
 
 
 def bench_precision(title: str, model: Model) -> Iterator[Row]:
