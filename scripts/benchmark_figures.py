@@ -30,6 +30,7 @@ from graphcut import (
     Cluster,
     Device,
     Goal,
+    GraphcutError,
     Into,
     Model,
     Plan,
@@ -40,7 +41,6 @@ from graphcut import (
     simulate,
 )
 from graphcut.automating.conversions import PRECISIONS, convert
-from graphcut.core.errors import GraphcutError
 from graphcut.costs.device import COUNTING
 from graphcut.demos import write
 from graphcut.demos.drafting import Draft
@@ -234,12 +234,11 @@ def measure_part(root: str, index: str, folder: str) -> None:
 
     The first time loads the code of ONNX Runtime, which an empty session has, too.
     """
-    from graphcut.core.manifest import open_cascade
     from graphcut.running.process_memory import PeakMemory, resident_bytes, return_freed_memory, return_large_blocks
     from graphcut.running.stage import SessionConfig, Stage
     from graphcut.running.values import from_array
 
-    cascade = open_cascade(root)
+    cascade = graphcut.open_cascade(root)
     part = cascade.parts[int(index)]
     with np.load(f"{folder}/fed.npz") as file:
         arrays = {name: file[name] for name in file.files}

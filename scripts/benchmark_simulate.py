@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,11 @@ from graphcut import (
     RunLog,
     Scenario,
     SimulatedCluster,
+    Via,
+    scenario_of_cascade,
     scenario_of_plan,
     simulate,
 )
-from graphcut.workers.executors.protocol import Step
-from graphcut.workers.executors.via import Via
-from graphcut.workers.run_log import Coming
-from graphcut.workers.scheduling.assignment import scheduled_parts
 
 REQUESTS = 100
 ROUNDS = 5
@@ -47,17 +46,15 @@ class WordsLog(RunLog):
         self.words: list[float] = []
         self._began: dict[int, float] = {}
 
-    def started(self, worker: int, step: Step, now_s: float, given_s: float | None = None) -> None:
+    def started(self, worker: int, step: Any, now_s: float, given_s: float | None = None) -> None:  # noqa: ANN401
         """See `RunLog`."""
         super().started(worker, step, now_s, given_s)
         self._began[worker] = now_s
 
-    def done(
-        self, worker: int, step: Step, seconds: Sequence[float], now_s: float, waits: Sequence[float] = ()
-    ) -> Coming:
+    def done(self, worker: int, step: Any, seconds: Sequence[float], *when: Any) -> Any:  # noqa: ANN401
         """See `RunLog`."""
-        self.words.append(now_s - self._began[worker] - sum(seconds))
-        return super().done(worker, step, seconds, now_s, waits)
+        self.words.append(when[0] - self._began[worker] - sum(seconds))
+        return super().done(worker, step, seconds, *when)
 
 
 def bench_simulate(folder: Path, *, small: bool) -> None:
@@ -106,15 +103,12 @@ def scenario_of_log(cascade: Cascade, log: RunLog, overhead_s: float) -> Scenari
     """A measured run: each part takes its mean time on each worker that ran it, and tensors take no time."""
     parts, workers = range(len(cascade.parts)), range(log.workers)
     totals = [[log.part_totals.get((part, worker)) for part in parts] for worker in workers]
-    return Scenario(
-        tuple(scheduled_parts(cascade, {})),
-        tuple(part.weight_bytes for part in cascade.parts),
-        cascade.manifest.reads,
-        cascade.manifest.writes,
-        {name: 0 for part in cascade.parts for name in part.writes},
-        SimulatedCluster(devices=tuple(Device(name=f"worker {i}", latency_s=overhead_s / 2) for i in workers)),
-        tuple(tuple(part for part, total in enumerate(row) if total) for row in totals),
-        tuple(tuple(total.seconds / total.runs if total else 0.0 for total in row) for row in totals),
+    cluster = SimulatedCluster(devices=tuple(Device(name=f"worker {i}", latency_s=overhead_s / 2) for i in workers))
+    return replace(
+        scenario_of_cascade(cascade, cluster),
+        tensor_bytes={name: 0 for part in cascade.parts for name in part.writes},
+        assignment=tuple(tuple(part for part, total in enumerate(row) if total) for row in totals),
+        seconds=tuple(tuple(total.seconds / total.runs if total else 0.0 for total in row) for row in totals),
     )
 
 

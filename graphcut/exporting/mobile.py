@@ -17,14 +17,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-import onnx
 from msgspec.structs import replace
 
 from ..core.atomic_files import Content
 from ..core.digests import file_digest
 from ..core.errors import GraphcutError
 from ..core.manifest import MANIFEST, Cascade, check_files, save_manifest
-from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, remove_named
+from ..surgery.model_files import save_with_constants
 from .cascade_files import Export
 
 OPERATORS: Final = "required_operators_and_types.config"
@@ -63,14 +62,8 @@ def _convert(source: Path, target: Path) -> None:
     from onnxruntime.tools import convert_onnx_models_to_ort as tool
 
     with _tool(source), TemporaryDirectory() as folder:
-        proto = onnx.load(source, load_external_data=False)
-        if proto.ir_version < FIRST_IR_WITH_DEFAULTS:
-            # Every weight is an input. The converter would keep the inputs of those that it has put into others.
-            onnx.load_external_data_for_model(proto, str(source.parent))
-            remove_named(proto.graph.input, {tensor.name for tensor in proto.graph.initializer})
-            proto.ir_version = FIRST_IR_WITH_DEFAULTS
-            source = Path(folder, source.name)
-            onnx.save(proto, source)
+        # Where every weight is an input, the converter would keep the inputs of those that it has put into others.
+        source = save_with_constants(source, Path(folder, source.name))
         style = [tool.OptimizationStyle.Fixed]
         tool.convert_onnx_models_to_ort(source, target.parent, style, target_platform="arm", enable_type_reduction=True)
     target.with_suffix(f".{OPERATORS}").unlink()  # there is one for all parts

@@ -23,7 +23,7 @@ from ..core.digests import DataFile
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, PARTS, Cascade, Part, TextFile
 from ..core.tensors import Tensor
-from ..loading.external_data import ByteRange, FileLayout, write_data
+from ..surgery.model_files import copy_ranges
 from .cascade_files import Export, cascade_files, fed
 
 _TYPES: Final = {
@@ -54,8 +54,7 @@ def _data(file: Path, data: DataFile) -> Content:
     """What a part reads of a data file: the file, or one of the same size with holes, if it is that of a rank."""
     if data.digest is None or data.digest.ranges == ((0, data.bytes),):
         return file
-    copies = tuple((ByteRange(file, offset, length), offset) for offset, length in data.digest.ranges)
-    return partial(write_data, FileLayout(copies, data.bytes), has_digest=False)
+    return partial(copy_ranges, file, data.digest.ranges, data.bytes)
 
 
 def _model_name(name: str, part: Part) -> str:

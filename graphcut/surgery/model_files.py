@@ -1,17 +1,18 @@
 """One model written to a file: its weights go into the file, into `OUTPUT.data`, or stay where they are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Final, Literal
 
+import onnx
 from onnx import ModelProto, TensorProto
 
 from ..core.atomic_files import mend, replace_files, scratch_folder, write_errors
 from ..core.errors import UsageError
 from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
 from ..loading.model import Model, load, range_in
-from ..loading.subgraphs import is_external, tensors_in
+from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, remove_named, tensors_in
 from ..loading.wire_format import large_bytes
 
 INLINE_BYTES: Final = 64 << 20  #: weights of at most this size together are written into the model file.
@@ -114,6 +115,24 @@ def write_model(
         (new / output.name).write_bytes(model.SerializeToString(deterministic=True))
         old = [data.absolute(), output.absolute()] if force else []
         replace_files(scratch, folder, last=output.name, old=old)
+
+
+def copy_ranges(source: Path, ranges: Iterable[tuple[int, int]], size_bytes: int, target: Path) -> None:
+    """Write a file of `size_bytes` that has these ranges of bytes of `source`, each (offset, length), and holes."""
+    copies = tuple((ByteRange(source, offset, length), offset) for offset, length in ranges)
+    write_data(FileLayout(copies, size_bytes), target, has_digest=False)
+
+
+def save_with_constants(source: Path, target: Path) -> Path:
+    """A model file whose weights are no inputs: `target`, written if IR 3 made inputs of all of them, else `source`."""
+    proto = onnx.load(source, load_external_data=False)
+    if proto.ir_version >= FIRST_IR_WITH_DEFAULTS:
+        return source
+    onnx.load_external_data_for_model(proto, str(source.parent))
+    remove_named(proto.graph.input, {tensor.name for tensor in proto.graph.initializer})
+    proto.ir_version = FIRST_IR_WITH_DEFAULTS
+    onnx.save(proto, target)
+    return target
 
 
 def write_together(
