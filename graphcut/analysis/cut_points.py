@@ -15,7 +15,7 @@ from .dataflow import to_networkx
 from .liveness import Liveness
 from .repeated_blocks import RepeatedBlock, repeated_block
 
-if TYPE_CHECKING:  # networkx takes a fifth of a second to import; plans need none of this
+if TYPE_CHECKING:  # networkx takes a fifth of a second to import
     import networkx as nx
 
 
@@ -69,8 +69,8 @@ class Analysis(Product):
 
         Initializers and constants are not data inputs. Source: LinguaLinked (Zhao et al., ACL 2024), section 3.1.
         """
-        graph = self.digraph
-        return tuple(n for n, reads in graph.nodes(data="reads") if len(reads) == 1 and graph.out_degree(n) >= 2)
+        nodes = self.model.graph.nodes
+        return tuple(n for n, readers in self._readers.items() if len(nodes[n].reads) == 1 and len(readers) >= 2)
 
     @cached_property
     def dominators(self) -> tuple[int, ...]:
@@ -83,9 +83,10 @@ class Analysis(Product):
         long branches meet often, so they are found in one pass: a node is on every path if no edge leads from a node
         before it to one after it, no start comes after it and no end before it.
         """
-        furthest = max((node for node, degree in self.digraph.in_degree if degree == 0), default=0)
+        follow = {node for readers in self._readers.values() for node in readers}
+        furthest = max((node for node in self._readers if node not in follow), default=0)
         found = []
-        for node, readers in self.digraph.adjacency():
+        for node, readers in self._readers.items():
             if furthest <= node:
                 found.append(node)
             if not readers:
@@ -139,6 +140,19 @@ class Analysis(Product):
     def repeat(self) -> RepeatedBlock | None:
         """The block that covers most of the model, such as its transformer layer; None if it repeats nothing."""
         return repeated_block(self.sized)
+
+    @cached_property
+    def _readers(self) -> dict[int, frozenset[int]]:
+        """The nodes that read what a flowing node writes, in topological order: the edges of `digraph`.
+
+        The command needs no more than these, and networkx takes a fifth of a second to import.
+        """
+        graph = self.model.graph
+        writes = ((node, graph.nodes[node].writes) for node in graph.flow)
+        return {
+            node: frozenset(reader for name in names for reader in graph.readers.get(name, ()))
+            for node, names in writes
+        }
 
     @cached_property
     def _liveness(self) -> Liveness:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.graph import Graph
 from ..core.tensors import TensorBytes
 
-if TYPE_CHECKING:  # networkx takes a fifth of a second to import; plans need none of this
+if TYPE_CHECKING:  # networkx takes a fifth of a second to import
     import networkx as nx
 
 

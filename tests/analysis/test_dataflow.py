@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import networkx as nx
@@ -28,18 +29,15 @@ def node(name: str, *reads: str, writes: Sequence[str] = ()) -> Node:
     return Node(name, "Op", reads, tuple(writes) or (name,), (), (), is_constant=False, is_stateful=False, module="")
 
 
-def digraph_of(nodes: Sequence[Node]) -> nx.DiGraph[int]:
-    return to_networkx(Graph(tuple(nodes), {}, ("x",), ()))
-
-
-def found_in(digraph: nx.DiGraph[int]) -> Analysis:
-    """The analysis of a model whose dataflow is `digraph`."""
-    analysis = Analysis(cast("Model", None))
-    vars(analysis)["digraph"] = digraph
+def found_in(nodes: Sequence[Node]) -> Analysis:
+    """The analysis of a model with these nodes."""
+    graph = Graph(tuple(nodes), {}, ("x",), ())
+    analysis = Analysis(cast("Model", SimpleNamespace(graph=graph)))
+    vars(analysis)["digraph"] = to_networkx(graph)
     return analysis
 
 
-def random_digraph(seed: int) -> nx.DiGraph[int]:
+def random_analysis(seed: int) -> Analysis:
     """Up to 12 nodes; most read a recent tensor, so that chains, branches and joins all occur; some write two."""
     draw = random.Random(seed)
     nodes: list[Node] = []
@@ -49,7 +47,7 @@ def random_digraph(seed: int) -> nx.DiGraph[int]:
         writes = [f"t{i}", f"u{i}"][: draw.choice((1, 1, 2))]
         nodes.append(node(f"n{i}", *sorted(reads), writes=writes))
         made += writes
-    return digraph_of(nodes)
+    return found_in(nodes)
 
 
 def starts(digraph: nx.DiGraph[int]) -> list[int]:
@@ -93,7 +91,7 @@ def test_the_digraph_has_the_flowing_nodes_and_the_tensors_between_them(opened: 
 
 
 def test_a_key_node_has_one_data_input_and_two_readers() -> None:
-    digraph = digraph_of(
+    analysis = found_in(
         [
             node("key", "x"),
             node("two inputs", "key", "x"),
@@ -103,17 +101,19 @@ def test_a_key_node_has_one_data_input_and_two_readers() -> None:
             node("reads two tensors of one node", "reads a", "reads b"),
         ]
     )
-    assert [digraph.nodes[n]["name"] for n in found_in(digraph).key_nodes] == ["key", "two readers of two tensors"]
+    assert [analysis.digraph.nodes[n]["name"] for n in analysis.key_nodes] == ["key", "two readers of two tensors"]
 
 
 def test_without_a_dominator_no_end_is_reached() -> None:
-    for digraph in map(random_digraph, RANDOM):
+    for analysis in map(random_analysis, RANDOM):
+        digraph = analysis.digraph
         expected = [n for n in digraph if all(n in path for path in paths(digraph, starts(digraph), ends(digraph)))]
-        assert list(found_in(digraph).dominators) == expected
+        assert list(analysis.dominators) == expected
 
 
 def test_the_dominators_are_the_dominator_tree_above_a_single_end() -> None:
-    for digraph in map(random_digraph, RANDOM):
+    for analysis in map(random_analysis, RANDOM):
+        digraph = analysis.digraph
         source, end = -1, len(digraph)
         closed = nx.DiGraph(digraph)
         closed.add_edges_from([*((source, n) for n in starts(digraph)), *((n, end) for n in ends(digraph))])
@@ -123,19 +123,21 @@ def test_the_dominators_are_the_dominator_tree_above_a_single_end() -> None:
         while step != source:
             chain.append(step)
             step = above[step]
-        assert tuple(reversed(chain)) == found_in(digraph).dominators
+        assert tuple(reversed(chain)) == analysis.dominators
 
 
 def test_without_a_dominator_that_is_no_start_or_end_the_graph_is_in_more_pieces() -> None:
-    for digraph in map(random_digraph, RANDOM):
-        inner = {n for n in found_in(digraph).dominators if digraph.pred[n] and digraph.succ[n]}
+    for analysis in map(random_analysis, RANDOM):
+        digraph = analysis.digraph
+        inner = {n for n in analysis.dominators if digraph.pred[n] and digraph.succ[n]}
         assert inner <= set(nx.articulation_points(nx.Graph(digraph)))
 
 
 def test_the_generation_of_a_node_is_the_longest_path_to_it() -> None:
-    for digraph in map(random_digraph, RANDOM):
+    for analysis in map(random_analysis, RANDOM):
+        digraph = analysis.digraph
         longest = {n: max(map(len, paths(digraph, starts(digraph), [n]))) - 1 for n in digraph}
-        generations = found_in(digraph).generations
+        generations = analysis.generations
         assert {n: number for number, generation in enumerate(generations) for n in generation} == longest
 
 
@@ -176,8 +178,7 @@ def test_the_trunk_of_a_multi_task_model_ends_in_a_dominator_before_its_heads(tm
 
 
 def test_a_graph_without_nodes_has_none_of_these() -> None:
-    empty = digraph_of([])
-    analysis = found_in(empty)
+    analysis = found_in([])
     assert (analysis.key_nodes, analysis.dominators, analysis.generations) == ((), (), ())
 
 
@@ -186,7 +187,7 @@ def test_dominators_take_linear_time_where_two_long_branches_meet_often() -> Non
     nodes = [node("s", "x")]
     nodes += [node(f"{side}{i}", f"{side}{i - 1}" if i else "s") for side in "ab" for i in range(length)]
     nodes += [node(f"c{i}", f"a{i}", f"b{length - 1 - i}") for i in range(length)]
-    digraph = digraph_of(nodes)
+    analysis = found_in(nodes)
     begin = time.process_time()
-    assert found_in(digraph).dominators == (0,)
+    assert analysis.dominators == (0,)
     assert time.process_time() - begin < 1
