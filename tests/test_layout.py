@@ -174,6 +174,24 @@ def test_importing_the_package_loads_no_large_one(code: str) -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+PLANNED = """
+import sys
+from graphcut.cli import main
+sys.argv = ["graphcut", "plan", {path!r}, "--num-splits", "2"]
+try:
+    main()
+except SystemExit as ended:
+    print(ended.code or 0, [name for name in ("onnxruntime", "networkx", "highspy") if name in sys.modules])
+"""
+
+
+def test_planning_loads_nothing_that_others_need(tmp_path: Path) -> None:
+    """Each of them takes a tenth of a second to import."""
+    demos.write("llm", tmp_path / "llm.onnx")
+    done = run_python(PLANNED.format(path=str(tmp_path / "llm.onnx")))
+    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
 def test_every_public_name_resolves() -> None:
     assert all(getattr(graphcut, name) is not None for name in graphcut.__all__)
     assert sorted(graphcut.__all__) == graphcut.__all__

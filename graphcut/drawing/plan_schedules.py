@@ -5,8 +5,6 @@ from ..costs.caches import find_caches, sized_dims
 from ..loading.model import Model
 from ..planning.goals import Across
 from ..planning.plans import Plan
-from ..simulating.scenario import scenario_of_plan
-from ..simulating.simulator import simulate
 from ..workers.run_log import RunLog
 from .schedule import REQUESTS, Schedule, schedule_of
 
@@ -33,6 +31,9 @@ def schedules_of_plan(plan: Plan, model: Model) -> tuple[Schedule, ...]:
 
 
 def _simulated(plan: Plan, model: Model, title: str) -> Schedule:
+    from ..simulating.scenario import scenario_of_plan  # imports onnxruntime, which other plans need not
+    from ..simulating.simulator import simulate
+
     scenario = scenario_of_plan(plan, model, None)
     devices = [device.name for device in scenario.cluster.devices]
     log = RunLog(len(scenario.parts), len(devices), is_tracing=True)

@@ -1,17 +1,21 @@
 """The log of a run: how long parts ran and waited, and which workers ended."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ..core.atomic_files import replacing, write_errors
 from ..core.product import Product
-from ..running.providers import NodesByProvider
-from .executors.protocol import Step
+
+if TYPE_CHECKING:  # onnxruntime takes a tenth of a second to import; simulations need none of it
+    from ..running.providers import NodesByProvider
+    from .executors.protocol import Step
 
 
 class Coming(NamedTuple):
