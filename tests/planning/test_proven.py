@@ -28,7 +28,7 @@ from graphcut.planning.plans import ANY_DEVICE
 from graphcut.planning.predictions import part_metrics
 from graphcut.planning.replicable import replicable_nodes
 
-from cases import seeded
+from cases import crossed, seeded
 from conftest import Draw, floats, model_of
 
 SearchedGoal = Into | Within | Across
@@ -205,19 +205,22 @@ RECOMPUTING: tuple[Recomputing, ...] = ("auto", "never")
 OPTIONS = [(inside, recompute) for inside in (None, False, True) for recompute in RECOMPUTING]
 
 
-@pytest.mark.parametrize("name", ["llm", "unet", "multitask"])
-def test_no_option_beats_a_bound_and_so_none_beats_what_is_proven(name: str, tmp_path: Path) -> None:
+@crossed(
+    ("name", "goal"), ["llm", "unet", "multitask"], [Into(2), Within(400_000, ()), Across(PAIR)], times=1, together=1
+)
+def test_no_option_beats_a_bound_and_so_none_beats_what_is_proven(
+    name: str, goal: SearchedGoal, tmp_path: Path
+) -> None:
     """A plan that keeps layers whole is compared with all that do."""
     demos.write(name, tmp_path / "m.onnx", **({"layers": 1} if name == "llm" else {}))  # type: ignore[arg-type]
     analysis = graphcut.analyze(tmp_path / "m.onnx")
-    for goal in (Into(2), Within(400_000, ()), Across(PAIR)):
-        values, bounds = {}, dict[bool, float]()
-        for inside, recompute in OPTIONS:
-            made = plan(analysis, goal, limits=Limits(inside_layers=inside, recompute=recompute))
-            assert made.outcome is not None
-            values[inside, recompute], bound = minimized(made)
-            if recompute == "auto":
-                bounds[made.outcome.keeps_layers] = max(bound, bounds.get(made.outcome.keeps_layers, 0.0))
-        whole = min(values[False, recompute] for recompute in RECOMPUTING)
-        assert bounds.get(True, 0.0) * (1 - 1e-9) <= whole, goal
-        assert bounds.get(False, 0.0) * (1 - 1e-9) <= min(values.values()), goal
+    values, bounds = {}, dict[bool, float]()
+    for inside, recompute in OPTIONS:
+        made = plan(analysis, goal, limits=Limits(inside_layers=inside, recompute=recompute))
+        assert made.outcome is not None
+        values[inside, recompute], bound = minimized(made)
+        if recompute == "auto":
+            bounds[made.outcome.keeps_layers] = max(bound, bounds.get(made.outcome.keeps_layers, 0.0))
+    whole = min(values[False, recompute] for recompute in RECOMPUTING)
+    assert bounds.get(True, 0.0) * (1 - 1e-9) <= whole
+    assert bounds.get(False, 0.0) * (1 - 1e-9) <= min(values.values())
