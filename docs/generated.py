@@ -22,6 +22,7 @@ import graphcut
 import graphcut.cli
 from graphcut.automating.record import AutoRecord
 from graphcut.benchmarking.comparison import BenchmarkRecord
+from graphcut.benchmarking.environment import Environment
 from graphcut.cli.application import app as command
 from graphcut.core.manifest import Manifest
 from graphcut.costs.cluster import SimulatedCluster
@@ -47,6 +48,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     SimulationRecord,
     ShardingRecord,
     BenchmarkRecord,
+    Environment,
     GenerationRecord,
 )
 """What `--json` prints, each with its name under `format`."""

@@ -17,6 +17,8 @@ from .benchmarking.comparison import WayResult as WayResult
 from .benchmarking.comparison import bench as bench
 from .benchmarking.cost_measurement import MeasuredCosts as MeasuredCosts
 from .benchmarking.cost_measurement import measure as measure
+from .benchmarking.environment import Environment as Environment
+from .benchmarking.environment import environment as environment
 from .benchmarking.ways import WAYS as WAYS
 from .core.errors import CascadeError as CascadeError
 from .core.errors import GraphcutError as GraphcutError

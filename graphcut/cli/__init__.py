@@ -32,7 +32,7 @@ _SECTIONS: Final = {
     "Run": ("run", "generate", "bench"),
     "Devices": ("measure", "simulate", "fetch"),
     "Models": ("auto", "extract", "merge", "link", "export"),
-    "Start": ("demo",),
+    "Start": ("demo", "doctor"),
 }
 #: what the help of a command explains after its options.
 _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {

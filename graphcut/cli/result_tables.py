@@ -1,4 +1,4 @@
-"""Tables of results that one command alone prints: what `auto` did, and what `bench` measured."""
+"""Tables of results that one command alone prints: what `auto` did, what `bench` measured, what `doctor` found."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..core.units import duration, size
+from ..core.units import count, duration, operations, size
 from ..drawing.terminal.screen import Screen, picture
 from ..drawing.terminal.tables import Column, section, table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
-    from .. import AutoRecord, Figures, WayResult
+    from .. import AutoRecord, Environment, Figures, WayResult
 
 _FORMATS = {"snr": "{:.1f} dB", "max": "{:.3g}", "mean": "{:.3g}", "top1": "{:.1%}", "perplexity": "{:,.4g}"}
 
@@ -74,3 +74,37 @@ def _difference(difference: float | None) -> str:
     if difference is None:
         return "not compared"
     return "same bits" if difference == 0 else f"within {difference:.1e}"
+
+
+def draw_environment(found: Environment, screen: Screen) -> RenderableType:
+    """This machine, the providers and the packages, and the verdict."""
+    memory = "unknown memory" if found.memory_bytes is None else f"{size(found.memory_bytes)} of memory available"
+    facts = f"{count(found.cores, 'core')}, {memory}, {size(found.disk_bytes)} of disk free here"
+    reached = f", which can't be reached: {found.ray_problem}" if found.ray_problem else ""
+    cluster = f"Ray: {found.ray or 'no cluster'}{reached}"
+    lines = [facts, f"clock: {found.utc}, steps of {found.clock_step_s * 1e9:.0f} ns", cluster]
+    if (rates := found.measured) is not None:
+        speeds = f"{operations(rates.flops_per_s)}FLOP/s, {operations(rates.bytes_per_s)}B/s of memory bandwidth"
+        disk = f"{duration(rates.dispatch_s)} to start a node, {operations(rates.disk_bytes_per_s)}B/s to disk"
+        lines.append(f"measured: {speeds}, {disk}; spread {rates.spread:.0%}")
+    providers = [
+        Column("provider", [Text(one.name) for one in found.providers]),
+        Column("computes", [Text(", ".join(one.native) or "-") for one in found.providers], min_width=12),
+        Column("widens", [Text(", ".join(one.widened) or "-") for one in found.providers]),
+    ]
+    problems = [screen.text(f"{one.name}: {one.problem}", "yellow") for one in found.providers if one.problem]
+    packages = [
+        Column("package", [Text(one.name) for one in found.packages]),
+        Column("for", [Text(f"extra {one.extra}" if one.extra else "graphcut") for one in found.packages]),
+        Column("installed", [Text(one.version or "no") for one in found.packages]),
+        Column("expected", [screen.text(one.expected) for one in found.packages]),
+        Column("", [screen.text("" if one.is_usable else screen.glyphs.no) for one in found.packages]),
+    ]
+    answer = "what graphcut needs works here" if found.works else "graphcut lacks what it needs, see above"
+    title = screen.title(f"graphcut {found.graphcut}", f"python {found.python}, {found.system}")
+    return picture(
+        [title, *map(screen.text, lines)],
+        [table(screen, providers), *problems],
+        [table(screen, packages)],
+        [screen.verdict(answer, holds=found.works)],
+    )

@@ -64,7 +64,7 @@ def open_session(
             os.fspath(file), options, providers=[(CPU, dict(provider_options))], enable_fallback=0
         ), {}
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    session, problem = _session_on(file, options, provider, dict(provider_options))
+    session, problem = session_on(file, options, provider, dict(provider_options))
     if session is None and not may_fall_back:
         known = ", ".join(ort.get_available_providers())
         raise RunError(
@@ -75,21 +75,22 @@ def open_session(
     return session, _nodes_of(session)
 
 
-def _session_on(
+def session_on(
     file: Path | bytes, options: ort.SessionOptions, provider: str, provider_options: dict[str, str]
 ) -> tuple[ort.InferenceSession | None, str]:
     """A session with a provider; or None, and why there is none. ONNX Runtime itself would silently take the CPU."""
     providers = None
     try:
         if provider in ort.get_available_providers():
-            providers = [(provider, provider_options), (CPU, {})]
+            providers = [(provider, provider_options), *([(CPU, {})] if provider != CPU else [])]
         elif devices := _plugin_devices(provider):
             options.add_provider_for_devices(devices[:1], provider_options)
         else:
-            return None, "this ONNX Runtime does not have it, and no installed plugin has a device for it"
+            failed = "".join(f"; {package} failed: {problem}" for package, problem in plugins().items() if problem)
+            return None, f"this ONNX Runtime does not have it, and no installed plugin has a device for it{failed}"
         session = ort.InferenceSession(os.fspath(file), options, providers=providers, enable_fallback=0)
     except (RuntimeError, ValueError) as error:
-        return None, f"it can't be started: {' '.join(str(error).split())[-200:]}"
+        return None, f"it can't be started: {_last_words(error)}"
     if provider not in session.get_providers():
         return None, "it could not be started; the log of ONNX Runtime above may say why"
     return session, ""
@@ -97,21 +98,32 @@ def _session_on(
 
 def _plugin_devices(name: str) -> list[ort.OrtEpDevice]:
     """The devices of a plugin provider."""
-    _register_plugins()
+    plugins()
     return [device for device in ort.get_ep_devices() if device.ep_name == name]
 
 
 @cache
-def _register_plugins() -> None:
-    """Register the provider libraries of installed packages called `onnxruntime-ep-*`, once in a process.
+def plugins() -> Mapping[str, str]:
+    """The installed packages called `onnxruntime-ep-*`, and why the provider library of each can't be used, or nothing.
 
-    Each has a module of its name with a function `get_library_path`, see ONNX Runtime's "Plugin Execution Provider
-    Library Packaging Guidance".
+    The libraries are registered, once in a process. Each package has a module of its name with a function
+    `get_library_path`, see ONNX Runtime's "Plugin Execution Provider Library Packaging Guidance".
     """
     names = {re.sub(r"[-_.]+", "_", package.metadata["Name"].lower()) for package in distributions()}
-    for name in sorted(names):
-        if name.startswith("onnxruntime_ep_"):
-            ort.register_execution_provider_library(name, import_module(name).get_library_path())
+    return {name: _registered(name) for name in sorted(names) if name.startswith("onnxruntime_ep_")}
+
+
+def _registered(name: str) -> str:
+    """Register the library of a package; returns why that failed."""
+    try:
+        ort.register_execution_provider_library(name, import_module(name).get_library_path())
+    except Exception as error:  # noqa: BLE001 - code of others, which may raise anything
+        return _last_words(error)
+    return ""
+
+
+def _last_words(error: Exception) -> str:
+    return " ".join(str(error).split())[-200:] or type(error).__name__
 
 
 def _nodes_of(session: ort.InferenceSession) -> NodesByProvider:

@@ -19,7 +19,7 @@ from graphcut import cli, demos
 
 COMMANDS = (
     *("analyze", "plan", "split", "verify", "compare", "show", "run", "generate", "bench"),
-    *("measure", "simulate", "fetch", "auto", "extract", "merge", "link", "export", "demo"),
+    *("measure", "simulate", "fetch", "auto", "extract", "merge", "link", "export", "demo", "doctor"),
 )
 RAY_FLAGS = {"--head", "--port", "--resources", "--address", "--node-ip-address"}
 MIDDLE = "/model/layers.1/add_1"

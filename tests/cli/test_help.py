@@ -100,9 +100,9 @@ def test_help_fits_into_80_columns_with_whole_summaries(run: Run, monkeypatch: p
 def test_usage_lines_name_arguments_in_the_standard_form(run: Run) -> None:
     usages = [run(name, "--help").out.splitlines()[0] for name in COMMANDS]
     arguments = ["MODEL", "MODEL", "MODEL", "DIR", "A B", "THING", *["DIR"] * 3, "WHAT", "PLAN", "SOURCE"]
-    arguments += ["[MODEL]", "MODEL", "DIR|MODELS", "MODEL", "DIR", "NAME"]
+    arguments += ["[MODEL]", "MODEL", "DIR|MODELS", "MODEL", "DIR", "NAME", ""]
     assert usages == [
-        f"Usage: graphcut {name} [OPTIONS] {words}" for name, words in zip(COMMANDS, arguments, strict=True)
+        f"Usage: graphcut {name} [OPTIONS] {words}".strip() for name, words in zip(COMMANDS, arguments, strict=True)
     ]
 
 
@@ -157,7 +157,7 @@ def test_quiet_holds_for_one_command_only(run: Run, own_llm: Path) -> None:
 @each(
     ("line", "completions"),
     [
-        ("graphcut d", ["demo"]),
+        ("graphcut d", ["demo", "doctor"]),
         ("graphcut demo ", list(DEMOS)),
         ("graphcut show x --to ", ["terminal", "html", "svg", "dot", "mermaid", "json", "devices"]),
         ("graphcut plan x --profile ", ["prefill", "decode"]),

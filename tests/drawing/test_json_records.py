@@ -11,6 +11,7 @@ import pytest
 import graphcut
 from graphcut import Across, Cluster, Device, Into
 from graphcut.benchmarking.comparison import BenchmarkRecord
+from graphcut.benchmarking.environment import Environment
 from graphcut.drawing import json_records
 from graphcut.drawing.changes.differences import changes_between
 from graphcut.drawing.changes.record import Changes
@@ -32,6 +33,7 @@ TYPES = (
     Changes,
     ShardingRecord,
     BenchmarkRecord,
+    Environment,
     GenerationRecord,
 )
 CLUSTER = Cluster(devices=(Device(name="a"), Device(name="b")))
