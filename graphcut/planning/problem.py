@@ -185,8 +185,9 @@ class PlanningProblem:
         replicas, sizes = tables.load.replicas, self.sizes
         lean = tables if replicas is None else replace(tables, load=replicas.without)
         needed = lean.own_bytes + lean.shared_bytes + lean.load.part_bytes
-        tensor_bytes, is_counted = self.costs.tensor_bytes, "inputs" in counting
-        receive = {name: number + tensor_bytes[name][0] * is_counted for name, number in sizes.declarations.items()}
+        is_counted = "inputs" in counting
+        counted = {name: number * is_counted for name, (number, _) in self.costs.tensor_bytes.items()}
+        receive = {name: number + counted.get(name, 0) for name, number in sizes.declarations.items()}  # weights too
         send = {name: number - self._listed(name) for name, number in sizes.declarations.items()}
         return PartPrices(np.where(tables.nested, needed, np.inf), {**sizes.nodes, **sizes.rewritten}, receive, send)
 

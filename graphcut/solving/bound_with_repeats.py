@@ -23,7 +23,7 @@ from .instance import Bools, Floats, Ints, Parts
 from .recompute import MOST_WEIGHT_BYTES, TransferPrices, least_s
 
 _JUST_BELOW: Final = 5e-7  #: a plan that is better is better by this share at least: half the tolerance of proofs.
-_MOST_CUTS: Final = 400  #: where more boundaries are possible, what parts receive is not counted.
+_MOST_CUTS: Final = 400  #: behind so many boundaries, and a few more, what parts receive is looked at.
 _NEAR: Final = 128  #: so many nodes before a boundary are looked at.
 _SHARES: Final = (0.0, 1 / 256, 1 / 16, 1 / 4, 1 / 2, 3 / 4)
 """What is tried as a bound: the limit less such shares of what it is above a bound that is known."""
@@ -53,16 +53,18 @@ class BoundWithRepeats:
     limit: float  #: only plans whose parts pay no more are searched.
     parts: int  #: the number of parts.
     allowed: Callable[[int], Bools] | None = None  #: for a number of parts the boundaries that they may reach.
+    above: Floats | None = None  #: `least_paid` for a greater limit: for this one it is no less.
 
     def bound(self, least: float) -> tuple[float, list[tuple[int, ...]]]:
         """A lower bound of all plans, no more than the limit; and boundaries of plans that may be between the two.
 
         The bound `least` is known before.
         """
-        chains = list[tuple[int, ...]]()
+        chains, last = list[tuple[int, ...]](), self
         for share in _SHARES:
             tried = self.limit - max(share * (self.limit - least), _JUST_BELOW * self.limit)
-            found = replace(self, limit=tried).chains()
+            last = replace(last, limit=tried, above=last.least_paid)
+            found = last.chains()
             if not found:
                 return (max(tried, least) if share else self.limit), chains
             chains.append(found[-1])
@@ -73,14 +75,24 @@ class BoundWithRepeats:
 
         A part that has no node of a group of its own is between no two boundaries: a plan with one has fewer of them,
         and pins are not at the same parts.
+
+        What parts receive is looked at where a chain has a boundary, until it has none that was not looked at.
         """
-        if self.allowed is None:
-            return [*self._chains(range(1, self.parts + 1), None)]
-        return [*self._chains(range(1, self.parts), None), *self._chains([self.parts], self.allowed)]
+        fewer, known = range(1, self.parts + (self.allowed is None)), {0, len(self.prices.own) - 1}
+        while True:
+            found = [*self._chains(fewer, None)]
+            if self.allowed is not None:
+                found += self._chains([self.parts], self.allowed)
+            new = {i for chain in found for i in chain} - known
+            if not new or len(known) > _MOST_CUTS:
+                return found
+            known |= new
+            for i in sorted(new):
+                self.least_paid[:, i] = self._paid_behind(i)
 
     def _chains(self, numbers: Collection[int], allowed: Callable[[int], Bools] | None) -> Iterator[tuple[int, ...]]:
         """The same for some numbers of parts, the fewest first."""
-        (i, j), (received, both, sent), limit = self._pairs, self._received, self.limit
+        (i, j), (received, both, sent), limit = self._pairs, self.least_paid, self.limit
         own = self.prices.own[j, i]
         before = np.full(len(self.prices.own), np.inf)  # at least what the part before each boundary pays for sending
         before[-1] = 0.0
@@ -121,33 +133,32 @@ class BoundWithRepeats:
         pairs = zip(reached, reversed(left), strict=True)
         return np.asarray(np.any([fits & i[None, :] & j[:, None] for i, j in pairs], axis=0))
 
-    @cached_property
-    def _certain(self) -> tuple[Bools, Bools]:
-        """`[i, g]`: whether group g is in every possible part that begins at boundary i, or that ends there."""
-        inside, possible = self.tables.inside.astype(np.float32), self._possible.astype(np.float32)
-        begins = (possible.T @ (1 - inside) == 0) & (inside == 0) & (possible.sum(axis=0) > 0)[:, None]
-        ends = (possible @ inside == 0) & (inside == 1) & (possible.sum(axis=1) > 0)[:, None]
-        return np.asarray(begins), np.asarray(ends)
+    def _certain(self, boundary: int) -> tuple[list[int], list[int]]:
+        """The nodes in every possible part that begins at a boundary, and those in every one that ends there."""
+        inside, behind, before = self.tables.inside, self._possible[:, boundary], self._possible[boundary]
+        begins = inside[behind].all(axis=0) & ~inside[boundary] & behind.any()
+        ends = inside[boundary] & ~inside[before].any(axis=0) & before.any()
+        return self._nodes(begins), self._nodes(ends)
 
     @cached_property
-    def _received(self) -> tuple[Floats, Floats, Floats]:
+    def least_paid(self) -> Floats:
         """For each boundary at least what the part behind it pays besides own nodes, for all plans below the limit.
 
-        Then this with what the part before pays for the same tensors, and what that pays.
+        Then this with what the part before pays for the same tensors, and what that pays. 0 if it was not looked at.
         """
-        begins, ends = self._certain
-        found = np.zeros((3, len(begins)))
-        starts = [i for i in np.flatnonzero(begins.any(axis=1)).tolist() if i]
-        for i in starts if len(starts) <= _MOST_CUTS else ():
-            left = self.limit - float(self.prices.own[self._possible[:, i], i].min())
-            earlier = {*self._nodes(self.tables.inside[i])[-_NEAR:], *self.free}
-            found[:, i] = self._paid(self._nodes(begins[i]), self._nodes(ends[i]), earlier, left)
-        return found[0], found[1], found[2]
+        return np.zeros((3, len(self.prices.own))) if self.above is None else self.above.copy()
+
+    def _paid_behind(self, boundary: int) -> tuple[float, float, float]:
+        """A column of `least_paid`."""
+        begins, ends = self._certain(boundary)
+        left = self.limit - float(self.prices.own[self._possible[:, boundary], boundary].min())
+        earlier = {*self._nodes(self.tables.inside[boundary])[-_NEAR:], *self.free}
+        return self._paid(begins, ends, earlier, left) if begins else (0.0, 0.0, 0.0)
 
     def _paid(
         self, nodes: Sequence[int], sending: Sequence[int], earlier: set[int], left: float
     ) -> tuple[float, float, float]:
-        """What a part with `nodes` pays that has `left` for what these read; see `_received`.
+        """What a part with `nodes` pays that has `left` for what these read; see `least_paid`.
 
         Only what `earlier` nodes write costs anything: a smaller network gives a bound, too.
         """
@@ -176,7 +187,7 @@ class BoundWithRepeats:
     @cached_property
     def _first(self) -> float:
         """What the first part pays besides own nodes: it receives nothing."""
-        return sum(self.prices.repeat[node] for node in self._sources(self._nodes(self._certain[0][0])))
+        return sum(self.prices.repeat[node] for node in self._sources(self._certain(0)[0]))
 
     def _sources(self, nodes: Sequence[int]) -> set[int]:
         """All nodes that these depend on, and that are not among them."""

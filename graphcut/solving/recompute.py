@@ -126,7 +126,7 @@ def _cheapest_to_repeat(
         return node in earlier and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
 
     candidates = _candidates(graph, nodes, prices, may_repeat)
-    sink_side = _cut(graph, set(nodes), candidates, prices)[0].reaching(_SINK) if candidates else ()
+    sink_side = _cut(graph, set(nodes), candidates, prices)[0].reaching_sink() if candidates else ()
     return tuple(sorted(node for node, vertex in candidates.items() if vertex in sink_side))
 
 
@@ -137,7 +137,7 @@ def least_s(graph: Graph, nodes: Sequence[int], prices: TransferPrices, may_repe
         read = outside_reads(graph.held(nodes, ()).values())
         return sum(prices.send_s(name) for name in read if name in graph.producer)
     network, flow = _cut(graph, set(nodes), candidates, prices)
-    return max(0, flow - len(network.target)) * _PICOSECOND
+    return max(0, flow - network.arc_count) * _PICOSECOND
 
 
 def _candidates(
@@ -189,8 +189,8 @@ def _cut(
         if writer != _SOURCE or name not in inputs:  # the part receives its inputs of the model anyway
             arcs.append((writer, tensor, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
             arcs += [(tensor, reader, None) for reader in sorted(reading)]
-    network = FlowNetwork(len(candidates) + 2 + len(readers), arcs)
-    return network, network.push_max_flow(_SOURCE, _SINK)
+    network = FlowNetwork(len(candidates) + 2 + len(readers), arcs, _SOURCE, _SINK)
+    return network, network.push_max_flow()
 
 
 def _picoseconds(seconds: float) -> int:

@@ -72,4 +72,4 @@ def _least_load(load: Workload, group: int, c: int, kind: DeviceClass, *, is_sen
             arcs.append((begin, end, price))
             arcs += [(one, begin, None) for one in (*readers, *([writer] if is_sending else ()))]
             arcs += [(end, one, None) for one in (writer, *(readers if is_sending else ()))]
-    return FlowNetwork(elsewhere + 2 * len(sizes) + 1, arcs).push_max_flow(group, elsewhere) * unit
+    return FlowNetwork(elsewhere + 2 * len(sizes) + 1, arcs, group, elsewhere).push_max_flow() * unit

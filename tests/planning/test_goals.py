@@ -34,6 +34,7 @@ from graphcut.surgery.splitting import PreparedFiles
 import control_flow as models
 from cases import crossed, each
 from conftest import FIXTURES, Draw, floats, model_of
+from hazards import HAZARDS
 
 EXPORTS = sorted(str(path.relative_to(FIXTURES)) for path in FIXTURES.rglob("*.onnx"))
 Named = Callable[[str], Analysis]
@@ -160,6 +161,11 @@ def test_of_as_many_parts_within_a_budget_those_that_receive_fewest_bytes_are_ta
     hidden = 512 * 64 * 4  # what crosses between layers; all else can be computed again
     made = plan(analysis, Within(466_239, ()))
     assert [part.received_bytes for part in made.metrics] == [0, hidden]
+
+
+def test_a_budget_that_counts_inputs_reads_models_whose_weights_are_inputs(tmp_path: Path) -> None:
+    analysis = graphcut.analyze(HAZARDS["ir3_initializers_are_inputs"]().write(tmp_path))
+    assert max(plan(analysis, Within(200, ("inputs",))).budget_shares) <= 1
 
 
 def test_a_budget_that_counts_inputs_and_is_named_works(opened: Draw) -> None:
