@@ -24,6 +24,7 @@ FORMATS: Final = {  #: what each format is, for the help.
     "js": "parts, a module that runs them in Node.js and in browsers, and a page",
     "lingualinked": "LinguaLinked's maps of what parts send; --dim and --model make sizes known",
     "mobile": "parts in ORT format, the operators that they need, and whether they suit NNAPI and CoreML",
+    "model-package": "a model package of ONNX Runtime, with a component for each part",
     "ort-annotations": "one model with `layer_ann` metadata, and the session option that maps parts to devices",
     "triton": "a model repository with an ensemble",
 }

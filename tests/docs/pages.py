@@ -4,13 +4,15 @@ A block is run according to its language:
 
 - `console`: each line that begins with `$ ` is a command; what follows is what it prints, stdout and stderr together.
 - `python`: run as it is. The blocks of a page share one namespace.
-- `sh`: not run, since it needs other machines, packages or time; each option of graphcut in it must exist.
+- `sh`: each line is a command, whose output is not shown. Where a comment says `not run`, it is not: then each option
+  of graphcut in it must exist.
 - `json`: must be JSON.
 
 A comment on the line before a block says more: `<!-- file: NAME -->` writes the block into that file,
 `<!-- exit: N -->` expects that exit code, `<!-- inputs: FILE for MODEL -->` writes inputs for a model into a file
-first, `<!-- measured -->` says that the output differs from run to run: then only the exit code counts. All blocks of a
-page run in one folder, from top to bottom.
+first, `<!-- first: COMMAND && COMMAND -->` runs commands that the page does not show, `<!-- not run: REASON -->` says
+why a block needs more than a test has, `<!-- measured -->` says that the output differs from run to run: then only the
+exit code counts. All blocks of a page run in one folder, from top to bottom.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ class Block:
         inputs: `FILE for MODEL`: the inputs that it needs.
         exit_code: what its last command exits with.
         is_measured: whether its output differs from run to run.
+        first: commands that are run before it, and not shown.
+        not_run: why it is not run; empty if it is.
         span: where in the page the text is.
     """
 
@@ -69,6 +73,8 @@ class Block:
     inputs: str | None
     exit_code: int
     is_measured: bool
+    first: list[str]
+    not_run: str
     span: tuple[int, int]
 
     @property
@@ -92,6 +98,8 @@ def blocks_of(page: str) -> list[Block]:
                 inputs=notes.get("inputs"),
                 exit_code=int(notes.get("exit", 0)),
                 is_measured="measured" in notes,
+                first=[command for command in notes.get("first", "").split(" && ") if command],
+                not_run=notes.get("not run", ""),
                 span=match.span("text"),
             )
         )
@@ -109,12 +117,22 @@ class Run:
         """Run a block; the same block with what its commands really print and exit with."""
         if block.inputs is not None:
             name, _, model = block.inputs.partition(" for ")
+            (self.folder / name).parent.mkdir(exist_ok=True)
             save_outputs(dict(generate_inputs(load(self.folder / model))), self.folder / name)
+        for command in block.first:
+            printed, code = self.command(command)
+            if code:
+                raise RuntimeError(f"line {block.line}: {command}: {printed}")
         if block.file is not None:
             (self.folder / block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
             with contextlib.chdir(self.folder), warnings.catch_warnings(action="ignore"):
                 exec(compile(block.text, f"line {block.line}", "exec"), self._namespace)  # noqa: S102 - our own pages
+        elif block.language == "sh" and not block.not_run:
+            for command in commands_in(block.text):
+                printed, code = self.command(command)
+                if code:
+                    return replace(block, text=f"{command}: {printed}", exit_code=code)
         elif block.language == "console":
             done = [(command, *self.command(command)) for command, _ in block.commands]
             text = "\n".join("\n".join([f"$ {command}", *lines]) + "\n" for command, lines, _ in done)
@@ -181,6 +199,12 @@ def renewed(page: str, folder: Path) -> str:
             pieces += [page[end : block.span[0]], done.text]
             end = block.span[1]
     return "".join([*pieces, page[end:]])
+
+
+def commands_in(text: str) -> list[str]:
+    """The commands of a shell script that has one in each line, without comments."""
+    lines = text.replace("\\\n", " ").splitlines()
+    return [shlex.join(words) for line in lines if (words := shlex.split(line, comments=True))]
 
 
 def options_in(text: str) -> Iterator[tuple[str, str]]:

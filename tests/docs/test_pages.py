@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from graphcut.cli.application import app
 
 from cases import each
-from pages import PAGES, ROOT, Run, blocks_of, options_in
+from pages import PAGES, ROOT, Run, blocks_of, commands_in, options_in
 
 WITH_BLOCKS = [page for page in PAGES if blocks_of(page.read_text(encoding="utf-8"))]
 LANGUAGES = {"console", "python", "sh", "json", "toml", "yaml", "text", "cpp", "js", "kotlin", "swift"}
@@ -43,6 +43,8 @@ def test_blocks_that_are_not_run_are_well_formed(page: Path) -> None:
         if block.language == "json":
             json.loads(block.text)
         if block.language == "sh":
+            others = [one for one in commands_in(block.text) if not re.match(r"graphcut |python ", one)]
+            assert block.not_run or not others, f"line {block.line}: say why {others[0]} is not run"
             for command, option in options_in(block.text):
                 assert option in help_of(command), f"line {block.line}: {command} {option}"
 

@@ -44,7 +44,7 @@ def simulated(cascade: Cascade, _: Path) -> None:
     scenario_of_cascade(cascade, SimulatedCluster(devices=(Device(name="pi"),)))
 
 
-EXPORTS = [partial(exported, to) for to in ("cpp", "js", "mobile", "ort-annotations", "triton")]
+EXPORTS = [partial(exported, to) for to in ("cpp", "js", "mobile", "model-package", "ort-annotations", "triton")]
 
 
 def refused(cascade: Cascade, reader: Reader, output: Path, name: str, change: Callable[[Path], object]) -> None:

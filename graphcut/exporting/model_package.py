@@ -1,0 +1,105 @@
+"""Export a cascade as a model package of ONNX Runtime (1.32), with a component for each part.
+
+    manifest.json                    the components, each with its variants; below `graphcut` their order, the tensors
+                                     that each reads and writes, and which outputs are inputs of the next step
+    part-0/part-0.onnx, ...          a part, with its data file beside it
+    shared_assets/sha256-.../NAME    data files that several parts read, each once; the files of the tokenizer
+
+A component has a variant for the provider of its part's device, and one for the CPU. ONNX Runtime chooses by the
+provider of the session, and opens each component alone: that tensors go from one to the next is for the caller to do.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ..core.atomic_files import Content
+from ..core.digests import digest_of, file_digest
+from ..core.errors import UsageError
+from ..core.manifest import PARTS, Cascade, Part, SessionSettings
+from .cascade_files import Export, cascade_files
+
+MANIFEST: Final = "manifest.json"
+_CPU: Final = SessionSettings()
+_WEIGHTS: Final = "session.model_external_initializers_file_folder_path"
+_THREADS: Final = "session.intra_op_num_threads"
+
+
+def export_of(cascade: Cascade) -> Export:
+    """A package with a component for each part."""
+    there = cascade_files(cascade)
+    files, assets = dict[str, Content](), dict[str, str]()
+    text = tuple(cascade.manifest.text_files)
+    for group in [*_shared(cascade.parts), *([text] if text else [])]:
+        uri = _asset({name: cascade.root / name for name in group})
+        files |= {f"shared_assets/{uri.replace(':', '-')}/{name}": there[name] for name in group}
+        assets |= dict.fromkeys(group, uri)
+    for part in cascade.parts:
+        own = (part.file, *(name for name in part.data if name not in assets))
+        files |= {f"{_name(part)}/{name}": there[name] for name in own}
+    components = {_name(part): {"variants": _variants(cascade, part, assets)} for part in cascade.parts}
+    files[MANIFEST] = {
+        "schema_version": "1.0",
+        "package_name": Path(cascade.manifest.source.file).stem,
+        "components": components,
+        "additional_metadata": {"graphcut": _pipeline(cascade, next((assets[name] for name in text), None))},
+    }
+    return files, (f"*part-*/*{PARTS}", "shared_assets/sha256-*/*")
+
+
+def _name(part: Part) -> str:
+    return part.file.removesuffix(".onnx")
+
+
+def _shared(parts: Iterable[Part]) -> list[tuple[str, ...]]:
+    """The data files that several parts read, with those that these parts read besides: each reads from one folder."""
+    groups: list[tuple[set[str], int]] = []
+    for part in parts:
+        own, readers = set(part.data), 1
+        for group in [group for group in groups if group[0] & own]:
+            groups.remove(group)
+            own, readers = own | group[0], readers + group[1]
+        groups.append((own, readers))
+    return [tuple(sorted(names)) for names, readers in groups if readers > 1]
+
+
+def _asset(files: Mapping[str, Path]) -> str:
+    """The name of a folder with these files: the digest of their digests and paths, as ONNX Runtime computes it."""
+    digests = (f"{file_digest(path).removeprefix('sha256:')}  {name}\n" for name, path in sorted(files.items()))
+    return digest_of("".join(digests).encode())
+
+
+def _variants(cascade: Cascade, part: Part, assets: Mapping[str, str]) -> dict[str, Any]:
+    """How ONNX Runtime opens a part with the provider of its device, and with the CPU's."""
+    shared = next((assets[name] for name in part.data if name in assets), None)
+    host = cascade.settings(part)
+    if host.provider == _CPU.provider and host.provider_options:
+        message = f"{part.place} has options for {host.provider}, which ONNX Runtime takes from no package"
+        raise UsageError(message, hint="split the model again without these options")
+    found = {}
+    for one in (host, *([] if host.provider == _CPU.provider else [_CPU])):
+        options = {_WEIGHTS: shared} if shared else {}
+        options |= {_THREADS: str(one.threads)} if one.threads else {}
+        options |= dict(text.split("=", 1) for text in one.session_config)
+        info: dict[str, Any] = {"model_file": part.file, "session_options": options}
+        if one.provider_options:
+            info["provider_options"] = dict(text.split("=", 1) for text in one.provider_options)
+        found[one.provider.removesuffix("ExecutionProvider").lower()] = {
+            "variant_directory": _name(part),
+            "ep": one.provider,
+            "executor_info": {"ort": info},
+        }
+    return found
+
+
+def _pipeline(cascade: Cascade, text: str | None) -> dict[str, Any]:
+    """What no field of a package says: how its components make one model."""
+    manifest = cascade.manifest
+    return {
+        "reads": manifest.reads,
+        "optional": manifest.optional,
+        "writes": manifest.writes,
+        "states": {state.past: state.present for state in manifest.states},
+        "steps": [{"component": _name(part), "reads": part.reads, "writes": part.writes} for part in cascade.parts],
+        **({"text": text} if text else {}),
+    }
