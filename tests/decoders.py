@@ -151,14 +151,19 @@ def tensor_scattered(at: Drawing, i: int, key: str, value: str) -> tuple[str, st
     return made[0], made[1]
 
 
-def with_concat(past: str = "past_key_values.{i}.{kind}", present: str = "present.{i}.{kind}") -> ModelProto:
-    """Ids, mask and positions, and caches that grow."""
+def with_concat(
+    past: str = "past_key_values.{i}.{kind}", present: str = "present.{i}.{kind}", *, says_pieces: bool = False
+) -> ModelProto:
+    """Ids, mask and positions, and caches that grow. `says_pieces`: what it says depends on how many come at once."""
     at = Drawing()
     ids = at.reads("input_ids", TensorProto.INT64, "batch", "seq")
     mask = at.reads("attention_mask", TensorProto.INT64, "batch", "total")
     positions = at.reads("position_ids", TensorProto.INT64, "batch", "seq")
     seen_from(at, positions, length_of(at, mask, 1))
     x = embedded(at, ids, positions)
+    if says_pieces:
+        length = at.node("Cast", length_of(at, ids, 1), to=TensorProto.FLOAT)
+        x = at.node("Add", x, at.node("Mul", length, at.weight("pieces", WIDTH, scale=0.5)))
     for i in range(LAYERS):
         x = layer(at, i, x, concatenated(past, present))
     logits(at, x)
@@ -218,6 +223,39 @@ def with_buffer() -> ModelProto:
         x = layer(at, i, x, scattered)
     logits(at, x, seq=1)
     return at.model()
+
+
+def with_rolling(*, cropped_first: bool = False) -> ModelProto:
+    """Caches of one size, as on NPUs: what is new comes last, the oldest leaves; the mask says which are filled."""
+    at = Drawing()
+    ids = at.reads("input_ids", TensorProto.INT64, 1, 1)
+    mask = at.reads("attention_mask", TensorProto.INT64, 1, ROOM)
+    positions = at.reads("position_ids", TensorProto.INT64, 1, 1)
+    filled = at.node("Cast", at.node("Unsqueeze", mask, at.number([1, 2])), to=TensorProto.BOOL)
+    at.node("Where", filled, at.number(0, np.float32), at.number(-1e4, np.float32), writes="seen")
+    x = embedded(at, ids, positions)
+    for i in range(LAYERS):
+        x = layer(at, i, x, rolled(cropped_first=cropped_first))
+    logits(at, x, seq=1)
+    return at.model()
+
+
+def rolled(*, cropped_first: bool) -> Keep:
+    """A buffer with room for 24 tokens: `Concat(past, new)[1:]`, or `Concat(past[1:], new)`."""
+
+    def keep(at: Drawing, i: int, key: str, value: str) -> tuple[str, str]:
+        made = []
+        bounds = at.number([1]), at.number([ROOM + 1]), at.number([2])
+        for kind, new in (("key", key), ("value", value)):
+            before, name = at.reads(f"past_{kind}_{i}", TensorProto.FLOAT, 1, 1, ROOM, WIDTH), f"present_{kind}_{i}"
+            if cropped_first:
+                after = at.node("Concat", at.node("Slice", before, *bounds), new, axis=2, writes=name)
+            else:
+                after = at.node("Slice", at.node("Concat", before, new, axis=2), *bounds, writes=name)
+            made.append(at.returns(after, 1, 1, ROOM, WIDTH))
+        return made[0], made[1]
+
+    return keep
 
 
 def with_tensor_scatter() -> ModelProto:

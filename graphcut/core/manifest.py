@@ -120,6 +120,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     is_given: bool  #: the user named this pair; else it was found in the model.
     #: `past` and `present` may be one buffer with room for more tokens, in which the new ones are added.
     is_shareable: bool
+    #: its size is fixed, the newest token is the last one, and the oldest leaves at each step.
+    is_rolling: bool = False
 
 
 TextFile = Literal[  #: a file beside a language model that says how text becomes tokens, or which tokens end one.

@@ -19,7 +19,7 @@ from ..loading.derived_tensors import AS_HALF
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type, type_proto
 from ..loading.subgraphs import captures, domain
-from .caches import can_share_buffer, find_caches, head_sizes, token_axis
+from .caches import can_share_buffer, find_caches, head_sizes, is_rolling, token_axis
 from .weighing import peak_bytes
 
 
@@ -66,7 +66,13 @@ def states_of_model(model: Model) -> Iterator[State]:
         is_given = cache.past in model.states
         is_shareable = axis is not None and start is not None and start[axis] == 0 and can_share_buffer(model, cache)
         yield State(
-            past=cache.past, present=cache.present, axis=axis, start=start, is_given=is_given, is_shareable=is_shareable
+            past=cache.past,
+            present=cache.present,
+            axis=axis,
+            start=start,
+            is_given=is_given,
+            is_shareable=is_shareable,
+            is_rolling=is_rolling(model, cache),
         )
 
 

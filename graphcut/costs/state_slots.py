@@ -59,6 +59,8 @@ class StateRoute(NamedTuple):
     is_used: bool = False  #: another node reads it after that.
     axis: int | None = None  #: the axis of its tokens, if an operator has it.
     is_reshaped: bool = False  #: its axes changed before an operator had the axis of the tokens.
+    is_appended: bool = False  #: a Concat added what is new.
+    is_cropped: bool = False  #: a piece of it was taken.
 
 
 class _Names(NamedTuple):
@@ -109,9 +111,10 @@ def _steps(names: _Names, node: NodeProto, name: str, route: StateRoute) -> Iter
                 yield from _through(_names_in(function, names), formal, function.output, node, route)
     elif op in _PASSING and node.input[0] == name:
         is_reshaped = route.is_reshaped or (op in _RESHAPING and route.axis is None)
-        yield node.output[0], route._replace(is_reshaped=is_reshaped)
+        is_cropped = route.is_cropped or op == "Slice"
+        yield node.output[0], route._replace(is_reshaped=is_reshaped, is_cropped=is_cropped)
     elif op in _PICKING and node.input[0] == name:
-        yield from ((made, route._replace(is_reshaped=True)) for made in node.output if made)
+        yield from ((made, route._replace(is_reshaped=True, is_cropped=True)) for made in node.output if made)
     elif op == "Concat" and route.is_kept and list(node.input).count(name) == 1:
         yield node.output[0], route  # the states of all layers together
     elif list(node.input).count(name) == 1:
@@ -126,8 +129,8 @@ def _through_slots(node: NodeProto, op: str, name: str, route: StateRoute) -> It
             if op in _DEFAULT_AXIS:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), _DEFAULT_AXIS[op])
             known = route.axis if route.axis is not None or route.is_reshaped else axis
-            is_sure = route.is_sure or slot.is_sure
-            yield node.output[slot.written], route._replace(is_kept=True, is_sure=is_sure, axis=known)
+            is_sure, appended = route.is_sure or slot.is_sure, op == "Concat"
+            yield node.output[slot.written], route._replace(is_kept=True, is_sure=is_sure, axis=known, is_appended=appended)
 
 
 def _through(

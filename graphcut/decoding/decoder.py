@@ -72,6 +72,7 @@ class Decoder:
         #: the whole sequence.
         self.presents = {state.past: state.present for state in states if state.past in read}
         sent = [state for state in states if state.past in read - local]
+        self._is_rolling = fills_from_the_end(states)
         self.most = _most(ids, states)  #: the maximum number of tokens in a step; None for no limit.
         # One token of each sequence may have no axis of its own.
         is_column = self.most == 1 and not isinstance((ids.shape or (1,))[0], int)
@@ -116,7 +117,8 @@ class Decoder:
         """The inputs for a step; `states` are those that are sent."""
         tensors = self.cascade.tensors
         filled = chunk if self.batch == 1 else chunk._replace(rows=chunk.rows * self.batch)
-        arrays = {name: input_array(role, tensors[name], filled) for name, role in self.roles.items()}
+        is_rolling, roles = self._is_rolling, self.roles.items()
+        arrays = {name: input_array(role, tensors[name], filled, is_rolling=is_rolling) for name, role in roles}
         values = {name: from_array(array, tensors[name]) for name, array in arrays.items()}
         return {**values, **self.constants, **states}
 
@@ -220,6 +222,19 @@ def _most(ids: Tensor, states: Sequence[State]) -> int | None:
         hint = "export it with a sequence length that is a symbol, or 1"
         raise RunError(f"the model reads exactly {length} tokens at each step, and tokens come one by one", hint=hint)
     return length
+
+
+def fills_from_the_end(states: Sequence[State]) -> bool:
+    """Whether the tokens of buffers are at their end; else they are at their beginning."""
+    rolling = [state for state in states if state.is_rolling]
+    filled = [s for s in states if s.axis is not None and s.start and s.start[s.axis] != 0 and not s.is_rolling]
+    if rolling and filled:
+        message = f"{rolling[0].past!r} has its tokens at the end and {filled[0].past!r} at the beginning"
+        raise RunError(f"{message}, and one mask can't say both", hint="export all caches in one way")
+    if unsized := next((s.past for s in rolling if s.axis is None or not s.start or s.start[s.axis] == 0), None):
+        hint = "split the model again with a size for its symbol (`dims`)"
+        raise RunError(f"{unsized!r} keeps a fixed number of tokens, and it is not known how many", hint=hint)
+    return bool(rolling)
 
 
 def _capacity(

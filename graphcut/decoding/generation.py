@@ -179,7 +179,7 @@ class Generation:
             if batch.origin is not None:
                 self._cache.drop(batch.origin.sequence)
             for one in batch.sequences:
-                self._ready.append(SequenceBatch(next(self._batches), [one], self._decoder))
+                self._ready.append(SequenceBatch(next(self._batches), [one], self._decoder, self._cache.piece))
             return
         (one,) = batch.sequences
         self._fail(one.index, one.outside(self._decoder.vocabulary) or error)
@@ -217,7 +217,7 @@ class Generation:
 
     def _begin(self, row: Sequence[TokenSequence]) -> None:
         origin = self._cache.origin(row[0]) if len(row) == 1 else None
-        self._ready.append(SequenceBatch(next(self._batches), row, self._decoder, origin))
+        self._ready.append(SequenceBatch(next(self._batches), row, self._decoder, self._cache.piece, origin))
 
     def _is_possible(self, one: TokenSequence) -> bool:
         try:

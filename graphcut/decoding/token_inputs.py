@@ -55,28 +55,37 @@ def role_of(tensor: Tensor) -> DecoderInputRole | None:
     return next((role for role, pattern in names.items() if re.fullmatch(pattern, tensor.name.lower())), None)
 
 
-def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk) -> np.ndarray[Any, Any]:
+def input_array(
+    role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, *, is_rolling: bool = False
+) -> np.ndarray[Any, Any]:
     """The value of an input for a chunk of tokens.
 
-    If the model fixes a size, tokens come first and zeros fill the rest. A mask with four axes says for each token
+    If the model fixes a size, tokens come first and zeros fill the rest; in a mask tokens come last if caches are
+    `is_rolling`. A mask with four axes says for each token
     which positions it may attend to: true, 1 or 0.0 if it may, and false, 0 or the lowest number of a float type if it
     may not.
     """
     dtype, batch = np.dtype(tensor.dtype), len(chunk.rows)
     found = np.asarray(_ROLES[role][1](chunk)).astype(dtype)
+    is_last = is_rolling and role == "mask"
     if role == "ids" and tensor.shape is not None and len(tensor.shape) == 1:
         return _filled(found.ravel(), tensor, batch)
     if role == "mask" and tensor.shape is not None and len(tensor.shape) == 4:
         visible = np.arange(chunk.total) <= np.arange(chunk.past, chunk.total)[:, None]
         if dtype.kind != "f":
-            return _filled(visible.astype(dtype), tensor, batch)
+            return _filled(visible.astype(dtype), tensor, batch, is_last=is_last)
         lowest = float(np.finfo(dtype).min)
-        return _filled(np.where(visible, 0, lowest).astype(dtype), tensor, batch, lowest)
-    return _filled(found, tensor, batch)
+        return _filled(np.where(visible, 0, lowest).astype(dtype), tensor, batch, lowest, is_last=is_last)
+    return _filled(found, tensor, batch, is_last=is_last)
 
 
-def _filled(found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float = 0) -> np.ndarray[Any, Any]:
-    """`found` on the last axes of the shape of `tensor`, with `rest` where a fixed size is larger."""
+def _filled(
+    found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float = 0, *, is_last: bool = False
+) -> np.ndarray[Any, Any]:
+    """`found` on the last axes of the shape of `tensor`, with `rest` after it, or before, where a fixed size is larger.
+
+    It `is_last` on the last axis alone.
+    """
     shape = tensor.shape if tensor.shape is not None else (batch, *found.shape[-1:])
     own = len(shape) - found.ndim
     free = (*(batch for _ in range(own)), *found.shape)
@@ -84,6 +93,6 @@ def _filled(found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float
     if prod(sizes) == found.size:
         return found.reshape(sizes)
     whole = np.full(sizes, rest, found.dtype)
-    places: Any = (..., *map(slice, found.shape))
+    places: Any = (..., *map(slice, found.shape[:-1]), slice(-found.shape[-1], None) if is_last else slice(found.shape[-1]))
     whole[places] = found
     return whole

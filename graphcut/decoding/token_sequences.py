@@ -29,11 +29,21 @@ class TokenSequence(msgspec.Struct):
     draws: int  #: what is drawn depends on this number.
     fed: list[int] = []  #: the tokens before them.
     generated: int = 0  #: how many of its tokens were generated.
+    prompt_length: int = 0  #: the number of tokens that were not generated.
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise UsageError(f"can't generate {self.max_tokens} tokens", hint="ask for 1 or more")
+        self.prompt_length = len(self.unfed)
+
+    def next_length(self, piece: int | None) -> int:
+        """The number of tokens of its next step, if it is alone: a `piece` of the prompt, or what was generated.
+
+        The pieces are the same when it begins with states that were kept, and when it begins again.
+        """
+        past, prompt = len(self.fed), self.prompt_length
+        return 1 if past >= prompt else min(prompt - past, piece - past % piece if piece else prompt)
 
     @property
     def longest(self) -> int:
@@ -57,11 +67,16 @@ class SequenceBatch:
     """
 
     def __init__(
-        self, number: int, sequences: Sequence[TokenSequence], decoder: Decoder, origin: Origin | None = None
+        self,
+        number: int,
+        sequences: Sequence[TokenSequence],
+        decoder: Decoder,
+        piece: int | None,
+        origin: Origin | None = None,
     ) -> None:
         """Begin with the first token of all `sequences`, or after those that a single one shares with its `origin`.
 
-        `number` tells the workers whose states are continued.
+        `number` tells the workers whose states are continued; see `TokenSequence.next_length` for `piece`.
         """
         self.number = number
         self.sequences = list(sequences)  #: in the order of the rows.
@@ -69,6 +84,7 @@ class SequenceBatch:
         self.origin = origin  #: the sequence whose states it begins with.
         self.is_begun = False  #: its first step is done.
         self._decoder = decoder
+        self._piece = piece
         room = min(max(one.longest for one in self.sequences), decoder.capacity or MOST_ROOM + 1)
         in_place = bool(decoder.room_axes) and room <= MOST_ROOM
         self._sent, zero_states = decoder.begin(len(self.sequences), room if in_place else 0)
@@ -83,6 +99,8 @@ class SequenceBatch:
         """The request of the next step. Its tokens count as fed."""
         past = len(self.sequences[0].fed)
         length = min(len(one.unfed) for one in self.sequences)
+        if len(self.sequences) == 1 and self._decoder.presents:
+            length = self.sequences[0].next_length(self._piece)
         length = min(length, self._decoder.most or length)
         rows = tuple(one.unfed[:length] for one in self.sequences)
         for one, now in zip(self.sequences, rows, strict=True):

@@ -30,15 +30,19 @@ from decoders import (
     with_concat,
     with_group_query_attention,
     with_lstm,
+    with_rolling,
     with_tensor_scatter,
     without_caches,
 )
+from msgspec.structs import replace
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from graphcut import At, Cascade, Into, Limits, RunError, Sampling, UsageError, analyze, generate, load, plan, split
+from graphcut.core.manifest import State
 from graphcut.core.states import kept_states, sent_states
 from graphcut.core.tensors import Tensor
 from graphcut.costs.caches import find_caches
+from graphcut.decoding.decoder import fills_from_the_end
 from graphcut.decoding.token_inputs import TokenChunk, input_array, role_of
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.running.sampling import TOKENS
@@ -121,6 +125,11 @@ def buffer_rows(past: int, now: Sequence[int]) -> Feeds:
     return {**rows(past, now), "attention_mask": filled[None]}
 
 
+def rolling_rows(past: int, now: Sequence[int]) -> Feeds:
+    filled = (np.arange(ROOM) >= ROOM - past - len(now)).astype(np.int64)
+    return {**rows(past, now), "attention_mask": filled[None]}
+
+
 def scatter_rows(past: int, now: Sequence[int]) -> Feeds:
     return {**ids_and("position_ids")(past, now), "write_indices": np.array([past])}
 
@@ -153,6 +162,15 @@ STYLES = {
     "a buffer, token by token": Style(
         with_buffer,
         buffer_rows,
+        *buffers("past_{kind}_{i}", "present_{kind}_{i}", ("key", "value")),
+        at_once=False,
+    ),
+    "a rolling buffer": Style(
+        with_rolling, rolling_rows, *buffers("past_{kind}_{i}", "present_{kind}_{i}", ("key", "value")), at_once=False
+    ),
+    "a buffer that rolls first": Style(
+        partial(with_rolling, cropped_first=True),
+        rolling_rows,
         *buffers("past_{kind}_{i}", "present_{kind}_{i}", ("key", "value")),
         at_once=False,
     ),
@@ -312,6 +330,16 @@ def test_the_first_value_of_a_state_may_be_given(tmp_path: Path) -> None:
     expected = [whole_tokens(path, p, NUMBER, style.step, begins, style.becomes) for p in PROMPTS]
     assert generate(cut(path, 2), PROMPTS, max_tokens=NUMBER, inputs=begins).all() == expected
     assert expected != [whole_tokens(path, p, NUMBER, style.step, style.begins, style.becomes) for p in PROMPTS]
+
+
+def test_caches_that_fill_up_from_different_ends_are_refused() -> None:
+    filled = State(past="a", present="b", axis=1, start=(1, 24), is_given=False, is_shareable=False)
+    rolling = replace(filled, past="c", is_rolling=True)
+    with pytest.raises(RunError, match="'c' has its tokens at the end and 'a' at the beginning"):
+        fills_from_the_end([filled, rolling])
+    with pytest.raises(RunError, match="'c' keeps a fixed number of tokens, and it is not known how many"):
+        fills_from_the_end([replace(rolling, start=(1, 0))])
+    assert [fills_from_the_end([one]) for one in (filled, rolling)] == [False, True]
 
 
 # Sequences
