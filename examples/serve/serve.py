@@ -3,39 +3,36 @@
 import argparse
 import io
 import json
-import secrets
-import time
 from asyncio import wrap_future
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import closing
-from dataclasses import replace
+from contextlib import ExitStack, closing
 from functools import cached_property
 from os.path import abspath
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from openai_api import Asked, RefusedError, asked, error_of, scores_of
 from ray import serve  # noqa: TID251 - the rule is for the package
 from starlette.concurrency import iterate_in_threadpool
+from starlette.exceptions import HTTPException
 
 import graphcut
 
 OPTIONS = {"host": "127.0.0.1", "port": 8000, "most": 16, "via": "threads", "max_context": 0, "cache_bytes": 1 << 30}
 NPZ = "application/octet-stream"
-SAMPLING = ("temperature", "top_p", "top_k", "repetition_penalty", "seed")
-UNSUPPORTED = ("best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "presence_penalty", "suffix", "tools")
+ERRORS = (HTTPException, RefusedError, graphcut.GraphcutError, TypeError, ValueError)
 
 
 async def refused(_: Request, error: Exception) -> Response:
-    """An error as OpenAI's clients read it. It is of the request, unless a part failed."""
-    code = getattr(error, "status_code", 500 if isinstance(error, graphcut.RunError) else 400)
-    content = {"error": {"message": getattr(error, "detail", str(error)), "code": code}}
-    return JSONResponse(content, code, {"Retry-After": "1"} if code == 429 else {})
+    """An error as OpenAI's clients read it."""
+    status, content = error_of(error)
+    return JSONResponse(content, status, {"Retry-After": "1"} if status == 429 else {})
 
 
-app = FastAPI(exception_handlers=dict.fromkeys((HTTPException, graphcut.GraphcutError, TypeError, ValueError), refused))
+app = FastAPI(exception_handlers=dict.fromkeys(ERRORS, refused))
 
 
 @serve.ingress(app)
@@ -63,12 +60,14 @@ class Server:
     def _counted(self) -> dict[str, int]:
         return {**self.counts, "open": self.counts["running"] + len(self.service.streams if self.service else ())}
 
-    def admit(self) -> None:
+    def admit(self, prompts: int = 1) -> None:
         """Count a request, and refuse it if enough others are worked on."""
         self.counts["requests_total"] += 1
-        if (number := self._counted()["open"]) >= self.settings["most"]:
+        if prompts > (most := self.settings["most"]):
+            raise RefusedError(f"{prompts} prompts, and at most {most} are worked on", "prompt")
+        if (number := self._counted()["open"]) + prompts > most:
             self.counts["refused_total"] += 1
-            raise HTTPException(429, f"{number} requests are being worked on, and no more may be")
+            raise RefusedError(f"{number} requests are being worked on, and no more may be", status=429)
 
     @cached_property
     def pipeline(self) -> graphcut.Pipeline:
@@ -85,56 +84,115 @@ class Server:
         try:
             feeds = {n: np.asarray(value, types[n].dtype if n in types else None) for n, value in given.items()}
             outputs = await wrap_future(self.pipeline.submit(feeds))
+        except graphcut.RunError as error:
+            # What is missing, unknown or of the wrong type or shape: the pipeline goes on.
+            raise RefusedError(f"{error}: {error.hint}", status=500 if self.pipeline.error else 400) from None
         finally:
             self.counts["running"] -= 1
         np.savez(file := io.BytesIO(), **outputs)
         found = {name: value.tolist() for name, value in outputs.items()}
         return Response(file.getvalue(), media_type=NPZ) if is_npz else JSONResponse(found)
 
+    @app.get("/v1/models")
+    async def models(self) -> dict[str, Any]:
+        """The only model; requests may name any."""
+        name, created = self.cascade.root.name, int(self.cascade.path.stat().st_mtime)
+        return {"object": "list", "data": [{"id": name, "object": "model", "created": created, "owned_by": "graphcut"}]}
+
     @app.post("/v1/completions")
     @app.post("/v1/chat/completions")
     async def complete(self, request: Request) -> Response:
-        """Continue `prompt`, a text or token ids, or answer `messages`."""
-        body = dict(await request.json())
-        if wrong := [name for name in UNSUPPORTED if body.get(name)] + ["n"] * (body.get("n", 1) != 1):
-            raise HTTPException(400, f"not supported: {', '.join(wrong)}")
-        kind, key, prompt = "text_completion", "text", body.get("prompt", ())
-        if is_chat := request.url.path.endswith("/chat/completions"):
-            kind, key = ("chat.completion.chunk", "delta") if body.get("stream") else ("chat.completion", "message")
-            prompt = self.tokenizer.chat(body.get("messages", ()))
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self.admit()
-        how = {"seed": secrets.randbits(32)} | {name: body[name] for name in SAMPLING if body.get(name) is not None}
-        most, sampling = body.get("max_completion_tokens") or body.get("max_tokens") or 256, self.tokenizer.sampling
-        tokens = self.service.stream(ids, max_tokens=most, stop=self.tokenizer.stop, sampling=replace(sampling, **how))
-        stop, count = body.get("stop") or [], Counter(prompt_tokens=len(ids), completion_tokens=0)
-        text = self.tokenizer.stream(ids, [stop] if isinstance(stop, str) else stop)
-        head = {"id": secrets.token_hex(8), "object": kind, "created": int(time.time()), "model": body.get("model", "")}
+        """Continue `prompt`, texts or token ids, or answer `messages`."""
+        if self.service is None:
+            raise RefusedError("the model has no tokenizer: only /run is served", status=404)
+        is_chat = request.url.path.endswith("/chat/completions")
+        ask = asked(json.loads(await request.body()), self.tokenizer, is_chat=is_chat)
+        self.admit(len(ask.prompts))
+        answers = Answers(self.service, self.tokenizer, ask)
+        if not ask.is_streamed:
+            choices = [choice async for choice in answers.whole()]
+            return JSONResponse({**ask.head, "choices": choices, "usage": answers.usage()})
+        events = answers.events()
+        first = await anext(events)  # an error of the request has its status
 
-        async def pieces() -> AsyncIterator[str]:
-            with closing(tokens):  # also where the client hangs up
-                async for token in iterate_in_threadpool(iter(tokens)):
-                    count["completion_tokens"] += 1
-                    yield "" if token in self.tokenizer.stop else text.add(token)
-                    if text.is_stopped:
-                        return
-                yield text.end()
+        async def all_of() -> AsyncIterator[str]:
+            yield first
+            try:
+                async for event in events:
+                    yield event
+            except graphcut.GraphcutError as error:
+                yield f"data: {json.dumps(error_of(error)[1])}\n\n"
 
-        def record(piece: str, *, is_last: bool) -> dict[str, Any]:
-            end = "length" if tokens.end in {"max_tokens", "full"} and not text.is_stopped else "stop"
-            said = {"role": "assistant", "content": piece} if is_chat else piece
-            usage = {"total_tokens": count.total(), "prompt_tokens_details": {"cached_tokens": tokens.sequence.reused}}
-            choice = {"index": 0, "finish_reason": end if is_last else None, "logprobs": None, key: said}
-            return {**head, "choices": [choice], **({"usage": {**count, **usage}} if is_last else {})}
+        return StreamingResponse(all_of(), media_type="text/event-stream")
 
-        async def events() -> AsyncIterator[str]:
-            async for piece in pieces():
-                yield f"data: {json.dumps(record(piece, is_last=False))}\n\n" if piece else ""
-            yield f"data: {json.dumps(record('', is_last=True))}\n\ndata: [DONE]\n\n"
 
-        if body.get("stream"):
-            return StreamingResponse(events(), media_type="text/event-stream")
-        return JSONResponse(record("".join([piece async for piece in pieces()]), is_last=True))
+class Answers:
+    """The answers to the prompts of a request, which are decoded at the same time."""
+
+    def __init__(self, service: graphcut.DecodingService, tokenizer: graphcut.Tokenizer, ask: Asked) -> None:
+        self.tokenizer, self.ask, self.count = tokenizer, ask, 0
+        how: dict[str, Any] = {"max_tokens": ask.max_tokens, "sampling": ask.sampling, "top": ask.top}
+        self.scored = [0] * len(ask.prompts)
+        self.texts = [tokenizer.stream(ids, ask.stop) for ids in ask.prompts]
+        with ExitStack() as begun:  # all of them, or none
+            self.streams = [
+                begun.enter_context(closing(service.stream(ids, stop=tokenizer.stop, **how))) for ids in ask.prompts
+            ]
+            self.open = begun.pop_all()
+
+    def usage(self) -> dict[str, Any]:
+        """How many tokens there were."""
+        prompt = sum(map(len, self.ask.prompts))
+        cached = {"cached_tokens": sum(stream.sequence.reused for stream in self.streams)}
+        counts = {"prompt_tokens": prompt, "completion_tokens": self.count, "total_tokens": prompt + self.count}
+        return {**counts, "prompt_tokens_details": cached}
+
+    async def pieces(self, index: int) -> AsyncIterator[tuple[str, int]]:
+        """Pieces of text, each with the token with which it became certain."""
+        text = self.texts[index]
+        async for token in iterate_in_threadpool(iter(self.streams[index])):
+            self.count += 1
+            yield "" if token in self.tokenizer.stop else text.add(token), token
+            if text.is_stopped:
+                return
+
+    def choice(self, index: int, piece: str, tokens: list[int], *, is_last: bool) -> dict[str, Any]:
+        """The record of a piece of text, and of the tokens that made it certain."""
+        stream, is_chat, logprobs = self.streams[index], self.ask.is_chat, None
+        end = "length" if stream.end in {"max_tokens", "full"} and not self.texts[index].is_stopped else "stop"
+        if self.ask.top is not None:
+            begin = self.scored[index]
+            self.scored[index] = stop = begin + len(tokens)
+            scores = stream.sequence.scores[begin:stop]
+            logprobs = scores_of(self.tokenizer, tokens, scores, is_chat=is_chat)
+        key = "text" if not is_chat else "delta" if self.ask.is_streamed else "message"
+        said = {"role": "assistant", "content": piece} if is_chat else piece
+        return {"index": index, "finish_reason": end if is_last else None, "logprobs": logprobs, key: said}
+
+    async def whole(self) -> AsyncIterator[dict[str, Any]]:
+        """The choice for each prompt."""
+        with self.open:  # closed also where the client hangs up
+            for index, text in enumerate(self.texts):
+                found = [piece async for piece in self.pieces(index)]
+                said = "".join(piece for piece, _ in found) + text.end()
+                yield self.choice(index, said, [token for _, token in found], is_last=True)
+
+    async def events(self) -> AsyncIterator[str]:
+        """The records of a stream: of each prompt in turn, and at last the usage, if it was asked for."""
+        with self.open:
+            for index, text in enumerate(self.texts):
+                held = list[int]()
+                async for piece, token in self.pieces(index):
+                    held.append(token)
+                    if piece:
+                        yield self.event([self.choice(index, piece, held, is_last=False)])
+                        held = []
+                yield self.event([self.choice(index, text.end(), held, is_last=True)])
+        yield (self.event([], usage=self.usage()) if self.ask.has_usage else "") + "data: [DONE]\n\n"
+
+    def event(self, choices: list[Any], **more: object) -> str:
+        """A line of a stream."""
+        return f"data: {json.dumps({**self.ask.head, 'choices': choices, **more})}\n\n"
 
 
 if __name__ == "__main__":

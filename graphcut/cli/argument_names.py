@@ -44,6 +44,7 @@ _OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
 _COMMANDS: Final[Mapping[str, str]] = {
     "analyze.cut_points": "analyze MODEL --cuts",
     "encode": "generate DIR --prompt",
+    "merge_models": "merge EMBEDDING.onnx MODEL.onnx -o FILE",
     "options_of": "demo --help",
     "save_plan": "plan MODEL -o FILE",
     "verify_files": "verify DIR --files",

@@ -183,7 +183,7 @@ def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Ca
     from ..drawing.path_kinds import kind_of
 
     if kind_of(path) == "model" and path.is_file():
-        hint = f"`graphcut analyze {shell_word(str(path))}` shows where it can be cut"
+        hint = f"`graphcut split {shell_word(str(path))} --num-splits 2` makes one"
         raise UsageError(f"{path} is a model, not a cascade", hint=hint)
     if kind_of(path) == "plan":
         hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"

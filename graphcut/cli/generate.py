@@ -147,12 +147,13 @@ def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], 
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
     from .. import generate_inputs, role_of
     from ..core.states import states_of
+    from ..decoding.genai_config import GenaiConfig
 
     tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
-    roles = {name: role_of(tensor) for name, tensor in tensors.items()}
+    roles = {name: role_of(tensor) for name, tensor in tensors.items()} | GenaiConfig(cascade).roles
     ids = next((name for name, role in roles.items() if role == "ids"), None)
     if ids is None:
-        raise UsageError("no input of the model is called input_ids", hint="give token ids and input files")
+        raise UsageError("no input of the model is known to read tokens", hint="give token ids and input files")
     sizes = zip(tensors[ids].shape or (), (1, 8), strict=False)
     dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]
     feeds = generate_inputs(replace(original, dims=dims).load(cascade), seed=original.seed)

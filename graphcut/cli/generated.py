@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from ..core.errors import UsageError
+from ..core.errors import GraphcutError, UsageError
 from ..core.text import escaped
 from ..core.units import count, duration
 from .memory_options import measured_peak, say_after, say_before
@@ -175,6 +175,10 @@ def print_as_it_comes(tokens: Generation, output: Output, *, as_json: bool) -> b
     except KeyboardInterrupt:
         tokens.close()
         was_interrupted = True
+    except GraphcutError:
+        if settings.is_in_line and not as_json:
+            put("\n")
+        raise
     for sequence in range(printed, sequences):  # the only one, and those that failed later or were interrupted
         text, rest = output.texts[sequence], output.rest(sequence)
         if not as_json:

@@ -254,7 +254,7 @@ def token_axis(model: Model, cache: Cache) -> int | None:
 
 
 def is_rolling(model: Model, cache: Cache) -> bool:
-    """Whether new tokens are added at the end and the oldest leave: `Concat(past, new)[1:]`, of one size all the time."""
+    """Whether new tokens are added at the end, and the oldest leave: `Concat(past, new)[1:]`, always of one size."""
     past, present = model.tensors[cache.past], model.tensors[cache.present]
     route = routes_from(model, cache.past).get(cache.present)
     return route is not None and route.is_appended and route.is_cropped and past.shape == present.shape is not None

@@ -129,8 +129,8 @@ def _through_slots(node: NodeProto, op: str, name: str, route: StateRoute) -> It
             if op in _DEFAULT_AXIS:
                 axis = next((a.i for a in node.attribute if a.name == "axis"), _DEFAULT_AXIS[op])
             known = route.axis if route.axis is not None or route.is_reshaped else axis
-            is_sure, appended = route.is_sure or slot.is_sure, op == "Concat"
-            yield node.output[slot.written], route._replace(is_kept=True, is_sure=is_sure, axis=known, is_appended=appended)
+            made = route._replace(is_kept=True, is_sure=route.is_sure or slot.is_sure, axis=known)
+            yield node.output[slot.written], made._replace(is_appended=op == "Concat")
 
 
 def _through(

@@ -19,9 +19,11 @@ from ..workers.executors.via import Via
 from ..workers.run_log import RunLog
 from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.requests import Routing
+from .genai_config import GenaiConfig
 from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
 
 _FLOATS: Final = {"float32", "float16", "bfloat16", "float64"}
+_IN_CONFIG: Final = "in a genai_config.json beside the model"
 _BATCH: Final = re.compile(r"batch", re.IGNORECASE)
 
 
@@ -33,8 +35,8 @@ class DecodingSettings(TypedDict, total=False):
     #: states that the manifest does not know: the output that becomes each of these inputs in the next step.
     states: Mapping[str, str]
     dims: Mapping[str, int]  #: sizes of states that are not known otherwise, by symbol.
-    #: the maximum number of tokens of a sequence that are fed, prompt included (the last generated one is not). Buffers
-    #: of a fixed size limit it as well.
+    #: the maximum number of tokens of a sequence that are fed, prompt included (the last generated one is not); by
+    #: default `context_length` in `genai_config.json`. Buffers of a fixed size limit it as well.
     max_context: int | None
     via: Via  #: where workers run, see `stream`.
     #: the number of workers, not more than parts; by default one for each device of the plan, or else one for each
@@ -58,10 +60,13 @@ class Decoder:
     def __init__(self, cascade: Cascade, settings: DecodingSettings) -> None:
         """See `generate` for errors."""
         inputs, dims, tensors = settings.get("inputs", {}), settings.get("dims", {}), cascade.tensors
-        states = states_of(cascade, settings.get("states", {}))
+        config, known = GenaiConfig(cascade), {state.past for state in cascade.manifest.states}
+        named = {past: present for past, present in config.states.items() if past not in known}
+        states = states_of(cascade, {**named, **settings.get("states", {})})
         _check_names(cascade, states, inputs, dims)
         self.cascade = cascade
-        self.roles = _roles(cascade, states, inputs)  #: the inputs that are computed for each step, with their roles.
+        #: the inputs that are computed for each step, with their roles.
+        self.roles = _roles(cascade, states, inputs, config.roles)
         ids = tensors[next(name for name, role in self.roles.items() if role == "ids")]
         given = {name: to_value(value, tensors[name]) for name, value in inputs.items()}
         # A state with a given beginning is sent: states that stay with a part begin with zeros.
@@ -88,7 +93,7 @@ class Decoder:
             **symbol_sizes({name: shape_of(value) for name, value in given.items() if tensors[name].is_plain}, tensors),
             **dims,
         }
-        self.logits = _logits(cascade, states)  #: the output with the scores of the next token.
+        self.logits = config.logits or _logits(cascade, states)  #: the output with the scores of the next token.
         zero_shape = partial(_zero_shape, sizes=sizes, batch=self.batch, has_branch="branch" in self.roles.values())
         #: the other states at the beginning of a sequence. They are fed and returned like any tensor.
         self.sent = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], zero_shape(s)) for s in sent}
@@ -100,9 +105,9 @@ class Decoder:
         #: the axis of each state for the batch; None if it takes one sequence only.
         self.batch_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if has_axes else None
         #: the maximum length of a sequence, prompt included; None for no limit.
-        self.capacity = _capacity(cascade, self.roles, states, settings.get("max_context"))
-        config = settings.get("config") or SessionConfig()
-        in_place = all((config.provider or cascade.settings(part).provider) == CPU for part in cascade.parts)
+        self.capacity = _capacity(cascade, self.roles, states, settings.get("max_context") or config.context_length)
+        session = settings.get("config") or SessionConfig()
+        in_place = all((session.provider or cascade.settings(part).provider) == CPU for part in cascade.parts)
         shared = (s for s in states if in_place and s.is_shareable and s.past in local)
         #: the axis of the tokens of each state that is written where it is read.
         self.room_axes = {state.past: state.axis for state in shared if state.axis is not None}
@@ -172,27 +177,31 @@ def _read(cascade: Cascade) -> set[str]:
     return {name for part in cascade.parts for name in part.reads}
 
 
-def _roles(cascade: Cascade, states: Sequence[State], inputs: Mapping[str, object]) -> dict[str, DecoderInputRole]:
-    """The roles of the inputs that are neither states nor given."""
+def _roles(
+    cascade: Cascade, states: Sequence[State], inputs: Mapping[str, object], named: Mapping[str, DecoderInputRole]
+) -> dict[str, DecoderInputRole]:
+    """The roles of the inputs that are neither states nor given: those that are `named`, or by their names."""
     unasked = _read(cascade) - {state.past for state in states} - inputs.keys()
     unknown = [name for name in cascade.manifest.reads if name in unasked]
-    roles = {name: role for name in unknown if (role := role_of(cascade.tensors[name])) is not None}
+    roles = {name: role for name in unknown if (role := named.get(name) or role_of(cascade.tensors[name])) is not None}
     rest = [name for name in unknown if name not in roles]
     if "ids" not in roles.values():
         if given := next((name for name in inputs if role_of(cascade.tensors[name]) == "ids"), None):
             raise UsageError(f"{given!r} is among the inputs, but prompts are fed there", hint="leave it out of them")
         integers = [name for name in rest if cascade.tensors[name].dtype in {"int64", "int32"}]
         if len(integers) != 1 and "inputs_embeds" in rest:
-            hint = "export it with its embedding, so that it reads input_ids"
+            hint = "join it with the model that makes them from tokens (`merge_models(...)`), and split both as one"
             raise RunError("the model reads embeddings (inputs_embeds), and tokens can't be fed to it", hint=hint)
         if len(integers) != 1:
             message = f"no input of the model is known to read tokens; there is {', '.join(rest) or 'none'}"
-            raise RunError(message, hint="a decoder reads integers from an input called input_ids")
+            raise RunError(message, hint=f"name it {_IN_CONFIG}, as model.decoder.inputs.input_ids, and split again")
         roles[integers[0]] = "ids"
     for name in rest:
         if name not in roles and name not in cascade.manifest.optional:
             message = f"the model reads {cascade.tensors[name]} {name!r}, and it is not known what to feed there"
             hint = "feed it with `inputs`; or, if an output becomes it, say so when you split, with `states`"
+            if cascade.tensors[name].dtype not in _FLOATS:
+                hint = f"feed it with `inputs`; or name it {_IN_CONFIG}, as model.decoder.inputs.attention_mask"
             raise RunError(message, hint=hint)
     return roles
 
@@ -206,7 +215,8 @@ def _logits(cascade: Cascade, states: Sequence[State]) -> str:
     ]
     if len(likely) != 1:
         message = f"it is not clear which output holds the logits; there is {', '.join(others) or 'none'}"
-        raise RunError(message, hint="name it logits; if some of these become inputs again, say so with `states`")
+        hint = f"name it {_IN_CONFIG}, as model.decoder.outputs.logits, and split again"
+        raise RunError(message, hint=f"{hint}; if some of these become inputs again, say so with `states`")
     return likely[0]
 
 

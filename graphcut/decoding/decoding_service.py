@@ -67,18 +67,26 @@ class DecodingService(AbstractContextManager["DecodingService"]):
         self.close()
 
     def stream(
-        self, prompt: Sequence[int], *, max_tokens: int, stop: Collection[int] = (), sampling: Sampling = GREEDY
+        self,
+        prompt: Sequence[int],
+        *,
+        max_tokens: int,
+        stop: Collection[int] = (),
+        sampling: Sampling = GREEDY,
+        top: int | None = None,
     ) -> TokenStream:
         """The tokens after `prompt`: at most `max_tokens`, up to one of those in `stop`.
 
-        The same seed of `sampling` draws the same tokens again.
+        The same seed of `sampling` draws the same tokens again. With `top` the log probabilities of each token and of
+        so many of the likeliest are in `sequence.scores`.
 
         Raises:
             UsageError: the prompt is empty or too long.
             RunError: nothing is decoded any more.
         """
         tokens = tuple(int(token) for token in prompt)
-        stream = TokenStream(TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0), stop)
+        sequence = TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0, top=top)
+        stream = TokenStream(sequence, stop)
         self.generation.check(stream.sequence)
         with self._lock:
             if self.error is not None:

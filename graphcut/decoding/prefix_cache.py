@@ -9,7 +9,6 @@ from .decoder import Decoder
 from .decoding_memory import state_bytes
 from .token_sequences import SequenceBatch, TokenSequence
 
-
 PIECE: Final = 64
 """With a cache, so many tokens of a prompt are fed at once, counted from its beginning, whatever is in the cache."""
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from ..core.errors import UsageError
+
 
 class TextStream:
     """The text of a sequence, in pieces that are certain.
@@ -17,7 +19,9 @@ class TextStream:
     def __init__(
         self, decode: Callable[[list[int]], str], prompt: Sequence[int] = (), stop: Sequence[str] = ()
     ) -> None:
-        """Continue the tokens of `prompt`; stop at any of the texts in `stop`."""
+        """Continue the tokens of `prompt`; stop at any of the texts in `stop`, none of which is empty."""
+        if "" in stop:
+            raise UsageError("a text that ends a sequence is empty", hint="leave it out of `stop`")
         self.is_stopped = False
         self._decode = decode
         self._stop = stop

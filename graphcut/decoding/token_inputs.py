@@ -93,6 +93,7 @@ def _filled(
     if prod(sizes) == found.size:
         return found.reshape(sizes)
     whole = np.full(sizes, rest, found.dtype)
-    places: Any = (..., *map(slice, found.shape[:-1]), slice(-found.shape[-1], None) if is_last else slice(found.shape[-1]))
+    size = found.shape[-1]
+    places: Any = (..., *map(slice, found.shape[:-1]), slice(-size, None) if is_last else slice(size))
     whole[places] = found
     return whole

@@ -6,9 +6,9 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from ..core.errors import RunError, UsageError
+from ..core.errors import UsageError
 from ..core.states import next_state
-from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow
+from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow, TokenScores
 from ..running.values import Value, rows_of
 from ..workers.executors.protocol import Origin, Step
 from ..workers.scheduling.requests import Request
@@ -30,6 +30,8 @@ class TokenSequence(msgspec.Struct):
     fed: list[int] = []  #: the tokens before them.
     generated: int = 0  #: how many of its tokens were generated.
     prompt_length: int = 0  #: the number of tokens that were not generated.
+    top: int | None = None  #: the scores of its tokens and of so many of the likeliest are wanted; None for none.
+    scores: list[TokenScores] = []  #: these, of all its generated tokens.
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
 
     def __post_init__(self) -> None:
@@ -50,13 +52,13 @@ class TokenSequence(msgspec.Struct):
         """The largest number of its tokens that may be fed: all but the last."""
         return len(self.fed) + len(self.unfed) + self.max_tokens - self.generated - 1
 
-    def outside(self, vocabulary: int | None) -> RunError | None:
+    def outside(self, vocabulary: int | None) -> UsageError | None:
         """The error for a token that the model has no logits for: the likely cause of a failed step."""
         largest = max((*self.fed, *self.unfed))
         if vocabulary is None or largest < vocabulary:
             return None
         message = f"token id {largest} of prompt {self.index} is outside the vocabulary ({vocabulary})"
-        return RunError(message, hint="use the tokenizer of this model")
+        return UsageError(message, hint="use the tokenizer of this model")
 
 
 class SequenceBatch:
@@ -114,11 +116,13 @@ class SequenceBatch:
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
         sampling = self.sequences[0].sampling
-        ended = [ScoredRow(row, one.draws, len(one.fed), sampling.needed(one.fed)) for row, one in self._complete()]
+        ended = [
+            ScoredRow(row, one.draws, len(one.fed), sampling.needed(one.fed), one.top) for row, one in self._complete()
+        ]
         logits = self._decoder.cascade.tensors[self._decoder.logits]
         is_batch, length = self._decoder.has_batch, self.chunk.length
-        choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, sampling, tuple(ended))
-        step = replace(self._next, choice=choice)
+        self._choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, sampling, tuple(ended))
+        step = replace(self._next, choice=self._choice)
         self._next = Step(sequence=self.number, in_place=step.in_place)
         return Request(feeds, title, step)
 
@@ -127,8 +131,11 @@ class SequenceBatch:
         self.is_begun = True
         after = {past: answer[self._decoder.presents[past]] for past in self._sent}
         self._sent = {past: next_state(before, after[past]) for past, before in self._sent.items()}
-        tokens = answer[TOKENS.name].numpy().tolist()
-        return [(one, token) for (_, one), token in zip(self._complete(), tokens, strict=True)]
+        found = list[tuple[TokenSequence, int]]()
+        for (_, one), (token, scores) in zip(self._complete(), self._choice.chosen(answer[TOKENS.name]), strict=True):
+            one.scores += [] if scores is None else [scores]
+            found.append((one, token))
+        return found
 
     def _complete(self) -> list[tuple[int, TokenSequence]]:
         """The sequences whose tokens are all fed, with their rows."""

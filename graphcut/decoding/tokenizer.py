@@ -10,12 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from ..core.errors import RecordError, UsageError
 from ..core.manifest import Cascade, CascadeLike, check_unchanged, open_cascade
 from ..core.states import LOGITS
 from ..running.sampling import Sampling
+from .genai_config import json_of
 from .text_stream import TextStream
 
 
@@ -141,11 +140,7 @@ class Tokenizer:
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self._files.get(name)
-        try:
-            return {} if path is None else msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise RecordError(f"{path} can't be read: {why}", hint="take the file of the model") from None
+        return {} if path is None else json_of(path)
 
 
 def package(name: str) -> Any:  # noqa: ANN401 - a module

@@ -95,6 +95,13 @@ class Sampling:
 GREEDY: Final = Sampling()  #: the most likely token.
 
 
+class TokenScores(NamedTuple):
+    """The log probability of a token by the scores of the model, before penalty and temperature, and the likeliest."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]  #: the most likely tokens, with theirs.
+
+
 class ScoredRow(NamedTuple):
     """A row of a batch whose next token is chosen."""
 
@@ -102,6 +109,7 @@ class ScoredRow(NamedTuple):
     sequence: int  #: the number of its sequence, for `Sampling.choose`.
     length: int  #: the number of tokens before.
     before: tuple[int, ...]  #: these tokens, if they are needed.
+    top: int | None = None  #: the scores of the token and of so many of the likeliest are returned.
 
 
 class LogitsChoice(msgspec.Struct, frozen=True):
@@ -115,14 +123,39 @@ class LogitsChoice(msgspec.Struct, frozen=True):
     rows: tuple[ScoredRow, ...]  #: the rows whose next token is chosen.
 
     def tokens(self, logits: Value) -> Value:
-        """The token of each of `rows`, from its last scores."""
+        """The token of each of `rows`, from its last scores; after a token its scores, if asked for, as their bits."""
         *axes, vocabulary = logits.shape()
         scored = axes[-1] if axes and len(axes) == 1 + self.has_batch else 1
         scores = memory_of(logits).view(bits_type(self.dtype)).reshape(-1, vocabulary)
-        chosen = []
-        for row, sequence, length, before in self.rows:
+        numbers = list[int]()
+        for row, sequence, length, before, top in self.rows:
             found = scores[row * scored + min(scored, self.length) - 1]
             if self.dtype == "bfloat16":
                 found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
-            chosen.append(self.sampling.choose(found, before or range(length), sequence))
-        return from_array(np.array(chosen, np.int64), TOKENS)
+            numbers.append(self.sampling.choose(found, before or range(length), sequence))
+            numbers += [] if top is None else _scores(found, numbers[-1], top)
+        return from_array(np.array(numbers, np.int64), TOKENS)
+
+    def chosen(self, numbers: Value) -> list[tuple[int, TokenScores | None]]:
+        """What `tokens` returned: the token of each of `rows`, and its scores if asked for."""
+        found, place, array = list[tuple[int, TokenScores | None]](), 0, numbers.numpy()
+        for row in self.rows:
+            token, place = int(array[place]), place + 1
+            scores = None
+            if row.top is not None:
+                logprob, *logprobs = array[place : place + 1 + row.top].view(np.float64).tolist()
+                ids = array[place + 1 + row.top : place + 1 + 2 * row.top].tolist()
+                scores = TokenScores(logprob, tuple(zip(ids, logprobs, strict=True)))
+                place += 1 + 2 * row.top
+            found.append((token, scores))
+        return found
+
+
+def _scores(scores: np.ndarray[Any, Any], token: int, top: int) -> list[int]:
+    """The log probability of a token and of the `top` likeliest, as their bits; and the latter tokens."""
+    exact = scores.astype(np.float64)
+    logs = exact - exact.max()
+    logs -= np.log(np.exp(logs).sum())
+    likely = np.argsort(-logs, kind="stable")[:top]
+    likely = np.resize(likely, top)  # a vocabulary may be smaller
+    return [*logs[[token, *likely]].view(np.int64).tolist(), *likely.tolist()]

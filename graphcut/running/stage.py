@@ -112,8 +112,11 @@ class Stage:
         except RunError:
             raise
         except Exception as error:
-            message = f"{file} can't be loaded: {ort_message(error)}"
-            raise RunError(message, hint="`verify(...)` checks a cascade") from error
+            message, hint = f"{file} can't be loaded: {ort_message(error)}", "`verify(...)` checks a cascade"
+            if "NOT_IMPLEMENTED" in str(error):
+                hint = "this ONNX Runtime has no kernel for that operator and type: take another `provider`, or convert"
+                hint += " the model to a type that it computes, such as float32"
+            raise RunError(message, hint=hint) from error
         self.nodes_by_provider = {} if set(nodes) <= {provider} else nodes
         for file, version in versions.items():
             if not file.exists() or version_of(file) != version:

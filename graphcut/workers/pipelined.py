@@ -150,6 +150,11 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         """Are feeds divided into micro-batches? Not if no axis is declared, or if outputs were found to differ."""
         return self._axis is not None
 
+    @property
+    def error(self) -> BaseException | None:
+        """Why nothing is run any more; None as long as it goes on."""
+        return self._service.end
+
     def close(self) -> None:
         """End the workers at once."""
         self._service.close()

@@ -183,7 +183,7 @@ def test_a_model_instead_of_a_cascade_is_misuse(run: Run, llm: Path, tmp_path: P
     assert result.code == 2
     assert result.error == (
         f"{llm} is a model, not a cascade",
-        f"`graphcut analyze {llm}` shows where it can be cut",
+        f"`graphcut split {llm} --num-splits 2` makes one",
     )
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from decoders import LAYERS, WIDTH, with_a_state_of_its_own, with_buffer, with_lstm
+from decoders import LAYERS, WIDTH, with_a_state_of_its_own, with_buffer, with_concat, with_lstm
 
-from graphcut import generate, open_cascade
+from graphcut import Into, generate, open_cascade, split
 
 from command_line import SCRIPT, Run, command, environment, llm, parts, run
 
@@ -158,7 +158,16 @@ def test_input_ids_can_not_be_given_as_inputs(run: Run, parts: Path, tmp_path: P
 
 def test_a_token_outside_the_vocabulary_is_named(run: Run, parts: Path) -> None:
     result = run("generate", parts, "--prompt-ids", "99999")
-    assert (result.code, result.error[0]) == (3, "token id 99999 of prompt 0 is outside the vocabulary (32)")
+    assert (result.code, result.error[0]) == (2, "token id 99999 of prompt 0 is outside the vocabulary (32)")
+
+
+def test_a_sequence_that_fails_ends_its_line(run: Run, tmp_path: Path) -> None:
+    onnx.save(with_concat(), tmp_path / "m.onnx")  # a model of 64 positions
+    cascade = split(tmp_path / "m.onnx", Into(1))
+    words = ("generate", cascade.root, "--max-tokens", 9, "--quiet", "--prompt-ids", ",".join(["3"] * 62))
+    result = run(*words)
+    assert (result.code, result.out.count("\n"), len(result.out.split())) == (3, 1, 3)
+    assert result.out.endswith("\n")
 
 
 def test_of_several_sequences_one_that_fails_ends_alone(run: Run, parts: Path, expected: list[list[int]]) -> None:

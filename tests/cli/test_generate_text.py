@@ -13,6 +13,7 @@ import pytest
 
 import graphcut
 from graphcut import Into, Tokenizer, generate
+from graphcut.decoding.prefix_cache import PIECE
 
 from command_line import SCRIPT, Run, command, environment, run
 from tokenizers_by_hand import folder_with
@@ -55,7 +56,8 @@ def test_a_file_has_a_prompt_in_each_line(run: Run, cascade: graphcut.Cascade, t
 
 
 def test_prompts_that_begin_alike_are_computed_once(run: Run, cascade: graphcut.Cascade, tmp_path: Path) -> None:
-    (tmp_path / "prompts.txt").write_text("The quick brown fox\nThe quick brown dog\n", encoding="utf-8")
+    same = "The quick brown " * 30
+    (tmp_path / "prompts.txt").write_text(f"{same}fox\n{same}dog\n", encoding="utf-8")
     words = (
         "generate",
         cascade.root,
@@ -73,7 +75,7 @@ def test_prompts_that_begin_alike_are_computed_once(run: Run, cascade: graphcut.
     prompts = [row["prompt"] for row in cached["sequences"]]
     shared = next(i for i, (a, b) in enumerate(zip(*prompts, strict=False)) if a != b)
     assert cached["sequences"] == without["sequences"]
-    assert (without["reused_tokens"], cached["reused_tokens"]) == (0, shared)
+    assert (without["reused_tokens"], cached["reused_tokens"]) == (0, shared // PIECE * PIECE)
 
 
 def test_text_ends_before_a_stop_text(run: Run, cascade: graphcut.Cascade) -> None:
@@ -93,14 +95,11 @@ def test_tokens_are_drawn_with_a_seed(run: Run, cascade: graphcut.Cascade) -> No
     assert run(*words).out == run(*words).out != run(*words, "--seed", 1).out
 
 
-NO_LIMIT = ", and the model sets no limit"
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ((), "there is no prompt"),
-        (("--chat", "--memory", "1GB"), f"a memory limit needs to know how long a conversation becomes{NO_LIMIT}"),
+        (("--prompt", "a", "--stop", ""), "a text that ends a sequence is empty"),
         (("--chat", "--prompt", "a"), "--chat reads messages from the standard input"),
         (("--prompt", "a", "--top-p", "0"), "top_p can't be 0.0"),
         (("--prompt", "a", "--repetition-penalty", "0"), "repetition_penalty can't be 0.0"),
@@ -146,15 +145,18 @@ def answers(cascade: graphcut.Cascade, *messages: str, max_tokens: int = 12) -> 
     return found
 
 
+LONG = "Hello 🚀" * 10  #: more than a piece of a prompt.
+
+
 @pytest.mark.parametrize("via", ["threads", "processes"])
 def test_a_chat_answers_each_line_and_remembers_the_others(
     run: Run, cascade: graphcut.Cascade, monkeypatch: pytest.MonkeyPatch, via: str
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("Hello 🚀\n\nThe fox\nAnd?\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{LONG}\n\nThe fox\nAnd?\n"))
     result = run("generate", cascade.root, "--chat", "--max-tokens", 12, "--via", via)
     assert (result.code, result.out) == (
         0,
-        "".join(f"{text}\n" for text in answers(cascade, "Hello 🚀", "The fox", "And?")),
+        "".join(f"{text}\n" for text in answers(cascade, LONG, "The fox", "And?")),
     )
     lines = result.err.splitlines()
     assert [line.partition(",")[0] for line in lines] == ["12 tokens"] * 3
@@ -164,12 +166,12 @@ def test_a_chat_answers_each_line_and_remembers_the_others(
 def test_a_chat_as_json_has_a_line_for_each_token_and_a_record_for_each_answer(
     run: Run, cascade: graphcut.Cascade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("Hello 🚀\nThe fox\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{LONG}\nThe fox\n"))
     result = run("generate", cascade.root, "--chat", "--json", "--max-tokens", 12)
     lines = [json.loads(line) for line in result.out.splitlines()]
     records = [line for line in lines if "format" in line]
     assert [lines.index(record) for record in records] == [12, 25]
-    for number, (text, record) in enumerate(zip(answers(cascade, "Hello 🚀", "The fox"), records, strict=True)):
+    for number, (text, record) in enumerate(zip(answers(cascade, LONG, "The fox"), records, strict=True)):
         (answer,) = record["sequences"]
         tokens = [line for line in lines if line.get("sequence") == number]
         assert (answer["text"], answer["end"]) == (text, "max_tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -46,7 +47,7 @@ from graphcut.decoding.decoder import fills_from_the_end
 from graphcut.decoding.token_inputs import TokenChunk, input_array, role_of
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.running.sampling import TOKENS
-from graphcut.running.stage import Stage
+from graphcut.running.stage import SessionConfig, Stage
 from graphcut.running.values import Values
 from graphcut.workers.executors.worker import Worker
 
@@ -500,7 +501,7 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path: Path, option
 
 def test_a_token_outside_the_vocabulary_is_named(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, with_concat()), 2)
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(UsageError) as caught:
         generate(cascade, [[1], [99999, 2]], max_tokens=4).all()
     assert str(caught.value).startswith("token id 99999 of prompt 1 is outside the vocabulary (")
 
@@ -522,11 +523,52 @@ def test_the_only_integer_input_is_taken_for_the_ids(tmp_path: Path) -> None:
     assert generate(cascade, PROMPTS, max_tokens=NUMBER).all() == expected
 
 
+@pytest.mark.parametrize("draw", [with_concat, with_a_state_of_its_own])
+def test_genai_config_names_inputs_outputs_and_the_length(tmp_path: Path, draw: Callable[[], ModelProto]) -> None:
+    has_caches = draw is with_concat
+    known = cut(written(tmp_path, draw()), 2, states={} if has_caches else {"h": "g"})
+    expected = generate(known, PROMPTS, max_tokens=NUMBER).all()
+    given = {"input_ids": "t", "attention_mask": "m", "position_ids": "p"} if has_caches else {"input_ids": "t"}
+    proto = renamed(draw(), "logits", "linear_48")
+    for old, new in given.items():
+        proto = renamed(proto, old, new)
+    inputs, outputs = {**given, "past_names": "h", "past_key_names": "past_key_values.%d.key"}, {"logits": "linear_48"}
+    decoder = {"inputs": inputs, "outputs": outputs | {"present_names": "g"}, "num_hidden_layers": 1}
+    config = {"model": {"context_length": 9, "decoder": decoder}}
+    proto.graph.output.append(floats("more", "batch", "seq", 61))
+    proto.graph.node.append(helper.make_node("Neg", ["linear_48"], ["more"]))
+    with pytest.raises(RunError) as caught:
+        generate(cut(written(tmp_path, proto), 2), PROMPTS, max_tokens=NUMBER)
+    assert not has_caches or "in a genai_config.json beside the model" in caught.value.hint
+    (tmp_path / "genai_config.json").write_text(json.dumps(config), encoding="utf-8")
+    cascade = cut(written(tmp_path, proto), 2)
+    assert generate(cascade, PROMPTS, max_tokens=NUMBER, max_context=99).all() == expected
+    # Nine tokens are fed at most; the last one that is generated is not fed.
+    limited = generate(cascade, PROMPTS, max_tokens=NUMBER)
+    assert limited.all() == [row[: 10 - len(p)] for row, p in zip(expected, PROMPTS, strict=True)]
+    assert set(limited.ends.values()) == {"full"}
+    with pytest.raises(UsageError, match="prompt 0 has 10 tokens, and the model takes 9"):
+        generate(cascade, [[1] * 10], max_tokens=1)
+
+
+def test_a_type_without_a_kernel_is_no_damaged_cascade(tmp_path: Path) -> None:
+    shapes = {"x": (1, 1, 2), "w": (1, 8, 2), "r": (1, 8, 2)}
+    reads = [helper.make_tensor_value_info(name, TensorProto.BFLOAT16, shape) for name, shape in shapes.items()]
+    writes = [helper.make_tensor_value_info("y", TensorProto.BFLOAT16, [1, 1, 1, 2])]
+    lstm = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=2)
+    cascade = cut(written(tmp_path, model_of([lstm], reads, writes, [], opset=22)), 1)
+    with pytest.raises(RunError, match="NOT_IMPLEMENTED") as caught:
+        Stage(cascade, cascade.parts[0], config=SessionConfig())
+    assert caught.value.hint.startswith("this ONNX Runtime has no kernel for that operator and type")
+
+
 def test_a_model_that_reads_embeddings_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["inputs_embeds"], ["a"]), helper.make_node("Neg", ["a"], ["logits"])]
     proto = model_of(nodes, [floats("inputs_embeds", "batch", "seq", 4)], [floats("logits", "batch", "seq", 4)])
-    with pytest.raises(RunError, match=r"the model reads embeddings \(inputs_embeds\), and tokens can't be fed to it"):
+    said = r"the model reads embeddings \(inputs_embeds\), and tokens can't be fed to it"
+    with pytest.raises(RunError, match=said) as caught:
         generate(cut(written(tmp_path, proto), 1), [[1]], max_tokens=1)
+    assert "`merge_models(...)`" in caught.value.hint
 
 
 def test_the_output_with_the_logits_must_be_clear(tmp_path: Path) -> None:

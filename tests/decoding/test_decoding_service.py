@@ -7,10 +7,12 @@ import signal
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from child_processes import children
-from decoders import with_concat, with_lstm
+from decoders import WIDTH, with_concat, with_lstm
 from waiting import until
 
 from graphcut import Cascade, DecodingService, Into, RunError, Sampling, UsageError, generate, split
@@ -51,6 +53,26 @@ def test_each_caller_gets_what_its_prompt_gets_alone(cascade: Cascade, via: Via,
     assert (again, {stream.end for stream in streams}) == (found[1], {"max_tokens"})
 
 
+@pytest.mark.parametrize("via", ["threads", "processes"])
+def test_the_log_probabilities_are_those_of_the_logits(cascade: Cascade, via: Via) -> None:
+    prompt = list(PROMPTS[0])
+    with DecodingService(cascade, most=2, via=via, workers=2) as service:
+        stream = service.stream(prompt, max_tokens=4, sampling=Sampling(temperature=3, seed=5), top=3)
+        tokens, bare = list(stream), service.stream(prompt, max_tokens=2, top=0)
+        assert (len(list(bare)), [one.top for one in bare.sequence.scores]) == (2, [(), ()])
+    session = ort.InferenceSession(cascade.source)
+    fed = prompt + tokens
+    feeds = {"input_ids": [fed], "attention_mask": [[1] * len(fed)], "position_ids": [list(range(len(fed)))]}
+    states = {state.past: np.zeros((1, 1, 0, WIDTH), np.float32) for state in cascade.manifest.states}
+    (logits,) = session.run(["logits"], {**{name: np.array(rows) for name, rows in feeds.items()}, **states})
+    for place, (token, found) in enumerate(zip(tokens, stream.sequence.scores, strict=True), start=len(prompt) - 1):
+        row = logits[0, place].astype(np.float64)
+        expected = row - np.log(np.exp(row).sum())
+        assert found.logprob == pytest.approx(expected[token], abs=1e-4)
+        assert [one for one, _ in found.top] == np.argsort(-row)[:3].tolist()
+        assert [logprob for _, logprob in found.top] == pytest.approx(np.sort(expected)[:-4:-1], abs=1e-4)
+
+
 def test_a_prompt_may_continue_an_answer(cascade: Cascade) -> None:
     said: list[int] = []
     with DecodingService(cascade, most=1) as service:
@@ -84,7 +106,7 @@ def test_what_can_not_be_decoded_is_refused_and_others_go_on(cascade: Cascade) -
             service.stream([1] * 6, max_tokens=1)
         with pytest.raises(UsageError, match="can't generate 0 tokens"):
             service.stream([1], max_tokens=0)
-        with pytest.raises(RunError, match="token id 61000 of prompt 1 is outside the vocabulary"):
+        with pytest.raises(UsageError, match="token id 61000 of prompt 1 is outside the vocabulary"):
             list(outside)
         assert (list(good), good.end, outside.end) == (alone(cascade, PROMPTS[1], 4), "full", "failed")
         assert not service.streams

@@ -23,6 +23,7 @@ import pytest
 
 import graphcut
 from graphcut import Cascade, Into, Tokenizer
+from graphcut.decoding.prefix_cache import PIECE
 
 from pages import ROOT
 from tokenizers_by_hand import folder_with
@@ -140,7 +141,7 @@ def test_completions(served: Served) -> None:
 
 
 def test_chat_whose_past_is_not_computed_again(served: Served) -> None:
-    messages = [{"role": "user", "content": "Hello 🚀"}]
+    messages = [{"role": "user", "content": "Hello 🚀" * 10}]
     ids = Tokenizer(served.cascade).chat(messages)
     expected = said(served.cascade, ids, 12)
     found = served.client.chat.completions.create(model=MODEL, messages=messages, max_completion_tokens=12)
@@ -150,7 +151,7 @@ def test_chat_whose_past_is_not_computed_again(served: Served) -> None:
     messages += [{"role": "assistant", "content": expected}, {"role": "user", "content": "And?"}]
     later = served.client.chat.completions.create(model=MODEL, messages=messages, max_tokens=12)
     assert later.choices[0].message.content == said(served.cascade, Tokenizer(served.cascade).chat(messages), 12)
-    assert later.usage.prompt_tokens_details.cached_tokens >= len(ids)
+    assert later.usage.prompt_tokens_details.cached_tokens == len(ids) // PIECE * PIECE > 0
 
 
 def test_stop_strings_and_seeds(served: Served) -> None:
@@ -226,11 +227,95 @@ def test_requests_that_make_no_sense_get_400_with_a_reason(served: Served) -> No
         create(model=MODEL, prompt=[5] * 10_000, max_tokens=4)
     with pytest.raises(openai.BadRequestError, match=" is empty"):
         create(model=MODEL, prompt="", max_tokens=4)
-    with pytest.raises(openai.BadRequestError, match="not supported: logprobs"):
-        create(model=MODEL, prompt="a", logprobs=2)
     with pytest.raises(openai.BadRequestError, match="top_p can't be 7"):
         create(model=MODEL, prompt="a", top_p=7)
-    assert httpx.post(f"{served.url}/v1/completions", content=b"{").status_code == 400
+    with pytest.raises(openai.BadRequestError, match="is outside the vocabulary"):
+        create(model=MODEL, prompt=[99999], max_tokens=4, stream=True)
+
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+TEXT = {"prompt": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            {**CHAT, "response_format": {"type": "json_object"}},
+            'not supported: response_format={"type": "json_object"}',
+        ),
+        ({"prompt": ["a"] * 9}, "9 prompts, and at most 8 are worked on"),
+        ({**CHAT, "tool_choice": "required"}, 'not supported: tool_choice="required"'),
+        ({**CHAT, "functions": [{"name": "f"}]}, 'not supported: functions=[{"name": "f"}]'),
+        ({**CHAT, "top_logprobs": 2}, "top_logprobs needs logprobs to be true"),
+        ({**CHAT, "logprobs": 2}, "logprobs is 2, not of the type bool"),
+        ({**CHAT, "max_tokens": 0}, "can't generate 0 tokens"),
+        ({**CHAT, "max_completion_tokens": 0}, "can't generate 0 tokens"),
+        ({**CHAT, "foo": 1}, "not supported: foo=1"),
+        ({}, "messages has no message"),
+        ({"messages": []}, "messages has no message"),
+        (
+            {"messages": [{"role": "tool", "content": "x"}]},
+            "messages[0].role is not system, developer, user or assistant",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages[0].content is not a text",
+        ),
+        ({**TEXT, "max_tokens": 0}, "can't generate 0 tokens"),
+        ({**TEXT, "max_tokens": True}, "max_tokens is true, not of the type int"),
+        ({**TEXT, "temperature": "hot"}, 'temperature is "hot", not of the type float'),
+        ({**TEXT, "stop": ""}, "stop is not a text or a list of texts, none of them empty"),
+        ({**TEXT, "logprobs": 99}, "logprobs is 99, not 0 to 20"),
+        ({**TEXT, "n": 2}, "not supported: n=2"),
+        ({}, "prompt is not a text, a list of token ids, or a list of these"),
+        ({"prompt": ["a", 3]}, "prompt is not a text, a list of token ids, or a list of these"),
+        ([], "the body is not a JSON object"),
+    ],
+)
+def test_what_would_change_the_answer_and_is_not_supported_is_refused(served: Served, body: Any, said: str) -> None:  # noqa: ANN401
+    is_chat = "messages" in said or "messages" in body
+    found = httpx.post(f"{served.url}/v1/{'chat/' if is_chat else ''}completions", json=body)
+    error = found.json()["error"]
+    assert (found.status_code, error["message"], error["type"]) == (400, said, "invalid_request_error")
+    assert error.keys() == {"message", "type", "param", "code"}
+
+
+def test_errors_and_models_have_the_shape_of_openai(served: Served) -> None:
+    import openai
+
+    (model,) = served.client.models.list()
+    assert (model.object, model.owned_by, model.id) == ("model", "graphcut", served.cascade.root.name)
+    assert httpx.post(f"{served.url}/v1/completions", content=b"{").json()["error"]["type"] == "invalid_request_error"
+    missing = httpx.get(f"{served.url}/v1/nothing")
+    assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
+    with pytest.raises(openai.BadRequestError) as caught:
+        served.client.completions.create(model=MODEL, prompt="a", n=2)
+    assert caught.value.param == "n"
+
+
+def test_several_prompts_and_log_probabilities(served: Served) -> None:
+    tokenizer, create = Tokenizer(served.cascade), served.client.completions.create
+    prompts = [tokenizer.encode(text) for text in ("The fox", "A dog")]
+    expected = [said(served.cascade, prompt, 6) for prompt in prompts]
+    for given in (["The fox", "A dog"], prompts):
+        found = create(model=MODEL, prompt=given, max_tokens=6, logprobs=2)
+        assert [(one.index, one.text) for one in found.choices] == list(enumerate(expected))
+        assert found.usage.completion_tokens == 12
+    for choice in found.choices:
+        assert [max(top.values()) for top in choice.logprobs.top_logprobs] == choice.logprobs.token_logprobs
+        assert "".join(choice.logprobs.tokens).startswith(choice.text[:3])
+    pieces = list(
+        create(model=MODEL, prompt=prompts, max_tokens=6, stream=True, stream_options={"include_usage": True})
+    )
+    texts = ["", ""]
+    for piece in pieces[:-1]:
+        texts[piece.choices[0].index] += piece.choices[0].text
+    assert (texts, pieces[-1].choices, pieces[-1].usage.completion_tokens) == (expected, [], 12)
+    message = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    chat = served.client.chat.completions.create(model=MODEL, messages=message, max_tokens=3, logprobs=True)
+    rows = chat.choices[0].logprobs.content
+    assert [(len(row.top_logprobs), bytes(row.bytes).decode() == row.token) for row in rows] == [(0, True)] * 3
 
 
 def test_inputs_of_the_model_are_run(served: Served) -> None:
@@ -246,10 +331,14 @@ def test_inputs_of_the_model_are_run(served: Served) -> None:
     few = {name: value.tolist() for name, value in feeds.items() if "past" not in name}
     refused = httpx.post(f"{served.url}/run", content=json.dumps(few))
     assert "nothing is fed for it" in refused.json()["error"]["message"]
+    feeds["attention_mask"] = np.ones((1, 2, 2), np.int64)
+    wrong = httpx.post(f"{served.url}/run", content=json.dumps({name: value.tolist() for name, value in feeds.items()}))
+    assert [refused.status_code, wrong.status_code] == [400, 400]
 
 
 def test_the_example_is_short() -> None:
-    assert len((ROOT / "examples" / "serve" / "serve.py").read_text(encoding="utf-8").splitlines()) < 150
+    files = (ROOT / "examples" / "serve").glob("*.py")
+    assert max(len(file.read_text(encoding="utf-8").splitlines()) for file in files) < 220
 
 
 def test_it_is_healthy(served: Served) -> None:

@@ -1,0 +1,62 @@
+"""What `genai_config.json` says of a decoder: its own names of inputs and outputs, and how many tokens it is made for.
+
+ONNX Runtime GenAI reads this file. It is how a model with unusual names is described: for instance
+`{"model": {"decoder": {"inputs": {"attention_mask": "m"}, "outputs": {"logits": "linear_48"}}}}`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from ..core.errors import RecordError
+from ..core.manifest import Cascade, check_unchanged
+from .token_inputs import DecoderInputRole, role_of
+
+_FILE = "genai_config.json"
+
+
+class GenaiConfig:
+    """That file of a cascade; empty if there is none. Names that the model lacks are left out.
+
+    Attributes:
+        context_length: the number of tokens that the model is made for; None if unknown.
+        roles: the roles of inputs.
+        states: the output that becomes each input.
+        logits: the output with the scores of the next token; None if unknown.
+    """
+
+    def __init__(self, cascade: Cascade) -> None:
+        """Read the file, and compare it with its digest first."""
+        path, reads, writes = cascade.root / _FILE, cascade.manifest.reads, cascade.manifest.writes
+        found: dict[str, Any] = {}
+        if _FILE in cascade.manifest.text_files and path.is_file():
+            check_unchanged(cascade, {_FILE: cascade.manifest.text_files[_FILE]})
+            found = _part(json_of(path), "model")
+        length, decoder = found.get("context_length"), _part(found, "decoder")
+        inputs, outputs = _part(decoder, "inputs"), _part(decoder, "outputs")
+        self.context_length = length if isinstance(length, int) and length > 0 else None
+        named = {own: replace(cascade.tensors[own], name=key) for key, own in inputs.items() if own in reads}
+        self.roles: dict[str, DecoderInputRole] = {n: role for n, as_ in named.items() if (role := role_of(as_))}
+        self.logits: str | None = next((own for key, own in outputs.items() if key == "logits" and own in writes), None)
+        number = decoder.get("num_hidden_layers")
+        layers = range(number if isinstance(number, int) and 0 < number < 10_000 else 0)
+        kinds = [(inputs.get(f"past{k}_names"), outputs.get(f"present{k}_names")) for k in ("", "_key", "_value")]
+        pairs = [(str(a).replace("%d", str(i)), str(b).replace("%d", str(i))) for a, b in kinds for i in layers]
+        self.states = {past: present for past, present in pairs if past in reads and present in writes}
+
+
+def json_of(path: Path) -> dict[str, Any]:
+    """The content of a JSON file beside a model. Raises RecordError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise RecordError(f"{path} can't be read: {why}", hint="take the file of the model") from None
+
+
+def _part(of: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = of.get(name)
+    return found if isinstance(found, dict) else {}
