@@ -104,6 +104,7 @@ FORGED = [
     ("states/start", put("states/0/start", ["n", 1, 16]), f"the manifest gives states[{KEY!r}].start as ['n', 1, 16]"),
     ("states/start", put("states/0/start", None), f"the manifest gives states[{KEY!r}].start as None, but it is ['n'"),
     ("states/is_shareable", put("states/0/is_shareable", True), "is_shareable as True, but it is False"),
+    ("states/is_rolling", put("states/0/is_rolling", True), "is_rolling as True, but it is False"),
     ("text_files", put("text_files/tokenizer.json", OTHER), "tokenizer.json was changed after the model was cut"),
     ("text_files", drop("text_files/generation_config.json"), "gives another generation_config.json than there is"),
     ("devices", drop("devices/1"), "which 'devices' does not list"),
