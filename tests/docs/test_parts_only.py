@@ -89,6 +89,6 @@ def test_parts_run_with_four_packages(machine: Path) -> None:
 def test_the_guide_names_these_packages_and_what_was_run() -> None:
     section = PAGE.partition("## A machine that only runs parts")[2].partition("\n## ")[0]
     assert re.findall(r"^pip install (.*)$", section, flags=re.MULTILINE)[-1] == "numpy onnxruntime msgspec"
-    assert "pip install --no-deps graphcut" in section
+    assert "pip install --no-deps dist/graphcut-*.whl" in section
     for name in re.findall(r"`graphcut\.(\w+)`", section):
         assert f"graphcut.{name}(" in RUN
