@@ -53,6 +53,10 @@ class PlanningProblem:
     def graph(self) -> Graph:
         return self.analysis.model.graph
 
+    @cached_property
+    def _outputs(self) -> frozenset[str]:
+        return frozenset(self.graph.writes)
+
     @property
     def held(self) -> HeldWeights:
         """The weights as `device` holds them."""
@@ -252,7 +256,7 @@ class PlanningProblem:
     @cached_property
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
         """Tensors that leave their group: name, group that writes it, other groups that read it, is it an output."""
-        graph, outputs = self.graph, set(self.graph.writes)
+        graph, outputs = self.graph, self._outputs
         presents, found = {cache.present for cache in self.costs.caches}, []
         for node, home in sorted(self.home.items()):
             for tensor in graph.nodes[node].writes:
@@ -268,7 +272,7 @@ class PlanningProblem:
 
     def _listed(self, tensor: str) -> int:
         """What `_own_bytes` has of declaring a tensor: all if it is an output of the model."""
-        return self.sizes.declarations[tensor] if tensor in self.graph.writes else self.sizes.listed.get(tensor, 0)
+        return self.sizes.declarations[tensor] if tensor in self._outputs else self.sizes.listed.get(tensor, 0)
 
     def _own_bytes(self, counting: Collection[Counted]) -> Ints:
         """For each group the bytes of its nodes, of declaring outputs of the model, and of caches after the run."""
@@ -305,7 +309,7 @@ class PlanningProblem:
 
     def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes
-        declared = sum(self.sizes.as_output(name) for name in names if name in self.graph.writes)
+        declared = sum(self.sizes.as_output(name) for name in names if name in self._outputs)
         alive = sum(self.costs.tensor_bytes[name][0] for name in names if self._reading(name))
         return self.sizes.nodes[node] + declared + (alive if "activations" in counting else 0)
 

@@ -89,17 +89,18 @@ class RankCosts:
         from the first rank, as what the first rank alone computes.
         """
         graph, bound = self.costs.model.graph, self._bound(division)
-        joined = {join.tensor for join in division.joins}
         depth: dict[int, int] = {}
         first_met: dict[tuple[int, str], int] = {}
         for node in graph.flow:
             reads = [(w, name) for name in graph.nodes[node].reads if (w := graph.producer.get(name, -1)) in depth]
-            waits = (depth[w] + (name in joined or (w in bound and node not in bound)) for w, name in reads)
+            waits = (depth[w] + (name in division.join_of or (w in bound and node not in bound)) for w, name in reads)
             depth[node] = max(waits, default=0)
             sent = [one for one in reads if one[0] not in division.class_of and depth[one[0]] < depth[node]]
             for key in sent:
                 first_met[key] = min(depth[node], first_met.get(key, depth[node]))
-            first_met |= {(node, name): depth[node] + 1 for name in joined.intersection(graph.nodes[node].writes)}
+            first_met |= {
+                (node, name): depth[node] + 1 for name in graph.nodes[node].writes if name in division.join_of
+            }
         met = defaultdict[int, list[tuple[int, str]]](list)
         for key, level in first_met.items():
             met[level].append(key)
@@ -137,7 +138,7 @@ class RankCosts:
     def _pieces(self, division: Division, tensor: str) -> list[float]:
         """The bytes of a tensor that is exchanged which each rank has; the first may have all."""
         number = self.costs.tensor_bytes[tensor][0]
-        join = next((join for join in division.joins if join.tensor == tensor), None)
+        join = division.join_of.get(tensor)
         if join is None:
             return [number]
         units = join.divided.units
@@ -188,7 +189,8 @@ class RankCosts:
         bound = self._bound(division) if rank else frozenset[int]()
         for name, nodes in users.items():
             number = held.least_bytes(name)
-            whole = tuple(node for node in nodes if node not in {*divided[name], *bound})
+            own = {*divided[name]}
+            whole = tuple(node for node in nodes if node not in own and node not in bound)
             yield number, tuple(nodes)
             yield -number, whole
             if name in shares:

@@ -24,10 +24,12 @@ from .order_prefixes import order_index, prefix_tables
 from .topological_orders import Order, orders
 
 MOST_BOUNDARIES: Final = 2000
+_MOST_ALONG: Final = 600  #: of a larger workload so many prefixes of an order are tried at once.
 _MOST_IN_LAST_TRY: Final = 3000
 _LARGE: Final = 4000
 _WINDOW: Final = 200
 _PASSES: Final = 3
+_FURTHER: Final = 2  #: around a cut more lengths are tried, up to so many shares away.
 _SMALL: Final = 400  #: the most groups of a workload that is tried along 24 orders, and over all of them together.
 _MOST_POOLED: Final = 1000
 
@@ -73,11 +75,14 @@ def search(
     most = max(int(np.clip((1.2e8 / states) ** 0.5, 48, MOST_BOUNDARIES)), 2 * parts)
     if load.groups <= most and (tables := ideal_tables(load, most)) is not None:
         return result_on(tables, evaluate)
+    most = min(most, max(_MOST_ALONG, 2 * parts))
     best = None
     tries = 24 if load.groups <= _SMALL else 4 if load.groups <= _LARGE * 5 else 2
     tried: list[tuple[tuple[float, ...], Order]] = []
     for order in islice(orders(load), tries):
         found = _along(load, evaluate, order, most, marked)
+        if found is not None and load.groups >= most:
+            found = better(found, _along(load, evaluate, order, most, marked, _cuts(found)))
         tried.append(((np.inf,) if found is None else found.chain.values, order))
         best = better(best, found)
         if best is not None and best.chain.values[0] <= lower_bound:
@@ -131,13 +136,17 @@ def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int])
     """At most about `most` prefix lengths of `order`: all of them, or those with few bytes alive.
 
     The order is divided into equal shares of work and of bytes; each share gives the length at which the fewest bytes
-    are alive. All lengths close to those in `near` are added.
+    are alive. Around those in `near` there are more: all that are close, and shares of what is a little further away.
     """
     if load.groups < most:
         return list(range(load.groups + 1))
     alive = _bytes_alive(load, order)
-    reach = (most // 3) // max(1, len(near)) // 2 if near else 0
-    lengths = {0, load.groups, *(i for n in near for i in range(max(0, n - reach), min(load.groups, n + reach) + 1))}
+    lengths = {0, load.groups}
+
+    def add_least(starts: Sequence[int]) -> None:
+        """Of the lengths from behind each start up to the next one that with the fewest bytes alive."""
+        lengths.update(first + 1 + int(np.argmin(alive[first + 1 : last + 1])) for first, last in pairwise(starts))
+
     shares = most // (3 if near else 2)
     work = np.where(np.isfinite(load.work[0]), load.work[0], 0.0)
     edges = load.sharers  # their bytes count in equal shares
@@ -146,9 +155,12 @@ def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int])
     for weight in (work[list(order)], held[list(order)]):
         done = np.cumsum(weight + weight.sum() / load.groups + 1e-30)
         of_share = np.minimum((done / done[-1] * shares).astype(np.int64), shares - 1)
-        starts = np.flatnonzero(np.diff(of_share, prepend=-1))
-        for first, last in pairwise([*starts.tolist(), load.groups]):
-            lengths.add(first + 1 + int(np.argmin(alive[first + 1 : last + 1])))
+        add_least([*np.flatnonzero(np.diff(of_share, prepend=-1)).tolist(), load.groups])
+    reach, further = most // 6 // max(1, len(near)), _FURTHER * load.groups // shares
+    for n in near:
+        lengths.update(range(max(0, n - reach), min(load.groups, n + reach) + 1))
+        around = np.linspace(max(0, n - further), min(load.groups, n + further), reach + 2)
+        add_least(np.unique(around.astype(np.int64)).tolist())
     return sorted(lengths)
 
 
@@ -166,13 +178,18 @@ def _refined(
 ) -> SearchResult:
     for _ in range(_PASSES):
         order = tuple(group for part in best.parts for group in part)
-        lengths = np.cumsum([len(part) for part in best.parts])[:-1].tolist()
+        lengths = _cuts(best)
         before, cheaper = best, _with_cheaper_cuts(load, order, lengths)
         for tried in (cheaper, order) if load.groups >= most else (cheaper,):
             best = better(best, _along(load, evaluate, tried, most, marked, lengths)) or best
         if best is before:
             break
     return best
+
+
+def _cuts(found: SearchResult) -> list[int]:
+    """How many groups are before each boundary between two parts."""
+    return list(accumulate(len(part) for part in found.parts[:-1]))
 
 
 def _with_cheaper_cuts(load: Workload, order: Order, lengths: Sequence[int]) -> Order:

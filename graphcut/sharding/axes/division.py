@@ -125,6 +125,11 @@ class Division(Product):
         return tuple(pair for pair, piece in read if piece and self._ways.get(pair[0], set()) <= {piece})
 
     @cached_property
+    def join_of(self) -> Mapping[str, Join]:
+        """The join of each tensor that has one."""
+        return {join.tensor: join for join in self.joins}
+
+    @cached_property
     def joins(self) -> tuple[Join, ...]:
         """The exchanges of a run, in the order of the nodes."""
         found = list[Join]()
