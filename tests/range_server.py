@@ -25,6 +25,7 @@ class Served:
     pause_s: float = 0.0  #: before each tenth of a body.
     failures: int = 0  #: so many requests for ranges are answered with 503 first.
     sent: int = 0
+    wholes: int = 0  #: how often a range was asked for and a whole file was sent.
     ranges: list[tuple[str, int, int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -55,6 +56,7 @@ class Handler(BaseHTTPRequestHandler):
         content = file.read_bytes()
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")) if served.knows_range else None
         if asked is None:
+            served.wholes += "Range" in self.headers
             self.send_response(200)
         else:
             start, end = int(asked[1]), min(int(asked[2]) + 1, len(content))

@@ -36,7 +36,7 @@ def link(
         return
     kinds = {
         f"stay in {checkpoint}": [weight for weight in made.weights if weight.saved and not weight.is_transposed],
-        "stay there transposed": [weight for weight in made.weights if weight.is_transposed],
+        "stay there transposed": [weight for weight in made.weights if weight.saved and weight.is_transposed],
         f"were not found, and are in {output.name}.data": made.copied,
     }
     for what, found in kinds.items():
@@ -45,5 +45,8 @@ def link(
     if made.copied:
         names = ", ".join(repr(weight.name) for weight in sorted(made.copied, key=lambda one: -one.bytes)[:3])
         say(f"note: the largest that were not found: {names}; the checkpoint has {', '.join(made.saved_dtypes)}")
+    if there := [weight for weight in made.copied if weight.is_transposed]:
+        held = f"{size(sum(weight.bytes for weight in there))} of these ({count(len(there), 'weight')})"
+        say(f"note: {held} are in the checkpoint transposed: --transposed refers to them")
     say(f"wrote {output}")
     say_next(f"graphcut split {shell_word(str(output))} --num-splits 2 --weights share")

@@ -47,6 +47,9 @@ def export_of(cascade: Cascade, model: str | Path | None = None) -> Export:
     and the files that the cascade carries come first. Without such a file, or with one that does not fit, the cascade
     is refused (UsageError).
     """
+    if any(part.rank is not None for part in cascade.parts):
+        message = f"{cascade.root} has ranks, each with a part of every KV cache; GenAI has one for a layer"
+        raise UsageError(message, hint="split the model without `ranks`")
     home = Path(model or cascade.source).parent
     config = _config_at(cascade.root if model is None and CONFIG in cascade.manifest.text_files else home)
     renamed = _new_names(cascade, config)

@@ -31,7 +31,7 @@ class LinkedWeight(Product):
     name: str  #: its name; empty if it is an attribute of a node.
     bytes: int  #: its size.
     saved: str | None  #: the tensor of the checkpoint whose bytes it has; None if it has a copy in the data file.
-    is_transposed: bool  #: it is stored transposed there.
+    is_transposed: bool  #: it is stored transposed there; a copy that is so could be referred to, too.
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,19 +84,19 @@ def link(
     check_targets(output, [*files_of(model), *files], force=force)
     proto = deepcopy(model.proto)
     held = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
-    multiplied = _multiplied(proto.graph) if transposed else {}
+    multiplied = _multiplied(proto.graph)
     finder, found, copied = ValueFinder(saved), list[LinkedWeight](), list[tuple[TensorProto, ByteRange]]()
     total = sum(span.length for _, span in held)
     for tensor, span in held:
         match, is_transposed = finder.equal(span), False
         if match is None and tensor.name in multiplied and len(tensor.dims) == 2 and tensor.data_type in _FUSED_TYPES:
-            match = finder.transposed(span, *tensor.dims)
-            is_transposed = match is not None
+            there = finder.transposed(span, *tensor.dims)
+            match, is_transposed = there if transposed else None, there is not None
         if match is None:
             copied.append((tensor, span))
         else:
             refer_to_file(tensor, locations[match.file], match.offset, match.length)
-        if is_transposed:
+        if match is not None and is_transposed:
             _multiply_transposed(proto, tensor, multiplied[tensor.name])
         name = None if match is None else saved[match].name
         found.append(LinkedWeight(tensor.name, span.length, name, is_transposed))

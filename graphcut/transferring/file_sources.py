@@ -3,11 +3,13 @@
 import errno
 import os
 import time
+from contextlib import nullcontext
 from functools import cache
 from http import HTTPStatus
 from http.client import HTTPResponse
 from math import inf
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final, Protocol
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -69,12 +71,20 @@ class _Folder(FileSource):
 class _WebServer(FileSource):
     def __init__(self, url: str) -> None:
         self._url, self.heard_at = url, time.monotonic()
+        self._first, self._sends_ranges = Lock(), False
+        self._refusal: CascadeError | None = None
 
     def whole(self, name: str, most_bytes: int) -> bytes:
         with urlopen(self._url + quote(name), timeout=_TIMEOUT_S) as answer:  # noqa: S310 - http or https
             return self._body(answer, most_bytes)
 
     def piece(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
+        with nullcontext() if self._sends_ranges else self._first:  # not many ask a server that sends whole files
+            if self._refusal is not None:
+                raise self._refusal
+            return self._asked(name, start, end, file_bytes)
+
+    def _asked(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
         url = self._url + quote(name)
         request = Request(url, headers={"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"})  # noqa: S310
         try:
@@ -82,7 +92,9 @@ class _WebServer(FileSource):
                 if answer.status != HTTPStatus.PARTIAL_CONTENT:
                     message = f"the server of {url} sends whole files only (it answered {answer.status} to a range)"
                     hint = "use one that knows HTTP Range, such as nginx, Caddy or an object store"
-                    raise CascadeError(message, hint=hint)
+                    self._refusal = CascadeError(message, hint=hint)
+                    raise self._refusal
+                self._sends_ranges = True
                 sent, _, total = str(answer.headers["Content-Range"]).partition("/")
                 if sent != f"bytes {start}-{end - 1}" or total not in {"*", str(file_bytes)}:
                     message = f"{url} should have {file_bytes:,} bytes; the server sent {sent} of {total}"

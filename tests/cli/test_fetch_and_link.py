@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from checkpoints import save_safetensors
@@ -76,5 +77,11 @@ def test_the_coverage_of_a_linked_model_is_reported(run: Run, own_llm: Path) -> 
     assert result.code == 0
     assert [line.partition(" (")[0] for line in result.out.splitlines()] == [f"{n} weights", "1 weight"]
     assert f"the largest that were not found: {weights[0].name!r}; the checkpoint has F32" in result.err
+    assert "--transposed" not in result.err
+    square = next(name for name, value in saved.items() if value.ndim == 2 and "proj" in name)
+    save_safetensors(folder / "model.safetensors", {square: np.ascontiguousarray(saved[square].T)})
+    result = run("link", own_llm, "--checkpoint", folder, "-o", folder / "linked.onnx", "--force")
+    assert "of these (1 weight) are in the checkpoint transposed: --transposed refers to them" in result.err
+    save_safetensors(folder / "model.safetensors", saved)
     quiet = run("link", own_llm, "--checkpoint", folder, "-o", folder / "linked.onnx", "--force", "--quiet")
     assert (quiet.out, quiet.err) == (f"{folder / 'linked.onnx'}\n", "")

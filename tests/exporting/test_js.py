@@ -203,10 +203,8 @@ def test_the_page_runs_the_cascade_part_by_part(
 ) -> None:
     exported(FIXTURES / "unet.onnx", 3, tmp_path)
     shutil.copy(FIXTURES / "unet.onnx", tmp_path)
-    (tmp_path / "ort").symlink_to(PACKAGES / "onnxruntime-web" / "dist")
-    html = tmp_path / "js" / "index.html"
-    assert CDN in html.read_text()
-    html.write_text(html.read_text().replace(CDN, "../ort"))
+    for folder in (tmp_path, tmp_path / "js"):
+        (folder / "ort").symlink_to(PACKAGES / "onnxruntime-web" / "dist")
     address, asked = served
     page = browser.open(f"{address}/js/index.html")
     page.wait_for("document.getElementById('parts').rows.length === 3")
@@ -225,3 +223,17 @@ def test_the_page_runs_the_cascade_part_by_part(
     same = page.evaluate(f"({COMPARE})({json.dumps(address)}, {json.dumps(values)})")
     assert same == [[name, True] for name in output_names(FIXTURES / "unet.onnx")]
     assert page.complaints() == []
+
+
+@in_browser
+def test_a_page_without_onnx_runtime_says_what_to_copy(
+    browser: Browser, served: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    exported(FIXTURES / "unet.onnx", 3, tmp_path)
+    html = tmp_path / "js" / "index.html"
+    assert CDN in html.read_text()
+    html.write_text(html.read_text().replace(CDN, "../none"))
+    page = browser.open(f"{served[0]}/js/index.html")
+    page.wait_for("document.getElementById('message').textContent")
+    said = page.evaluate("document.getElementById('message').textContent")
+    assert said.startswith("failed: ../none/ort.min.mjs can't be loaded; without network, copy the folder dist")

@@ -95,6 +95,7 @@ def test_a_transposed_matrix_is_multiplied_there(shape: tuple[int, int], dtype: 
     save_safetensors(tmp_path / "model.safetensors", {"proj.weight": np.ascontiguousarray(weight.T)})
     copied = graphcut.link(tmp_path / "m.onnx", tmp_path, tmp_path / "copied.onnx")
     assert copied.copied == copied.weights
+    assert [weight.is_transposed for weight in copied.copied] == [True]
     linking = graphcut.link(tmp_path / "m.onnx", tmp_path, tmp_path / "linked.onnx", transposed=True)
     (found,) = linking.weights
     assert (found.saved, found.is_transposed, linking.copied) == ("proj.weight", True, ())

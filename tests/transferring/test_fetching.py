@@ -30,6 +30,7 @@ from graphcut.core.errors import StallWarning
 from graphcut.core.manifest import open_present
 from graphcut.inputs.generating import generate_inputs
 from graphcut.transferring import fetching
+from graphcut.transferring.file_sources import source_of
 
 from cases import each, seeded
 from conftest import FIXTURES, LAYER_ENDS, floats, model_of
@@ -261,6 +262,20 @@ def test_a_server_without_range_is_said(served: Served, tmp_path: Path) -> None:
     with pytest.raises(CascadeError, match="sends whole files only") as caught:
         graphcut.fetch(url_of(served), tmp_path / "out", parts=[0])
     assert "knows HTTP Range" in caught.value.hint
+    place, _ = source_of(url_of(served))
+    served.wholes, name, problems = 0, next(served.root.glob("*.onnx")).name, list[str]()
+
+    def ask() -> None:
+        with pytest.raises(CascadeError) as refusal:
+            place.piece(name, 0, 10, 100)
+        problems.append(str(refusal.value))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(problems), len(set(problems)), served.wholes) == (8, 1, 1)
 
 
 @each("change", ["shorter", "longer", "one bit", "part"])
