@@ -2,7 +2,8 @@
 
 A block is run according to its language:
 
-- `console`: each line that begins with `$ ` is a command; what follows is what it prints, stdout and stderr together.
+- `console`: each line that begins with `$ ` is a command; what follows is what it prints, stdout and stderr together,
+  or the first lines of that and a line `...`.
 - `python`: run as it is. The blocks of a page share one namespace.
 - `sh`: each line is a command, whose output is not shown. Where a comment says `not run`, it is not: then each option
   of graphcut in it must exist.
@@ -135,6 +136,11 @@ class Run:
                     return replace(block, text=f"{command}: {printed}", exit_code=code)
         elif block.language == "console":
             done = [(command, *self.command(command)) for command, _ in block.commands]
+            shown = [lines for _, lines in block.commands]
+            done = [
+                (c, [*lines[: len(s) - 1], "..."] if s[-1:] == ["..."] else lines, n)
+                for (c, lines, n), s in zip(done, shown, strict=True)
+            ]
             text = "\n".join("\n".join([f"$ {command}", *lines]) + "\n" for command, lines, _ in done)
             return replace(block, text=text, exit_code=done[-1][2])
         return block
