@@ -203,7 +203,7 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     alone = plan(analysis, Within(1 << 40))
     needed = alone.metrics[0].written_bytes + alone.counted_bytes[0]
     found = 0
-    tried: Sequence[tuple[float, Objective]] = ((0.55, "devices"), (0.85, "throughput"), (0.95, "throughput"))
+    tried: Sequence[tuple[float, Objective]] = ((0.55, "devices"), (0.95, "throughput"))
     for share, objective in tried:
         memory = int(needed * share)
         devices = tuple(Device(name=f"d{i}", memory_bytes=memory, flops_per_s=1e11 / (i + 1)) for i in range(4))
@@ -447,7 +447,7 @@ SLOW_LINKS = Cluster(
 )
 
 
-@crossed(("name", "objective"), ["llm", "multitask", "clip.onnx"], OBJECTIVES, times=2, together=1)
+@crossed(("name", "objective"), ["llm", "multitask", "clip.onnx"], OBJECTIVES, times=1, together=1)
 def test_the_value_of_a_plan_is_what_its_metrics_add_up_to(name: str, objective: Objective, named: Named) -> None:
     """Without recomputing, what the search counted and what the finished parts take is the same."""
     made = plan(named(name), Across(SLOW_LINKS, objective, 2), limits=Limits(recompute="never"))

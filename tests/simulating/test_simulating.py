@@ -190,7 +190,7 @@ def test_load_balancing_moves_parts_to_the_faster_device() -> None:
 # Queues
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [0.5, 0.8] if FUZZ else [0.5])
 def test_the_mean_wait_for_one_device_is_that_of_an_m_d_1_queue(load: float) -> None:
     """Pollaczek-Khinchine formula: with a service time of 1 s, the mean wait is load / (2 (1 - load))."""
     means = []
