@@ -482,6 +482,11 @@ def test_caches_of_a_killed_worker_are_rebuilt(tmp_path: Path, name: str) -> Non
 # Models and arguments that are refused
 
 
+@pytest.fixture(scope="module")
+def buffered(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
+    return cut(written(tmp_path_factory.mktemp("buffer"), with_buffer()), 2)
+
+
 @each(
     ("options", "said"),
     [
@@ -493,10 +498,11 @@ def test_caches_of_a_killed_worker_are_rebuilt(tmp_path: Path, name: str) -> Non
         ({"dims": {"past": 3}}, "no state has a size called 'past'"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anything_runs(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    cascade = cut(written(tmp_path, with_buffer()), 2)
+def test_wrong_arguments_are_refused_before_anything_runs(
+    buffered: Cascade, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(UsageError, match=said):
-        generate(cascade, **{"prompts": [[1]], "max_tokens": 4, **options})
+        generate(buffered, **{"prompts": [[1]], "max_tokens": 4, **options})
 
 
 def test_a_token_outside_the_vocabulary_is_named(tmp_path: Path) -> None:
