@@ -29,8 +29,8 @@ from ..running.providers import CPU, plugins, session_on
 from .calibration import calibrate
 
 EXTRAS: Final[Mapping[str, str]] = {
-    "auto": "auto --precision int4",
-    "ray": "many machines: --via ray",
+    "auto": "conversions to int4",
+    "ray": "runs on many machines",
     "serve": "examples/serve",
     "stores": "fetch from object stores",
     "text": "prompts that are texts",
