@@ -42,7 +42,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     is_mixed = len({device.widened for device in cluster.devices}) > 1
     if is_mixed or (plan is not None and (plan.has_groups or costs.sends_half)):
         return None
-    graph, sizes = model.graph, serialized_sizes(model)
+    graph, sizes = model.graph, model.once(serialized_sizes)
     index = {node: i for i, node in enumerate(graph.flow)}
     names = list(dict.fromkeys(t for n in index for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)))
     place = {name: i for i, name in enumerate(names)}

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import astuple
 
-from ..analysis.cut_points import Analysis
+from ..analysis.cut_points import Analysis, CutPoint
 from ..core.manifest import MANIFEST, Cascade
 from ..core.tensors import Tensor, TensorBytes
 from ..core.text import shell_word
@@ -72,13 +73,22 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
 def _most_balanced(analysis: Analysis, profile: CutProfile) -> Plan | None:
     """The plan for one of the cheap cut points whose slower part takes least time; None if there is none.
 
-    Finishing parts takes time, so only those are tried that divide the time of the nodes best.
+    Finishing parts takes time, so only those are tried that divide the time of the nodes best, and of them no one whose
+    slower part has nodes that alone take longer than the best plan.
     """
     costs = weigh(analysis.model, analysis.sized.dims)
     before_s = [0.0, *accumulate(run_s(costs, ANY_DEVICE))]
-    options = sorted(best_options(profile), key=lambda one: abs(before_s[-1] - 2 * before_s[one.nodes_before]))
-    plans = (make_plan(analysis, At(one.node), costs=costs) for one in options[:_TRIED])
-    return min(plans, key=lambda one: (max(part.busy_s for part in one.metrics), one.received_bytes), default=None)
+
+    def slower_s(one: CutPoint) -> float:
+        return max(before_s[one.nodes_before], before_s[-1] - before_s[one.nodes_before])
+
+    best: tuple[float, int, Plan] | None = None
+    for one in sorted(best_options(profile), key=slower_s)[:_TRIED]:
+        if best is None or slower_s(one) < best[0]:
+            made = make_plan(analysis, At(one.node), costs=costs)
+            found = max(part.busy_s for part in made.metrics), made.received_bytes, made
+            best = found if best is None else min(best, found, key=itemgetter(0, 1))
+    return best and best[2]
 
 
 def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> Scene:

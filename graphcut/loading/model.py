@@ -2,14 +2,14 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from operator import methodcaller
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
@@ -50,7 +50,8 @@ class Sizes:
         return all(is_exact for _, is_exact in self.bytes.values())
 
 
-_WITHOUT_DIMS: Final = ("tensors", "boundary_types", "functions", "symbols", "weight_bytes")
+_Made = TypeVar("_Made")
+_WITHOUT_DIMS: Final = ("tensors", "functions", "symbols", "weight_bytes")
 """What a model has computed for good, whatever its dims."""
 
 
@@ -90,10 +91,10 @@ class Model(Product):
         names = dict.fromkeys((*graph.reads, *written, *graph.writes))
         return {name: known.get(name) or Tensor(name=name, dtype=UNDEFINED, shape=None) for name in names}
 
-    @cached_property
+    @property
     def boundary_types(self) -> Tensors:
         """`tensors` as parts declare them: with symbols for more of the unknown dimensions. Expensive."""
-        return name_unknown_dims(self.proto, self.tensors)
+        return self.once(_boundary_types)
 
     @property
     def sizes(self) -> Sizes:
@@ -167,8 +168,17 @@ class Model(Product):
             return self
         made = replace(self, dims=MappingProxyType(dict(dims)))
         made.__dict__.update((n, self.__dict__[n]) for n in _WITHOUT_DIMS if n in self.__dict__)
-        made.__dict__["_sizes"] = self._sizes
+        made.__dict__.update(_sizes=self._sizes, _made_once=self._made_once)
         return made
+
+    def once(self, make: Callable[["Model"], _Made]) -> _Made:
+        """What a function makes of this model whatever its dims, made once."""
+        made: dict[object, _Made] = self._made_once
+        return made[make] if make in made else made.setdefault(make, make(self))
+
+    @cached_property
+    def _made_once(self) -> dict[object, Any]:
+        return {}
 
     @cached_property
     def functions(self) -> Functions:
@@ -198,6 +208,10 @@ class Model(Product):
     def weight_bytes(self) -> int:
         """Size of all weights together, each counted once."""
         return sum(weight.bytes for weight in self.graph.weights.values())
+
+
+def _boundary_types(model: Model) -> Tensors:
+    return name_unknown_dims(model.proto, model.tensors)
 
 
 ModelLike = str | Path | Model | ModelProto

@@ -48,7 +48,7 @@ class Finisher:
 
     @cached_property
     def sizes(self) -> SerializedSizes:
-        return serialized_sizes(self.analysis.model)
+        return self.analysis.model.once(serialized_sizes)
 
     @cached_property
     def seconds(self) -> NodeSeconds:

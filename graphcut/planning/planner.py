@@ -82,8 +82,7 @@ def plan(
             f"the cost model matched no node of {model.path.name}",
             hint=f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows",
         )
-    costs = replace(costs, sends_half=limits.boundary_dtype is not None)
-    planner = _Planner(analysis, goal, limits, costs, table)
+    planner = _Planner(analysis, goal, limits, _sending(costs, limits), table)
     return planner.named(goal) if isinstance(goal, At | Heads) else planner.optimized(goal, prove_s)
 
 
@@ -99,9 +98,14 @@ def default_dims(
 
 def with_metrics(source: AnalysisLike, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (edited, or made by hand) with those of its parts, and with what they recompute."""
-    costs = replace(costs, sends_half=made.limits.boundary_dtype is not None)
-    planner = _Planner(analyze(source), made.goal, made.limits, costs, made.table)
+    planner = _Planner(analyze(source), made.goal, made.limits, _sending(costs, made.limits), made.table)
     return planner.with_repeated(made)
+
+
+def _sending(costs: Costs, limits: Limits) -> Costs:
+    """The costs if tensors cross as the limits say; the same ones, with what they have computed, if they do already."""
+    sends_half = limits.boundary_dtype is not None
+    return costs if costs.sends_half == sends_half else replace(costs, sends_half=sends_half)
 
 
 @dataclass(frozen=True)

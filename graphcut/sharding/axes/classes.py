@@ -66,7 +66,7 @@ def axis_classes(model: ModelLike) -> tuple[AxisClass, ...]:
     Where a node sums over an axis, its partial sums are taken for divided (`shard` with the mode `sum`).
     """
     model = load(model)
-    return AxisAnalysis(model, operations_of(model), contracts=True).classes
+    return AxisAnalysis(model, model.once(operations_of), contracts=True).classes
 
 
 @dataclass(eq=False)

@@ -168,7 +168,7 @@ class Divider:
     """Divides a model by any number of shares. What does not depend on shares is found once."""
 
     def __init__(self, model: Model, mode: RankMode = "exact") -> None:
-        self._model, self._mode, self._operations = model, mode, operations_of(model)
+        self._model, self._mode, self._operations = model, mode, model.once(operations_of)
         self._states = tuple((one.past, one.present) for one in find_caches(model))
         #: the axis classes if the outputs of some nodes are detached.
         self._analysis = cache(partial(AxisAnalysis, model, self._operations, mode == "sum"))
