@@ -1,11 +1,13 @@
 """The entry point of `graphcut` and `python -m graphcut`."""
 
+import os
 import signal
 from types import FrameType
 
 
 def start() -> None:
     """Load the command and run it. SIGTERM and SIGHUP end it as Ctrl-C does: it cleans up, without a traceback."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's products are small here: more threads only wait
     received: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:

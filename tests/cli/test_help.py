@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -212,3 +213,12 @@ def test_messages_name_existing_options_and_commands(run: Run) -> None:
         for text in (text for text in strings_in(path) if "--" in text or "`graphcut" in text):
             assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known, (path, text)
             assert set(re.findall(r"`graphcut ([a-z-]+)", text)) <= set(COMMANDS), (path, text)
+
+
+def test_the_command_computes_products_in_one_thread_unless_the_user_says_how_many() -> None:
+    code = "import os, sys; from graphcut.__main__ import start; sys.argv = ['graphcut', '--version']\ntry: start()\n"
+    code += "finally: print(os.environ['OPENBLAS_NUM_THREADS'])"
+    others = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    for given, found in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")):
+        said = subprocess.check_output([sys.executable, "-c", code], env={**others, **given}, text=True)
+        assert said.split()[-1] == found
