@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,3 +126,23 @@ def test_the_ci_workflow_is_ten_lines_that_fail_when_a_split_is_not_equivalent()
     steps = yaml.safe_load(text)["jobs"]["split"]["steps"]
     assert [step["run"].split()[:2] for step in steps if "run" in step][-1] == ["graphcut", "verify"]
     assert json.dumps(steps).count("continue-on-error") == 0
+
+
+def test_the_notebook_goes_from_a_model_to_a_picture_and_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells in their order; what the last line of each gives."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((EXAMPLES / "first_steps.ipynb").read_text("utf-8"))["cells"]
+    names: dict[str, Any] = {}
+    given = []
+    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+        *first, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(first, []), "cell", "exec"), names)  # noqa: S102 - our own notebook
+        mode = "eval" if isinstance(last, ast.Expr) else "exec"
+        code: Any = ast.Expression(last.value) if isinstance(last, ast.Expr) else ast.Module([last], [])
+        given.append(eval(compile(code, "cell", mode), names))  # noqa: S307 - as above
+    pages = [(type(value).__name__, value._repr_html_()) for value in given if hasattr(value, "_repr_html_")]
+    assert [name for name, page in pages if page and "<iframe" in page] == ["Analysis", "Plan", "Cascade"]
+    assert len(names["cascade"].parts) == 3
+    assert [bool(value) for value in given if isinstance(value, graphcut.Verification)] == [True]
+    assert given[-2].keys() == set(names["cascade"].manifest.writes)
+    assert len(given[-1][0]) == 8
