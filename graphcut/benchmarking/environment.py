@@ -28,15 +28,7 @@ from ..running.process_memory import available_bytes
 from ..running.providers import CPU, plugins, session_on
 from .calibration import calibrate
 
-EXTRAS: Final[Mapping[str, str]] = {
-    "auto": "conversions to int4",
-    "ray": "runs on many machines",
-    "serve": "examples/serve",
-    "stores": "fetch from object stores",
-    "text": "prompts that are texts",
-}
-"""What each extra of the package is for; those for development are left out."""
-
+EXTRAS: Final = ("auto", "ray", "serve", "stores", "text")  #: of the package; those for development are left out.
 _WIDTH: Final = 32  #: MatMulNBits has blocks of 32.
 _TYPES: Final[Mapping[str, int]] = {
     "float32": TensorProto.FLOAT,
