@@ -81,7 +81,7 @@ def search(
     tried: list[tuple[tuple[float, ...], Order]] = []
     for order in islice(orders(load), tries):
         found = _along(load, evaluate, order, most, marked)
-        if found is not None and load.groups >= most:
+        if found is not None and load.groups > max(most, _SMALL):
             found = better(found, _along(load, evaluate, order, most, marked, _cuts(found)))
         tried.append(((np.inf,) if found is None else found.chain.values, order))
         best = better(best, found)

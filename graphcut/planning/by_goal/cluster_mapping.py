@@ -243,13 +243,15 @@ class ClusterEvaluator:
 
     def pareto_front(self, tables: BoundaryTables) -> Iterator[ChainPartition]:
         """Partitions of which none is as good as another in both values: period, and latency."""
-        chains = self.chains(tables)
+        chains = replace(self.chains(tables), most_work=_MUCH_WORK / 20)  # each of its points is searched
         fastest, soonest = _with_least_latency(chains, chains.best("max")), chains.best("sum")
         if fastest is None or soonest is None:
             return
         (period, latency), longest = fastest.values, soonest.values[1]
         yield fastest
         for limit in np.linspace(period, longest, _FRONT_POINTS)[1:] if longest > period else ():
+            if latency * (1 - _NOTABLE) <= soonest.values[0]:
+                return
             chain = chains.best("sum", limit=float(limit))
             if chain is not None and chain.values[0] < latency * (1 - _NOTABLE):
                 latency, period = chain.values
