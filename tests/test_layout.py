@@ -52,6 +52,7 @@ CORE_FILES = {
     "__init__",
     "atomic_files",
     "digests",
+    "file_checks",
     "errors",
     "graph",
     "product",

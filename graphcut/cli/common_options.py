@@ -193,7 +193,7 @@ def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Ca
 
 def say_gap(cascade: Cascade) -> None:
     """Say which weights that were read could not be compared with digests."""
-    from ..core.manifest import digest_gap
+    from ..core.file_checks import digest_gap
 
     if gap := digest_gap(cascade.undigested):
         say(f"note: {gap}")

@@ -45,12 +45,24 @@ def merge(
     if connect:
         raise UsageError("--connect joins two models or more", hint="name them: graphcut merge a.onnx b.onnx")
     from .. import merge as merged
+    from ..drawing.opening import source_of
 
     cascade = open_(paths[0])
+    original = source_of(cascade, None)
     model = merged(cascade, output, force=force)
     is_original = model.digest == cascade.manifest.source.graph
-    say(f"wrote {output}: its graph equals that of the original model" if is_original else f"wrote {output}")
+    equals = f": its graph equals that of the original model{_left_out(original)}" if is_original else ""
+    say(f"wrote {output}{equals}")
     say_gap(cascade)
+
+
+def _left_out(original: Model | None) -> str:
+    """What no part has of the original model; it is not known without the model."""
+    if original is None:
+        return ", without what no output depends on, if it has such nodes or weights"
+    left = (*original.dropped, *original.unused)
+    text = f", without {len(left):,} of its nodes and weights, on which no output depends: {', '.join(left[:3])}"
+    return text if left else ""
 
 
 def _connections(models: Sequence[Model], texts: Texts) -> dict[tuple[int, str], tuple[int, str]] | None:

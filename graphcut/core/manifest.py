@@ -6,20 +6,20 @@ Splitting writes manifests; running, verifying and drawing read them. Format: do
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
 import msgspec
 
-from .digests import BLOCK_BYTES, DataFile, Digest, FileVersion, unchanged_version
-from .errors import CascadeError, GraphcutError, RunError, wrong_type
+from .digests import BLOCK_BYTES, DataFile, Digest
+from .errors import CascadeError, GraphcutError, wrong_type
 from .product import Product
 from .records import read_record
 from .tensors import Dim, Tensor
-from .units import count
+from .text import nothing_at
 from .wiring import Wiring, wire
 
 FORMAT: Final = "graphcut.cascade/1"
@@ -68,6 +68,11 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def contents(self) -> dict[str, str | DataFile]:
         """What must be in each of its files, by their paths: a digest, or the record of a data file."""
         return {self.file: self.sha256, **self.data}
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether its file is in ONNX Runtime's own format, so that it holds no nodes of ONNX."""
+        return self.file.endswith(".ort")
 
     @property
     def place(self) -> str:
@@ -156,6 +161,8 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     tensors: tuple[Tensor, ...]  #: type and shape of all of these, and of every boundary tensor.
     states: tuple[State, ...]  #: outputs that are inputs of the next step, in the order of the inputs.
     devices: tuple[PlannedDevice, ...]  #: the devices that the parts were planned for, in the order of the parts.
+    #: if it is of some parts alone: by tensor, the parts that write it elsewhere, with their devices.
+    elsewhere: dict[str, str] = {}
     parts: tuple[Part, ...]  #: in an order in which they can run.
 
     @property
@@ -170,8 +177,6 @@ class Cascade(Product):
 
     path: Path  #: the manifest file.
     manifest: Manifest  #: its content.
-    #: if only some parts are here (`open_present`): by tensor, the parts that write it elsewhere, with their devices.
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -217,9 +222,19 @@ class Cascade(Product):
         return self.root / part.file
 
     @property
+    def elsewhere(self) -> Mapping[str, str]:
+        """If it is of some parts alone: by tensor, the parts that write it elsewhere, with their devices."""
+        return self.manifest.elsewhere
+
+    @property
     def absent(self) -> tuple[str, ...]:
         """The parts that are elsewhere, with their devices."""
         return tuple(dict.fromkeys(self.elsewhere.values()))
+
+    @property
+    def converted(self) -> tuple[str, ...]:
+        """The parts in ONNX Runtime's own format: what nodes and weights these have is not known."""
+        return tuple(part.file for part in self.parts if part.is_converted)
 
     @property
     def undigested(self) -> tuple[str, ...]:
@@ -234,6 +249,9 @@ class Cascade(Product):
         # normpath is wrong where `..` follows a symbolic link.
         return plain if not path.exists() or (plain.exists() and plain.samefile(path)) else path
 
+
+_ALONE: Final = "this folder has other parts alone: `run(...)` runs them, and `verify_files(...)` checks them"
+COPY_HINT: Final = "copy the whole cascade, or split the model again"
 
 CascadeLike = str | Path | Cascade  #: a cascade, its folder, or its manifest file.
 
@@ -255,7 +273,7 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
         RecordError: the manifest can't be read, or doesn't have the expected format.
     """
     if isinstance(source, Cascade):
-        return source
+        return _whole(source) if check_files else source
     if not isinstance(source, str | Path):
         raise wrong_type(source, "a cascade or its path", hint="pass the folder that `split(...)` made")
     path = Path(source)
@@ -271,9 +289,7 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
         for part in cascade.parts:
             is_absent = may_lack_parts and is_inside(cascade.root, part.file) and not cascade.file(part).exists()
             for problem in () if is_absent else wrong_sizes(cascade, part):
-                alone = "this folder has other parts alone: `run(...)` runs them, and `verify_files(...)` checks them"
-                whole = "copy the whole cascade, or split the model again"
-                raise CascadeError(problem, hint=alone if (cascade.root / FETCHED).exists() else whole)
+                raise CascadeError(problem, hint=_ALONE if (cascade.root / FETCHED).exists() else COPY_HINT)
     try:
         wire(cascade.parts, reads=cascade.manifest.reads, writes=cascade.manifest.writes, kind="part")
         problem = next(_contradictions(cascade.manifest), "")
@@ -281,6 +297,13 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
         problem = str(error)
     if problem:
         raise CascadeError(f"{manifest_path}: {problem}", hint="split the model again")
+    return _whole(cascade) if check_files else cascade
+
+
+def _whole(cascade: Cascade) -> Cascade:
+    """A cascade that has all its parts; else a CascadeError."""
+    if cascade.elsewhere:
+        raise CascadeError(f"{cascade.root} is without {', '.join(cascade.absent)}", hint=_ALONE)
     return cascade
 
 
@@ -317,14 +340,13 @@ def open_present(source: CascadeLike, *, check_files: bool = True) -> Cascade:
         return source
     whole = open_cascade(source, check_files=False)
     here = parts_here(whole)
-    if len(here) == len(whole.parts):
+    if len(here) == len(whole.parts) and not whole.elsewhere:
         return open_cascade(source, check_files=check_files)
     absent = [part for part in whole.parts if part not in here]
     for part in here if check_files else ():
         for problem in wrong_sizes(whole, part):
             raise CascadeError(problem, hint="fetch it again")
-    elsewhere = {name: part.place for part in absent for name in part.writes}
-    return Cascade(whole.path, _of_parts(whole.manifest, here, absent), elsewhere)
+    return Cascade(whole.path, _of_parts(whole.manifest, here, absent))
 
 
 def _of_parts(manifest: Manifest, here: Sequence[Part], absent: Sequence[Part]) -> Manifest:
@@ -343,6 +365,7 @@ def _of_parts(manifest: Manifest, here: Sequence[Part], absent: Sequence[Part]) 
         writes=writes,
         tensors=tuple(tensor for tensor in manifest.tensors if tensor.name in reads or tensor.name in made),
         states=tuple(state for state in manifest.states if state.past in reads and state.present in writes),
+        elsewhere={**manifest.elsewhere, **{name: part.place for part in absent for name in part.writes}},
     )
 
 
@@ -383,7 +406,7 @@ def _fits(digest: Digest, file_bytes: int) -> bool:
 
 def _no_manifest(path: Path) -> str:
     if not path.is_dir():
-        return f"there is no cascade at {path}"
+        return nothing_at(path, f"there is no cascade at {path}")
     others = sorted(path.glob("*.cascade.json"))
     more = f"; did you mean {others[0]}?" if others else ""
     return f"{path} has no {MANIFEST}{more}"
@@ -403,57 +426,10 @@ def wrong_sizes(cascade: Cascade, part: Part) -> Iterator[str]:
             names = f"{file} is a link to" if is_link else f"{cascade.path} names"
             yield f"{names} {os.fspath(file.readlink()) if is_link else name!r}, which is outside its folder"
         elif not file.is_file():
-            yield f"{cascade.root / part.place if name == part.file else file} is missing"
+            wrong = "is no regular file" if file.exists() else "is missing"
+            yield f"{cascade.root / part.place if name == part.file else file} {wrong}"
         elif expected is not None and file.stat().st_size != expected:
             yield f"{file} has {file.stat().st_size:,} bytes, but had {expected:,} when the model was split"
-
-
-def check_files(cascade: Cascade) -> None:
-    """Check that the files of all parts, and the text files, are those written at the split.
-
-    Raises:
-        CascadeError: a file is missing, was changed, or can't be read.
-    """
-    for part in cascade.parts:
-        for problem in wrong_sizes(cascade, part):
-            raise CascadeError(problem, hint="copy the whole cascade, or split the model again")
-    try:
-        for part in cascade.parts:
-            check_unchanged(cascade, part.contents)
-        check_unchanged(cascade, cascade.manifest.text_files)
-    except RunError as error:
-        raise CascadeError(str(error), hint=error.hint) from None
-
-
-def check_unchanged(
-    cascade: Cascade, contents: Mapping[Any, str] | Mapping[str, str | DataFile]
-) -> dict[Path, FileVersion]:
-    """Check that files of a cascade have these contents, such as those of a part. Returns their versions.
-
-    A data file without a digest is compared by its size alone: a mapped file that is too short would crash the process.
-
-    Raises:
-        RunError: a file was changed, or can't be read.
-    """
-    versions = {}
-    for name, expected in contents.items():
-        file = cascade.root / name
-        try:
-            version = unchanged_version(file, expected)
-        except OSError as error:
-            what = "is missing" if isinstance(error, FileNotFoundError) else f"can't be read: {error.strerror}"
-            raise RunError(f"{file} {what}", hint="copy the whole cascade again") from None
-        if version is None:
-            message = f"{file} was changed after the model was cut"
-            raise RunError(message, hint="copy it again, or split the model again")
-        versions[file] = version
-    return versions
-
-
-def digest_gap(undigested: Sequence[str]) -> str:
-    """What digests can't tell of parts without a digest of their weights, as a sentence; empty if there are none."""
-    parts = count(len(undigested), "part")
-    return f"weights of {parts} have no digest: only their sizes were compared" if undigested else ""
 
 
 def is_inside(root: Path, name: str) -> bool:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, takewhile, zip_longest
+from pathlib import Path
 from typing import Final
 
 LONGEST: Final = 10_000
@@ -110,3 +111,11 @@ def shell_word(text: str) -> str:
 
 def _octal(character: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in character.encode(errors="surrogateescape"))
+
+
+def nothing_at(path: Path, otherwise: str) -> str:
+    """Says where a symbolic link leads that leads to nothing; `otherwise` if the path is none."""
+    if not path.is_symlink():
+        return otherwise
+    leads = path.readlink()
+    return f"{path} is a symbolic link to {'itself' if leads.name == path.name else leads}, where nothing is"

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import RecordError, UsageError
-from ..core.manifest import Cascade, CascadeLike, check_unchanged, open_cascade
+from ..core.file_checks import check_unchanged
+from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.states import LOGITS
 from ..running.sampling import Sampling
 from .genai_config import json_of

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from ..core.errors import UsageError
+from ..core.file_checks import check_unchanged
 from ..core.graph import Graph
-from ..core.manifest import Cascade, check_unchanged
+from ..core.manifest import Cascade
 from ..core.units import count
 from ..loading.model import load
 from .device_groups import grouped

@@ -13,6 +13,7 @@ import msgspec
 from ..analysis.cut_points import Analysis, analyze
 from ..core.errors import CascadeError, GraphcutError, UsageError
 from ..core.manifest import Cascade, open_cascade, open_present
+from ..core.text import nothing_at
 from ..loading.model import Model, load
 from ..planning.plan_files import read_plan, replay
 from .dot import dot_of
@@ -38,7 +39,7 @@ def kind_at(path: Path, hint: str = "name a model, a plan, or the folder of a ca
         CascadeError: nothing is.
     """
     if not path.exists():
-        raise CascadeError(f"{path} does not exist", hint=hint)
+        raise CascadeError(nothing_at(path, f"{path} does not exist"), hint=hint)
     return kind_of(path)
 
 
@@ -95,6 +96,9 @@ def scenario_at(
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
     kind = kind_at(path, "name a plan, which `graphcut plan MODEL ... -o FILE` writes, or the folder of a cascade")
+    if kind == "model" and path.suffix.lower() != ".onnx":
+        hint = "`graphcut plan MODEL ... -o FILE` writes a plan"
+        raise UsageError(f"{path} is no plan and no cascade: it is not JSON", hint=hint)
     if kind == "model":
         raise UsageError(f"{path} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
     if kind == "plan":

@@ -41,9 +41,12 @@ def export(
     from .cascade_files import moved_manifest
 
     cascade, folder = open_present(cascade), Path(folder)
-    if cascade.elsewhere and to in {"genai", "lingualinked"}:  # these mean nothing for some parts
+    if cascade.elsewhere and to in {"genai", "lingualinked", "ort-annotations"}:  # these mean nothing for some parts
         message = f"{to} takes all parts, and {cascade.root} lacks {', '.join(cascade.absent)}"
         raise UsageError(message, hint="export the whole cascade")
+    if cascade.converted and to not in {"cpp", "js", "lingualinked"}:
+        message = f"{to} takes ONNX models, and {cascade.converted[0]} is in ONNX Runtime's own format"
+        raise UsageError(message, hint="export the cascade that it was made from")
     files, own = import_module(f".{to.replace('-', '_')}", __name__).export_of(cascade, **options)
     for name in files:
         if Path(name).name == MANIFEST:

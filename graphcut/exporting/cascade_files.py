@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from ..core.atomic_files import Content
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, Cascade, check_files, read_manifest, save_manifest
+from ..core.file_checks import check_files
+from ..core.manifest import MANIFEST, Cascade, read_manifest, save_manifest
 
 Export = tuple[dict[str, Content], tuple[str, ...]]
 """What an export writes, by the paths in its folder; and patterns of other paths that it may replace there."""

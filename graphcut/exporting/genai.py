@@ -73,7 +73,7 @@ def _config_at(home: Path) -> dict[str, Any]:
         list(_names_of(config))
     except OSError as error:
         hint = "name the model beside such a file with `model`"
-        raise UsageError(f"{path} can't be read: {error.strerror}", hint=hint) from error
+        raise UsageError(f"{path.absolute()} can't be read: {error.strerror}", hint=hint) from error
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
         hint = "export the model with its model builder"
         raise UsageError(f"{path} describes no decoder of ONNX Runtime GenAI", hint=hint) from error

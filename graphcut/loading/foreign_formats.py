@@ -16,6 +16,11 @@ _SIGNATURES: Final = (  #: what a file has at an offset, and what it is then.
     (0, b"version https://git-lfs", ("a pointer of Git LFS, not the file itself", "fetch the file with git lfs pull")),
     (0, b"<", ("a page or XML file", "if you downloaded it, look at what the server answered")),
     (0, b"\x1f\x8b", ("a gzip archive", "unpack it with gunzip, and name the .onnx file")),
+    (0, b"BZh", ("a bzip2 archive", "unpack it with bunzip2, and name the .onnx file")),
+    (0, b"\xfd7zXZ\0", ("an xz archive", "unpack it with unxz, and name the .onnx file")),
+    (0, b"\x28\xb5\x2f\xfd", ("a zstd archive", "unpack it with unzstd, and name the .onnx file")),
+    (257, b"ustar", ("a tar archive", "unpack it with tar, and name the .onnx file in it")),
+    *((0, mark, ("a text file in UTF-16", "name the .onnx file")) for mark in (b"\xff\xfe", b"\xfe\xff")),
     (0, b"{", ("a JSON file", "name the .onnx file, not a plan or the manifest of a cascade")),
     *((0, bytes([0x80, protocol]), _PYTORCH) for protocol in range(2, 6)),  # a pickle
     (2, b"\0\0TFL3", _TFLITE),
@@ -31,7 +36,7 @@ _SUFFIXES: Final = {
 def refuse_foreign(path: Path) -> None:
     """Raise a ModelError that names the format of a file that is no ONNX model, by its first bytes or its suffix."""
     with path.open("rb") as file:
-        head = file.read(32)
+        head = file.read(512)
     found = next((known for start, signature, known in _SIGNATURES if head[start:].startswith(signature)), None)
     if head.startswith(b"PK\3\4"):
         found = _in_archive(path)

@@ -19,6 +19,7 @@ from ..core.graph import Graph
 from ..core.product import Product
 from ..core.states import check_state_pairs
 from ..core.tensors import MAX_BYTES, UNDEFINED, Dims, Tensor, TensorBytes, Tensors, by_kind
+from ..core.text import nothing_at
 from ..core.units import count
 from .bound_sizes import infer_bound, name_unknown_dims
 from .external_data import ByteRange, check_inside, read_values, resolve_location
@@ -305,7 +306,7 @@ def _parse(path: Path) -> ModelProto:
             hint = f"did you mean {inside[0]}?" if inside else "name the .onnx file"
             raise ModelError(f"{path} is a folder, not a model", hint=hint)
         if not path.exists():
-            raise ModelError(f"there is no file {path}", hint="check the path")
+            raise ModelError(nothing_at(path, f"there is no file {path}"), hint="check the path")
         if not path.is_file():
             raise ModelError(f"{path} is not a regular file", hint="name the .onnx file")
         try:

@@ -1,7 +1,7 @@
 """Names that a model defines twice. ONNX Runtime takes the last definition of a weight or Constant, with a warning."""
 
 from collections import Counter
-from collections.abc import Iterable
+from typing import Any
 
 from google.protobuf.message import Message
 from onnx import ModelProto, NodeProto, TensorProto
@@ -27,32 +27,24 @@ def drop_equal_definitions(model: ModelProto, range_of: RangeOf) -> list[str]:
         if times > 1:
             message = f"the function {'.'.join(filter(None, key))!r} is defined {times} times"
             raise ModelError(message, hint="the model is invalid, and ONNX Runtime refuses it: keep one definition")
-    graph, notes = model.graph, []
-    weights = [(i, tensor.name, tensor) for i, tensor in enumerate(graph.initializer)]
-    nodes = [(i, node) for i, node in enumerate(graph.node) if is_constant(node)]
-    constants = [(i, n.output[0], constant_value(n) or n) for i, n in nodes if len(n.output) == 1]
-    kinds = ("initializer", graph.initializer, weights), ("Constant node", graph.node, constants)
-    for kind, field, found in kinds:
-        repeated = _repeated(kind, found, range_of)
-        for i in reversed(repeated):
-            del field[i]
-        if repeated:
-            notes.append(f"removed {count(len(repeated), kind)} defined again with the same values")
-    return notes
-
-
-def _repeated(kind: str, definitions: Iterable[tuple[int, str, Message]], range_of: RangeOf) -> list[int]:
-    """The indices of definitions that repeat an earlier one of their name."""
-    first: dict[str, Message] = {}
-    repeated = []
-    for i, name, value in definitions:
-        if first.setdefault(name, value) is value:
+    graph = model.graph
+    weights = [(tensor.name, "initializer", graph.initializer, tensor, tensor) for tensor in graph.initializer]
+    nodes = [node for node in graph.node if is_constant(node) and len(node.output) == 1]
+    constants = [(node.output[0], "Constant node", graph.node, node, constant_value(node) or node) for node in nodes]
+    first: dict[str, tuple[str, Message]] = {}
+    repeated = Counter[str]()
+    found: list[tuple[str, str, Any, Message, Message]] = [*weights, *constants]
+    for name, kind, field, definition, value in found:
+        known_kind, known = first.setdefault(name, (kind, value))
+        if known is value:
             continue
-        if not _is_equal(first[name], value, range_of):
-            hint = "ONNX Runtime takes the last of them, other tools the first; give each a name of its own"
-            raise ModelError(f"the model is invalid: two {kind}s define {name!r}, with different values", hint=hint)
-        repeated.append(i)
-    return repeated
+        if not _is_equal(known, value, range_of):
+            kinds, taken = (f"two {kind}s", "last") if kind == known_kind else (f"an {known_kind} and a {kind}", kind)
+            hint = f"ONNX Runtime takes the {taken}, other tools another; give each a name of its own"
+            raise ModelError(f"the model is invalid: {kinds} define {name!r}, with different values", hint=hint)
+        del field[next(i for i, one in enumerate(field) if one is definition)]
+        repeated[kind] += 1
+    return [f"removed {count(n, kind)} defined again with the same values" for kind, n in repeated.items()]
 
 
 def _is_equal(a: Message, b: Message, range_of: RangeOf) -> bool:

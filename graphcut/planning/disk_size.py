@@ -12,6 +12,7 @@ from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
+from ..loading.part_marks import MARK_BYTES
 from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import functions_called, is_external, tensors_in
 
@@ -78,7 +79,7 @@ def serialized_sizes(model: Model) -> SerializedSizes:
     declared |= inputs | outputs
     declarations = {name: number + notes.get(name, 0) for name, number in declared.items()}
     shared = (*_weights(model, inputs, notes), *_constants(model, typed), *_functions(model))
-    head_bytes = head_of(proto).ByteSize() + _LONGER_BYTES
+    head_bytes = head_of(proto).ByteSize() + _LONGER_BYTES + MARK_BYTES
     return SerializedSizes(nodes, rewritten, shared, declarations, listed, head_bytes)
 
 

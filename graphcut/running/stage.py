@@ -13,7 +13,8 @@ import onnxruntime as ort
 
 from ..core.digests import version_of
 from ..core.errors import RunError
-from ..core.manifest import Cascade, Part, check_unchanged
+from ..core.file_checks import check_unchanged
+from ..core.manifest import Cascade, Part
 from ..core.tensors import Tensor
 from .providers import entries, open_session
 from .values import Value, Values, copied, from_array, is_numeric_tensor

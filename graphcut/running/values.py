@@ -6,12 +6,13 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
 import onnxruntime as ort
 
-from ..core.errors import RunError, ShapeWarning, did_you_mean
+from ..core.errors import RunError, ShapeWarning, did_you_mean, wrong_type
 from ..core.manifest import Cascade
 from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Tensor
 
@@ -89,11 +90,26 @@ def symbol_sizes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tens
     return {dim: size for dim, size in pairs if isinstance(dim, str)}
 
 
-def check_names(feeds: Iterable[str], reads: Sequence[str]) -> None:
-    """Raise a RunError if one of the names that are fed is no input of the model."""
-    if unknown := next((name for name in feeds if name not in reads), None):
-        hint = f"{did_you_mean(unknown, reads)}its inputs: {', '.join(reads) or 'none'}"
+def check_names(
+    feeds: Feeds,
+    reads: Sequence[str],
+    needed: Sequence[str],
+    tensors: Mapping[str, Tensor],
+    elsewhere: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Raise a RunError if what is fed is no input of the model, or one that it needs is not fed.
+
+    `elsewhere` are the parts, not here, that write inputs. A TypeError if the inputs are not given by name.
+    """
+    if not isinstance(feeds, Mapping):
+        raise wrong_type(feeds, "inputs by name", hint="one set of inputs is a dict such as {'x': array}")
+    if (unknown := next((name for name in feeds if name not in reads), None)) is not None:
+        hint = f"{did_you_mean(str(unknown), reads)}its inputs: {', '.join(reads) or 'none'}"
         raise RunError(f"the model has no input {unknown!r}", hint=hint)
+    if missing := next((name for name in needed if name not in feeds), None):
+        writer = f"; it is written by {elsewhere[missing]}, not here" if missing in elsewhere else ""
+        message = f"the model reads {tensors[missing]} {missing!r}, and nothing is fed for it{writer}"
+        raise RunError(message, hint=f"it needs {', '.join(needed)}")
 
 
 def to_value(given: object, tensor: Tensor) -> Value:

@@ -13,7 +13,8 @@ from msgspec.structs import asdict
 from msgspec.structs import replace as changed
 
 from ..core.errors import UsageError
-from ..core.manifest import Cascade, check_unchanged
+from ..core.file_checks import check_unchanged
+from ..core.manifest import Cascade
 from ..core.product import Product
 from ..core.states import travelling
 from ..core.tensors import Tensor

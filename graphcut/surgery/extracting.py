@@ -8,6 +8,7 @@ from typing import Literal
 from onnx import ModelProto
 
 from ..core.errors import UsageError
+from ..core.file_checks import check_if_part
 from ..core.graph import block_between
 from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import fresh, is_external, tensors_in
@@ -51,9 +52,11 @@ def extract(  # noqa: PLR0913 - independent settings
     Raises:
         UsageError: a name is not found, an output also needs another input, or `output` exists.
         ModelError: an input or output has an unknown type.
+        CascadeError: the model is a part that was changed, by a manifest beside it.
         GraphcutError: writing failed.
     """
     model, output = load(model), Path(output)
+    check_if_part(model.path)
     if weights == "share":
         check_sharing(model, output.absolute().parent)
     check_targets(output, files_of(model), force=force)

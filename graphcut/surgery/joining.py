@@ -8,6 +8,7 @@ from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from ..core.errors import ModelError, UsageError, did_you_mean
+from ..core.file_checks import check_if_part
 from ..costs.facts import shapes_contradict
 from ..loading.fingerprint import head_of
 from ..loading.graph_reader import read_graph
@@ -43,16 +44,19 @@ def merge_models(
         output: the .onnx file to write. Weights of more than 64 MiB are written to `OUTPUT.data`.
         connect: for inputs of models the output, or input, of another model that they read. By default each input reads
             the output of that name in another model, or else the input of that name in an earlier one, whose dimensions
-            must have the same symbols.
+            must have the same symbols and numbers.
         force: overwrite an existing file.
 
     Raises:
         UsageError: there is no such input or output, their types contradict each other, nothing is connected, or
             `output` exists.
         ModelError: the connections form a cycle, or the models import different versions of an operator set.
+        CascadeError: a model is a part that was changed, by a manifest beside it.
         GraphcutError: writing failed.
     """
     opened = [load(model) for model in models]
+    for model in opened:
+        check_if_part(model.path)
     sources = _by_name(opened) if connect is None else connect
     _check_versions(opened)
     _check(opened, sources)
@@ -76,10 +80,13 @@ def _by_name(models: Sequence[Model]) -> dict[End, End]:
 
 
 def _check_one_input(model: Model, other: Model, name: str) -> None:
-    """Raise a UsageError for inputs of one name whose dimensions have other symbols: they need not be one input."""
+    """Raise a UsageError for inputs of one name of which one has a symbol for what is another symbol or a number.
+
+    They need not be one input.
+    """
     first, second = other.tensors[name], model.tensors[name]
     pairs = zip(first.shape or (), second.shape or (), strict=False)
-    if name in other.graph.reads and any(a != b and isinstance(a, str) and isinstance(b, str) for a, b in pairs):
+    if name in other.graph.reads and any(a != b and None not in (a, b) for a, b in pairs):
         what = (
             f"{name!r} is {first} in {other.path.name}, and {second} in {model.path.name}: it may be one input or two"
         )
@@ -133,6 +140,7 @@ class _Joining:
 
     def joined(self) -> ModelProto:
         self._rename_functions()
+        self._number_symbols()
         self._rename_tensors()
         self._rename_nodes()
         self._rename_symbols()
@@ -163,6 +171,21 @@ class _Joining:
                 node.op_type = new.get(callee_key(node), node.op_type)
             for function in proto.functions:
                 function.name = new.get(function_key(function), function.name)
+
+    def _number_symbols(self) -> None:
+        """Where inputs are one, its dimensions have the numbers that any of them asks for."""
+        for (i, name), (j, source) in self._sources.items():
+            ends = (i, name), (j, source)
+            found = [value for k, end in ends for value in self._protos[k].graph.input if value.name == end]
+            if len(found) < len(ends):
+                continue
+            asked, known = (value.type.tensor_type for value in found)
+            if not known.HasField("shape"):
+                known.shape.dim.extend(TensorShapeProto.Dimension() for _ in asked.shape.dim)
+            for a, b in zip(asked.shape.dim, known.shape.dim, strict=False):
+                same = [dim for dim in _dims_in(self._protos[j].graph) if b.dim_param and dim.dim_param == b.dim_param]
+                for dim in (b, *same) if a.HasField("dim_value") else ():
+                    dim.dim_value = a.dim_value
 
     def _rename_tensors(self) -> None:
         connected = [{name for j, name in self._sources if j == i} for i in range(len(self._protos))]

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from ..core.manifest import Cascade, CascadeLike, check_files, open_cascade
+from ..core.file_checks import check_files
+from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..loading.derived_tensors import helper_names
 from ..loading.fingerprint import head_of
 from ..loading.model import Model, load

@@ -12,6 +12,7 @@ from ..core.atomic_files import mend, replace_files, scratch_folder, write_error
 from ..core.errors import UsageError
 from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
 from ..loading.model import Model, load, range_in
+from ..loading.part_marks import may_read
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, remove_named, tensors_in
 from ..loading.wire_format import large_bytes
 
@@ -108,12 +109,14 @@ def write_model(
     data, folder = data_file(output), output.absolute().parent
     layout = place_values(pieces, data.name, home=home, inline_bytes=INLINE_BYTES if is_inline else -1)
     with write_errors(output), scratch_folder(folder, output.name) as scratch:
+        _check_unread(data.absolute() if layout.file_bytes else None, output)
         new = scratch / "new"
         new.mkdir()
         if layout.file_bytes:
             write_data(layout, new / data.name, has_digest=False)
         (new / output.name).write_bytes(model.SerializeToString(deterministic=True))
-        old = [data.absolute(), output.absolute()] if force else []
+        # A data file that is not replaced stays: other models may read it, from other folders, too.
+        old = [*([data.absolute()] if layout.file_bytes else []), output.absolute()] if force else []
         replace_files(scratch, folder, last=output.name, old=old)
 
 
@@ -133,6 +136,15 @@ def save_with_constants(source: Path, target: Path) -> Path:
     proto.ir_version = FIRST_IR_WITH_DEFAULTS
     onnx.save(proto, target)
     return target
+
+
+def _check_unread(data: Path | None, output: Path) -> None:
+    """Raise a UsageError if a data file that is to be replaced may be read by another model in its folder."""
+    others = sorted(data.parent.glob("*.onnx")) if data is not None and data.exists() else []
+    for other in others:
+        if other.name != output.name and other.is_file() and may_read(other, f"{output.name}.data"):
+            message = f"{other} reads {data}, which would be replaced"
+            raise UsageError(message, hint="choose another name with `output`")
 
 
 def write_together(

@@ -41,6 +41,7 @@ from ..loading.derived_tensors import sent_name
 from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, range_in
+from ..loading.part_marks import MARK_BYTES, is_marked, mark_of, may_read
 from ..loading.subgraphs import is_external, tensors_in
 from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
@@ -67,7 +68,7 @@ class PartFile(Product):
 
     @cached_property
     def raw(self) -> bytes:
-        """The bytes of the model file; equal for equal content."""
+        """The bytes of the model file before its mark; equal for equal content."""
         return self.model.SerializeToString(deterministic=True)
 
     @cached_property
@@ -91,7 +92,8 @@ class PartFile(Product):
     @property
     def bytes(self) -> int:
         """Size of its own files: the model, its data files, and their index if they are several."""
-        return self.model.ByteSize() + len(self.index) + sum(layout.file_bytes for layout in self.layouts.values())
+        own_bytes = self.model.ByteSize() + MARK_BYTES
+        return own_bytes + len(self.index) + sum(layout.file_bytes for layout in self.layouts.values())
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,10 +125,11 @@ class PreparedFiles(Product):
         """The names of all files but the manifest, with their sizes."""
         found = dict[str, int]()
         for part in self.parts:
-            found |= {part.name: part.model.ByteSize(), **{name: one.file_bytes for name, one in part.layouts.items()}}
+            found[part.name] = part.model.ByteSize() + MARK_BYTES
+            found |= {name: one.file_bytes for name, one in part.layouts.items()}
             found |= {_index_of(part.name): len(part.index)} if part.index else {}
         found |= {name: path.stat().st_size for name, path in self.copied.items()}
-        return found if self.whole is None else found | {self.whole_name: self.whole.ByteSize()}
+        return found if self.whole is None else found | {self.whole_name: self.whole.ByteSize() + MARK_BYTES}
 
     @property
     def whole_name(self) -> str:
@@ -265,20 +268,38 @@ def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> lis
         other = "choose another folder with `output`, or " if files.weights == "copy" else ""
         hint = f"{other}add `force=True` to replace it"
         raise UsageError(f"{files.folder if files.weights == 'copy' else manifest} already exists", hint=hint)
-    found, prefix = read_manifest(manifest), manifest.name.removesuffix(MANIFEST)
-    names = [part.file for part in found.parts]
-    data = {name for part in found.parts for name in part.data}
-    if found.weights == "copy":
-        names += data
-        names += [_index_of(part.file) for part in found.parts if len(part.data) > 1]
-    names += [name for name in data if _DATA_OF_RANK.fullmatch(name.removeprefix(prefix))]
-    # A manifest may have been edited, so that it names files of others.
-    paths = [manifest.parent / name for name in names if _PART_NAME.fullmatch(name)]
-    paths += [manifest.parent / f"{prefix}{SHARDED_FILE}"] * any(part.rank is not None for part in found.parts)
-    if found.weights == "copy":
-        texts = [(manifest.parent / name, digest) for name, digest in found.text_files.items()]
-        paths += [path for path, digest in texts if path.is_file() and file_digest(path) == digest]
-    return [manifest, *(path for path in paths if path.resolve().parent == manifest.parent)]
+    return list(_own_files(read_manifest(manifest), manifest))
+
+
+def _own_files(found: Manifest, manifest: Path) -> Iterator[Path]:
+    """The manifest, and those of its files that graphcut wrote, since a manifest may name files of others.
+
+    That is known of parts by their marks, of data files since such a part reads them, and of text files by their
+    digests, of which a mark has a digest.
+    """
+    yield manifest
+    root, prefix = manifest.parent, manifest.name.removesuffix(MANIFEST)
+
+    def is_own(name: str) -> bool:
+        return (root / name).resolve().parent == root and (root / name).is_file()
+
+    parts = [part for part in found.parts if _PART_NAME.fullmatch(part.file) and is_own(part.file)]
+    parts = [part for part in parts if is_marked(root / part.file)]
+    for part in parts:
+        yield root / part.file
+        for name in filter(is_own, part.data):
+            is_of_rank = _DATA_OF_RANK.fullmatch(name.removeprefix(prefix))
+            is_data = found.weights == "copy" and _PART_NAME.fullmatch(name)
+            if (is_of_rank or is_data) and may_read(root / part.file, name):
+                yield root / name
+        if found.weights == "copy" and len(part.data) > 1:
+            yield root / _index_of(part.file)
+    whole = f"{prefix}{SHARDED_FILE}"
+    if any(part.rank is not None for part in parts) and is_own(whole) and is_marked(root / whole):
+        yield root / whole
+    if found.weights == "copy" and any(is_marked(root / part.file, found.text_files) for part in parts):
+        texts = ((root / name, digest) for name, digest in found.text_files.items() if is_own(name))
+        yield from (path for path, digest in texts if file_digest(path) == digest)
 
 
 def _is_alike(files: PreparedFiles, manifest: Path) -> bool:
@@ -307,7 +328,7 @@ def _index_of(part: str) -> str:
 
 
 def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:
-    total, home = files.bytes_to_write, files.source.path.parent
+    total, home, mark = files.bytes_to_write, files.source.path.parent, mark_of(files.text_files)
     digests, written = list[dict[str, Digest]](), dict[str, Digest]()
     for part in files.parts:
         for data_name, layout in part.layouts.items():
@@ -322,13 +343,13 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
         digests.append(own or {name: read_digest(file, part.ranges[name]) for name, file in read.items()})
         if part.index:
             (folder / _index_of(part.name)).write_bytes(part.index)
-        (folder / part.name).write_bytes(part.raw)
+        (folder / part.name).write_bytes(part.raw + mark)
         if progress is not None:
-            progress(part.name, len(part.raw), total)
+            progress(part.name, len(part.raw + mark), total)
     for name, path in files.copied.items():
         shutil.copyfile(path, folder / name)
     if files.whole is not None:
-        (folder / files.whole_name).write_bytes(files.whole.SerializeToString(deterministic=True))
+        (folder / files.whole_name).write_bytes(files.whole.SerializeToString(deterministic=True) + mark)
     save_manifest(_manifest(files, digests), folder / files.manifest_name)
 
 
@@ -345,7 +366,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
                 device=_devices(files)[i].name if _devices(files) else None,
                 rank=part.rank,
                 graph=graph_digest(part.model),
-                sha256=digest_of(part.raw),
+                sha256=digest_of(part.raw + mark_of(files.text_files)),
                 data={name: DataFile(bytes=number, digest=found.get(name)) for name, number in part.data.items()},
                 **part_facts(model, part.model, earlier),
             )

@@ -21,6 +21,7 @@ from ..core.atomic_files import replacing, write_errors
 from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
 from ..core.manifest import FETCHED, Cascade, Part, is_inside, open_cascade, open_present, parts_here, save_fetched
+from ..core.text import nothing_at
 from ..core.units import size
 from .file_sources import CHANGED, FileSource, source_of
 
@@ -32,6 +33,7 @@ _MOST_BYTES: Final = {"manifest": 256 << 20, "part": (2 << 30) + 1}
 
 _CONNECTIONS: Final = 8
 _ATTEMPTS: Final = 3
+_WHOLE: Final = "name the folder or the manifest of a whole cascade"
 _STALL_S: Final = 5.0
 _T = TypeVar("_T")
 
@@ -79,6 +81,8 @@ def fetch(
     """
     output = Path(output)
     place, name = source_of(source)
+    if Path(source).is_symlink() and not Path(source).exists():
+        raise CascadeError(nothing_at(Path(source), ""), hint="name the folder of a cascade")
     if Path(source).resolve() in {output.resolve(), (output / name).resolve()}:
         raise UsageError(f"{output} is the folder of the cascade itself", hint="choose another folder with `output`")
     read = partial(_tried, partial(place.whole, name, _MOST_BYTES["manifest"]), f"{name} of {source}")
@@ -116,7 +120,9 @@ def _tried(read: Callable[[], bytes], what: str) -> bytes:
             return read()
         except (OSError, HTTPException) as error:
             is_refused = isinstance(error, HTTPError) and error.code < HTTPStatus.INTERNAL_SERVER_ERROR
-            if attempt == _ATTEMPTS or is_refused or isinstance(error, FileNotFoundError):
+            if isinstance(error, FileNotFoundError):
+                raise GraphcutError(f"{what} can't be read: there is no such file", hint=_WHOLE) from None
+            if attempt == _ATTEMPTS or is_refused:
                 hint = "check the address; the same command goes on where this one stopped"
                 raise GraphcutError(f"{what} can't be read: {error}", hint=hint) from None
             time.sleep(attempt / 2)

@@ -14,7 +14,8 @@ import msgspec
 from ..core.atomic_files import cache_folder, write_errors
 from ..core.digests import DataFile, digest_of, read_digest, unchanged_version, wrong_blocks
 from ..core.errors import RunError
-from ..core.manifest import Cascade, Part, check_unchanged
+from ..core.file_checks import check_unchanged
+from ..core.manifest import Cascade, Part
 from ..core.units import parse_bytes
 from .locked_folders import lock_folder, remove_unused
 

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..core.errors import GraphcutError
-from ..core.manifest import Cascade, CascadeLike, Part, digest_gap, open_present, wrong_sizes
+from ..core.file_checks import digest_gap
+from ..core.manifest import Cascade, CascadeLike, Part, open_present, wrong_sizes
 from ..core.product import Product
 from ..core.units import count, size
 from ..costs.facts import weight_facts
 from ..loading.model import load
-from .manifest_check import wrong_bytes, wrong_in_part, wrong_text
+from .manifest_check import format_gap, wrong_bytes, wrong_ends, wrong_in_part, wrong_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,6 +21,7 @@ class FileVerification(Product):
     files: int  #: number of files that were compared with digests.
     compared_bytes: int  #: how many bytes of them.
     undigested: tuple[str, ...]  #: the parts with weights that have no digest; only their size was compared.
+    converted: tuple[str, ...] = ()  #: the parts in ONNX Runtime's own format, whose nodes and weights are not known.
     elsewhere: tuple[str, ...] = ()  #: the parts that are not in this folder, which `fetch` made for others.
 
     @property
@@ -39,7 +41,7 @@ class FileVerification(Product):
     def gap(self) -> str:
         """What could not be compared; empty if nothing."""
         absent = f"not in this folder: {', '.join(self.elsewhere)}" if self.elsewhere else ""
-        return "; ".join(filter(None, (digest_gap(self.undigested), absent)))
+        return "; ".join(filter(None, (digest_gap(self.undigested), format_gap(self.converted), absent)))
 
     def __str__(self) -> str:
         answer = f"the files {'are' if self else 'are not'} what the manifest says"
@@ -52,7 +54,7 @@ def verify_files(cascade: CascadeLike) -> FileVerification:
     Each part file, its weights and the text files must have the digests in the manifest; each part must have the inputs
     and outputs, the number of nodes, the sizes of weights and the graph that the manifest gives. Whether the parts
     compute what the model computes is not known without the model: see `verify`. Of a folder that `fetch` made, the
-    parts that it was made for are compared.
+    parts that it was made for are compared. Of parts in ONNX Runtime's own format the digests, inputs and outputs are.
 
     Raises:
         CascadeError: there is no manifest, or it contradicts itself.
@@ -64,12 +66,14 @@ def verify_files(cascade: CascadeLike) -> FileVerification:
     files = ((name, cascade.root / name) for name in named)
     spans = {(name, 0, file.stat().st_size) for name, file in files if file.is_file()}
     digests = [(name, data.digest) for part in cascade.parts for name, data in part.data.items()]
-    spans |= {(name, *span) for name, digest in digests if digest is not None for span in digest.ranges}
+    there = ((name, digest) for name, digest in digests if digest is not None and (cascade.root / name).is_file())
+    spans |= {(name, *span) for name, digest in there for span in digest.ranges}
     return FileVerification(
         tuple(objections),
         files=len({name for name, _, _ in spans}),
         compared_bytes=sum(length for _, _, length in spans),
         undigested=cascade.undigested,
+        converted=cascade.converted,
         elsewhere=cascade.absent,
     )
 
@@ -81,6 +85,9 @@ def _objections(cascade: Cascade, part: Part) -> Iterator[str]:
             yield from wrong
             return
         yield from wrong_bytes(cascade, part)
+        if part.is_converted:
+            yield from wrong_ends(cascade, part)
+            return
         loaded = load(cascade.file(part))
         facts = {
             "reads": loaded.graph.reads,

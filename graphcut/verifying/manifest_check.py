@@ -9,14 +9,15 @@ types are compared. Files of the tokenizer are compared with those beside the mo
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from ..core.digests import unchanged_version, wrong_blocks
 from ..core.errors import RunError
-from ..core.manifest import SHARDED_FILE, Cascade, Manifest, Part, check_unchanged
+from ..core.file_checks import check_unchanged
+from ..core.manifest import SHARDED_FILE, Cascade, Manifest, Part
 from ..core.tensors import UNDEFINED
 from ..core.units import count
 from ..costs.facts import boundary_type, contradicts, model_facts, shapes_contradict, text_facts
@@ -24,6 +25,8 @@ from ..loading.external_data import merge_ranges
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external, tensors_in
+from ..running.providers import CPU, open_session
+from ..running.stage import SessionConfig, ort_message, session_options
 
 _SHOWN_ITEMS: Final = 4
 
@@ -66,6 +69,26 @@ def wrong_bytes(cascade: Cascade, part: Part) -> Iterator[str]:
             (first, _), *_ = wrong[0].ranges
             blocks = count(len(data.digest.blocks), "block")
             yield f"{name} has other bytes in {len(wrong):,} of {blocks}, the first at byte {first:,}"
+
+
+def wrong_ends(cascade: Cascade, part: Part) -> Iterator[str]:
+    """How inputs and outputs of a part in ONNX Runtime's own format differ from the manifest, one sentence each."""
+    try:
+        session, _ = open_session(cascade.file(part), session_options(SessionConfig()), CPU, {}, may_fall_back=False)
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class
+        yield f"ONNX Runtime can't load it: {ort_message(error)}"
+        return
+    reads = {one.name for one in (*session.get_inputs(), *session.get_overridable_initializers())}
+    writes = tuple(one.name for one in session.get_outputs())
+    if (reads, writes) != ({*part.reads}, part.writes):
+        listed, found = ((shown(tuple(sorted(a))), shown(b)) for a, b in ((part.reads, part.writes), (reads, writes)))
+        yield f"it reads {found[0]} and writes {found[1]}, but the manifest lists {listed[0]} and {listed[1]}"
+
+
+def format_gap(converted: Sequence[str]) -> str:
+    """What can't be compared of parts in ONNX Runtime's own format, as a sentence; empty if there are none."""
+    parts = count(len(converted), "part")
+    return f"the nodes of {parts} in ONNX Runtime's own format can't be compared" if converted else ""
 
 
 def wrong_text(cascade: Cascade) -> Iterator[str]:

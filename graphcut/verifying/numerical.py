@@ -9,7 +9,7 @@ Norms amplify a rounding without a bound, and also what graph optimizations chan
 if the model's own nodes, run part by part, give the bits of the cascade.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -19,10 +19,10 @@ from typing import Final
 
 from onnx import ModelProto, ValueInfoProto
 
-from ..core.errors import GraphcutError, RunError
+from ..core.errors import GraphcutError, RunError, wrong_type
 from ..core.graph import block_between
 from ..core.manifest import Cascade
-from ..core.tensors import Dims, Tensor
+from ..core.tensors import NON_NUMPY_TYPES, Dims, Tensor
 from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
@@ -31,7 +31,7 @@ from ..loading.subgraphs import add_notes
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
-from ..running.values import Feeds, Value, check_names, to_value
+from ..running.values import Feeds, Value, check_names, is_numeric_tensor, to_value
 from .differences import are_identical, difference, flatten, is_float, largest, widened
 
 HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
@@ -134,15 +134,29 @@ def _run(
 def accepted_inputs(model: Model, given: Sequence[Feeds], seed: int, sizes: Dims) -> tuple[Sequence[Feeds], str]:
     """The inputs `given`, or generated ones that the model accepts without graph optimizations; its error if none.
 
-    A RunError if one is given that the model does not have.
+    A RunError if one is given that the model does not have, or one is missing; a TypeError if `given` is no list.
     """
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+        raise wrong_type(given, "a list of sets of inputs", hint="pass a list such as [{'x': array}]")
+    needed = [name for name in model.graph.reads if name not in model.graph.weights]
     for feeds in given:
-        check_names(feeds, model.graph.reads)
+        check_names(feeds, model.graph.reads, needed, model.tensors)
     if given:
         return given, ""
     run = partial(run_whole, model, wanted=model.graph.writes, config=EXACT)
     found = find_accepted_inputs(model, run, seed=seed, sizes=sizes)
     return found.feeds, "" if found.feeds else found.refusal
+
+
+def not_returned(model: Model, cascade: Cascade, *, optimized: bool) -> str:
+    """Why ONNX Runtime can't return what is compared in the whole model; empty if it can, see `run_session`."""
+    wanted = (*cascade.manifest.writes, *(() if optimized else cascade.wiring.boundary_tensors))
+    tensors = [model.tensors[name] for name in (*model.graph.reads, *wanted) if name in model.tensors]
+    other = next((tensor for tensor in tensors if not is_numeric_tensor(tensor)), None)
+    unknown = next((one for one in tensors if one.dtype in NON_NUMPY_TYPES and one.name in wanted), None)
+    if other is None or unknown is None:
+        return ""
+    return f"beside {other} {other.name!r}, ONNX Runtime returns no {unknown} {unknown.name!r} to Python"
 
 
 Compared = tuple[TensorComparison, ...]  #: what a run compared.

@@ -23,7 +23,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from google.protobuf.message import Message
-from onnx import NodeProto, ValueInfoProto
+from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
@@ -32,12 +32,12 @@ from ..core.product import Product
 from ..core.units import count
 from ..costs.facts import boundary_type, boundary_value, contradicts, half_source, nodes_of, part_facts
 from ..loading.derived_tensors import cast, copies
-from ..loading.fingerprint import canonical, graph_digest, head_of, same_values, without_values
+from ..loading.fingerprint import canonical, graph_digest, head_of, normal, same_values, without_values
 from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
-from .manifest_check import shown, wrong_bytes, wrong_in_manifest, wrong_in_part
+from .manifest_check import shown, wrong_bytes, wrong_ends, wrong_in_manifest, wrong_in_part
 
 #: what a graph has by names: what each is called, its field, and what gives its name.
 _NAMED: Final = (
@@ -59,12 +59,14 @@ class Proof(Product):
     approximate: int = 0  #: number of rewritten replicas that need not give the model's bits.
     halves: int = 0  #: number of float32 tensors that are sent as float16.
     given_states: int = 0  #: number of states that the user named; only their types were compared.
+    unread: tuple[str, ...] = ()  #: the parts in ONNX Runtime's own format, whose nodes and weights were not compared.
     stored_in: str = ""  #: the files of the model's weights, if they are in others than when it was cut.
+    stored_otherwise: tuple[str, ...] = ()  #: weights and nodes of parts with values in another field than the model's.
 
     @property
     def holds(self) -> bool:
-        """Whether there are no objections."""
-        return not self.objections
+        """Whether there are no objections, and all parts were compared."""
+        return not (self.objections or self.unread)
 
 
 def prove(model: Model, cascade: Cascade) -> Proof:
@@ -79,10 +81,15 @@ def prove(model: Model, cascade: Cascade) -> Proof:
             objections.append(f"{field}: {error}")
     objections += wrong_in_manifest(model, cascade)
     holders: dict[int, list[str]] = {}
+    otherwise: dict[str, None] = {}
     is_read = True
     weight_bytes = approximate = halves = 0
     inner = {value.name: value for value in model.proto.graph.value_info}
     for part in cascade.parts:
+        if part.is_converted:
+            objections += (f"{part.file}: {text}" for text in (*wrong_bytes(cascade, part), *wrong_ends(cascade, part)))
+            is_read = False
+            continue
         try:
             loaded = load(cascade.file(part))
         except GraphcutError as error:
@@ -97,6 +104,7 @@ def prove(model: Model, cascade: Cascade) -> Proof:
             found += wrong_bytes(cascade, part)
         objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
+        otherwise |= dict.fromkeys(comparison.stored_otherwise)
         rewrites = (model.graph.nodes[node].rewrite for node in nodes if node in holders)
         approximate += sum(not rewrite.is_exact for rewrite in rewrites if rewrite is not None)
         halves += sum(half_source(model, name) is not None for name in part.writes)
@@ -107,7 +115,8 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     repeated = sum(len(files) for files in holders.values()) - len(holders)
     stored = _weight_files(model.data, model.path.name), _weight_files(manifest.source.data, cascade.source.name)
     stored_in = ", ".join(sorted(stored[0])) if stored[0] != stored[1] else ""
-    return Proof(tuple(objections), len(holders), repeated, weight_bytes, approximate, halves, len(given), stored_in)
+    counts = len(holders), repeated, weight_bytes, approximate, halves, len(given)
+    return Proof(tuple(objections), *counts, cascade.converted, stored_in, tuple(otherwise))
 
 
 def _weight_files(names: Iterable[str], own: str) -> set[str]:
@@ -138,11 +147,16 @@ def _facts(model: Model, cascade: Cascade, part: Part, loaded: Model, earlier: A
     return facts
 
 
+def _is_bytes(tensor: TensorProto) -> bool:
+    return is_external(tensor) or tensor.HasField("raw_data")
+
+
 class _PartComparison:
     """Compares a part with the model."""
 
     def __init__(self, model: Model, part: Part, loaded: Model) -> None:
         self.weight_bytes = 0  # of the weights that were compared in files so far
+        self.stored_otherwise = list[str]()  # the weights and nodes with values in another field than in the model
         self._model, self._part, self._loaded = model, part, loaded
         self._ours, self._original = loaded.proto.graph, model.proto.graph
 
@@ -234,11 +248,14 @@ class _PartComparison:
             if original is None:
                 yield f"{kind} {name!r} is not in the model"
                 continue
-            pairs = list(zip(tensors_in(ours), tensors_in(original), strict=False))
+            pairs = list(zip(tensors_in(normal(ours)), tensors_in(normal(original)), strict=False))
             bytes_of = without_values if any(map(is_external, chain.from_iterable(pairs))) else canonical
             if bytes_of(ours) != bytes_of(original):
                 yield f"{kind} {name!r} differs from the model's"
-            elif bytes_of is without_values:
+                continue
+            is_same_field = all(_is_bytes(a) == _is_bytes(b) for a, b in pairs)
+            self.stored_otherwise += [] if is_same_field else [name]
+            if bytes_of is without_values:
                 for a, b in pairs:
                     self.weight_bytes += values_bytes(a) if is_external(a) and is_external(b) else 0
                     if not same_values(a, self._loaded.range_of, b, self._model.range_of):

@@ -20,8 +20,18 @@ from ..loading.model import Model, ModelLike, load
 from ..loading.slices import sharding_note
 from ..loading.subgraphs import callee_key, nodes_within
 from ..running.values import Feeds
-from .manifest_check import other_text
-from .numerical import EXACT, ROUNDINGS, Compared, TensorComparison, accepted_inputs, compare, half_tolerance, run_whole
+from .manifest_check import format_gap, other_text
+from .numerical import (
+    EXACT,
+    ROUNDINGS,
+    Compared,
+    TensorComparison,
+    accepted_inputs,
+    compare,
+    half_tolerance,
+    not_returned,
+    run_whole,
+)
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
@@ -66,8 +76,12 @@ class Verification(Product):
 
     @property
     def same(self) -> bool:
-        """Whether the proof holds, and every run ended without a difference beyond what is allowed."""
-        return self.proof.holds and not self.failure and self.first_difference is None
+        """Whether the proof holds, and every run ended without a difference beyond what is allowed.
+
+        Where the nodes of parts could not be compared, the runs alone count, and there must be one.
+        """
+        is_proved = not self.proof.objections and bool(self.runs or not self.proof.unread)
+        return is_proved and not self.failure and self.first_difference is None
 
     def __bool__(self) -> bool:
         return self.same
@@ -76,11 +90,16 @@ class Verification(Product):
     def structure_summary(self) -> str:
         """What the structural proof compared."""
         proof = self.proof
+        if proof.unread:
+            return format_gap(proof.unread)
         text = f"{count(proof.nodes, 'node')} matched, {size(proof.weight_bytes)} of large weights compared"
         text += f", {count(proof.replicas, 'replica')}" if proof.replicas else ""
         text += f", {proof.approximate:,} of them approximate" if proof.approximate else ""
         text += f", {count(proof.halves, 'tensor')} sent as float16" if proof.halves else ""
         text += f", the model's weights are stored in {proof.stored_in} now" if proof.stored_in else ""
+        if proof.stored_otherwise:
+            text += f", {count(len(proof.stored_otherwise), 'constant')} in another field of the message now"
+            text += f", such as {proof.stored_otherwise[0]!r}"
         return f"{text}, {count(proof.given_states, 'state')} as given" if proof.given_states else text
 
     @property
@@ -97,6 +116,7 @@ class Verification(Product):
             numbers.append(f"{worst.tensor!r} differs by {worst.max_abs:.3g}, {worst.allowed:.3g} is allowed")
         numbers += filter(None, (self.failure, self.refusal, self.reason))
         answer = f"the {self.subject} {'matches' if self.same else 'does not match'} the model"
+        answer += " in these runs" if self.same and self.proof.unread else ""
         structure = "; ".join((self.structure_summary, *self.proof.objections[:_SHOWN_OBJECTIONS]))
         return f"{answer}\nstructure: {structure}\nnumbers: {'; '.join(numbers)}"
 
@@ -140,9 +160,15 @@ def verify(
     if model.digest != cascade.manifest.source.graph:
         message = f"{cascade.path.parent} was not cut from {model.path}: the graphs differ"
         raise CascadeError(message, hint="name the model it was cut from with `model`, or split again")
+    if structural_only and cascade.converted:
+        hint = "run it, without `structural_only`; `verify_files(...)` checks the files"
+        raise CascadeError(f"{cascade.root}: {format_gap(cascade.converted)}", hint=hint)
     proof = prove(model, cascade)
-    if structural_only or not proof.holds:
+    optimized |= bool(proof.unread)  # their format has the optimizations that were made when they were converted
+    if structural_only or proof.objections:
         return Verification(proof, (), "", "", _reason(model, proof, (), optimized=optimized) if proof.halves else "")
+    if gap := not_returned(model, cascade, optimized=optimized):
+        return Verification(proof, (), "", "", gap)
     sizes = {**cascade.manifest.given_dims, **model.dims}
     ran = _ran(model, inputs, seed, sizes, partial(compare, model, cascade, optimized=optimized))
     return Verification(proof, *ran, _with_defect(_reason(model, proof, ran[0], optimized=optimized), model, ran[0]))

@@ -246,6 +246,12 @@ def test_a_plan_that_is_not_there_is_missing_and_not_a_model(run: Run, house: Pa
     hint = "name a plan, which `graphcut plan MODEL ... -o FILE` writes, or the folder of a cascade"
     found = run("simulate", house / "nothing.json")
     assert (found.code, found.error) == (3, (f"{house / 'nothing.json'} does not exist", hint))
+    (house / "plan.txt").write_text("a drawing")
+    said = f"{house / 'plan.txt'} is no plan and no cascade: it is not JSON"
+    assert run("simulate", house / "plan.txt").error[0] == said
+    (house / "loop").symlink_to(house / "loop")
+    for words in (("show",), ("analyze",), ("fetch", "-o", house / "out")):
+        assert run(*words, house / "loop").error[0].endswith("is a symbolic link to itself, where nothing is")
 
 
 def test_simulate_and_run_draw_the_same_picture(run: Run, own_llm: Path, own_parts: Path) -> None:

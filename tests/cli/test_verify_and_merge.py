@@ -188,6 +188,22 @@ def test_merge_keeps_an_existing_file_without_force(run: Run, own_parts: Path, t
     assert run("merge", own_parts, "-o", tmp_path / "whole.onnx", "--force").code == 0
 
 
+def test_merge_says_what_the_original_had_that_no_output_depends_on(run: Run, tmp_path: Path) -> None:
+    """In IR 3 every weight is an input, too."""
+    weights = [numpy_helper.from_array(np.ones(2, np.float32), name) for name in ("w", "unread")]
+    nodes = [helper.make_node("Add", ["x", "w"], ["a"], name="add"), helper.make_node("Neg", ["a"], ["y"], name="neg")]
+    model = model_of(nodes, [floats(name, 2) for name in ("x", "w", "unread")], [floats("y", 2)], weights, opset=8)
+    model.ir_version = 3
+    onnx.save(model, tmp_path / "m.onnx")
+    run("split", tmp_path / "m.onnx", "--at-nodes", "add")
+    merged = run("merge", tmp_path / "m.parts", "-o", tmp_path / "whole.onnx")
+    equals = f"wrote {tmp_path / 'whole.onnx'}: its graph equals that of the original model, without"
+    assert merged.err.strip() == f"{equals} 1 of its nodes and weights, on which no output depends: unread"
+    (tmp_path / "m.onnx").unlink()
+    merged = run("merge", tmp_path / "m.parts", "-o", tmp_path / "whole.onnx", "--force")
+    assert merged.err.strip() == f"{equals} what no output depends on, if it has such nodes or weights"
+
+
 def test_models_are_merged_by_the_names_of_their_files(run: Run, tmp_path: Path) -> None:
     for name, op in (("a", "Neg"), ("b.c", "Abs")):
         node = helper.make_node(op, ["x.1"], ["y=z"])

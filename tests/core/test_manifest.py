@@ -461,7 +461,7 @@ def test_missing_data_are_named(folder: Path) -> None:
 def test_a_folder_is_not_a_part(folder: Path) -> None:
     (folder / "part-1.onnx").unlink()
     (folder / "part-1.onnx").mkdir()
-    assert str(refusal(folder, CascadeError)) == f"{folder / 'part-1.onnx'} is missing"
+    assert str(refusal(folder, CascadeError)) == f"{folder / 'part-1.onnx'} is no regular file"
 
 
 def test_data_of_another_size_are_refused_with_both_numbers(folder: Path) -> None:

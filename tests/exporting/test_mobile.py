@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +16,12 @@ import pytest
 from onnx import helper
 
 import graphcut
-from graphcut import Cascade, Into, Limits, Runner
+from graphcut import Cascade, CascadeError, GraphcutError, Into, Limits, Runner, UsageError
 from graphcut.exporting import ExportFormat
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import FIXTURES, floats, model_of
+from tampering import edit_manifest
 
 export_mobile = partial(graphcut.export, to="mobile")
 
@@ -101,3 +104,55 @@ def test_the_loop_over_the_manifest_runs_the_parts(chain: Path, tmp_path: Path) 
         outputs = session.run(part["writes"], {name: values[name] for name in part["reads"]})
         values |= dict(zip(part["writes"], outputs, strict=True))
     np.testing.assert_allclose(values["y"], [[-1, -1, 1 - np.e, 2 - np.e**2]], rtol=1e-6)
+
+
+def test_an_export_is_verified_by_its_files_and_by_running_it(chain: Path, tmp_path: Path) -> None:
+    """What is in ONNX Runtime's own format has no nodes that could be compared."""
+    cascade = cascade_of(chain, 2, tmp_path)
+    export_mobile(cascade, tmp_path / "mobile")
+    files = graphcut.verify_files(tmp_path / "mobile")
+    assert (files.same, files.files, files.converted) == (True, 2, ("part-0.ort", "part-1.ort"))
+    report = graphcut.verify(chain, tmp_path / "mobile")
+    assert (report.same, len(report.runs), report.proof.holds) == (True, 2, False)
+    assert report.structure_summary == "the nodes of 2 parts in ONNX Runtime's own format can't be compared"
+    assert str(report).startswith("the cascade matches the model in these runs\n")
+    with pytest.raises(CascadeError, match="the nodes of 2 parts in ONNX Runtime's own format can't be compared"):
+        graphcut.verify(chain, tmp_path / "mobile", structural_only=True)
+    with pytest.raises(UsageError, match=r"triton takes ONNX models, and part-0\.ort is in ONNX Runtime's own format"):
+        graphcut.export(tmp_path / "mobile", tmp_path / "triton", to="triton")
+    manifest = tmp_path / "mobile" / "cascade.json"
+    shutil.copy(tmp_path / "mobile" / "part-1.ort", tmp_path / "mobile" / "part-0.ort")
+    edit_manifest(manifest, lambda record: record["parts"][0].update(sha256=record["parts"][1]["sha256"]))
+    assert "part-0.ort: it reads ['" in graphcut.verify_files(manifest).objections[0]
+    assert not graphcut.verify(chain, manifest)
+
+
+def test_an_export_of_some_parts_knows_that_others_are_elsewhere(chain: Path, tmp_path: Path) -> None:
+    graphcut.fetch(cascade_of(chain, 2, tmp_path).root, tmp_path / "first", parts=[0])
+    formats: tuple[ExportFormat, ...] = ("mobile", "js", "cpp")
+    for to in formats:
+        graphcut.export(tmp_path / "first", tmp_path / to, to=to)
+        found = graphcut.verify_files(tmp_path / to)
+        assert (found.same, found.elsewhere) == (True, ("part-1.onnx",))
+        for whole in (graphcut.open_cascade, partial(graphcut.verify, chain)):
+            with pytest.raises(CascadeError, match=r"is without part-1\.onnx"):
+                whole(tmp_path / to)
+    with pytest.raises(UsageError, match="ort-annotations takes all parts"):
+        graphcut.export(tmp_path / "first", tmp_path / "one", to="ort-annotations")
+
+
+def test_a_full_disk_is_not_called_a_conversion_that_failed(
+    chain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cascade = cascade_of(chain, 2, tmp_path)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    own = RuntimeError("SaveToOrtFormat Failed to save ORT format model to file: part-0.ort")
+    for error, said in ((full, "No space left on device"), (own, "so the disk is full or can't be written")):
+
+        def fail(*_: object, error: Exception = error, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr("onnxruntime.tools.convert_onnx_models_to_ort.convert_onnx_models_to_ort", fail)
+        with pytest.raises(GraphcutError, match=said) as caught:
+            export_mobile(cascade, tmp_path / "mobile")
+        assert "nothing was changed" in caught.value.hint

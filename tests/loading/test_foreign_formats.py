@@ -1,7 +1,10 @@
 """Files of other formats, given as a model, are named with what to do."""
 
+import bz2
 import gzip
 import io
+import lzma
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -39,6 +42,10 @@ def archive(*names: str) -> bytes:
             "export the model",
         ),
         ("model.onnx", gzip.compress(b"model"), "a gzip archive", "unpack it with gunzip"),
+        ("model.onnx", bz2.compress(b"model"), "a bzip2 archive", "unpack it with bunzip2"),
+        ("model.onnx", lzma.compress(b"model"), "an xz archive", "unpack it with unxz"),
+        ("model.onnx", tarfile.TarInfo("m.onnx").tobuf(), "a tar archive", "unpack it with tar"),
+        ("model.onnx", "Text".encode("utf-16"), "a text file in UTF-16", "name the .onnx file"),
         ("model.onnx", b"This is a text.\r\n", "a text file", "name the .onnx file"),
         ("model", b"GGUF\3\0\0\0", "a GGUF file (weights for llama.cpp)", "export the model"),
         ("model", b"\x18\0\0\0ORTM" + bytes(20), "a model in ONNX Runtime's own format", "converted from"),

@@ -122,6 +122,23 @@ def test_initializers_of_one_name_with_different_values_are_refused(opened: Draw
     assert str(caught.value) == "the model is invalid: two initializers define 'w', with different values"
 
 
+def test_an_initializer_and_a_constant_of_one_name_are_one_if_they_are_equal(tmp_path: Path) -> None:
+    """ONNX Runtime takes the Constant node."""
+    for value, expected in ((2, 22), (3, 23)):
+        nodes = [constant("a", 1, value, name="c"), add("x", "a", "y", "add")]
+        weight = numpy_helper.from_array(np.array([1, 2], np.float32), "a")
+        path = tmp_path / f"{value}.onnx"
+        onnx.save(model_of(nodes, [floats("x", 2)], [floats("y", 2)], [weight]), path)
+        session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+        assert session.run(None, {"x": np.array([10, 20], np.float32)})[0][1] == expected
+    model = load(tmp_path / "2.onnx")
+    assert model.notes == ("removed 1 Constant node defined again with the same values",)
+    assert [node.name for node in model.graph.nodes] == ["add"]
+    with pytest.raises(ModelError, match="an initializer and a Constant node define 'a', with different") as caught:
+        load(tmp_path / "3.onnx")
+    assert caught.value.hint.startswith("ONNX Runtime takes the Constant node, other tools another")
+
+
 @pytest.mark.parametrize("inner", ["Relu", "Neg"])
 def test_a_function_defined_twice_is_refused_as_by_onnx_runtime(tmp_path: Path, inner: str) -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

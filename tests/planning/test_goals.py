@@ -62,7 +62,7 @@ def named(tmp_path_factory: pytest.TempPathFactory) -> Named:
 
 def sizes(cut: PreparedFiles) -> list[int]:
     """What the files of each part take on disk."""
-    return [part.model.ByteSize() + sum(layout.file_bytes for layout in part.layouts.values()) for part in cut.parts]
+    return [part.bytes for part in cut.parts]
 
 
 def whole_bytes(analysis: Analysis) -> int:

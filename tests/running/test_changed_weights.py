@@ -14,7 +14,7 @@ import graphcut
 from graphcut import At, Cascade, MemoryCapError, Model, RunError, Runner
 from graphcut.benchmarking.comparison import bench
 from graphcut.core.digests import version_of
-from graphcut.core.manifest import check_unchanged
+from graphcut.core.file_checks import check_unchanged
 from graphcut.inputs.generating import generate_inputs
 
 from conftest import LAYER_ENDS, openings

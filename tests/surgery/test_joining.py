@@ -14,12 +14,13 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 import graphcut
-from graphcut import Into, Model, ModelError, UsageError, demos
+from graphcut import CascadeError, Into, Model, ModelError, UsageError, demos
 from graphcut.verifying.numerical import EXACT, compare_tensor, run_whole
 
 from cases import each
 from conftest import floats, model_of
 from hazards import HAZARDS
+from tampering import flip
 
 TWO = np.array([1.5, -2], np.float32)
 
@@ -157,6 +158,40 @@ def test_two_inputs_of_one_name_and_different_symbols_may_be_two(tmp_path: Path)
     assert two.graph.reads == ("x", "mask", "b/mask")
     both = {(1, "z"): (0, "y"), (1, "mask"): (0, "mask")}
     assert graphcut.merge_models([a, b], tmp_path / "one.onnx", connect=both).graph.reads == ("x", "mask")
+
+
+@pytest.mark.parametrize("shape", [("batch", "a"), (None, None), None])
+@pytest.mark.parametrize("first", [0, 1])
+def test_an_input_that_several_models_read_has_the_numbers_of_each(
+    shape: tuple[str | None, ...] | None, first: int, tmp_path: Path
+) -> None:
+    def model(shape: tuple[str | int | None, ...] | None, output: str) -> ModelProto:
+        mask, found = (helper.make_tensor_value_info(name, 1, shape) for name in ("mask", output))
+        return model_of([helper.make_node("Neg", ["mask"], [output])], [mask], [found])
+
+    paths = saved(tmp_path, a=model(shape, "y"), b=model(("batch", 4), "z"))
+    order = [paths[first], paths[1 - first]]
+    if shape and shape[1]:
+        with pytest.raises(UsageError, match="it may be one input or two"):
+            graphcut.merge_models(order, tmp_path / "ab.onnx")
+    made = graphcut.merge_models(order, tmp_path / "ab.onnx", connect={(1, "mask"): (0, "mask")})
+    assert made.tensors["mask"].shape is not None
+    assert made.tensors["mask"].shape[1] == 4
+    with pytest.raises(Exception, match="mask"):
+        ran(made.path, {"mask": np.zeros((1, 5), np.float32)})
+
+
+def test_a_damaged_part_is_refused_by_the_manifest_beside_it(tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", hidden=64, layers=2)
+    cascade = graphcut.split(tmp_path / "llm.onnx", Into(2), tmp_path / "parts")
+    flip(cascade.root / "part-0.onnx.data")
+    paths = [cascade.file(part) for part in cascade.parts]
+    damaged = pytest.raises(CascadeError, match=r"part-0\.onnx\.data was changed after the model was cut")
+    with damaged:
+        graphcut.merge_models(paths, tmp_path / "again.onnx")
+    with damaged:
+        graphcut.extract(paths[0], tmp_path / "again.onnx", expose=cascade.parts[0].writes[0])
+    graphcut.extract(paths[1], tmp_path / "again.onnx", expose=cascade.parts[1].writes[0])
 
 
 def test_the_ends_of_a_connection_are_named_if_they_are_exchanged(tmp_path: Path) -> None:

@@ -429,6 +429,37 @@ def test_a_foreign_file_that_an_edited_manifest_names_is_never_deleted(inline: P
     assert (root / name).read_text() == "mine"
 
 
+@each("place", ["part-7.onnx", "part-7.onnx.data", "tokenizer.json"])
+def test_a_foreign_file_is_never_deleted_though_the_manifest_has_its_name_and_digest(inline: Path, place: str) -> None:
+    root = cut(inline, "m0", output=inline.parent / place).root
+    if place.endswith(".onnx"):
+        onnx.save(products("w0"), root / place)
+    else:
+        (root / place).write_text("mine")
+    mine = (root / place).read_bytes()
+
+    def name_it(record: dict[str, Any]) -> None:
+        match place:
+            case "part-7.onnx":
+                record["parts"].append({**record["parts"][0], "file": place, "sha256": digest_of(mine)})
+            case "part-7.onnx.data":
+                record["parts"][0]["data"][place] = {"bytes": 4, "digest": None}
+            case _:
+                record["text_files"] = {place: digest_of(mine)}
+
+    edit_manifest(root / "cascade.json", name_it)
+    with pytest.raises(UsageError, match=f"contains '{place}', which belongs to no cascade there"):
+        cut(inline, "m1", output=root, force=True)
+    assert (root / place).read_bytes() == mine
+
+
+def test_force_replaces_the_tokenizer_that_the_parts_were_written_with(inline: Path) -> None:
+    for text in ("one", "two"):
+        (inline.parent / "tokenizer.json").write_text(text)
+        root = cut(inline, "m0", force=True).root
+        assert (root / "tokenizer.json").read_text() == text
+
+
 def test_another_file_with_the_name_of_a_shared_part_is_not_overwritten(inline: Path) -> None:
     """There is no manifest yet, so that file is none of ours."""
     (inline.parent / "net.part-0.onnx").write_text("mine")
@@ -796,6 +827,27 @@ def test_merging_overwrites_nothing_without_force(
     assert (tmp_path / name).read_text() == "mine"
     graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
     assert sorted(file.name for file in tmp_path.glob("whole*")) == ["whole.onnx", "whole.onnx.data"]
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 20])
+def test_merging_leaves_the_data_file_that_another_model_may_read(
+    external: Path, tmp_path: Path, inline_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", inline_bytes)
+    cascade = cut(external, "m1")
+    for name in ("whole", "other"):
+        onnx.save(
+            products("w0"), tmp_path / f"{name}.onnx", save_as_external_data=True, location="whole.onnx.data",
+            size_threshold=0,
+        )  # fmt: skip
+    before = holdings(tmp_path)
+    if inline_bytes:
+        graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
+    else:
+        with pytest.raises(UsageError, match=r"other\.onnx reads .*whole\.onnx\.data, which would be replaced"):
+            graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
+    changed = {name for name, raw in holdings(tmp_path).items() if before[name] != raw}
+    assert changed == ({"whole.onnx"} if inline_bytes else set())
 
 
 def test_merging_over_a_part_of_the_cascade_is_refused(inline: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import ModelProto, TensorProto, helper
 from onnx.external_data_helper import convert_model_to_external_data
 from small_cascades import (
     F32,
@@ -58,9 +59,65 @@ def test_given_inputs_that_the_model_refuses_are_an_error(model: Model, cascade:
         with pytest.raises(RunError, match="the model has no input 'z'") as caught:
             refused(inputs=[{**X, "z": np.ones(1)}])
         assert caught.value.hint == "its inputs: x"
-    with pytest.raises(RunError, match=r"ONNX Runtime refuses the whole model: .*x") as caught:
+    with pytest.raises(RunError, match="the model has no input 1"):
+        graphcut.verify(model, cascade, inputs=[{1: 2}])  # type: ignore[dict-item]
+    with pytest.raises(RunError, match=r"the model reads float32\[n,16\] 'x', and nothing is fed for it") as caught:
         graphcut.verify(model, cascade, inputs=[{}])
-    assert caught.value.hint == "feed it with `inputs`"
+    assert caught.value.hint == "it needs x"
+
+
+@pytest.mark.parametrize("given", [X, "random", 3, [3]])
+def test_inputs_that_are_no_list_of_inputs_by_name_are_refused_as_such(
+    model: Model, cascade: Cascade, given: object
+) -> None:
+    expected = "inputs by name, got int" if given == [3] else "a list of sets of inputs, got"
+    with pytest.raises(TypeError, match=expected):
+        graphcut.verify(model, cascade, inputs=given)  # type: ignore[arg-type]
+
+
+def test_what_onnx_runtime_does_not_return_to_python_is_said_instead_of_asking_for_inputs(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", [a], [b], name=b) for a, b in (("b", "c"), ("c", "d"), ("s", "t"))]
+    types = {"b": TensorProto.BFLOAT16, "s": TensorProto.STRING, "d": TensorProto.BFLOAT16, "t": TensorProto.STRING}
+    b, s, d, t = (helper.make_tensor_value_info(name, dtype, [2]) for name, dtype in types.items())
+    model, cascade = cut_proto(tmp_path, model_of(nodes, [b, s], [d, t]), "c")
+    report = graphcut.verify(model, cascade)
+    assert (report.same, report.runs, report.refusal) == (True, (), "")
+    assert report.reason == "beside string[2] 's', ONNX Runtime returns no bfloat16[2] 'd' to Python"
+
+
+# A model that is stored otherwise
+
+
+@pytest.mark.parametrize("size", [2, 1000])
+def test_values_in_another_field_of_the_message_are_the_same_model_and_said(size: int, tmp_path: Path) -> None:
+    def proto(weight: TensorProto) -> ModelProto:
+        nodes = [helper.make_node("Add", ["x", "w"], ["a"], name="add"), helper.make_node("Neg", ["a"], ["y"])]
+        return model_of(nodes, [floats("x", size)], [floats("y", size)], [weight])
+
+    numbers = np.arange(size, dtype=F32)
+    _, cascade = cut_proto(tmp_path, proto(values("w", numbers)), "add")
+    onnx.save(proto(helper.make_tensor("w", TensorProto.FLOAT, [size], numbers)), tmp_path / "again.onnx")
+    report = graphcut.verify(tmp_path / "again.onnx", cascade)
+    assert (report.same, report.is_identical, report.proof.stored_otherwise) == (True, True, ("w",))
+    assert ", 1 constant in another field of the message now, such as 'w'" in report.structure_summary
+    onnx.save(proto(helper.make_tensor("w", TensorProto.FLOAT, [size], numbers + 1)), tmp_path / "other.onnx")
+    with suppress(CascadeError):  # the digest of a graph has the values of small tensors
+        assert not graphcut.verify(tmp_path / "other.onnx", cascade)
+
+
+def test_the_order_of_initializers_does_not_count_in_subgraphs_either(tmp_path: Path) -> None:
+    def proto(*order: int) -> ModelProto:
+        weights = [values(name, np.full(1000, i, F32)) for i, name in enumerate("wv")]
+        nodes = [helper.make_node("Add", ["x", "w"], ["p"]), helper.make_node("Mul", ["p", "v"], ["q"])]
+        then = helper.make_graph(nodes, "t", [], [floats("q", 1000)], [weights[i] for i in order])
+        other = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "e", [], [floats("r", 1000)])
+        chosen = helper.make_node("If", ["c"], ["z"], name="if", then_branch=then, else_branch=other)
+        inputs = [helper.make_tensor_value_info("c", TensorProto.BOOL, []), floats("x", 1000)]
+        return model_of([chosen, helper.make_node("Neg", ["z"], ["y"])], inputs, [floats("y", 1000)])
+
+    _, cascade = cut_proto(tmp_path, proto(0, 1), "if")
+    onnx.save(proto(1, 0), tmp_path / "again.onnx")
+    assert graphcut.verify(tmp_path / "again.onnx", cascade, structural_only=True)
 
 
 @pytest.mark.parametrize("smallest_bytes", [0, 1, 1024])

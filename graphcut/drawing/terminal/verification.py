@@ -23,6 +23,7 @@ def draw_verification(verification: Verification, cascade: Cascade | Model, scre
     """The answer in the first line, then what was compared."""
     proof, worst, glyphs = verification.proof, verification.first_difference, screen.glyphs
     sign = glyphs.yes if proof.holds else glyphs.no
+    sign = glyphs.more if proof.unread and not proof.objections else sign
     lines = [_answer(verification, screen), screen.text(f"{sign} structure: {verification.structure_summary}")]
     lines += [screen.text(f"  {sentence}", "red") for sentence in proof.objections[:MAX_ROWS]]
     if verification.runs:
@@ -67,7 +68,8 @@ def _answer(verification: Verification, screen: Screen) -> Text:
     is_explained = any(tensor.is_explained for run in verification.runs for tensor in run)
     how = "runs have the bits of the model's nodes run part by part" if is_explained else how
     how = how if verification.runs else "nothing was run"
-    return screen.verdict(f"the {verification.subject} matches the model: same structure, {how}", holds=True)
+    structure = "structure not compared" if verification.proof.unread else "same structure"
+    return screen.verdict(f"the {verification.subject} matches the model: {structure}, {how}", holds=True)
 
 
 def _difference(worst: TensorComparison, cascade: Cascade | Model, screen: Screen) -> list[Text]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-from ...core.errors import RunError
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
 from ..values import Feeds, Value, Values, check_names, to_value
@@ -29,10 +28,5 @@ def run_stages(cascade: Cascade, values: Values, stage_of: Callable[[int], Stage
 
 def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
     """The inputs of a user as values. Raises RunError if one is missing, unknown or of the wrong type."""
-    manifest = cascade.manifest
-    check_names(feeds, manifest.reads)
-    if missing := next((name for name in cascade.needed if name not in feeds), None):
-        writer = f"; it is written by {cascade.elsewhere[missing]}, not here" if missing in cascade.elsewhere else ""
-        message = f"the model reads {cascade.tensors[missing]} {missing!r}, and nothing is fed for it{writer}"
-        raise RunError(message, hint=f"it needs {', '.join(cascade.needed)}")
+    check_names(feeds, cascade.manifest.reads, cascade.needed, cascade.tensors, cascade.elsewhere)
     return {name: to_value(value, cascade.tensors[name]) for name, value in feeds.items()}
