@@ -12,7 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ..core.errors import RecordError
-from ..core.manifest import Cascade, check_unchanged
+from ..core.file_checks import check_unchanged
+from ..core.manifest import Cascade
 from .token_inputs import DecoderInputRole, role_of
 
 _FILE = "genai_config.json"
