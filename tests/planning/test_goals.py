@@ -165,7 +165,7 @@ def test_of_as_many_parts_within_a_budget_those_that_receive_fewest_bytes_are_ta
 
 def test_a_budget_that_counts_inputs_reads_models_whose_weights_are_inputs(tmp_path: Path) -> None:
     analysis = graphcut.analyze(HAZARDS["ir3_initializers_are_inputs"]().write(tmp_path))
-    assert max(plan(analysis, Within(200, ("inputs",))).budget_shares) <= 1
+    assert max(plan(analysis, Within(250, ("inputs",))).budget_shares) <= 1
 
 
 def test_a_budget_that_counts_inputs_and_is_named_works(opened: Draw) -> None:
