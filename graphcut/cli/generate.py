@@ -76,7 +76,7 @@ def generate(
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
     settings = DecodingSettings(inputs=fed, dims=original.sizes, via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
-    settings |= {"max_context": length.max_context, "cache_bytes": length.cache_bytes(chat=text.chat)}
+    settings |= {"draft": length.draft, "cache_bytes": length.cache_bytes(chat=text.chat)}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
     stop_ids, stop = text.stop_of(tokenizer)
     output_of = partial(Output, stop_ids=stop_ids, tokenizer=tokenizer, stop=stop)

@@ -30,10 +30,10 @@ _PANELS_OF: Final[Mapping[str, Mapping[str, str]]] = {
         "Sessions": _SESSIONS,
     },
     "generate": {
-        "Prompt": "prompt chat max-tokens stop prompt-ids",
+        "Prompt": "prompt chat max-tokens stop draft prompt-ids",
         "Sampling": "temperature top-k top-p repetition-penalty seed",
         "Workers": "via workers batch insecure",
-        "Memory": "memory exact max-context cache-prefix",
+        "Memory": "memory exact cache-prefix",
         "Sessions": _SESSIONS,
     },
     "simulate": {"Load": "cluster requests rate in-flight", "Failures": "fail copies", "Output": "trace"},

@@ -85,7 +85,10 @@ class LengthOptions:
     """What ends a sequence, and what is kept of it."""
 
     max_tokens: Annotated[int, takes("N", "Tokens to generate at most.", min=1)] = 64
-    max_context: Annotated[int | None, takes("N", "Tokens of a sequence at most.", min=1)] = None
+    draft: Annotated[
+        str | None,
+        takes("DIR|lookup", "Propose tokens by a smaller decoder, or as text before went on: the same, faster."),
+    ] = None
     cache_prefix: Annotated[str | None, takes("SIZE", "Keep states for prompts that begin alike, e.g. 1GiB.")] = None
 
     def cache_bytes(self, *, chat: bool) -> int:

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Final, TypedDict
+from typing import Final, Literal, TypedDict
 
 from msgspec.structs import replace
 
 from ..core.errors import RunError, UsageError
-from ..core.manifest import Cascade, State
+from ..core.manifest import Cascade, CascadeLike, State
 from ..core.states import LOGITS, kept_states, states_of
 from ..core.tensors import Dim, Tensor
 from ..running.providers import CPU
@@ -50,6 +50,9 @@ class DecodingSettings(TypedDict, total=False):
     #: keep the states of sequences that have ended, up to so many bytes, for prompts that begin with the same tokens.
     #: Sequences are decoded one by one then, not in batches.
     cache_bytes: int
+    #: what proposes tokens for a sequence that is decoded alone: `lookup` (what came after the last tokens before), or
+    #: a smaller decoder of the same tokenizer. The tokens are those without it, up to the rounding of longer steps.
+    draft: CascadeLike | Literal["lookup"] | None
     config: SessionConfig | None  #: how sessions are built.
     log: RunLog | None  #: the log to write to.
 
@@ -111,6 +114,16 @@ class Decoder:
         shared = (s for s in states if in_place and s.is_shareable and s.past in local)
         #: the axis of the tokens of each state that is written where it is read.
         self.room_axes = {state.past: state.axis for state in shared if state.axis is not None}
+
+    @property
+    def is_cuttable(self) -> bool:
+        """Whether its states can forget the last tokens, and it scores each token that it is fed."""
+        states = [state for row in self.kept.values() for state in row]
+        shape = self.cascade.tensors[self.logits].shape or ()
+        is_scored = len(shape) == 2 + self.has_batch and shape[-2] != 1
+        is_kept = bool(self.presents) and not self.sent and all(s.axis is not None and s.start for s in states)
+        is_single = self.most is None and self.batch == 1 and "branch" not in self.roles.values()
+        return is_scored and is_kept and is_single and not self._is_rolling
 
     @property
     def vocabulary(self) -> int | None:

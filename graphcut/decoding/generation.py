@@ -17,6 +17,7 @@ from ..running.sampling import GREEDY, Sampling
 from ..running.stage import SessionConfig, Stage
 from ..running.values import OnError, Value
 from ..workers.executors.limited_worker import LimitedWorker
+from ..workers.executors.protocol import Origin
 from ..workers.executors.via import is_elsewhere
 from ..workers.executors.worker import Worker
 from ..workers.scheduling.assignment import assign_parts, make_executor, share_threads
@@ -28,6 +29,7 @@ from ..workers.scheduling.worker_pool import WorkerState
 from .decoder import Decoder, DecodingSettings
 from .decoding_memory import predict_decoding
 from .prefix_cache import PrefixCache
+from .speculation import Draft, DraftProposer, Lookup, Speculation
 from .token_sequences import SequenceBatch, TokenSequence
 
 FinishReason = Literal["stop", "max_tokens", "full", "failed"]
@@ -91,6 +93,8 @@ class Generation:
         else:
             executor = make_executor(cascade, via, config, decoder.kept, pool)
             self._scheduler = Scheduler(decoder.routing(), executor, pool, window=window, log=settings.get("log"))
+        self._is_proposing = settings.get("draft") is not None
+        self._draft = self._drafted(settings, config)
         self.log = self._scheduler.log
         self.workers = self._scheduler.worker_names
         self.errors: dict[int, GraphcutError] = {}
@@ -106,6 +110,29 @@ class Generation:
         self._in_flight: deque[SequenceBatch] = deque()
         self._batches = count()
         self._tokens = self._decode()
+
+    def _drafted(self, settings: DecodingSettings, config: SessionConfig) -> Draft | None:
+        """The decoder that proposes tokens, if there is one."""
+        draft = settings.get("draft")
+        if draft is not None and not self._decoder.is_cuttable:
+            why = "its states can't be cut, or it scores the last token alone"
+            raise UsageError(f"no tokens can be proposed to this model: {why}", hint="leave out `draft`")
+        if draft is None or draft == "lookup":
+            return None
+        if self.limited is not None:
+            raise UsageError("a memory limit does not count a second decoder", hint="leave out one of them")
+        return Draft(draft, self._decoder, config)
+
+    def _forget_draft(self, batch: SequenceBatch) -> None:
+        if self._draft is not None:
+            self._draft.worker.forget(batch.number)
+
+    def _new_batch(self, row: Sequence[TokenSequence], origin: Origin | None = None) -> SequenceBatch:
+        batch = SequenceBatch(next(self._batches), row, self._decoder, self._cache.piece, origin)
+        if self._is_proposing and len(row) == 1:
+            proposer = Lookup() if self._draft is None else DraftProposer(self._draft, row[0], batch.number)
+            batch.proposals = Speculation(proposer)
+        return batch
 
     def _limited(
         self, sequences: Sequence[TokenSequence], at_once: int, config: SessionConfig, settings: DecodingSettings
@@ -159,6 +186,7 @@ class Generation:
             self._ready.append(batch)
         else:
             self._scheduler.forget(batch.number, states=not self._cache.keep(batch))
+            self._forget_draft(batch)
         waiting = (batch for batch in (*self._ready, *self._in_flight) if not batch.is_begun)
         used = {batch.origin.sequence for batch in waiting if batch.origin is not None}
         for number in self._cache.dropped - used:
@@ -175,11 +203,12 @@ class Generation:
     def _failed(self, batch: SequenceBatch, error: RunError) -> None:
         """A step of a batch failed: find the sequences that are to blame."""
         self._scheduler.forget(batch.number)
+        self._forget_draft(batch)
         if len(batch.sequences) > 1 or batch.origin is not None:  # each begins again, alone and without kept states
             if batch.origin is not None:
                 self._cache.drop(batch.origin.sequence)
             for one in batch.sequences:
-                self._ready.append(SequenceBatch(next(self._batches), [one], self._decoder, self._cache.piece))
+                self._ready.append(self._new_batch([one]))
             return
         (one,) = batch.sequences
         self._fail(one.index, one.outside(self._decoder.vocabulary) or error)
@@ -217,7 +246,7 @@ class Generation:
 
     def _begin(self, row: Sequence[TokenSequence]) -> None:
         origin = self._cache.origin(row[0]) if len(row) == 1 else None
-        self._ready.append(SequenceBatch(next(self._batches), row, self._decoder, self._cache.piece, origin))
+        self._ready.append(self._new_batch(row, origin))
 
     def _is_possible(self, one: TokenSequence) -> bool:
         try:
@@ -304,5 +333,5 @@ def _longest(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int,
     prompt = max((len(one.unfed) for one in fitting), default=most)
     if prompt == inf:
         message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
-        raise UsageError(message, hint="set one with `max_context`")
+        raise UsageError(message, hint="set one with `max_context`, or context_length in genai_config.json")
     return int(prompt), int(min(prompt + max((one.max_tokens for one in fitting), default=1) - 1, most))

@@ -49,7 +49,7 @@ class PrefixCache:
         if self.piece is None:
             return False
         (one,) = batch.sequences
-        length = len(one.fed)
+        length = batch.held
         usable = length if self.piece == 1 else min(one.prompt_length, length) // self.piece * self.piece
         size = sum(state_bytes(self._decoder, 1, length).values())
         if size > self.max_bytes or not usable or not (self._is_cuttable or usable == length):

@@ -35,7 +35,7 @@ class TokenChunk(NamedTuple):
 _ROLES: Final[Mapping[DecoderInputRole, tuple[str, Callable[[TokenChunk], Any]]]] = {
     # The names that torch.onnx, optimum, onnxruntime-genai and transformers.js give, and the values.
     "ids": (r"(decoder_)?(input_ids|tokens|input_tokens|token_ids)", lambda chunk: chunk.rows),
-    "mask": (r"(decoder_)?(attention_mask|attn_mask|causal_mask)", lambda chunk: np.ones(chunk.total, bool)),
+    "mask": (r"(decoder_)?(attention_mask|attn_mask|causal_mask)", lambda chunk: np.ones(chunk.total, np.int64)),
     "positions": (
         r"(decoder_)?(position_ids|cache_positions?|input_pos|pos_ids|positions)",
         lambda chunk: np.arange(chunk.past, chunk.total),
@@ -44,7 +44,7 @@ _ROLES: Final[Mapping[DecoderInputRole, tuple[str, Callable[[TokenChunk], Any]]]
     "total": (r"total_(sequence_length|seq_len|length|len)|nonpad_kv_seqlen", lambda chunk: chunk.total),
     "last": (r"seqlens_k", lambda chunk: chunk.total - 1),
     "branch": (r"use_cache(_branch)?", lambda chunk: chunk.past > 0),
-    "types": (r"token_type_ids", lambda chunk: np.zeros(chunk.length, bool)),
+    "types": (r"token_type_ids", lambda chunk: np.zeros(chunk.length, np.int64)),
     "keep": (r"(num_)?logits_to_keep", lambda _: 0),  # all logits: `LogitsChoice.tokens` selects the row
 }
 
@@ -66,7 +66,7 @@ def input_array(
     may not.
     """
     dtype, batch = np.dtype(tensor.dtype), len(chunk.rows)
-    found = np.asarray(_ROLES[role][1](chunk)).astype(dtype)
+    found = np.asarray(_ROLES[role][1](chunk), dtype)
     is_last = is_rolling and role == "mask"
     if role == "ids" and tensor.shape is not None and len(tensor.shape) == 1:
         return _filled(found.ravel(), tensor, batch)

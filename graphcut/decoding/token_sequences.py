@@ -1,7 +1,8 @@
 """Sequences of tokens, and batches of sequences that are decoded together."""
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -17,6 +18,16 @@ from .token_inputs import TokenChunk
 
 MOST_ROOM: Final = 8192
 """Caches are written in place for sequences of at most so many tokens: for longer ones much would be reserved."""
+
+
+class Proposals(Protocol):
+    """What proposes tokens for one sequence, see `speculation`."""
+
+    def propose(self, one: "TokenSequence", most: int) -> tuple[int, ...]:
+        """At most so many tokens that may come next."""
+
+    def judge(self, proposed: int, right: int) -> None:
+        """So many of the proposed tokens were right."""
 
 
 class TokenSequence(msgspec.Struct):
@@ -87,6 +98,9 @@ class SequenceBatch:
         self.is_begun = False  #: its first step is done.
         self._decoder = decoder
         self._piece = piece
+        self.proposals: Proposals | None = None  #: of tokens that may come next, while it is a single sequence.
+        self.held = 0  #: how many tokens the states have, some of which may have been wrong.
+        self._drafts: tuple[int, ...] = ()
         room = min(max(one.longest for one in self.sequences), decoder.capacity or MOST_ROOM + 1)
         in_place = bool(decoder.room_axes) and room <= MOST_ROOM
         self._sent, zero_states = decoder.begin(len(self.sequences), room if in_place else 0)
@@ -104,38 +118,82 @@ class SequenceBatch:
         if len(self.sequences) == 1 and self._decoder.presents:
             length = self.sequences[0].next_length(self._piece)
         length = min(length, self._decoder.most or length)
+        self._drafts = self._proposed()
         rows = tuple(one.unfed[:length] for one in self.sequences)
         for one, now in zip(self.sequences, rows, strict=True):
             one.fed.extend(now)
             one.unfed = one.unfed[length:]
         if self._decoder.presents:
-            self.chunk = TokenChunk(past, rows)
+            self.chunk = TokenChunk(past, tuple((*row, *self._drafts) for row in rows))
+            self.held = self.chunk.total
         else:
             self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
         names = ", ".join(str(one.index) for one in self.sequences)
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
-        sampling = self.sequences[0].sampling
+        sampling, drafts = self.sequences[0].sampling, self._drafts
         ended = [
-            ScoredRow(row, one.draws, len(one.fed), sampling.needed(one.fed), one.top) for row, one in self._complete()
+            ScoredRow(row, one.draws, len(one.fed) + i, sampling.needed((*one.fed, *drafts[:i])), one.top, place)
+            for row, one in self._complete()
+            for i, place in enumerate(range(1, len(drafts) + 2) if drafts else (0,))
         ]
         logits = self._decoder.cascade.tensors[self._decoder.logits]
         is_batch, length = self._decoder.has_batch, self.chunk.length
         self._choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, sampling, tuple(ended))
-        step = replace(self._next, choice=self._choice)
+        step = replace(self._next, choice=self._choice, length=length)
         self._next = Step(sequence=self.number, in_place=step.in_place)
         return Request(feeds, title, step)
 
-    def step_done(self, answer: Mapping[str, Value]) -> list[tuple[TokenSequence, int]]:
-        """The next token of each sequence whose tokens are all fed."""
+    def step_done(self, answer: Mapping[str, Value]) -> Iterator[tuple[TokenSequence, int]]:
+        """The next tokens of each sequence whose tokens are all fed: one, and those after proposed ones that are right.
+
+        Between two tokens of a sequence it ends, or the first one is fed next.
+        """
         self.is_begun = True
         after = {past: answer[self._decoder.presents[past]] for past in self._sent}
         self._sent = {past: next_state(before, after[past]) for past, before in self._sent.items()}
-        found = list[tuple[TokenSequence, int]]()
-        for (_, one), (token, scores) in zip(self._complete(), self._choice.chosen(answer[TOKENS.name]), strict=True):
+        found = self._choice.chosen(answer[TOKENS.name])
+        if not self._drafts:
+            for (_, one), (token, scores) in zip(self._complete(), found, strict=True):
+                one.scores += [] if scores is None else [scores]
+                yield one, token
+            return
+        (one,) = self.sequences
+        right = 0
+        for draft, (token, scores) in zip_longest(self._drafts, found):
             one.scores += [] if scores is None else [scores]
-            found.append((one, token))
-        return found
+            yield one, token
+            if not one.unfed or token != draft:
+                break
+            right += 1
+            one.fed.append(token)
+            one.unfed = ()
+        if self.proposals is not None:
+            self.proposals.judge(len(self._drafts), right)
+        self._cut()
+
+    def go_on_from(self, tokens: Sequence[int]) -> None:
+        """Let the only sequence be the beginning of `tokens` that it has in common with them, the others to be fed."""
+        (one,) = self.sequences
+        same = next((i for i, (a, b) in enumerate(zip(one.fed, tokens, strict=False)) if a != b), len(one.fed))
+        same = min(same, len(tokens) - 1)
+        one.fed, one.unfed = list(tokens[:same]), tuple(tokens[same:])
+        one.prompt_length = len(tokens)  # they are fed at once
+        self._cut()
+
+    def _cut(self) -> None:
+        """Let the states forget the tokens that were wrong, in the next step."""
+        (one,) = self.sequences
+        if len(one.fed) < self.held:
+            self._next = replace(self._next, cut=(self.held, len(one.fed)))
+
+    def _proposed(self) -> tuple[int, ...]:
+        """Proposed tokens, for a single sequence that has one token to be fed."""
+        if self.proposals is None or len(self.sequences) > 1 or len(self.sequences[0].unfed) > 1:
+            return ()
+        (one,) = self.sequences
+        most = min(one.longest, self._decoder.capacity or one.longest) - len(one.fed) - 1
+        return self.proposals.propose(one, most) if one.generated else ()
 
     def _complete(self) -> list[tuple[int, TokenSequence]]:
         """The sequences whose tokens are all fed, with their rows."""

@@ -110,6 +110,7 @@ class ScoredRow(NamedTuple):
     length: int  #: the number of tokens before.
     before: tuple[int, ...]  #: these tokens, if they are needed.
     top: int | None = None  #: the scores of the token and of so many of the likeliest are returned.
+    place: int = 0  #: how many of the fed tokens are before the next one; 0 for all.
 
 
 class LogitsChoice(msgspec.Struct, frozen=True):
@@ -122,14 +123,20 @@ class LogitsChoice(msgspec.Struct, frozen=True):
     sampling: Sampling  #: how tokens are chosen.
     rows: tuple[ScoredRow, ...]  #: the rows whose next token is chosen.
 
-    def tokens(self, logits: Value) -> Value:
-        """The token of each of `rows`, from its last scores; after a token its scores, if asked for, as their bits."""
+    def scores(self, logits: Value) -> np.ndarray[Any, Any]:
+        """Logits for each row and scored token, where they are."""
         *axes, vocabulary = logits.shape()
         scored = axes[-1] if axes and len(axes) == 1 + self.has_batch else 1
-        scores = memory_of(logits).view(bits_type(self.dtype)).reshape(-1, vocabulary)
-        numbers = list[int]()
-        for row, sequence, length, before, top in self.rows:
-            found = scores[row * scored + min(scored, self.length) - 1]
+        return memory_of(logits).view(bits_type(self.dtype)).reshape(-1, scored, vocabulary)
+
+    def tokens(self, scores: np.ndarray[Any, Any]) -> Value:
+        """The token of each of `rows`, from its last scores; after a token its scores, if asked for, as their bits."""
+        numbers, scored = list[int](), min(scores.shape[1], self.length)
+        if scored < self.length and any(row.place for row in self.rows):
+            message = "the model scores the last token alone, and so no proposed tokens"
+            raise RunError(message, hint="leave out `draft`")
+        for row, sequence, length, before, top, place in self.rows:
+            found = scores[row, (place or scored) - 1]
             if self.dtype == "bfloat16":
                 found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
             numbers.append(self.sampling.choose(found, before or range(length), sequence))

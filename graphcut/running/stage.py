@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-import numpy as np
 import onnxruntime as ort
 
 from ..core.digests import version_of
@@ -17,24 +17,21 @@ from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, Part
 from ..core.tensors import Tensor
 from .providers import entries, open_session
-from .values import Value, Values, copied, from_array, is_numeric_tensor
+from .values import CPU_MEMORY, Value, Values, copied, from_array, is_numeric_tensor
 
 _MOST_FOLDED_BYTES: Final = "65536"
 """With mapped weights, constants up to this size are folded. A larger one, such as a transposed weight, would be
 computed at load time and held in memory as well (as it is by ONNX Runtime before 1.27, which lacks the option)."""
 
+_CHECKED_S: Final = 0.05
+"""Between steps as short as a token, data files are looked at this often: each look takes some microseconds."""
+
 _REPLACED: Final = "copy it again, or split the model again; don't change a cascade while it runs"
 
 _NO_BUFFERS: Final[Values] = MappingProxyType({})
 
-try:  # What ONNX Runtime's Python classes wrap: they take several times as long as the calls. A version in which it is
-    # missing is used by way of these classes.
+if CPU_MEMORY is not None:
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector, SessionIOBinding
-
-    _CPU_MEMORY = ort.OrtDevice.make("cpu", 0)._get_c_device()  # noqa: SLF001 - see above
-    _HAS_WRAPPED = hasattr(ort.OrtValue.ortvalue_from_numpy(np.empty(0, np.uint8)), "_ortvalue")
-except (ImportError, AttributeError):
-    _HAS_WRAPPED = False
 
 
 Optimization = Literal["none", "basic", "all"]  #: which graph optimizations ONNX Runtime makes.
@@ -123,29 +120,59 @@ class Stage:
             if not file.exists() or version_of(file) != version:
                 raise RunError(f"{file} was changed while it was loaded", hint=_REPLACED)
         is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
-        self._is_direct = is_numeric and _HAS_WRAPPED and hasattr(self._session, "_sess")
+        self._is_direct = is_numeric and CPU_MEMORY is not None and hasattr(self._session, "_sess")
         files = map(cascade.root.joinpath, part.data)
+        self._checked_s = 0.0
+        self._bound: dict[tuple[int, int], _Bound] = {}
         self._mapped = [(os.fspath(file), versions[file]) for file in files if versions]
 
-    def step(self, values: Values, buffers: Values = _NO_BUFFERS) -> dict[str, Value]:
+    def step(
+        self, values: Values, buffers: Values = _NO_BUFFERS, *, again: tuple[int, int] | None = None
+    ) -> dict[str, Value]:
         """Run the part on its inputs in `values` and return its outputs.
 
-        Outputs are written into `buffers`, by name. If one has the wrong shape, all outputs are allocated.
+        Outputs are written into `buffers`, by name. If one has the wrong shape, all outputs are allocated. With the
+        sequence and the number of tokens of an earlier step as `again` they are written to the memory that was bound.
 
         Raises:
             RunError: ONNX Runtime fails, or a data file was overwritten.
         """
-        fed = {name: values[name] for name in self._reads if name in values}
         try:
-            outputs = self._run(fed, buffers and {name: buffers[name] for name in self._writes if name in buffers})
+            if again is not None:
+                outputs = self._bound[again].run(values)
+            else:
+                fed = {name: values[name] for name in self._reads if name in values}
+                outputs = self._run(fed, buffers and {name: buffers[name] for name in self._writes if name in buffers})
         except Exception as error:
             message = f"{self.part.file} failed: {ort_message(error)}"
             raise RunError(message, hint="check that the shapes and values of the inputs fit together") from error
-        self._check_mapped()
+        now_s = perf_counter()
+        if again is None or now_s > self._checked_s + _CHECKED_S:
+            self._checked_s = now_s
+            self._check_mapped()
         return outputs
+
+    def has_bound(self, sequence: int, length: int) -> bool:
+        """See `bind`."""
+        return (sequence, length) in self._bound
+
+    def bind(self, sequence: int, length: int, inputs: Values, outputs: Values) -> bool:
+        """Keep the memory of steps of a sequence that feed so many tokens, whose states are `inputs` and `outputs`.
+
+        Returns False if this stage can't.
+        """
+        if self._is_direct:
+            self._bound[sequence, length] = _Bound(self._session._sess, self.part, inputs, outputs)  # noqa: SLF001 - see `CPU_MEMORY`
+        return self._is_direct
+
+    def forget(self, sequence: int) -> None:
+        """Forget the memory of a sequence."""
+        for key in [key for key in self._bound if key[0] == sequence]:
+            del self._bound[key]
 
     def close(self) -> None:
         """Free the session, even if this stage is still referenced. It can't run any more."""
+        self._bound.clear()
         del self._session
 
     def _check_mapped(self) -> None:
@@ -166,33 +193,67 @@ class Stage:
         if buffers:
             with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
                 return self._run_into(buffers, fed)
-        fed = {name: value._ortvalue for name, value in fed.items()}  # noqa: SLF001 - see `_HAS_WRAPPED`
-        made = self._session._sess.run_with_ort_values(fed, self._writes, None)  # noqa: SLF001 - see `_HAS_WRAPPED`
-        return self._each_alone(made)
+        fed = {name: value._ortvalue for name, value in fed.items()}  # noqa: SLF001 - see `CPU_MEMORY`
+        made = self._session._sess.run_with_ort_values(fed, self._writes, None)  # noqa: SLF001 - see `CPU_MEMORY`
+        return _each_alone(made, self._writes, _NO_BUFFERS)
 
     def _run_into(self, buffers: Values, fed: Values) -> dict[str, Value]:
-        session = self._session._sess  # noqa: SLF001 - see `_HAS_WRAPPED`
+        session = self._session._sess  # noqa: SLF001 - see `CPU_MEMORY`
         binding = SessionIOBinding(session)
         for name, value in fed.items():
-            binding.bind_ortvalue_input(name, value._ortvalue)  # noqa: SLF001 - see `_HAS_WRAPPED`
-        for name in self._writes:
-            if name in buffers:
-                binding.bind_ortvalue_output(name, buffers[name]._ortvalue)  # noqa: SLF001 - see `_HAS_WRAPPED`
-            else:
-                binding.bind_output(name, _CPU_MEMORY)
+            binding.bind_ortvalue_input(name, value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
+        _bind_outputs(binding, self._writes, buffers)
         session.run_with_iobinding(binding, None)
-        return self._each_alone(binding.get_outputs(), buffers)
+        return _each_alone(binding.get_outputs(), self._writes, buffers)
 
-    def _each_alone(self, made: "OrtValueVector", buffers: Values = _NO_BUFFERS) -> dict[str, Value]:
-        """The outputs, each without the others: items of ONNX Runtime's vector would keep all of it alive."""
-        found = dict(buffers)
-        for i, name in enumerate(self._writes):  # to iterate over a vector takes longer than its indices
-            if name in buffers:
-                continue
-            one = OrtValueVector()
-            one.push_back(made[i])
-            found[name] = ort.OrtValue(one[0])
-        return found
+
+class _Bound:
+    """What a stage reads and writes in each of several steps, bound once: its states, and outputs of one shape.
+
+    To bind a tensor takes a few microseconds, and a decoder has two for each layer.
+    """
+
+    def __init__(self, session: Any, part: Part, inputs: Values, outputs: Values) -> None:  # noqa: ANN401 - untyped
+        """`inputs` and `outputs` are the tensors that stay; others are read anew, and are written where they were."""
+        self._session, self._binding = session, SessionIOBinding(session)
+        self._writes, self._same, self._made = list(part.writes), outputs, dict[str, Value]()
+        self._others = dict[str, Value | None].fromkeys(name for name in part.reads if name not in inputs)
+        for name, value in inputs.items():
+            self._binding.bind_ortvalue_input(name, value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
+        _bind_outputs(self._binding, self._writes, outputs)
+
+    def run(self, values: Values) -> dict[str, Value]:
+        """The outputs that do not stay, which the next step overwrites."""
+        for name, bound in self._others.items():
+            value = values.get(name)
+            if value is not bound and value is not None:
+                self._binding.bind_ortvalue_input(name, value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
+                self._others[name] = value
+        self._session.run_with_iobinding(self._binding, None)
+        if not self._made:
+            made = _each_alone(self._binding.get_outputs(), self._writes, self._same)
+            self._made = {name: value for name, value in made.items() if name not in self._same}
+        return dict(self._made)
+
+
+def _bind_outputs(binding: "SessionIOBinding", names: Sequence[str], buffers: Values) -> None:
+    for name in names:
+        if name in buffers:
+            binding.bind_ortvalue_output(name, buffers[name]._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
+        else:
+            binding.bind_output(name, CPU_MEMORY)
+
+
+def _each_alone(made: "OrtValueVector", names: Sequence[str], buffers: Values) -> dict[str, Value]:
+    """The outputs, each without the others: items of ONNX Runtime's vector would keep all of it alive."""
+    found = dict(buffers)
+    for i, name in enumerate(names):  # to iterate over a vector takes longer than its indices
+        if name in buffers:
+            continue
+        one = OrtValueVector()
+        one.push_back(made[i])
+        found[name] = ort.OrtValue(one[0])
+    return found
 
 
 def run_session(

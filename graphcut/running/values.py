@@ -16,6 +16,16 @@ from ..core.errors import RunError, ShapeWarning, did_you_mean, wrong_type
 from ..core.manifest import Cascade
 from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Tensor
 
+try:  # What ONNX Runtime's Python classes wrap: they take several times as long as the calls. A version in which it is
+    # missing is used by way of these classes.
+    from onnxruntime.capi.onnxruntime_pybind11_state import OrtValue
+
+    CPU_MEMORY: Any = ort.OrtDevice.make("cpu", 0)._get_c_device()  # noqa: SLF001 - see above
+    if not hasattr(ort.OrtValue.ortvalue_from_numpy(np.empty(0, np.uint8)), "_ortvalue"):
+        CPU_MEMORY = None
+except (ImportError, AttributeError):
+    CPU_MEMORY = None
+
 Value = Any  #: an OrtValue; an array of strings; a list, a dict or None for what is not a tensor.
 Values = Mapping[str, Value]  #: by tensor name.
 Feeds = Mapping[str, object]  #: a user's inputs by name: arrays, or lists, dicts and None for what is not a tensor.
@@ -162,6 +172,8 @@ def from_array(array: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array,
     if tensor.dtype in NON_NUMPY_TYPES:
         kind = ELEMENT_TYPES[tensor.dtype]
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(kind.array), kind.number)
+    if CPU_MEMORY is not None and array.flags.c_contiguous:
+        return ort.OrtValue(OrtValue.ortvalue_from_numpy(array, CPU_MEMORY), array)
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 

@@ -48,7 +48,6 @@ from graphcut.decoding.token_inputs import TokenChunk, input_array, role_of
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.running.sampling import TOKENS
 from graphcut.running.stage import SessionConfig, Stage
-from graphcut.running.values import Values
 from graphcut.workers.executors.worker import Worker
 
 from cases import each
@@ -431,25 +430,26 @@ def test_caches_of_group_query_attention_are_written_where_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless sequences may become so long that much would be reserved."""
-    style, step, are_same = STYLES["GroupQueryAttention"], Stage.step, set[bool]()
+    style, run, places = STYLES["GroupQueryAttention"], Worker.run, dict[tuple[int, str], set[int]]()
 
-    def noted(stage: Stage, values: Values, buffers: Values) -> dict[str, Any]:
-        made = step(stage, values, buffers)
-        pairs = ((values[past], made[present]) for past, present in style.becomes.items() if present in made)
-        are_same.update(past.data_ptr() == present.data_ptr() for past, present in pairs)
+    def noted(worker: Worker, *given: Any) -> Any:  # noqa: ANN401 - any
+        made = run(worker, *given)
+        for sequence, kept in worker.sequences.items():
+            for name, value in kept.items():
+                places.setdefault((sequence, name), set()).add(value.data_ptr())
         return made
 
-    monkeypatch.setattr(Stage, "step", noted)
+    monkeypatch.setattr(Worker, "run", noted)
     path = written(tmp_path, style.draw())
     cascade = cut(path, style.parts)
     expected = [whole_tokens(path, prompt, NUMBER, style.step, style.begins, style.becomes) for prompt in PROMPTS]
     for most, in_place in ((NUMBER, True), (9000, False)):
-        are_same.clear()
+        places.clear()
         found: list[list[int]] = [[] for _ in PROMPTS]
         ended = lambda index, _, found=found: len(found[index]) == NUMBER - 1  # noqa: E731
-        for sequence, token in generate(cascade, PROMPTS, max_tokens=most, stop=ended):
+        for sequence, token in generate(cascade, PROMPTS, max_tokens=most, stop=ended, batch=1, workers=1):
             found[sequence].append(token)
-        assert (found, are_same) == (expected, {in_place})
+        assert (found, {len(own) == 1 for own in places.values()}) == (expected, {in_place})
 
 
 def test_caches_that_others_read_are_not_written_in_place(tmp_path: Path) -> None:

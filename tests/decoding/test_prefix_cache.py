@@ -44,10 +44,10 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of tokens in each step of a part that reads token ids."""
     found, step = list[int](), Stage.step
 
-    def counted(stage: Stage, values: Any, *rest: Any) -> Any:  # noqa: ANN401 - any
+    def counted(stage: Stage, values: Any, *rest: Any, **more: Any) -> Any:  # noqa: ANN401 - any
         if "input_ids" in values and "input_ids" in stage.part.reads:
             found.append(values["input_ids"].shape()[-1])
-        return step(stage, values, *rest)
+        return step(stage, values, *rest, **more)
 
     monkeypatch.setattr(Stage, "step", counted)
     return found

@@ -17,6 +17,8 @@ class LimitedWorker(Worker):
         peak: the maximum memory of this process since parts were first held; None before.
     """
 
+    binds = False  # parts come and go
+
     def __init__(self, cascade: Cascade, states: StatesByPart, config: SessionConfig, forecast: MemoryForecast) -> None:
         """Loads nothing yet."""
         self._parts = LoadedParts(cascade)

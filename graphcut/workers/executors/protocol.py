@@ -39,10 +39,13 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     zero_states: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
     #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
     rows: Mapping[str, tuple[int, tuple[int, ...]]] = msgspec.field(default_factory=dict)
+    #: the number of tokens that the states have, and how many of them they keep: those after were proposed, and wrong.
+    cut: tuple[int, int] | None = None
     #: the parts after which what was made so far is reported, since other workers can go on with it.
     early: tuple[int, ...] = ()
     origin: Origin | None = None  #: on the first step of a sequence, the one whose states it continues, if any.
     choice: LogitsChoice | None = None  #: how tokens are chosen, where they are among the `writes`.
+    length: int = 0  #: the number of tokens of each sequence that it feeds; 0 if unknown.
     in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
     exchange: Exchange | None = None  #: what it hands to and takes from other steps of the request that run now.
 

@@ -3,21 +3,27 @@
 from collections.abc import Callable, Mapping
 from time import perf_counter
 from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
 
 from ...core.manifest import Cascade, State
 from ...core.states import next_state
 from ...running.providers import NodesByProvider
-from ...running.sampling import TOKENS
+from ...running.sampling import TOKENS, LogitsChoice
 from ...running.stage import Stage
 from ...running.values import Value, Values, first_tokens, rows_of, zeros
 from .protocol import Step
 
+_LONGEST: Final = 16  #: the maximum number of tokens in steps that write to the memory of the steps before.
 Report = Callable[[dict[str, Value]], None]  #: takes what a step has made since its last report.
 StatesByPart = Mapping[int, tuple[State, ...]]  #: the states that stay in a part, by its index.
 
 
 class Worker:
     """Runs steps on the parts it holds, one at a time. Another thread may load and drop parts meanwhile."""
+
+    binds = True  #: steps of a sequence keep the memory that they read and write, see `Stage.bind`.
 
     def __init__(self, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
         """A worker without parts; `load` returns the stage of the part with an index."""
@@ -28,7 +34,14 @@ class Worker:
         self._cascade = cascade
         self._states = states
         self._load = load
-        self._orders: dict[tuple[int, ...], list[tuple[int, tuple[str, ...]]]] = {}
+        presents = {state.present for row in states.values() for state in row}
+        #: the parts whose states stay with them; others write states that are read after the step.
+        self._is_closed = [
+            all(state.present in presents or state.present not in part.writes for state in cascade.manifest.states)
+            for part in cascade.parts
+        ]
+        self._logits: tuple[Value, np.ndarray[Any, Any]] = None, np.empty(0)
+        self._orders: dict[tuple[int, ...], list[tuple[int, frozenset[str]]]] = {}
 
     def hold(self, parts: frozenset[int]) -> None:
         """Load the missing ones of `parts`, and drop all others. If one can't be loaded, the worker stays as it is."""
@@ -55,13 +68,13 @@ class Worker:
                 start = perf_counter()
             made = self._run_part(stages[part], part, step, values, buffers)
             if step.choice is not None and TOKENS.name in writes and step.choice.logits in made:
-                made[TOKENS.name] = step.choice.tokens(made[step.choice.logits])
+                made[TOKENS.name] = step.choice.tokens(self._scores(step.choice, made[step.choice.logits]))
             if step.exchange is not None:
                 step.exchange.put(made)
             values.update(made)
             outputs.update((name, value) for name, value in made.items() if name in writes)
-            for name in unread:
-                values.pop(name, None)
+            for name in unread.intersection(values):
+                del values[name]
             del made
             seconds.append(perf_counter() - start)
             if report is not None and part in step.early:
@@ -69,13 +82,13 @@ class Worker:
                 outputs = {}
         return outputs, tuple(seconds)
 
-    def _order(self, parts: tuple[int, ...]) -> list[tuple[int, tuple[str, ...]]]:
+    def _order(self, parts: tuple[int, ...]) -> list[tuple[int, frozenset[str]]]:
         """The parts of a step, each with the tensors that none of those after it reads."""
         if parts not in self._orders:
             own = [self._cascade.parts[part] for part in parts]
             last_reader = {name: index for index, part in zip(parts, own, strict=True) for name in part.reads}
             self._orders[parts] = [
-                (index, tuple(name for name in (*part.reads, *part.writes) if last_reader.get(name, -1) <= index))
+                (index, frozenset(name for name in (*part.reads, *part.writes) if last_reader.get(name, -1) <= index))
                 for index, part in zip(parts, own, strict=True)
             ]
         return self._orders[parts]
@@ -88,24 +101,25 @@ class Worker:
     def forget(self, sequence: int) -> None:
         """Drop the states of a sequence."""
         self.sequences.pop(sequence, None)
+        for stage in self.stages.values():
+            stage.forget(sequence)
+
+    def _scores(self, choice: LogitsChoice, logits: Value) -> np.ndarray[Any, Any]:
+        """The logits as an array, which is kept for the next step that writes them to the same memory."""
+        if self._logits[0] is not logits:
+            self._logits = logits, choice.scores(logits)
+        return self._logits[1]
 
     def _run_part(
         self, stage: Stage, part: int, step: Step, values: dict[str, Value], buffers: Values
     ) -> dict[str, Value]:
         states = self._states.get(part, ())
-        if step.sequence is None or not states:
+        if step.sequence is None:
             return stage.step(values, buffers)
-        kept, tensors = self.sequences.setdefault(step.sequence, {}), self._cascade.tensors
-        for state in states if step.origin or step.zero_states or step.rows else ():
-            past = state.past
-            if past in step.zero_states:
-                kept[past] = zeros(tensors[past], step.zero_states[past])
-            if step.origin is not None:
-                before, length, shared = step.origin
-                room = kept[past] if step.in_place and state.is_shareable else None
-                kept[past] = first_tokens(self.sequences[before][past], tensors[past], state.axis, length, shared, room)
-            if past in step.rows:
-                kept[past] = rows_of(kept[past], tensors[past], *step.rows[past])
+        kept = self.sequences.setdefault(step.sequence, {})
+        self._change_states(stage, step, states, kept)
+        if not buffers and self._is_alike(stage, part, step, kept):
+            return stage.step(values, again=(step.sequence, step.length))
         values.update((state.past, kept[state.past]) for state in states)
         if buffers:  # presents are kept for the next step, so never in a buffer that is reused
             presents = {state.present for state in states}
@@ -116,3 +130,37 @@ class Worker:
         for state in states:
             kept[state.past] = next_state(kept[state.past], outputs[state.present])
         return outputs
+
+    def _change_states(self, stage: Stage, step: Step, states: tuple[State, ...], kept: dict[str, Value]) -> None:
+        """What a step does to states before it runs: they begin, lose the last tokens, or rows that have ended."""
+        if not (step.origin or step.zero_states or step.rows or step.cut):
+            return
+        tensors = self._cascade.tensors
+        if step.sequence is not None and not step.cut:
+            stage.forget(step.sequence)
+        for state in states:
+            past = state.past
+            if past in step.zero_states:
+                kept[past] = zeros(tensors[past], step.zero_states[past])
+            if step.origin is not None:
+                before, length, shared = step.origin
+                room = kept[past] if step.in_place and state.is_shareable else None
+                kept[past] = first_tokens(self.sequences[before][past], tensors[past], state.axis, length, shared, room)
+            if past in step.rows:
+                kept[past] = rows_of(kept[past], tensors[past], *step.rows[past])
+            has_room = step.in_place and state.is_shareable
+            if step.cut and not has_room and state.start and state.axis is not None and not state.start[state.axis]:
+                kept[past] = first_tokens(kept[past], tensors[past], state.axis, *step.cut)
+
+    def _is_alike(self, stage: Stage, part: int, step: Step, kept: dict[str, Value]) -> bool:
+        """Whether a step is like later ones: its states stay in place, and they feed as many tokens."""
+        is_later = self.binds and step.in_place and not step.zero_states and step.origin is None
+        if step.sequence is None or not (is_later and 0 < step.length <= _LONGEST):
+            return False
+        states = self._states.get(part, ())
+        if stage.has_bound(step.sequence, step.length):
+            return True
+        if not (self._is_closed[part] and all(state.is_shareable for state in states)):
+            return False
+        presents = {state.present: kept[state.past] for state in states}
+        return stage.bind(step.sequence, step.length, {state.past: kept[state.past] for state in states}, presents)
