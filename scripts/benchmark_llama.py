@@ -23,6 +23,7 @@ class Llama:
     width: int = 2816  # of the MLP
     vocab: int = 32000
     context: int = 512
+    bits: int = 4  # of the weights of matrices, for ONNX Runtime: 4 or 32
 
     @property
     def head(self) -> int:
@@ -43,7 +44,8 @@ class Llama:
 class _Graph:
     """Nodes and weights so far. What adds to them returns the name of a tensor."""
 
-    def __init__(self) -> None:
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[TensorProto] = []
         self._draw = np.random.default_rng(0)
@@ -58,7 +60,11 @@ class _Graph:
         return names[0]
 
     def times(self, x: str, name: str, rows: int, columns: int, made: str = "") -> str:
-        """`x` times a random matrix in 4 bits; where it meets activations, these have 8."""
+        """`x` times a random matrix: of float32, or in 4 bits, and where it meets activations, these have 8."""
+        if self.bits == 32:
+            scale = np.float32(1.7 / columns**0.5)
+            weight = (self._draw.random((columns, rows), dtype=np.float32) - 0.5) * scale
+            return self.node("MatMul", [x, self.constant(f"{name}.weight", weight)], made or f"{name}.out")
         packed = self._draw.integers(0, 256, (rows, columns // BLOCK, BLOCK // 2), dtype=np.uint8)
         scales = (self._draw.random((rows, columns // BLOCK), dtype=np.float32) + 0.5) / (8 * columns**0.5)
         reads = [x, self.constant(f"{name}.weight", packed), self.constant(f"{name}.scales", scales)]
@@ -73,7 +79,7 @@ class _Graph:
 
 def write_onnx(llama: Llama, path: Path) -> None:
     """As ONNX Runtime GenAI's builder writes it."""
-    graph, hidden, matrices = _Graph(), llama.hidden, llama.matrices
+    graph, hidden, matrices = _Graph(llama.bits), llama.hidden, llama.matrices
     angles = np.arange(llama.context)[:, None] * 10000.0 ** (-np.arange(0, llama.head, 2) / llama.head)
     tables = [graph.constant(name, f(angles).astype(np.float32)) for name, f in (("cos", np.cos), ("sin", np.sin))]
     one, axis = graph.constant("1", np.array([1], np.int64)), graph.constant("axis", np.array(1, np.int64))

@@ -25,15 +25,15 @@ class Lookup:
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, ...], int] = {}  # by tokens, the place after their last occurrence but the newest
-        self._known = 0
+        self._tokens = list[int]()
 
     def propose(self, one: TokenSequence, most: int) -> tuple[int, ...]:
         """See `Proposals`."""
-        tokens = [*one.fed, *one.unfed]
-        for place in range(self._known, len(tokens)):  # the newest are looked up before they are noted
+        tokens, known = self._tokens, len(self._tokens)
+        tokens += (*one.fed[known:], *one.unfed)
+        for place in range(known, len(tokens)):  # the newest are looked up before they are noted
             for words in range(2, min(_WORDS, place) + 1):
                 self._ends[tuple(tokens[place - words : place])] = place
-        self._known = len(tokens)
         places = (self._ends.get(tuple(tokens[-words:])) for words in range(_WORDS, 1, -1))
         place = next((place for place in places if place is not None), len(tokens))
         return tuple(tokens[place : place + most])

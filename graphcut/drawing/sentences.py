@@ -10,7 +10,7 @@ from ..core.text import printable
 from ..core.units import count, duration, operations, size
 from ..core.wiring import Unit
 from ..costs.caches import find_caches
-from ..costs.device import COUNTING
+from ..costs.device import COUNTING, run_s
 from ..costs.device_groups import DeviceGroup
 from ..loading.model import Model, Sizes
 from ..planning.goals import Across, At, Goal, Heads, Into, Within, counted_by
@@ -289,9 +289,23 @@ def _groups(plan: Plan) -> Iterable[str]:
         if isinstance(group, DeviceGroup):
             names = ", ".join(f"{printable(rank.device.name)} ({rank.share})" for rank in group.ranks)
             yield f"the layers of p{part} are divided among {names}, in these shares"
+            yield from _slower(plan, part, group)
     goal = plan.goal
     if plan.has_groups and isinstance(goal, Across) and goal.ranks is None and goal.objective != "latency":
         yield "layers are divided since no other plan that was found fits these devices; see --ranks"
+
+
+def _slower(plan: Plan, part: int, group: DeviceGroup) -> Iterable[str]:
+    """Whether a request takes longer on the ranks of a part than on one of them, if that had the memory."""
+    if plan.costs is None or not plan.metrics or plan.table is not None:
+        return
+    place = {node: i for i, node in enumerate(plan.graph.flow)}
+    own, devices = [place[node] for node in plan.parts[part]], [rank.device for rank in group.ranks]
+    times = [(sum(map(run_s(plan.costs, device).__getitem__, own)), device) for device in devices]
+    alone_s, fastest = min(times, key=lambda time: time[0])
+    if alone_s < (took_s := plan.metrics[part].run_s):
+        what = f"dividing the layers of p{part} slows a request: {duration(took_s)}, exchanges included"
+        yield f"{what}; {printable(fastest.name)} alone would take {duration(alone_s)}, if it had the memory"
 
 
 def _shared_devices(plan: Plan) -> Iterable[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from graphcut.costs.cluster import NetworkLink, Overlap
 from graphcut.costs.device import run_s
 from graphcut.costs.device_groups import DeviceGroup, RankMode, ranks_of, tried_groups
 from graphcut.costs.weighing import Costs, weigh
+from graphcut.drawing.sentences import plan_notes
 from graphcut.planning.goals import Objective
 from graphcut.planning.planner import plan, with_metrics
 from graphcut.sharding.rank_costs import RankCosts
@@ -141,6 +143,7 @@ def test_a_request_is_divided_over_fast_links_and_not_over_slow_ones(tmp_path: P
     (group,) = made.devices
     assert isinstance(group, DeviceGroup)
     assert group.shares == (1, 1)
+    assert not any("slows a request" in note for note in plan_notes(made, graphcut.load(model)))
     exact, summed = made.modes
     assert (exact.mode, exact.exchanges_per_layer, summed.mode, summed.exchanges_per_layer) == ("exact", 4, "sum", 2)
     assert exact.latency_s == made.times.latency_s  # type: ignore[union-attr]
@@ -165,6 +168,8 @@ def test_a_layer_too_big_for_every_device_is_divided_and_computes_the_model(
         plan(model, Across(cluster, ranks=1), limits=Limits(inside_layers=False))
     made = plan(model, Across(cluster), limits=Limits(inside_layers=False))
     assert made.has_groups
+    # Of a token's work exchanges take the most.
+    assert any(re.search(r"slows a request: .+; d0 alone would take", note) for note in plan_notes(made, model))
     cascade = graphcut.split(model, made, tmp_path / "parts")
     for device in room:
         files = {name for part in cascade.parts if part.device == device.name for name in part.contents}
