@@ -479,6 +479,20 @@ def test_sequences_never_cross_a_boundary(named: Named) -> None:
     assert all(tensors[name].is_plain for name in made.partition.wiring.boundary_tensors)
 
 
+def test_a_budget_that_is_named_beside_a_number_of_parts_is_for_any_number(opened: Draw) -> None:
+    """With so much memory this model of two weights fits into two parts, and not into one."""
+    weights = [numpy_helper.from_array(np.full((64, 64), i + 1, np.float32), f"w{i}") for i in range(2)]
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"x{i + 1}"], name=f"node {i}") for i in range(2)]
+    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x0", 1, 64)], [floats("x2", 1, 64)], weights)))
+    with pytest.raises(PlanError) as caught:
+        plan(analysis, Within(1, (), 1))
+    assert caught.value.hint.startswith("for any number of parts, ")
+    budget = smallest_in(caught.value)[0]
+    assert len(plan(analysis, Within(budget, ())).parts) == 2
+    with pytest.raises(PlanError, match="at most 1 may be made"):
+        plan(analysis, Within(budget, (), 1))
+
+
 def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
     weight = numpy_helper.from_array(np.ones((64, 64), dtype=np.float32), "w")
     nodes = [

@@ -128,7 +128,8 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, tried: _
         return PlanError(f"parts of {budget} are possible, but not with these pins", hint="leave a pin out")
     named = f"`Within({int(smallest)})` ({size_text(int(smallest))})"
     is_smallest = _is_smallest(problem, goal, tried.tables, smallest)
-    hint = f"the smallest budget that works is {named}" if is_smallest else f"allow {named}; less may be enough"
+    hint = "" if goal.most_parts is None else "for any number of parts, "
+    hint += f"the smallest budget that works is {named}" if is_smallest else f"allow {named}; less may be enough"
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     if needed <= goal.memory_bytes:
