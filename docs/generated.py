@@ -57,7 +57,7 @@ DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
 def schema_types() -> dict[str, type]:
     """The type of each JSON and TOML document that graphcut reads or writes, by the name of its format."""
     files: dict[str, type] = {
-        "graphcut.cascade/1": Manifest,
+        "graphcut.cascade/1.1": Manifest,
         "graphcut.plan/1": PlanFile,
         "graphcut.auto/1": AutoRecord,
         "cluster.toml": SimulatedCluster,

@@ -41,11 +41,9 @@ from graphcut import (
     simulate,
 )
 from graphcut.automating.conversions import PRECISIONS, convert
-from graphcut.costs.device import COUNTING
 from graphcut.demos import write
 from graphcut.demos.drafting import Draft
 from graphcut.demos.saving import save
-from graphcut.planning.predictions import counted_bytes
 
 PRECISION_NAMES = ("fp32", "fp16", "int8", "int4")
 DIMS = {"llama": {"batch": 1, "seq": 64, "past": 0, "total": 64}}
@@ -156,11 +154,11 @@ def converted(home: Path, precision: str) -> Path | None:
 def bench_precision(title: str, model: Model) -> Iterator[Row]:
     """The rows of a model in one precision."""
     table = graphcut.measure(model, threads=1).table
-    (whole,) = run_bytes(graphcut.plan(model, Into(1)), model)
+    (whole,) = graphcut.plan(model, Into(1)).memory
     fast, slow = Device(name="fast"), Device(name="slow", flops_per_s=5e10, bytes_per_s=1e10)
     goals: Mapping[str, Goal] = {
         "2 parts": Into(2),
-        "half of the memory": Within(whole // 2),
+        "half of the memory": Within(whole.needs // 2),
         "2 devices": Across(Cluster(devices=(fast, slow))),
     }
     for what, goal in goals.items():
@@ -178,7 +176,7 @@ def bench_plan(title: str, model: Model, plan: Plan) -> Row:
         cascade = graphcut.split(model, plan, f"{folder}/parts")
         feeds = generate_inputs(model, sizes=dict(model.dims))
         measured, sent = measured_memory(cascade, feeds, Path(folder))
-        planned = run_bytes(plan, model)
+        planned = [one.needs for one in plan.memory]
         ratios = [a / b for a, b in zip(planned, measured, strict=True)]
         are_equal = sent == plan.received_bytes == simulated_bytes(plan, model)
         found = in_turn_s(made_parts(model, plan.parts))
@@ -191,13 +189,6 @@ def bench_plan(title: str, model: Model, plan: Plan) -> Row:
             flush=True,
         )
         return Row(ratios, are_equal, share)
-
-
-def run_bytes(plan: Plan, model: Model) -> list[int]:
-    """The memory to run each part that is planned."""
-    costs = plan.costs or graphcut.weigh(model, plan.dims)
-    rows = zip(plan.metrics, plan.partition.blocks, plan.hosts, strict=True)
-    return [part.written_bytes + counted_bytes(block, costs, COUNTING, device) for part, block, device in rows]
 
 
 def simulated_bytes(plan: Plan, model: Model) -> int:

@@ -24,7 +24,15 @@ class ModelError(GraphcutError):
 
 
 class PlanError(GraphcutError):
-    """No cut of this model meets the goal."""
+    """No cut of this model meets the goal.
+
+    Attributes:
+        budget_bytes: the budget that the hint names; 0 if it names none.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", budget_bytes: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.budget_bytes = budget_bytes
 
 
 class CascadeError(GraphcutError):

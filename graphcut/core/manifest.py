@@ -22,7 +22,8 @@ from .tensors import Dim, Tensor
 from .text import nothing_at
 from .wiring import Wiring, wire
 
-FORMAT: Final = "graphcut.cascade/1"
+Version = Literal["graphcut.cascade/1.1", "graphcut.cascade/1"]  #: the versions of the format, the last one first.
+FORMAT: Final = "graphcut.cascade/1.1"
 MANIFEST: Final = "cascade.json"
 """File name of a manifest in a folder of its own; beside the model (shared weights) it is `STEM.cascade.json`."""
 
@@ -36,6 +37,23 @@ SHARDED_FILE: Final = "sharded.onnx"
 """The sharded model in the folder of a cascade of ranks; where weights are shared, `STEM.sharded.onnx`.
 
 It refers to the data files of the parts."""
+
+
+class RunMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a part takes in memory on its device, in bytes, for the `dims` of the manifest."""
+
+    load: int  #: what ONNX Runtime holds once it is open: weights, as often as it has them, and its session.
+    opening: int  #: what it takes besides while it is opened, or casts weights while it runs.
+    unpacked: int  #: the same for a session that packs no weights.
+    inputs: int  #: its inputs, states left out.
+    states: int  #: its states, as inputs and as outputs.
+    activations: int  #: the most alive at once of what its nodes compute, states left out.
+    is_exact: bool = True  #: whether all its tensors have a size; else all but `load` and `opening` are lower bounds.
+
+    @property
+    def needs(self) -> int:
+        """The memory to run it."""
+        return self.load + self.inputs + self.states + max(self.opening, self.activations)
 
 
 class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,11 +76,22 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     #: peak size of its inputs, intermediate tensors and outputs that are alive at the same time, for the `dims` of the
     #: manifest; a lower bound if a symbol has no number there or a size depends on values.
     activation_bytes: int
+    memory: RunMemory | None = None  #: what it takes in memory; None if unknown: the manifest is of version 1.
+    #: number of flowing nodes of the model that it runs, replicas included; None in a manifest of version 1.
+    flowing: int | None = None
     device: str | None  #: the device it was planned for; None if no cluster was given.
     rank: int | None = None  #: the rank that runs it; None if the model is not divided among ranks.
     graph: str  #: digest of its graph, without the values of large weights.
     sha256: str  #: digest of the file's bytes, which can be checked without ONNX.
     data: dict[str, DataFile]  #: the files with its weights, by their paths relative to the manifest.
+
+    @property
+    def needed(self) -> RunMemory:
+        """What it takes in memory; of a manifest of version 1, which lacks it, what its files suggest."""
+        if self.memory is not None:
+            return self.memory
+        load, opening, activations = self.weight_bytes, self.largest_weight_bytes, self.activation_bytes
+        return RunMemory(load=load, opening=opening, unpacked=0, inputs=0, states=0, activations=activations)
 
     @property
     def contents(self) -> dict[str, str | DataFile]:
@@ -91,6 +120,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     provider_options: tuple[str, ...] = ()  #: options of this provider, as `KEY=VALUE`.
     threads: int = 0  #: threads of one operator; 0 divides the cores of the machine among its workers.
     session_config: tuple[str, ...] = ()  #: session configuration entries, as `KEY=VALUE`.
+    #: element types of 16 bits that its CPU provider computes with as they are; others are held as float32.
+    native: tuple[HalfType, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("provider_options", "session_config"):
@@ -103,7 +134,8 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     @property
     def widened(self) -> tuple[str, ...] | None:
         """The element types that it holds as float32; None if that is unknown: for any provider but the CPU's."""
-        return get_args(HalfType) if self.provider == _CPU else None
+        is_known = self.provider == _CPU
+        return tuple(one for one in get_args(HalfType) if one not in self.native) if is_known else None
 
 
 class PlannedDevice(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,7 +178,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The content of a manifest file. Each fact is stored once; tensor edges are derived from it."""
 
-    format: Literal["graphcut.cascade/1"]  #: `graphcut.cascade/1`.
+    format: Version  #: `graphcut.cascade/1.1`.
     source: Source  #: the model that was split.
     #: `copy`: each part, or rank, has a data file of its own; `share`: the parts refer to the model's files.
     weights: Literal["copy", "share"]

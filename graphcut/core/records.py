@@ -1,5 +1,6 @@
 """Records in JSON files, each of a format that has a name and a version."""
 
+import re
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,10 +26,10 @@ def read_record(path: Path, kind: type[_Record], version: str, again: str, unrea
     try:
         found = msgspec.json.decode(raw)
         given = found.get("format") if isinstance(found, dict) else None
-        name, _, minor = str(given).rpartition(".")
-        if name == version and minor.isdecimal() and int(minor) > 0:
+        (major, minor), (own_major, own_minor) = _version(str(given)), _version(version)
+        if major == own_major and minor > own_minor:
             return msgspec.convert(_known(found, msgspec.inspect.type_info(kind)) | {"format": version}, kind)
-        if given != version:
+        if major != own_major:
             what = f"the format {given!r}" if given else "no format"
             raise RecordError(f"{path} has {what}, and this version of graphcut reads {version!r}", hint=hint)
         return msgspec.json.decode(raw, type=kind)
@@ -36,6 +37,12 @@ def read_record(path: Path, kind: type[_Record], version: str, again: str, unrea
         raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not JSON: {error}", hint=hint) from None
+
+
+def _version(text: str) -> tuple[str, int]:
+    """The name of a format with its major version, and its minor version: 0 if it has none."""
+    name, _, minor = text.rpartition(".")
+    return (name, int(minor)) if "/" in name and re.fullmatch(r"[1-9]\d{0,8}", minor) else (text, 0)
 
 
 def _known(value: Any, info: Type) -> Any:  # noqa: ANN401 - JSON

@@ -29,8 +29,6 @@ class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str  #: unique in its cluster.
     #: memory that parts may use for weights and activations together; `None` for no limit.
     memory_bytes: int | None = None
-    #: element types of 16 bits that its CPU provider computes with as they are; others are held as float32.
-    native: tuple[HalfType, ...] = ()
     flops_per_s: float = 1e11  #: sustained, not peak, floating-point operations per second; a multiply-add is two.
     bytes_per_s: float = 2e10  #: memory bandwidth.
     dispatch_s: float = 5e-6  #: overhead of starting a node, in seconds.
@@ -43,11 +41,6 @@ class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise ValueError("a device needs a name")
         above_0 = ("memory_bytes", "flops_per_s", "bytes_per_s", "link_bytes_per_s")
         check_finite(self, f"device {self.name!r}", above_0=above_0, from_0=("dispatch_s", "latency_s"))
-
-    @property
-    def widened(self) -> tuple[str, ...] | None:
-        """The element types that it holds as float32; None if its provider is not the CPU's."""
-        return (found := super().widened) and tuple(dtype for dtype in found if dtype not in self.native)
 
 
 def least_widening(devices: Sequence[Device]) -> Device:

@@ -12,6 +12,7 @@ import msgspec
 from onnx import ModelProto, NodeProto, ValueInfoProto
 
 from ..core.digests import file_digest
+from ..core.graph import Block
 from ..core.manifest import State, TextFile
 from ..core.states import start_of
 from ..core.tensors import UNDEFINED, Dim, Tensor
@@ -20,6 +21,8 @@ from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type, type_proto
 from ..loading.subgraphs import captures, domain
 from .caches import can_share_buffer, find_caches, head_sizes, is_rolling, token_axis
+from .held_weights import HeldWeights
+from .part_memory import part_memory
 from .weighing import peak_bytes
 
 
@@ -76,12 +79,13 @@ def states_of_model(model: Model) -> Iterator[State]:
         )
 
 
-def part_facts(model: Model, part: ModelProto, earlier: AbstractSet[int]) -> dict[str, Any]:
+def part_facts(held: HeldWeights, part: ModelProto, earlier: AbstractSet[int]) -> dict[str, Any]:
     """The numbers of nodes and bytes of `part`, and its replicas. `earlier` are the nodes of the parts before it.
 
-    All its nodes and initializers are in the model, or derive tensors.
+    All its nodes and initializers are in the model, or derive tensors. `held` are the weights of the model as the
+    device of the part holds them.
     """
-    graph = model.graph
+    model, graph = held.model, held.model.graph
     nodes = nodes_of(model, part)
     copies = {n for n in nodes if n in earlier}
     rewrites = (graph.nodes[n].rewrite for n in nodes if n in copies)
@@ -94,8 +98,15 @@ def part_facts(model: Model, part: ModelProto, earlier: AbstractSet[int]) -> dic
     writes = [given.get(value.name, value.name) for value in part.graph.output]
     peak = peak_bytes(graph, flowing, model.tensor_bytes, writes=writes, copies=copies)
     halves = sum(model.tensor_bytes[source][0] // 2 for source in {**received, **given}.values())
+    weights, reads = (
+        tuple(tensor.name for tensor in named),
+        tuple(received.get(value.name, value.name) for value in part.graph.input),
+    )
+    block = Block(tuple(n for n in nodes if n not in copies), tuple(copies), reads, tuple(writes), weights)
     return {
         "nodes": len(part.graph.node),
+        "flowing": len(flowing),
+        "memory": part_memory(held, model.tensor_bytes, find_caches(model), block, halves),
         "replicas": tuple(graph.nodes[n].name for n in nodes if graph.nodes[n].is_constant or n in copies),
         "derived": {
             **dict(rewrite.pair for rewrite in rewrites if rewrite is not None),

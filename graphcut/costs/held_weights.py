@@ -22,15 +22,16 @@ Other providers than the CPU's were not measured: they are taken to hold what th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from math import ceil
 from typing import Final, NamedTuple
 
 from onnx import NodeProto
 
+from ..core.manifest import SessionSettings
 from ..core.tensors import BITS, Tensor
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_initializer
@@ -54,11 +55,15 @@ class Holding(NamedTuple):
     is_cast: bool = False  #: it is widened; where several nodes do so, in each run.
 
 
+_PACKED: Final = {Holding(1.0, 1.0), Holding(1.0, 2.0)}  #: a weight that is packed, for one node or several.
+
+
 class HeldBytes(NamedTuple):
     """What ONNX Runtime holds of the weights of a part, in bytes."""
 
     more: int = 0  #: besides the bytes of their files, once the part is open.
     opening: int = 0  #: the most besides, while the part is opened, or a node runs.
+    unpacked: int = 0  #: the same where nothing is packed.
 
 
 @dataclass(frozen=True)
@@ -74,13 +79,14 @@ class HeldWeights:
         for node in nodes:
             for name, use in self.uses.get(node, {}).items():
                 uses[name].append(use)
-        more = largest = every = 0.0
+        more = largest = every = unpacked = 0.0
         for name, found in uses.items():
             number, use = self.model.graph.weights[name].bytes, _together(found)
             more += number * (use.open - 1)
             largest = max(largest, number * use.largest)
             every += number * use.all
-        return HeldBytes(ceil(more), ceil(largest + every))
+            unpacked = max(unpacked, 0 if use in _PACKED else number * use.largest)
+        return HeldBytes(ceil(more), ceil(largest + every), ceil(unpacked + every))
 
     @cached_property
     def at_least(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -190,11 +196,17 @@ class HeldWeights:
         return Holding(1 + 32 / bits)
 
 
+def held_by(model: Model) -> Callable[[SessionSettings], HeldWeights]:
+    """The weights of a model as a device holds them."""
+    kinds = cache(partial(HeldWeights, model))
+    return lambda device: kinds(device.widened)
+
+
 def _together(uses: Sequence[Holding]) -> Holding:
     """What is held of a weight for several nodes of a part."""
     open_, largest, all_ = (max(use[i] for use in uses) for i in range(3))
     if sum(use.is_cast for use in uses) > 1:
-        return Holding(1.0, largest, all_)
+        return Holding(1.0, largest, all_, is_cast=True)
     packing = sum(use.largest > 0 for use in uses)
     return Holding(open_, largest * (2 if packing > 1 else 1), all_)
 

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, cached_property, partial
-from itertools import chain
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Final
 
@@ -24,7 +23,7 @@ from ..loading.tensor_values import constant_value, values_bytes
 from .caches import bound_dims, find_caches
 from .flops.counting import Context, count_node, has_inner_nodes, infer_nodes, small_values
 from .formula import ZERO, Formula, axis, elements, product, rows
-from .held_weights import MOVES, HeldWeights
+from .held_weights import HeldWeights, held_by
 
 VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "com.microsoft.ExpandDims"})
 """Operators whose output is the buffer of their input: they move nothing."""
@@ -76,23 +75,7 @@ class Costs(Product):
     @cached_property
     def held(self) -> Callable[[SessionSettings], HeldWeights]:
         """The weights as a device holds them."""
-        kinds = cache(partial(HeldWeights, self.model))
-        return lambda device: kinds(device.widened)
-
-    @cached_property
-    def run_bytes(self) -> Callable[[SessionSettings], TensorBytes]:
-        """Sizes of tensors as a device computes them: twice as large where it widens them."""
-
-        @cache
-        def sizes_of(widened: tuple[str, ...] | None) -> TensorBytes:
-            graph, types, found = self.model.graph, self.model.tensors, dict(self.tensor_bytes)
-            computed = (graph.nodes[n].writes for n in graph.flow if widened and graph.nodes[n].op not in MOVES)
-            for name in chain.from_iterable(computed):
-                if types[name].dtype in (widened or ()):
-                    found[name] = 2 * found[name][0], found[name][1]
-            return found
-
-        return lambda device: sizes_of(device.widened)
+        return held_by(self.model)
 
     @cached_property
     def is_view(self) -> tuple[bool, ...]:

@@ -39,7 +39,8 @@ def predict_decoding(
     own = [sum(held[state.past] for state in decoder.kept.get(i, ())) for i in range(len(cascade.parts))]
     sent = {name: 0 if name in kept else max(step.tensors[name] for step in steps) for name in cascade.tensors}
     activations = [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)]
-    sizes = TensorSizes(sent, activations, is_exact=False)
+    fed = [max(0, max(step.fed[i] for step in steps) - past) for i, past in enumerate(own)]
+    sizes = TensorSizes(sent, activations, fed, is_exact=False)
     memory = replace(memory, base_bytes=memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes))
     return predict_memory(cascade, sizes, memory, is_once=False, prepacked=prepacked)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ..core.errors import CascadeError
 from ..core.graph import Graph, reached
@@ -23,10 +24,10 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
         name=name,
         device=device.name if device is not None else "",
         content=content,
-        nodes=len(block.nodes) + len(block.replicas),
+        nodes=sum(not graph.nodes[node].is_constant for node in (*block.nodes, *block.replicas)),
         replicas=sum(not graph.nodes[node].is_constant or holders[node] > 1 for node in block.replicas),
         weight_bytes=weight_bytes,
-        need_bytes=weight_bytes if metrics is None else metrics.written_bytes + plan.counted_bytes[index],
+        need_bytes=weight_bytes if metrics is None else plan.needs[index],
         measure="weights" if metrics is None else _measure(plan.goal),
         need_exact=metrics is None or metrics.is_exact or _measure(plan.goal) == _measure(None),
         is_exact=metrics is None or metrics.is_exact,
@@ -57,15 +58,24 @@ def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, dept
         device=part.device or "",
         rank=part.rank,
         content=content,
-        nodes=part.nodes,
+        nodes=part.nodes if part.flowing is None else part.flowing,
         replicas=replicas,
         weight_bytes=part.weight_bytes,
-        need_bytes=file_bytes(cascade, part),
+        **needs_of(cascade, part),
         reads=part.reads,
         writes=part.writes,
         depth=depth,
         last_node=last_node,
     )
+
+
+def needs_of(cascade: Cascade, part: Part) -> dict[str, Any]:
+    """The fields of a card that say what a part needs: its memory; of ranks, whose parts share weights, its files."""
+    if part.memory is None or part.rank is not None:
+        return {"need_bytes": file_bytes(cascade, part), "measure": _measure(None)}
+    budgets = (host.memory_bytes for host in cascade.manifest.devices if host.name == part.device)
+    needed = {"need_bytes": part.memory.needs, "need_exact": part.memory.is_exact}
+    return {**needed, "measure": "needs", "budget_bytes": next(budgets, None)}
 
 
 def file_bytes(cascade: Cascade, part: Part) -> int:

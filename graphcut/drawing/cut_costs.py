@@ -10,9 +10,10 @@ from ..costs.cluster import Cluster
 from ..costs.device import run_s
 from ..costs.held_weights import HeldWeights
 from ..costs.matching import apply_table
+from ..costs.part_memory import computed_bytes
 from ..costs.weighing import weigh
 from ..loading.model import Model
-from ..planning.disk_size import serialized_sizes
+from ..planning.disk_size import memory_sizes, serialized_sizes
 from ..planning.goals import Across, Into, Within, counted_by
 from ..planning.plans import ANY_DEVICE, Plan
 from ..planning.predictions import driven_bytes
@@ -42,7 +43,9 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     is_mixed = len({device.widened for device in cluster.devices}) > 1
     if is_mixed or (plan is not None and (plan.has_groups or costs.sends_half)):
         return None
-    graph, sizes = model.graph, model.once(serialized_sizes)
+    graph, sizes, held = model.graph, model.once(serialized_sizes), costs.held(cluster.devices[0])
+    memory = memory_sizes(model, sizes)
+    computed = {t: n for node in graph.flow for t, n in computed_bytes(held, node, costs.tensor_bytes).items()}
     index = {node: i for i, node in enumerate(graph.flow)}
     names = list(dict.fromkeys(t for n in index for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)))
     place = {name: i for i, name in enumerate(names)}
@@ -61,8 +64,8 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         "readers": tuple(tuple(index[node] for node in graph.readers.get(name, ())) for name in names),
         "bytes": tuple(costs.tensor_bytes[name][0] for name in names),
         # The same where they are computed, and what devices hold of each weight that nodes read, see held_weights.py.
-        "computed": tuple(costs.run_bytes(cluster.devices[0])[name][0] for name in names),
-        "held": tuple(_held(costs.held(cluster.devices[0]), index)),
+        "computed": tuple(computed.get(name, costs.tensor_bytes[name][0]) for name in names),
+        "held": tuple(_held(held, index)),
         "exact": tuple(costs.tensor_bytes[name][1] for name in names),
         "declared": tuple(sizes.declarations[name] for name in names),
         "listed": tuple(sizes.listed.get(name, 0) for name in names),
@@ -77,6 +80,10 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         "nodes": tuple(sizes.nodes[node] for node in graph.flow),
         "shared": tuple((number, tuple(index[node] for node in users)) for number, users in sizes.shared if users),
         "part": sizes.part,
+        # The same of what counts in memory.
+        "inner": tuple(memory.nodes[node] for node in graph.flow),
+        "loaded": tuple((number, tuple(index[node] for node in users)) for number, users in memory.shared if users),
+        "session": memory.part,
         "flops": costs.flops,
         "seconds": tuple(kinds),
         # The device of each part, then the others, and the kind of each; without a cluster one, as it is assumed. A

@@ -20,13 +20,13 @@ from ..core.wiring import Unit, Wiring
 from ..costs.device import run_s
 from ..costs.weighing import Costs, weigh
 from ..loading.model import Model
-from ..planning.goals import Across, At, Limits
+from ..planning.goals import Across, At, Limits, counted_by
 from ..planning.planner import plan as make_plan
 from ..planning.plans import ANY_DEVICE, Plan
 from ..sharding.axes.classes import axis_classes
 from ..sharding.axes.table import class_rows, few
 from . import sentences
-from .card_builders import cascade_card, file_bytes, own_nodes, plan_card, replica_counts
+from .card_builders import cascade_card, file_bytes, needs_of, own_nodes, plan_card, replica_counts
 from .cut_costs import cut_costs_of
 from .cut_model import cut_model_of
 from .drawn_graph import drawn_graph
@@ -133,10 +133,12 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
 def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
     planned, cards = scene_of_plan(plan, analysis, [part.file for part in cascade.parts]), []
-    for part, card, counted in zip(cascade.parts, planned.cards, plan.counted_bytes, strict=True):
-        measure = "weights and graph" if card.measure == "weights" else card.measure
-        need_bytes = file_bytes(cascade, part) + counted
-        cards.append(replace(card, nodes=part.nodes, need_bytes=need_bytes, measure=measure))
+    for part, card in zip(cascade.parts, planned.cards, strict=True):
+        if not plan.metrics:
+            cards.append(replace(card, **needs_of(cascade, part)))
+        else:
+            is_memory = bool(counted_by(plan.goal))
+            cards.append(card if is_memory else replace(card, need_bytes=file_bytes(cascade, part)))
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
     details, command = (*details, *_storage(cascade)), _verify_command(cascade)
     cut_model = planned.cut_model and {**planned.cut_model, "dims": cascade.manifest.given_dims}

@@ -18,7 +18,7 @@ const BLOCK_BYTES = 8 * 1024 * 1024; // of a digest, fixed by the format
  */
 export async function openCascade(ort, url, { keep = true, onPart = () => {}, session = {} } = {}) {
   const manifest = JSON.parse(new TextDecoder().decode(await bytesAt(new URL(url))));
-  if (manifest.format !== FORMAT) throw new Error(`${url} has the format ${manifest.format} instead of ${FORMAT}`);
+  if (manifest.format !== FORMAT && !`${manifest.format}`.startsWith(`${FORMAT}.`)) throw new Error(`${url} has the format ${manifest.format} instead of ${FORMAT}`);
   return new Cascade(ort, url, manifest, { keep, onPart, session });
 }
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..core.tensors import by_kind
+from ..costs.part_memory import NODE_BYTES, SESSION_BYTES, inner_bytes
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.fingerprint import head_of
@@ -81,6 +82,29 @@ def serialized_sizes(model: Model) -> SerializedSizes:
     shared = (*_weights(model, inputs, notes), *_constants(model, typed), *_functions(model))
     head_bytes = head_of(proto).ByteSize() + _LONGER_BYTES + MARK_BYTES
     return SerializedSizes(nodes, rewritten, shared, declarations, listed, head_bytes)
+
+
+def memory_sizes(model: Model, written: SerializedSizes) -> SerializedSizes:
+    """The same of what a session holds of a part in which weights are held as in its file; see `part_memory`.
+
+    `written` are the sizes on disk.
+    """
+    graph, proto = model.graph, model.proto
+    inside = inner_bytes(model, range(len(graph.nodes)))
+    unread = dict.fromkeys(graph.flow[-1:], graph.unread_defaults)
+    weights = _users(graph.flow, lambda i: (*graph.weights_of(i), *unread.get(i, ())))
+    constants = _users(graph.flow, lambda i: graph.constants_for(graph.nodes[i].constants))
+    called = _users(graph.flow, lambda i: functions_called([proto.graph.node[i]], model.functions))
+    held = [(graph.weights[name].bytes, users) for name, users in weights.items()]
+    held += [(inside[key], users) for key, users in (*constants.items(), *called.items()) if key in inside]
+    return SerializedSizes(
+        nodes={i: NODE_BYTES + inside.get(i, 0) for i in graph.flow},
+        rewritten=dict.fromkeys(written.rewritten, NODE_BYTES),
+        shared=tuple((number, tuple(users)) for number, users in held),
+        declarations=dict.fromkeys(written.declarations, 0),
+        listed={},
+        part=SESSION_BYTES,
+    )
 
 
 def _entry(message: Message) -> int:

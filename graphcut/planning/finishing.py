@@ -20,8 +20,8 @@ from ..sharding.rank_costs import RankCosts
 from ..solving.instance import Parts
 from ..solving.recompute import Prices, Recomputed, TransferPrices, recompute, repeated
 from .by_goal.cut_at_nodes import parts_at
-from .disk_size import SerializedSizes, serialized_sizes
-from .goals import Across, At, Goal, Into, Limits, Within
+from .disk_size import SerializedSizes, memory_sizes, serialized_sizes
+from .goals import Across, At, Goal, Into, Limits, Within, counted_by
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, same_parts
 from .predictions import driven_bytes, part_metrics
@@ -49,6 +49,11 @@ class Finisher:
     @cached_property
     def sizes(self) -> SerializedSizes:
         return self.analysis.model.once(serialized_sizes)
+
+    @cached_property
+    def counted_sizes(self) -> SerializedSizes:
+        """What the goal counts of parts: bytes on disk, or what sessions hold."""
+        return memory_sizes(self.analysis.model, self.sizes) if counted_by(self.goal) else self.sizes
 
     @cached_property
     def seconds(self) -> NodeSeconds:
@@ -124,7 +129,7 @@ class Finisher:
             self.limits,
             groups,
             tuple(sorted(nodes[0])),
-            self.sizes,
+            self.counted_sizes,
             {},
             tuple(sorted(nodes[1])),
         )

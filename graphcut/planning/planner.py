@@ -27,7 +27,7 @@ from ..costs.weighing import Costs, weigh
 from ..sharding.rank_costs import RankCosts
 from .by_goal.cluster_mapping import plan_across
 from .by_goal.interleaved_mapping import plan_interleaved
-from .by_goal.memory_budget import fewest_parts, plan_within
+from .by_goal.memory_budget import fewest_parts, named_budget, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
 from .explaining import explained
@@ -137,6 +137,29 @@ class _Planner(Finisher):
     """Searches for the best plan."""
 
     def optimized(self, goal: _Searched, prove_s: float) -> Plan:
+        """The best plan found; an error names a budget only if a plan was found that keeps it."""
+        try:
+            return self.within_budgets(goal, prove_s)
+        except PlanError as error:
+            if not isinstance(goal, Within) or "activations" not in goal.counting or not error.budget_bytes:
+                raise
+            named, budget = named_budget(goal, error.budget_bytes), self._met(goal, error.budget_bytes)
+            hint = error.hint.replace(named, named_budget(goal, budget)) if budget else "allow more memory"
+            raise PlanError(str(error), hint=hint, budget_bytes=budget) from None
+
+    def _met(self, goal: Within, budget: int) -> int:
+        """This budget, or a larger one, for which a plan is found; 0 if there is none after some tries."""
+        for _ in range(_TRIES):
+            more = changed(goal, memory_bytes=budget, most_parts=None)
+            try:
+                replace(self, goal=more).within_budgets(more, 0.0)
+            except PlanError as error:
+                budget = max(budget + budget // 50, error.budget_bytes)
+            else:
+                return budget
+        return 0
+
+    def within_budgets(self, goal: _Searched, prove_s: float) -> Plan:
         """The best plan found whose parts keep their budgets in the order in which ONNX Runtime runs their nodes.
 
         The search counts what is alive when groups run in its own order. Where a part then needs more than its budget,
@@ -159,10 +182,12 @@ class _Planner(Finisher):
             excess = max(made.budget_shares)
             share, least = share * max(1 / excess, _STEP), min(least, excess)
         what = "a part" if isinstance(goal, Within) else "a device"
-        more = f"`Within({ceil(least * goal.memory_bytes)})`" if isinstance(goal, Within) else "more memory for devices"
+        budget = ceil(least * goal.memory_bytes) if isinstance(goal, Within) else 0
+        more = named_budget(goal, budget) if isinstance(goal, Within) else "more memory for devices"
         raise PlanError(
             f"no plan was found in which ONNX Runtime runs each part in the memory of {what}",
             hint=f"the closest one needs {least:.2f} times that much: allow {more}",
+            budget_bytes=budget,
         )
 
     def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
@@ -305,7 +330,7 @@ class _Planner(Finisher):
     def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:
         nodes = self.replicable(goal) if with_replicable else (frozenset[int](),) * 2
         devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
-        found = problem_of(self.analysis, self.costs, limits, self.sizes, *nodes)
+        found = problem_of(self.analysis, self.costs, limits, self.counted_sizes, *nodes)
         return replace(found, device=least_widening(devices), kept=self.kept)
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:

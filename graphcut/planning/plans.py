@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from ..core.errors import PlanError
 from ..core.graph import Graph, Partition, partition
+from ..core.manifest import RunMemory
 from ..core.product import Product, short_repr
 from ..core.units import count, size
 from ..costs.device import Device
@@ -20,7 +21,7 @@ from ..solving.recompute import Recomputed
 from ..solving.transfers import RequestTimes, totals
 from .goals import Across, At, Goal, Into, Limits, Within, counted_by
 from .node_names import find_nodes
-from .predictions import PartMetrics, counted_bytes, plan_times, plan_transfers
+from .predictions import PartMetrics, block_memory, counted_bytes, plan_times, plan_transfers
 from .replicable import inexact_copies
 from .results import FrontPlan, Optimality, Reason
 
@@ -112,12 +113,20 @@ class Plan(Product):
         return partition(self.graph, self.parts)
 
     @cached_property
-    def counted_bytes(self) -> tuple[int, ...]:
-        """For each part what its goal counts besides its files."""
-        costs, counting = self.costs, counted_by(self.goal)
-        devices = self.devices or (ANY_DEVICE,) * len(self.parts)
-        blocks = zip(self.partition.blocks, devices, strict=True)
-        return tuple(0 if costs is None else counted_bytes(block, costs, counting, device) for block, device in blocks)
+    def memory(self) -> tuple[RunMemory, ...]:
+        """The memory of each part on its device; empty without metrics."""
+        if self.costs is None or not self.metrics:
+            return ()
+        blocks = zip(self.partition.blocks, self.hosts, strict=True)
+        return tuple(block_memory(block, self.costs, device) for block, device in blocks)
+
+    @property
+    def needs(self) -> tuple[int, ...]:
+        """For each part what its goal counts, its files or its memory; empty without metrics."""
+        counting = counted_by(self.goal)
+        if not counting:
+            return tuple(part.written_bytes for part in self.metrics)
+        return tuple(counted_bytes(memory, counting) for memory in self.memory)
 
     @property
     def budgets(self) -> tuple[int | None, ...]:
@@ -134,8 +143,8 @@ class Plan(Product):
         """
         if not self.metrics:
             return ()
-        rows = zip(self.metrics, self.counted_bytes, self.budgets, strict=True)
-        shares = [(part.written_bytes + counted) / budget if budget else 0.0 for part, counted, budget in rows]
+        rows = zip(self.needs, self.budgets, strict=True)
+        shares = [needed / budget if budget else 0.0 for needed, budget in rows]
         return tuple(on_device(self.goal, self.devices, shares))
 
     @cached_property
@@ -194,7 +203,7 @@ def on_device(goal: Goal, devices: Sequence[Device], numbers: Iterable[float]) -
 
 def check_budgets(made: Plan, file_bytes: Sequence[int]) -> None:
     """Raise a PlanError if a part needs more than its budget. `file_bytes` are the sizes of the files of each part."""
-    needed = [number + counted for number, counted in zip(file_bytes, made.counted_bytes, strict=True)]
+    needed = made.needs if counted_by(made.goal) else file_bytes
     for i, (number, budget) in enumerate(zip(on_device(made.goal, made.devices, needed), made.budgets, strict=True)):
         if budget is not None and number > budget:
             raise PlanError(

@@ -7,11 +7,12 @@ import msgspec
 from msgspec.structs import replace
 
 from ..core.graph import Block, Partition
-from ..core.manifest import SessionSettings
+from ..core.manifest import RunMemory, SessionSettings
 from ..core.states import travelling
 from ..core.wiring import Unit
 from ..costs.cluster import Cluster
 from ..costs.device import Counted, Device, NodeSeconds
+from ..costs.part_memory import part_memory
 from ..costs.weighing import Costs, peak_bytes
 from ..solving.transfers import DRIVER, RequestTimes, SentTensor, request_times
 from .disk_size import SerializedSizes
@@ -122,25 +123,18 @@ def part_metrics(
     return tuple(made)
 
 
-def counted_bytes(block: Block, costs: Costs, counting: Collection[Counted], device: SessionSettings) -> int:
-    """The memory of a part on a device besides its files, of what a goal counts; each tensor is counted once."""
-    if not counting:
-        return 0
-    sizes, graph = costs.tensor_bytes, costs.model.graph
-    nodes = sorted(n for n in {*block.nodes, *block.replicas} if not graph.nodes[n].is_constant)
-    held = costs.held(device).of(nodes)
-    pasts = {cache.past for cache in costs.caches}
-    presents = {cache.present for cache in costs.caches}
-    total = held.more
-    if "inputs" in counting:
-        total += sum(sizes[name][0] for name in block.reads if name not in pasts)
-    if "cache" in counting:
-        total += sum(sizes[name][0] for name in pasts.intersection(block.reads) | presents.intersection(block.writes))
-    if "activations" in counting:
-        own_sizes = costs.run_bytes(device)
-        own = {name: own_sizes[name] for node in nodes for name in graph.nodes[node].writes if name not in presents}
-        total += max(held.opening, peak_bytes(graph, nodes, own, writes=block.writes, copies=set(block.replicas)))
-    return total
+def block_memory(block: Block, costs: Costs, device: SessionSettings) -> RunMemory:
+    """The memory of a part on a device."""
+    sent = ((costs.sent_bytes[name][0], costs.tensor_bytes[name][0]) for name in {*block.reads, *block.writes})
+    halves = sum(number for number, whole in sent if number < whole)
+    return part_memory(costs.held(device), costs.tensor_bytes, costs.caches, block, halves)
+
+
+def counted_bytes(memory: RunMemory, counting: Collection[Counted]) -> int:
+    """Of the memory of a part that of weights and graph, and what a goal counts besides."""
+    activations = max(memory.opening, memory.activations)
+    counted = {"inputs": memory.inputs, "cache": memory.states, "activations": activations}
+    return memory.load + sum(counted[what] for what in counting)
 
 
 def driven_bytes(goal: Across, costs: Costs, parts: Sequence[Unit] = ()) -> dict[str, int]:

@@ -40,7 +40,7 @@ class PlanningProblem:
     #: the flowing nodes (indices in `graph.nodes`) in groups that stay in one part.
     groups: Parts
     replicable: tuple[int, ...]  #: flowing nodes that are in no group: each part that needs one runs it.
-    sizes: SerializedSizes  #: bytes on disk.
+    sizes: SerializedSizes  #: bytes of parts: on disk, or in memory if the goal counts these.
     pins: Mapping[int, int]  #: for a group the part that it must be in, one group for each part, in their order.
     #: nodes that a part runs as well, as rewritten replicas, if it reads what these write. Their memory is not counted.
     rewritable: tuple[int, ...] = ()

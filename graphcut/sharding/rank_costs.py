@@ -17,6 +17,7 @@ from ..costs.cluster import Cluster
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, RankMode, shares_by
 from ..costs.held_weights import HeldWeights
+from ..costs.part_memory import SESSION_BYTES
 from ..costs.weighing import Costs
 from .axes.division import Divider, Division
 
@@ -187,6 +188,8 @@ class RankCosts:
                     divided[name].append(node)
                     shares[name] = units[rank] / sum(units)
         bound = self._bound(division) if rank else frozenset[int]()
+        for exchange in self.exchanges(division):  # a rank has a file, and a session, for what is before and after it
+            yield -SESSION_BYTES, (exchange.first,)
         for name, nodes in users.items():
             number = held.least_bytes(name)
             own = {*divided[name]}

@@ -123,8 +123,8 @@ def scenario_of_plan(
     sizes = {name: costs.sent_bytes[name][0] for block in blocks for name in block.writes} | sent
     weight_bytes = tuple(metrics.weight_bytes for metrics in plan.metrics)
     parts = tuple(
-        ScheduledPart(f"part {i}", block.reads, block.writes, m.weight_bytes + m.activation_bytes)
-        for i, (block, m) in enumerate(zip(blocks, plan.metrics, strict=True))
+        ScheduledPart(f"part {i}", block.reads, block.writes, memory.needs)
+        for i, (block, memory) in enumerate(zip(blocks, plan.memory, strict=True))
     )
     answers = tuple(name for name in graph.writes if name in sent)
     assumed = _assumed((model.tensors[name] for name in graph.reads), plan.dims, (plan.model or model).dims)

@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto
 from ..core.errors import PlanError, UsageError
 from ..core.manifest import MANIFEST, Cascade
 from ..costs.caches import sized_dims
-from ..costs.device import COUNTING, Device
+from ..costs.device import Device
 from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
 from ..loading.external_data import ByteRange, Columns, FileLayout, merge_ranges
@@ -18,7 +18,7 @@ from ..loading.subgraphs import is_external, tensors_in
 from ..planning import planner
 from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
-from ..planning.predictions import counted_bytes
+from ..planning.predictions import block_memory
 from ..sharding.axes.division import Divider, Division, StageShares
 from ..sharding.phases import rank_parts
 from .model_files import Pieces, Progress, Storage, place_values
@@ -170,18 +170,19 @@ def _layouts(names: Sequence[str], pieces: Sequence[Pieces], home: Path | None) 
 def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:
     """Raise a PlanError if a rank needs more memory than its device has.
 
-    It needs its weights, graphs and caches all the time, and the inputs and activations of one part at a time.
+    It holds its parts and their states all the time, with what several parts read of its files once, and the inputs and
+    activations of one part at a time.
     """
     if all(device.memory_bytes is None for device in plan.devices) or plan.model is None:
         return
     costs = weigh(plan.model, plan.dims)
     for device in dict.fromkeys(plan.devices):
         own = [file for file, host in zip(files, plan.devices, strict=True) if host == device]
-        read = (ByteRange(Path(name), *span) for file in own for name in file.ranges for span in file.ranges[name])
-        kept = [counted_bytes(file.block, costs, ["cache"], device) for file in own]
-        running = [counted_bytes(file.block, costs, COUNTING, device) for file in own]
-        needed = sum(file.model.ByteSize() for file in own) + sum(span.length for span in merge_ranges(read))
-        needed += sum(kept) + max(a - b for a, b in zip(running, kept, strict=True))
+        read = [ByteRange(Path(name), *span) for file in own for name in file.ranges for span in file.ranges[name]]
+        repeated = sum(span.length for span in read) - sum(span.length for span in merge_ranges(read))
+        memory = [block_memory(file.block, costs, device) for file in own]
+        kept = [one.load + one.states for one in memory]
+        needed = sum(kept) - repeated + max(one.needs - held for one, held in zip(memory, kept, strict=True))
         if device.memory_bytes is not None and needed > device.memory_bytes:
             what = f"the ranks on {device.name!r} need {needed:,} bytes, but it has {device.memory_bytes:,}"
             raise PlanError(what, hint="plan with a little less memory for this device")

@@ -26,6 +26,7 @@ from ..core.manifest import (
     Manifest,
     Part,
     PlannedDevice,
+    SessionSettings,
     Source,
     TextFile,
     open_cascade,
@@ -37,6 +38,7 @@ from ..core.units import count, size
 from ..core.wiring import wire
 from ..costs.device import Device
 from ..costs.facts import half_source, model_facts, part_facts, text_facts
+from ..costs.held_weights import held_by
 from ..loading.derived_tensors import sent_name
 from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
@@ -356,19 +358,20 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
 def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> Manifest:
     model = files.source
     blocks = [part.block for part in files.parts]
-    parts, earlier = [], set[int]()
+    parts, earlier, held, devices = [], set[int](), held_by(model), _devices(files)
     for i, (part, found) in enumerate(zip(files.parts, digests, strict=True)):
+        device = devices[i] if devices else None
         parts.append(
             Part(
                 file=part.name,
                 reads=part.block.reads,
                 writes=part.block.writes,
-                device=_devices(files)[i].name if _devices(files) else None,
+                device=None if device is None else device.name,
                 rank=part.rank,
                 graph=graph_digest(part.model),
                 sha256=digest_of(part.raw + mark_of(files.text_files)),
                 data={name: DataFile(bytes=number, digest=found.get(name)) for name, number in part.data.items()},
-                **part_facts(model, part.model, earlier),
+                **part_facts(held(device or SessionSettings()), part.model, earlier),
             )
         )
         earlier.update(part.block.nodes)
@@ -379,7 +382,7 @@ def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> 
         dims=dict(model.dims),
         assumed=files.assumed,
         text_files=files.text_files,
-        devices=tuple(convert(one, PlannedDevice, from_attributes=True) for one in dict.fromkeys(_devices(files))),
+        devices=tuple(convert(one, PlannedDevice, from_attributes=True) for one in dict.fromkeys(devices)),
         parts=tuple(parts),
         **model_facts(model, wire(blocks, reads=model.graph.reads, writes=model.graph.writes).boundary_tensors),
     )

@@ -23,6 +23,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from google.protobuf.message import Message
+from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..core.errors import GraphcutError, UsageError
@@ -31,6 +32,7 @@ from ..core.manifest import Cascade, Part
 from ..core.product import Product
 from ..core.units import count
 from ..costs.facts import boundary_type, boundary_value, contradicts, half_source, nodes_of, part_facts
+from ..costs.held_weights import HeldWeights, held_by
 from ..loading.derived_tensors import cast, copies
 from ..loading.fingerprint import canonical, graph_digest, head_of, normal, same_values, without_values
 from ..loading.model import Model, load
@@ -85,6 +87,7 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     is_read = True
     weight_bytes = approximate = halves = 0
     inner = {value.name: value for value in model.proto.graph.value_info}
+    held = held_by(model)
     for part in cascade.parts:
         if part.is_converted:
             objections += (f"{part.file}: {text}" for text in (*wrong_bytes(cascade, part), *wrong_ends(cascade, part)))
@@ -100,7 +103,9 @@ def prove(model: Model, cascade: Cascade) -> Proof:
         comparison = _PartComparison(model, part, loaded)
         found = [*comparison.objections(inner)]
         if not found:
-            found += wrong_in_part(cascade, part, loaded, _facts(model, cascade, part, loaded, holders.keys()))
+            found += wrong_in_part(
+                cascade, part, loaded, _facts(held(cascade.settings(part)), cascade, part, loaded, holders.keys())
+            )
             found += wrong_bytes(cascade, part)
         objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
@@ -135,15 +140,20 @@ def _assignment(graph: Graph, holders: Mapping[int, Sequence[str]]) -> Iterator[
             yield f"node {node.name!r} must run once, but is in {count(len(found), 'part')}: {', '.join(found)}"
 
 
-def _facts(model: Model, cascade: Cascade, part: Part, loaded: Model, earlier: AbstractSet[int]) -> dict[str, Any]:
+def _facts(held: HeldWeights, cascade: Cascade, part: Part, loaded: Model, earlier: AbstractSet[int]) -> dict[str, Any]:
     """What the manifest must say of a part, all of whose nodes and weights are the model's; see `part_facts`."""
-    facts = part_facts(model, loaded.proto, earlier)
+    model, facts = held.model, part_facts(held, loaded.proto, earlier)
     # Both count 1 for a dimension that they don't know, so only these are sure.
     least = max((cascade.tensors[name].bytes_for(model.dims)[0] for name in part.writes), default=0)
     names = {name for node in loaded.graph.nodes for name in (*node.reads, *node.writes)}
     is_exact = all(model.tensor_bytes[name][1] for name in names & model.tensor_bytes.keys())
     if least <= part.activation_bytes and (part.activation_bytes <= facts["activation_bytes"] or not is_exact):
         facts["activation_bytes"] = part.activation_bytes
+    if part.memory is None:  # the manifest is of version 1
+        del facts["memory"], facts["flowing"]
+    elif not is_exact:
+        sized = {name: getattr(part.memory, name) for name in ("inputs", "states", "activations", "is_exact")}
+        facts["memory"] = replace(facts["memory"], **sized)
     return facts
 
 

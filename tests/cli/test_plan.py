@@ -103,7 +103,7 @@ def test_text_and_json_have_the_same_figures(run: Run, house: Path, name: str) -
         line = re.sub("━+ *│", "bar", row)
         cells = dict(zip(titles, re.split(r"  +", line.strip()), strict=True))
         assert cells["up to"] == part["nodes"][-1]
-        assert cells["nodes"] == f"{len(part['nodes']) + len(part['replicas']):,}"
+        assert cells["nodes"] == f"{part['predicted']['nodes']:,}"
         if predicted := part["predicted"]:
             if name not in {"counted", "throughput", "decode"}:  # these count more than files
                 assert cells["weights and graph"] == size(
@@ -363,7 +363,7 @@ def test_a_model_too_large_for_any_device_names_the_largest_device(run: Run, llm
 
 def test_where_no_division_fits_the_sizes_that_were_assumed_are_said(run: Run, llm: Path, tmp_path: Path) -> None:
     """Each layer fits, all together do not, with the activations of 512 tokens; with those of 16 they do."""
-    text = "".join(f'[[devices]]\nname = "d{i}"\nmemory_bytes = "1MB"\n' for i in range(3))
+    text = "".join(f'[[devices]]\nname = "d{i}"\nmemory_bytes = "1.4MB"\n' for i in range(3))
     (tmp_path / "cluster.toml").write_text(text)
     words = ("plan", llm, "--cluster", tmp_path / "cluster.toml")
     refused = run(*words)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphcut import Cascade, CascadeError, GraphcutError, Manifest, Part, RecordError, Tensor, TensorEdge, open_cascade
 from graphcut.core.digests import DataFile, Digest
-from graphcut.core.manifest import FORMAT, MANIFEST, PlannedDevice, Source, State, save_manifest
+from graphcut.core.manifest import FORMAT, MANIFEST, PlannedDevice, RunMemory, Source, State, save_manifest
 
 from cases import each
 
@@ -63,6 +63,8 @@ PARTS = (
         looked_up_bytes=0,
         largest_weight_bytes=20,
         activation_bytes=32,
+        memory=RunMemory(load=24, opening=20, unpacked=0, inputs=8, states=8, activations=16),
+        flowing=1,
         device="edge",
         graph="sha256:22",
         sha256="sha256:cc",
@@ -178,7 +180,7 @@ def test_a_file_of_a_part_may_be_a_link_within_the_folder(folder: Path) -> None:
 def test_a_manifest_is_indented_json(tmp_path: Path) -> None:
     save_manifest(THREE, tmp_path / MANIFEST)
     text = (tmp_path / MANIFEST).read_text(encoding="utf-8")
-    assert text.startswith('{\n "format": "graphcut.cascade/1",\n "source": {\n  "file": "../model.onnx",\n')
+    assert text.startswith('{\n "format": "graphcut.cascade/1.1",\n "source": {\n  "file": "../model.onnx",\n')
     assert text.endswith("}\n")
 
 
@@ -309,11 +311,11 @@ def test_a_wrong_field_is_named_with_its_location(folder: Path, change: Change, 
 def test_another_version_is_refused(folder: Path, change: Change, said: str) -> None:
     spoil(folder, change)
     caught = refusal(folder, RecordError)
-    whole = f"{folder / MANIFEST} has {said}, and this version of graphcut reads 'graphcut.cascade/1'"
+    whole = f"{folder / MANIFEST} has {said}, and this version of graphcut reads 'graphcut.cascade/1.1'"
     assert (str(caught), caught.hint) == (whole, AGAIN)
 
 
-@pytest.mark.parametrize("format_", ["graphcut.cascade/1.1", "graphcut.cascade/1.27"])
+@pytest.mark.parametrize("format_", ["graphcut.cascade/1.2", "graphcut.cascade/1.27"])
 def test_a_later_minor_version_is_read_without_its_new_fields(folder: Path, format_: str) -> None:
     new = {"any": ["thing"]}
     places = [("made_by",), ("source", "url"), ("parts", 0, "to"), ("tensors", 1, "scale"), ("states", 0, "step")]
@@ -335,10 +337,22 @@ def test_a_later_minor_version_is_read_without_its_new_fields(folder: Path, form
     ],
 )
 def test_a_later_minor_version_keeps_the_fields_of_this_one(folder: Path, change: Change, said: str) -> None:
-    spoil(folder, put("graphcut.cascade/1.1", "format"))
+    spoil(folder, put("graphcut.cascade/1.2", "format"))
     spoil(folder, change)
     caught = refusal(folder, RecordError)
     assert (str(caught), caught.hint) == (f"{folder / MANIFEST}: {said}", AGAIN)
+
+
+def test_an_earlier_minor_version_is_read_and_its_memory_is_what_files_suggest(folder: Path) -> None:
+    def without_new_fields(content: Any) -> None:  # noqa: ANN401 - JSON is anything
+        content["format"] = "graphcut.cascade/1"
+        for part in content["parts"]:
+            del part["memory"], part["flowing"]
+
+    spoil(folder, without_new_fields)
+    first = open_cascade(folder).parts[0]
+    assert (first.memory, first.flowing) == (None, None)
+    assert first.needed == RunMemory(load=20, opening=12, unpacked=0, inputs=0, states=0, activations=64)
 
 
 def test_a_higher_version_is_refused_before_its_new_fields_are(folder: Path) -> None:

@@ -151,8 +151,8 @@ def written(name: str, folder: Path) -> Path:
 CASES: Mapping[str, tuple[str, dict[str, int], Goal]] = {
     "a decoder, one dimension given, the others assumed": ("llm", {"batch": 2}, Into(3)),
     "named cuts": ("llm", {"batch": 2}, At("/model/layers.1/add_1")),
-    "a budget for everything": ("llm", {"seq": 16}, Within("600KiB", ("activations", "inputs", "cache"))),
-    "a budget for some": ("unet", {}, Within("300KiB", ("inputs",))),
+    "a budget for everything": ("llm", {"seq": 16}, Within("2MiB", ("activations", "inputs", "cache"))),
+    "a budget for some": ("unet", {}, Within("800KiB", ("inputs",))),
     "heads": ("multitask", {}, Heads()),
     "sizes that nobody knows": ("unsized", {}, Into(2, "bytes")),
 }
@@ -174,7 +174,7 @@ def test_a_quantity_of_one_name_has_one_value(case: str, tmp_path: Path) -> None
     for of, name, value in in_the_document(made):
         plans.setdefault((of, name), set()).add(value)
     folders = everywhere(split, shown, alone)
-    of_files = {"weights and graph", "needs", "weights, graph and inputs"}  # predicted in a plan, and then written
+    of_files = {"weights and graph"}  # predicted in a plan, and then written
     both = {key: plans.get(key, set()) | many for key, many in folders.items() if key[1] not in of_files}
     assert {key: many for found in (plans, folders, both) for key, many in found.items() if len(many) > 1} == {}
     assert {word for _, word in folders} >= {"weights", "bytes"}
@@ -212,7 +212,7 @@ def test_the_most_balanced_cut_is_so_in_time_and_its_figures_are_those_of_its_pa
 
 def test_what_hangs_on_unknown_sizes_is_at_least(tmp_path: Path) -> None:
     analysis = Analysis(graphcut.load(unsized(tmp_path / "unsized.onnx"), dims={"x.0": 3}))
-    scene = scene_of_plan(graphcut.plan(analysis, Within(2000, ("activations", "inputs", "cache"))), analysis)
+    scene = scene_of_plan(graphcut.plan(analysis, Within(10**6, ("activations", "inputs", "cache"))), analysis)
     card = scene.cards[-1]
     found = everywhere(scene)
     for name in ("needs", "activations", "compute", "time"):

@@ -124,7 +124,7 @@ def expected(name: str) -> Expected:
                 "sends": sum(sizes[t][0] for t, (source, _) in ends.items() if source == i),
                 "crosses here": sum(crossing[i]),
                 "tensors": len(crossing[i]),
-                "need": metrics.written_bytes + cut.counted_bytes[i],
+                "need": cut.needs[i],
                 "time": metrics.busy_s,
             }
             for i, (block, metrics) in enumerate(zip(cut.partition.blocks, cut.metrics, strict=True))

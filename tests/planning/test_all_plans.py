@@ -15,19 +15,23 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 from onnx import ModelProto, helper, numpy_helper
 
 import graphcut
 from graphcut import Analysis, Plan, PlanError
+from graphcut.core.errors import GraphcutError
 from graphcut.core.graph import partition
 from graphcut.costs.cluster import Cluster
-from graphcut.costs.device import Counted, Device, run_s
+from graphcut.costs.device import COUNTING, Counted, Device, run_s
+from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.costs.weighing import Costs, weigh
 from graphcut.planning.disk_size import serialized_sizes
-from graphcut.planning.goals import Across, Into, Limits, Within
+from graphcut.planning.goals import Across, At, Into, Limits, Within
 from graphcut.planning.planner import plan
 from graphcut.planning.plans import ANY_DEVICE
-from graphcut.planning.predictions import part_metrics
+from graphcut.planning.predictions import block_memory, part_metrics
+from graphcut.planning.predictions import counted_bytes as counted
 
 from cases import seeded
 from conftest import Draw, floats, model_of
@@ -75,10 +79,15 @@ def divisions(analysis: Analysis, most: int, limits: Limits) -> Iterator[Repeate
     """All parts that can run one after another, with all that each may repeat of what earlier parts have."""
     graph = analysis.model.graph
     before = {n: {graph.producer[t] for t in graph.nodes[n].reads if t in graph.producer} for n in graph.flow}
+    pinned = {node: part for node in graph.flow for name, part in limits.pins if name == graph.nodes[node].name}
     for own in homes(frozenset(graph.flow), most, before):
+        if any(part >= len(own) or node not in own[part] for node, part in pinned.items()):
+            continue
         choices = []
         for k, nodes in enumerate(own):
-            earlier = [] if limits.recompute == "never" else sorted(itertools.chain.from_iterable(own[:k]))
+            earlier = (
+                [] if limits.recompute == "never" else sorted({*itertools.chain.from_iterable(own[:k])} - {*pinned})
+            )
             sets = itertools.chain.from_iterable(itertools.combinations(earlier, k) for k in range(len(earlier) + 1))
             choices.append([again for again in sets if are_read(again, {*nodes, *again}, before)])
         for repeated in itertools.product(*choices):
@@ -136,10 +145,15 @@ class Figures:
                     + moved / ANY_DEVICE.link_bytes_per_s
                     + ANY_DEVICE.latency_s * bool(received),
                     "flops": sum(self.flops[n] for n in nodes),  # type: ignore[attr-defined]
-                    "inputs": sum(tensor_bytes[t] for t in read[k]),
                 }
             )
         return found
+
+    def needed(self, parts: Repeated, goal: Within) -> float:
+        if not goal.counting:
+            return max(part["bytes"] for part in self.of(parts))
+        blocks = partition(self.analysis.model.graph, parts).blocks
+        return max(counted(block_memory(block, self.costs, ANY_DEVICE), goal.counting) for block in blocks)
 
 
 def least(analysis: Analysis, costs: Costs, goal: SearchedGoal, limits: Limits) -> float:
@@ -154,13 +168,9 @@ def least(analysis: Analysis, costs: Costs, goal: SearchedGoal, limits: Limits) 
         if isinstance(goal, Into):
             if len(parts) == goal.parts:
                 best = min(best, max(part[goal.by] for part in figures.of(parts)))
-        elif isinstance(goal, Within) and len(parts) < best and needed(figures.of(parts), goal) <= goal.memory_bytes:
+        elif isinstance(goal, Within) and len(parts) < best and figures.needed(parts, goal) <= goal.memory_bytes:
             best = len(parts)
     return best
-
-
-def needed(parts: Sequence[dict[str, float]], goal: Within) -> float:
-    return max(part["bytes"] + part["inputs"] * ("inputs" in goal.counting) for part in parts)
 
 
 def minimized_by(analysis: Analysis, costs: Costs, goal: Across) -> Callable[[Repeated], float]:
@@ -184,13 +194,16 @@ def random_goal(analysis: Analysis, costs: Costs, draw: random.Random) -> Search
     kind = draw.choice(("into", "into", "within", "within", "across"))
     if kind == "into":
         return Into(draw.choice((2, 2, 3)), draw.choice(("time", "time", "bytes", "flops")))
-    whole = plan(analysis, Into(1, "bytes"), costs=costs).metrics[0]
+    whole = plan(analysis, Into(1, "bytes"), costs=costs)
     if kind == "within":
-        counting = draw.choice(COUNTED)
-        share, inputs = draw.choice((0.3, 0.45, 0.55, 0.7, 0.9)), 64 * draw.choice((1, 8, 64)) * bool(counting)
-        return Within(max(1, int(whole.written_bytes * share) + inputs + draw.randint(-150, 150)), counting)
+        counting, share = draw.choice(COUNTED), draw.choice((0.3, 0.45, 0.55, 0.7, 0.9))
+        held, least = whole.metrics[0].written_bytes, 0
+        if counting:
+            held, least = counted(whole.memory[0], counting), SESSION_BYTES
+        jitter = draw.randint(-150, 150) + 64 * draw.choice((0, 8, 64)) * bool(counting)
+        return Within(max(1, least + int((held - least) * share) + jitter), counting)
     fast, slow = draw.choice((1e11, 3e10)), draw.choice((1e11, 1e9))
-    memory = draw.choice((None, int((whole.written_bytes + whole.activation_bytes) * draw.choice((0.6, 0.8)))))
+    memory = draw.choice((None, SESSION_BYTES + int((whole.memory[0].needs - SESSION_BYTES) * draw.choice((0.6, 0.8)))))
     devices = (
         Device(name="a", flops_per_s=fast, memory_bytes=memory),
         Device(name="b", flops_per_s=slow, memory_bytes=memory),
@@ -217,10 +230,53 @@ def test_no_plan_beats_a_bound_or_a_budget_that_is_named(seed: int, opened: Draw
     costs = weigh(analysis.model)
     goal = random_goal(analysis, costs, draw)
     limits = Limits(inside_layers=True, recompute=draw.choice(("auto", "auto", "never")))
+    assert_no_plan_is_better(analysis, costs, goal, limits)
+
+
+@seeded(10, together=5)
+def test_the_same_with_pins_with_all_memory_counted_and_on_three_devices(seed: int, opened: Draw) -> None:
+    draw = random.Random(1000 + seed)
+    analysis = graphcut.analyze(opened(random_model(seed)))
+    costs, graph = weigh(analysis.model), analysis.model.graph
+    goal = random_goal(analysis, costs, draw)
+    if isinstance(goal, Within):
+        counting, share = draw.choice(((), ("activations",), COUNTING)), draw.choice((0.3, 0.5, 0.7, 0.9))
+        held = counted(plan(analysis, Into(1, "bytes"), costs=costs).memory[0], counting)
+        goal = Within(held - int((held - SESSION_BYTES) * (1 - share)), counting)
+    elif isinstance(goal, Across) and draw.random() < 0.5:
+        third = replace(goal.cluster.devices[0], name="c", flops_per_s=5e10)
+        goal = replace(goal, cluster=replace(goal.cluster, devices=(*goal.cluster.devices, third)))
+    pins = tuple((graph.nodes[node].name, draw.randrange(2)) for node in draw.sample(graph.flow, draw.randint(0, 2)))
+    limits = Limits(pins=pins, inside_layers=True, recompute=draw.choice(("auto", "auto", "never")))
+    assert_no_plan_is_better(analysis, costs, goal, limits)
+
+
+@seeded(10, together=10)
+def test_no_named_cuts_beat_the_bound_of_plans_and_none_are_worse_for_what_they_repeat(seed: int, opened: Draw) -> None:
+    draw = random.Random(2000 + seed)
+    analysis = graphcut.analyze(opened(random_model(seed)))
+    costs, graph = weigh(analysis.model), analysis.model.graph
+    names = [graph.nodes[node].name for node in sorted(draw.sample(graph.flow[:-1], draw.choice((1, 2))))]
+    try:
+        never, made = (
+            plan(analysis, At(names), costs=costs, limits=Limits(recompute=how)) for how in ("never", "auto")
+        )
+    except GraphcutError:
+        return
+    slowest, without = (max(part.busy_s for part in one.metrics) for one in (made, never))
+    best = plan(analysis, Into(len(made.parts)), costs=costs, limits=Limits(inside_layers=True))
+    assert minimized(best)[1] <= slowest * (1 + 1e-9), names
+    if len(never.parts) == len(made.parts):
+        assert slowest <= without * (1 + 1e-9), names
+
+
+def assert_no_plan_is_better(analysis: Analysis, costs: Costs, goal: SearchedGoal, limits: Limits) -> None:
     try:
         made = plan(analysis, goal, costs=costs, limits=limits)
     except PlanError as error:
-        if isinstance(goal, Within):
+        if "pinned to part" in str(error):
+            assert next(divisions(analysis, MOST_PARTS, limits), None) is None, limits.pins
+        elif isinstance(goal, Within):
             assert_budget_is_right(analysis, costs, goal, limits, error)
         return
     if len(made.parts) > MOST_PARTS:
@@ -228,18 +284,20 @@ def test_no_plan_beats_a_bound_or_a_budget_that_is_named(seed: int, opened: Draw
     value, bound = minimized(made)
     best = least(analysis, costs, goal, limits)
     assert best <= value * (1 + 1e-9), (goal, "brute force has this plan, too")
-    assert bound <= best * (1 + 1e-6), (goal, limits.recompute, value, bound, best)
+    assert bound <= best * (1 + 1e-6), (goal, limits, value, bound, best)
     if made.outcome is not None and made.outcome.is_optimal:
-        assert value <= best * (1 + 1e-6), (goal, limits.recompute, value, bound, best)
+        assert value <= best * (1 + 1e-6), (goal, limits, value, bound, best)
 
 
 def assert_budget_is_right(analysis: Analysis, costs: Costs, goal: Within, limits: Limits, error: PlanError) -> None:
     """The budget that a hint names works; if it is called the smallest, no plan needs less."""
+    figures = Figures(analysis, costs)
+    if "keeps these pins" in str(error):
+        assert next(divisions(analysis, MOST_PARTS, limits), None) is None, limits.pins
+        return
     named = [int(number) for number in re.findall(r"`Within\((\d+)\)`", error.hint or "")]
     assert len(named) == 1, error.hint
     plan(analysis, Within(named[0], goal.counting), costs=costs, limits=limits)
     if "the smallest budget" in error.hint:
-        figures = Figures(analysis, costs)
-        assert named[0] <= min(needed(figures.of(parts), goal) for parts in divisions(analysis, MOST_PARTS, limits)), (
-            error.hint
-        )
+        smallest = min(figures.needed(parts, goal) for parts in divisions(analysis, MOST_PARTS, limits))
+        assert named[0] <= smallest, error.hint

@@ -201,7 +201,7 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     """Memory is so scarce that no device holds the model."""
     analysis = named(name)
     alone = plan(analysis, Within(1 << 40))
-    needed = alone.metrics[0].written_bytes + alone.counted_bytes[0]
+    needed = alone.needs[0]
     found = 0
     tried: Sequence[tuple[float, Objective]] = ((0.55, "devices"), (0.95, "throughput"))
     for share, objective in tried:
@@ -210,14 +210,14 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
         try:
             made = plan(analysis, Across(Cluster(devices=devices), objective), limits=Limits(inside_layers=True))
         except PlanError as error:
-            assert "fits the devices" in str(error)  # noqa: PT017 - most models fit, and which do is not the claim
+            assert re.search("fits the devices|the largest device has", str(error))  # noqa: PT017 - which fit is not the claim
             continue
         found += 1
         assert len(made.parts) > 1
         assert len({device.name for device in made.devices}) == len(made.parts)
         for figures, real in zip(made.metrics, sizes(prepare(analysis.model, made)), strict=True):
             assert figures.written_bytes >= real
-            assert figures.written_bytes + figures.activation_bytes <= memory
+        assert max(made.needs) <= memory
     assert found > 0
 
 
@@ -257,9 +257,9 @@ def test_a_budget_counts_caches_before_and_after_a_run_and_other_inputs_as_asked
         "cache": sum(costs.tensor_bytes[name][0] for cache in costs.caches for name in (cache.past, cache.present)),
     }
     assert 0 < bytes_of["inputs"] < bytes_of["cache"]
-    files = plan(analysis, Into(1, "bytes"), limits=limits, costs=costs).outcome
-    assert files is not None
-    whole = int(files.value) + sum(bytes_of[what] for what in counting)
+    alone = plan(analysis, Into(1, "bytes"), limits=limits, costs=costs)
+    held = alone.memory[0].load if counting else alone.needs[0]
+    whole = held + sum(bytes_of[what] for what in counting)
     assert len(plan(analysis, Within(whole, counting), limits=limits, costs=costs).parts) == 1
     assert len(plan(analysis, Within(whole - 1, counting), limits=limits, costs=costs).parts) > 1
 

@@ -157,14 +157,14 @@ def test_a_request_is_divided_over_fast_links_and_not_over_slow_ones(tmp_path: P
 TOKEN = {"batch": 1, "seq": 1, "past": 15, "total": 16}
 
 
-@pytest.mark.parametrize("kibibytes", [(2500,) * 4, (2800, 2800, 1800, 1800)], ids=["equal", "unequal"])
+@pytest.mark.parametrize("kibibytes", [(11400,) * 4, (12200, 12200, 11100, 11100)], ids=["equal", "unequal"])
 def test_a_layer_too_big_for_every_device_is_divided_and_computes_the_model(
     kibibytes: tuple[int, ...], tmp_path: Path
 ) -> None:
-    model = graphcut.load(decoder(tmp_path, hidden=256, layers=2, heads=8, kv_heads=4), dims=TOKEN)
+    model = graphcut.load(decoder(tmp_path, hidden=512, layers=2, heads=8, kv_heads=4), dims=TOKEN)
     room = [Device(name=f"d{i}", memory_bytes=size << 10) for i, size in enumerate(kibibytes)]
     cluster = Cluster(devices=tuple(room))
-    with pytest.raises(PlanError, match=r"alone needs 2\.8"):
+    with pytest.raises(PlanError, match=r"alone needs 12"):
         plan(model, Across(cluster, ranks=1), limits=Limits(inside_layers=False))
     made = plan(model, Across(cluster), limits=Limits(inside_layers=False))
     assert made.has_groups
@@ -215,8 +215,8 @@ def test_ranks_that_are_simulated_take_the_time_of_the_plan(
 
 
 def test_the_parts_of_groups_decode_the_tokens_of_the_model(tmp_path: Path) -> None:
-    model = decoder(tmp_path, hidden=256, layers=2, heads=8, kv_heads=4, tied=True)
-    room = tuple(Device(name=name, memory_bytes=2500 << 10) for name in "abcd")
+    model = decoder(tmp_path, hidden=512, layers=2, heads=8, kv_heads=4, tied=True)
+    room = tuple(Device(name=name, memory_bytes=12200 << 10) for name in "abcd")
     goal = Across(Cluster(devices=room), "decode")
     cascade = graphcut.split(graphcut.load(model, dims=TOKEN), goal, tmp_path / "parts")
     assert {part.rank for part in cascade.parts} == {0, 1, 2, 3}

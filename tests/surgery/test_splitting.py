@@ -159,7 +159,7 @@ def test_the_manifest_describes_the_model_and_the_split(external: Path) -> None:
         ("part-1.onnx", 2, 2048, {"part-1.onnx.data": 2048}),
     ]
     assert cascade.source.resolve() == external.resolve()
-    assert json.loads(cascade.path.read_text(encoding="utf-8"))["format"] == "graphcut.cascade/1"
+    assert json.loads(cascade.path.read_text(encoding="utf-8"))["format"] == "graphcut.cascade/1.1"
 
 
 def test_the_caches_are_searched_as_often_for_many_as_for_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

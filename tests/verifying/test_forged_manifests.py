@@ -128,6 +128,8 @@ FORGED = [
     ("parts/looked_up_bytes", put("parts/0/looked_up_bytes", 1), "gives looked_up_bytes as 1, but it"),
     ("parts/largest_weight_bytes", put("parts/0/largest_weight_bytes", 1), "gives largest_weight_bytes as 1, but it"),
     ("parts/activation_bytes", put("parts/0/activation_bytes", 1), "part-0.onnx: the manifest gives activation_bytes"),
+    ("parts/flowing", put("parts/0/flowing", 9), "part-0.onnx: the manifest gives flowing as 9, but it is"),
+    ("parts/memory", put("parts/0/memory/load", 9), "part-0.onnx: the manifest gives memory as RunMemory(load=9,"),
     ("parts/rank", put("parts/3/rank", 1), "gives rank as 1, but it is None"),
     ("parts/device", put("parts/3/device", "right"), ""),  # another plan: nothing in the files says which one was made
     ("parts/device", put("parts/0/device", "right"), "['left', 'middle', 'right'], but its parts are for ['right'"),
@@ -175,6 +177,8 @@ FOUND_BY_FILES = {f"parts/{field}" for field in Part.__struct_fields__} - {
     "parts/replicas",
     "parts/derived",
     "parts/activation_bytes",
+    "parts/flowing",
+    "parts/memory",
     "parts/device",
 }
 """What is about the files; the others are about the model or the plan."""

@@ -27,6 +27,7 @@ from small_cascades import (
 
 import graphcut
 from graphcut import Cascade, Model
+from graphcut.costs.part_memory import NODE_BYTES
 from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import Proof, _assignment, prove
@@ -284,8 +285,10 @@ def test_a_node_moved_to_another_part_contradicts_the_manifest(model: Model, cas
 
 def test_a_node_moved_together_with_the_manifest_is_correct(model: Model, cascade: Cascade) -> None:
     def move(record: Record) -> None:
-        record["parts"][0].update(writes=["d"], nodes=5)
-        record["parts"][1].update(reads=["d"], nodes=1, activation_bytes=128)
+        record["parts"][0].update(writes=["d"], nodes=5, flowing=4)
+        record["parts"][1].update(reads=["d"], nodes=1, flowing=1, activation_bytes=128)
+        for part, more in ((0, NODE_BYTES), (1, -NODE_BYTES)):
+            record["parts"][part]["memory"]["load"] += more
         next(tensor for tensor in record["tensors"] if tensor["name"] == "c")["name"] = "d"
 
     moved = with_manifest(move_elu(cascade), move)

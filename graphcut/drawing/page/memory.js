@@ -73,6 +73,7 @@ export function memoryOf(costs, nodes) {
   const writes = nodes.flatMap((node) => costs.writes[node]).filter(isKept);
   const order = runOrder(costs, nodes, inside);
   const bytesOf = (tensor) => costs.bytes[tensor];
+  const ofUsed = (items) => sumOf(items, ([bytes, users]) => (users.some((node) => inside.has(node)) ? bytes : 0));
   const [more, opening] = heldBytes(costs, inside);
   const counted = {
     inputs: () => sumOf(reads.filter((tensor) => !costs.pasts.has(tensor)), bytesOf),
@@ -81,10 +82,11 @@ export function memoryOf(costs, nodes) {
   };
   const written_bytes = costs.part + sumOf(nodes, (node) => costs.nodes[node])
     + sumOf([...reads, ...writes], (tensor) => costs.declared[tensor]) - sumOf(writes, (tensor) => costs.listed[tensor])
-    + sumOf(costs.shared, ([bytes, users]) => (users.some((node) => inside.has(node)) ? bytes : 0));
+    + ofUsed(costs.shared);
+  const loaded = costs.session + sumOf(nodes, (node) => costs.inner[node]) + ofUsed(costs.loaded) + more;
   return {
     written_bytes,
-    need_bytes: written_bytes + (costs.counting.length ? more : 0) + sumOf(costs.counting, (what) => counted[what]()),
+    need_bytes: costs.counting.length ? loaded + sumOf(costs.counting, (what) => counted[what]()) : written_bytes,
     activation_bytes: peakOf(costs, order, isOwn, isKept, bytesOf),
     is_exact: nodes.every((node) => costs.used[node].every((tensor) => costs.exact[tensor])),
   };

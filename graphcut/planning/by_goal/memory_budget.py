@@ -89,14 +89,18 @@ class _BudgetEvaluator:
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
         self.tables = tables
         needed = memory_bytes(tables, self.goal.counting)
-        self.smallest = min(self.smallest, min_max_cost(needed))
+        pins, states = self.problem.pins, (tables.load.groups,)
+        if pins:
+            pinned = chain_dp([Criterion([needed], "max")], states, allowed=allowed_by(tables, pins)).best()
+            self.smallest = min(self.smallest, np.inf if pinned is None else pinned.values[0])
+        else:
+            self.smallest = min(self.smallest, min_max_cost(needed))
         if self.smallest > self.goal.memory_bytes:
             return None
         fits = needed <= self.goal.memory_bytes
         received, largest = (np.where(fits, table, np.inf) for table in (received_bytes(tables), needed))
         criteria = [Criterion([received], "sum"), Criterion([largest], "max")]
-        allowed = allowed_by(tables, self.problem.pins)
-        chain = chain_dp(criteria, (tables.load.groups,), allowed=allowed, fewest_parts=True).best()
+        chain = chain_dp(criteria, states, allowed=allowed_by(tables, pins), fewest_parts=True).best()
         return chain and chain.ranked_by(len(chain.classes))
 
 
@@ -120,26 +124,32 @@ def _is_smallest(problem: PlanningProblem, goal: Within, tables: BoundaryTables 
     return not problem.bound_with_repeats(tables, prices, budget - 1, len(problem.groups)).chains()
 
 
+def named_budget(goal: Within, number: int) -> str:
+    """A budget in hints."""
+    return f"`Within({number})` ({size(number, like=goal.memory_bytes)})"
+
+
 def _impossible(problem: PlanningProblem, goal: Within, load: Workload, tried: _BudgetEvaluator) -> PlanError:
     smallest = tried.smallest
     size_text = partial(size, like=goal.memory_bytes)
     budget = size_text(goal.memory_bytes)
-    if smallest <= goal.memory_bytes:
-        return PlanError(f"parts of {budget} are possible, but not with these pins", hint="leave a pin out")
-    named = f"`Within({int(smallest)})` ({size_text(int(smallest))})"
+    if smallest == np.inf:
+        return PlanError("no division was found that keeps these pins", hint="leave a pin out")
+    number, named = int(smallest), named_budget(goal, int(smallest))
     is_smallest = _is_smallest(problem, goal, tried.tables, smallest)
     hint = "" if goal.most_parts is None else "for any number of parts, "
     hint += f"the smallest budget that works is {named}" if is_smallest else f"allow {named}; less may be enough"
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     if needed <= goal.memory_bytes:
-        return PlanError(f"no part fits into {budget} together with its inputs and outputs", hint=hint)
+        return PlanError(
+            f"no part fits into {budget} together with its inputs and outputs", hint=hint, budget_bytes=number
+        )
     weights = [problem.graph.weights[name] for i in problem.groups[group] for name in problem.graph.nodes[i].weights]
     if largest := max(weights, key=lambda weight: weight.bytes, default=None):
         hint += f"; its largest weight is {largest.name!r} ({size_text(largest.bytes)})"
     if len(problem.groups[group]) == 1:
         way = f"divide its weights into {-(-needed // goal.memory_bytes)} nodes in the model itself"
         hint += f"; to keep yours, {'export what is inside as models of their own' if problem.inside(group) else way}"
-    return PlanError(
-        f"{problem.describe(group)} alone takes {size_text(needed)}, more than the budget of {budget}", hint=hint
-    )
+    text = f"{problem.describe(group)} alone takes {size_text(needed)}, more than the budget of {budget}"
+    return PlanError(text, hint=hint, budget_bytes=number)

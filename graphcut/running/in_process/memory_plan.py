@@ -1,6 +1,6 @@
 """Memory forecast of a run and the parts that stay loaded, from the manifest and the shapes of the inputs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -11,11 +11,6 @@ from ...core.units import count, limit_of
 from ..process_memory import IS_MEASURED, available_bytes, resident_bytes, unloaded_library_bytes
 from ..values import symbol_sizes
 
-#: memory of a session without weights and nodes: its threads, the message of its part. Measured: 1 to 1.8 MiB.
-_SESSION_BYTES: Final = 2 << 20
-_NODE_BYTES: Final = 4 << 10  #: memory of a session for each node. Measured on 29,236 nodes: 3.6 KiB.
-#: types for which the CPU may have no kernels: ONNX Runtime then keeps the weights as float32, twice as large.
-_HALF_TYPES: Final = ("float16", "bfloat16")
 _SLACK_BYTES: Final = 1 << 20  #: by so much the memory of a process differs from start to start.
 _INDEX_BYTES: Final = {"int64": 8, "int32": 4}
 _MAPPED_AROUND_BYTES: Final = 64 << 10  #: what a page fault maps of a file around a row.
@@ -44,7 +39,8 @@ class TensorSizes(msgspec.Struct, frozen=True):
     """Sizes in bytes."""
 
     tensors: Mapping[str, int]  #: inputs, outputs and boundary tensors by name.
-    activations: Sequence[int]  #: what is alive at a time in each part.
+    activations: Sequence[int]  #: what is alive at a time in each part, inputs and states included.
+    fed: Sequence[int]  #: of that its inputs and states.
     is_exact: bool  #: no size was estimated.
 
 
@@ -60,15 +56,18 @@ def tensor_sizes(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> Tenso
     planned, fed = (
         {name: tensor.bytes_for(dims) for name, tensor in cascade.tensors.items()} for dims in (planned_dims, fed_dims)
     )
-    activations = []
+    activations, given = [], []
     for part in cascade.parts:
-        names = dict.fromkeys((*part.reads, *part.writes))
+        names, memory = dict.fromkeys((*part.reads, *part.writes)), part.needed
         now, before = (sum(sizes[name][0] for name in names) for sizes in (fed, planned))
-        activations.append(max(now, part.activation_bytes * now // before if before else part.activation_bytes))
+        held = memory.inputs + memory.states
+        row = [number * now // before if before else number for number in (held + memory.activations, held)]
+        activations.append(max(now, row[0]))
+        given.append(row[1])
     is_exact = all(planned[name] == found and found[1] for name, found in fed.items())
-    return TensorSizes(
-        {name: size for name, (size, _) in fed.items()}, activations, is_exact and not _is_half(cascade, cascade.parts)
-    )
+    is_known = all(part.memory is not None for part in cascade.parts)
+    sizes = {name: size for name, (size, _) in fed.items()}
+    return TensorSizes(sizes, activations, given, is_exact and is_known)
 
 
 def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_single: bool = True) -> list[PartMemory]:
@@ -80,30 +79,28 @@ def part_memory(cascade: Cascade, sizes: TensorSizes, *, prepacked: bool, is_sin
     held = 0 if is_single else sum(sizes.tensors[name] for name in cascade.manifest.writes)
     alive, last, found = _alive(cascade), len(cascade.parts) - 1, []
     for index, part in enumerate(cascade.parts):
-        own = {*part.reads, *part.writes}
+        own, memory = {*part.reads, *part.writes}, part.needed
         # All inputs are in memory before the first part runs, and all outputs after the last.
         others = sum(sizes.tensors[name] for name in alive[index] if name not in own) if index in {0, last} else 0
-        factor = 2 if _is_half(cascade, [part]) else 1
-        session = _SESSION_BYTES + _NODE_BYTES * part.nodes
-        weights = factor * (part.weight_bytes - part.looked_up_bytes) + _looked_up_bytes(cascade, part, sizes)
-        loaded, is_copied = session + weights, prepacked or factor > 1
-        loading = factor * part.largest_weight_bytes if is_copied else 0
-        ahead = loaded + loading if is_copied else session
-        running = sizes.activations[index] + others + (held if index == last else 0)
+        loading = memory.opening if prepacked else memory.unpacked
+        loaded = memory.load - (0 if prepacked else _not_looked_up(cascade, part, sizes))
+        ahead = loaded + loading if prepacked or loading else max(0, loaded - part.weight_bytes)
+        alive_bytes = sizes.activations[index] + others + (held if index == last else 0)
+        running = max(alive_bytes, sizes.fed[index] + loading)
         found.append(PartMemory(loaded, loading, ahead, running))
     return found
 
 
-def _looked_up_bytes(cascade: Cascade, part: Part, sizes: TensorSizes) -> int:
-    """What is in memory of the weights from which rows are looked up: they are mapped, also in a prepacked session.
+def _not_looked_up(cascade: Cascade, part: Part, sizes: TensorSizes) -> int:
+    """What is not in memory of weights that are mapped, and from which rows are looked up.
 
     A row is looked up for each integer that the part is fed at most. The system maps 64 KiB around it.
     """
-    if not part.data or _is_half(cascade, [part]) or not IS_MEASURED:
-        return part.looked_up_bytes
+    if not part.data or not IS_MEASURED:
+        return 0
     indices = (name for name in part.reads if cascade.tensors[name].dtype in _INDEX_BYTES)
     rows = sum(sizes.tensors[name] // _INDEX_BYTES[cascade.tensors[name].dtype] for name in indices)
-    return min(part.looked_up_bytes, rows * _MAPPED_AROUND_BYTES)
+    return max(0, part.looked_up_bytes - rows * _MAPPED_AROUND_BYTES)
 
 
 def boundary_bytes(cascade: Cascade, sizes: TensorSizes) -> int:
@@ -116,10 +113,6 @@ def _alive(cascade: Cascade) -> list[list[str]]:
     writer = {name: index for index, part in reversed([*enumerate(cascade.parts)]) for name in part.writes}
     asked = (cascade.alive_after[0].union(cascade.parts[0].reads), *cascade.alive_after[:-1])
     return [[name for name in names if writer.get(name, -1) < index] for index, names in enumerate(asked)]
-
-
-def _is_half(cascade: Cascade, parts: Iterable[Part]) -> bool:
-    return any(cascade.tensors[name].dtype in _HALF_TYPES for part in parts for name in (*part.reads, *part.writes))
 
 
 def peak_memory(needs: Sequence[PartMemory], pinned: frozenset[int], *, is_ahead: bool = False) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...core.errors import UsageError
-from ...core.manifest import Cascade, Part
+from ...core.manifest import Cascade
 from ...running.stage import SessionConfig
 from ..executors.protocol import Executor
 from ..executors.threads import ThreadExecutor
@@ -25,16 +25,11 @@ def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPar
             part.file,
             tuple(name for name in part.reads if name not in own),
             tuple(name for name in part.writes if name not in own or name in read),
-            part_memory_bytes(part),
+            part.needed.needs,
             is_stateful=bool(own),
         )
         for part, own in zip(cascade.parts, kept, strict=True)
     ]
-
-
-def part_memory_bytes(part: Part) -> int:
-    """The memory of a part on its device: weights, and activations for the sizes that were planned for."""
-    return part.weight_bytes + part.activation_bytes
 
 
 def assign_parts(
@@ -60,10 +55,10 @@ def assign_parts(
             for device in devices
         ]
     number = workers or min(len(parts), os.cpu_count() or 1, most or len(parts))
-    bounds = even_bounds([part_memory_bytes(part) + 1.0 for part in parts], min(number, len(parts)))
+    bounds = even_bounds([part.needed.needs + 1.0 for part in parts], min(number, len(parts)))
     spans = spans_of(bounds)
     while len(spans) < number:  # one more worker for the span with the most memory for each of its workers
-        spans.append(max(spans, key=lambda span: sum(part_memory_bytes(parts[i]) for i in span) / spans.count(span)))
+        spans.append(max(spans, key=lambda span: sum(parts[i].needed.needs for i in span) / spans.count(span)))
     return [worker(f"worker {i}", None, span) for i, span in enumerate(spans)]
 
 
