@@ -337,7 +337,7 @@ class PlanningProblem:
         """The most bytes alive while a group runs of the tensors that it writes and that do not leave it."""
         written = (tensor for node in group for tensor in self.graph.nodes[node].writes)
         own = {tensor: self.costs.tensor_bytes[tensor] for tensor in written if tensor not in leaving}
-        return peak_bytes(self.graph, group, own, writes=())
+        return peak_bytes(self.graph, group, own, writes=()) if own else 0
 
 
 def _union(users: Mapping[int, frozenset[int]], nodes: Iterable[int]) -> frozenset[int]:
