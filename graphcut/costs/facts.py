@@ -98,10 +98,9 @@ def part_facts(held: HeldWeights, part: ModelProto, earlier: AbstractSet[int]) -
     writes = [given.get(value.name, value.name) for value in part.graph.output]
     peak = peak_bytes(graph, flowing, model.tensor_bytes, writes=writes, copies=copies)
     halves = sum(model.tensor_bytes[source][0] // 2 for source in {**received, **given}.values())
-    weights, reads = (
-        tuple(tensor.name for tensor in named),
-        tuple(received.get(value.name, value.name) for value in part.graph.input),
-    )
+    weights = tuple(tensor.name for tensor in named)
+    sources = (received.get(value.name, value.name) for value in part.graph.input)
+    reads = tuple(name for name in sources if name in model.tensor_bytes)  # before IR 4, weights are inputs, too
     block = Block(tuple(n for n in nodes if n not in copies), tuple(copies), reads, tuple(writes), weights)
     return {
         "nodes": len(part.graph.node),
