@@ -133,7 +133,8 @@ class Finisher:
             {},
             tuple(sorted(nodes[1])),
         )
-        ways = self.finished(problem, [(i,) for i in range(len(groups))], devices or (ANY_DEVICE,) * len(groups))
+        found, hosts = [(i,) for i in range(len(groups))], devices or (ANY_DEVICE,) * len(groups)
+        ways = [*self.finished(problem, found, hosts), self._planned(problem.nodes_of(found), hosts, ())]
 
         def rank(one: Plan) -> tuple[bool, float, int]:
             return max(one.budget_shares) > 1, max(part.busy_s for part in one.metrics), one.received_bytes
