@@ -8,6 +8,7 @@ from .automating.making import Automation as Automation
 from .automating.model_splitter import ModelSplitter as ModelSplitter
 from .automating.record import AutoRecord as AutoRecord
 from .automating.record import read_auto as read_auto
+from .automating.reproducing import write_reproducer as write_reproducer
 from .benchmarking.calibration import calibrate as calibrate
 from .benchmarking.calibration import calibrate_cluster as calibrate_cluster
 from .benchmarking.calibration import save_cluster as save_cluster
@@ -122,10 +123,13 @@ from .surgery.sharding import shard as shard
 from .surgery.splitting import PreparedFiles as PreparedFiles
 from .surgery.splitting import write as write
 from .transferring.fetching import fetch as fetch
+from .verifying.causes import ModelChange as ModelChange
 from .verifying.files import FileVerification as FileVerification
 from .verifying.files import verify_files as verify_files
 from .verifying.numerical import EXACT as EXACT
+from .verifying.two_models import Culprit as Culprit
 from .verifying.two_models import ModelComparison as ModelComparison
+from .verifying.two_models import TensorError as TensorError
 from .verifying.two_models import compare_models as compare_models
 from .verifying.verification import Verification as Verification
 from .verifying.verification import find_source as find_source

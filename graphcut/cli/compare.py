@@ -13,10 +13,22 @@ import typer
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import check_apply, given_options
-from .common_options import AsJson, Dims, Force, Inputs, Optimized, OriginalModel, Seed, load, parsed_dims
+from .common_options import (
+    AsJson,
+    Dims,
+    Force,
+    Inputs,
+    Optimized,
+    OriginalModel,
+    Seed,
+    Texts,
+    load,
+    names_in,
+    parsed_dims,
+)
 from .declaring import Output, argument, takes
 from .input_files import read_given
-from .output import check_output, put_answer
+from .output import check_output, put_answer, say
 
 
 def compare(
@@ -29,17 +41,25 @@ def compare(
     inputs: Inputs = None,
     seed: Seed = 0,
     tolerance: Annotated[
-        float, takes("F", "Allowed difference, as a fraction of a tensor's largest value.", min=0)
-    ] = 0.0,
+        float | None,
+        takes(
+            "F", "Allowed difference of outputs, as a fraction of the largest value. Default: by their types.", min=0
+        ),
+    ] = None,
+    ignore: Annotated[Texts, takes("NAMES", "Tensors, nodes or globs that are not reported. Comma-separated.")] = None,
     optimize: Optimized = "none",
     provider: Annotated[str | None, takes("NAME", "Execution provider of model B.")] = None,
+    extract: Annotated[
+        Path | None, takes("DIR", "A folder for the first culprit: its nodes in both models, inputs, outputs.")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare two models, or two plans or cascades of a model.
 
-    Models are run on the same inputs, without --inputs on two sets generated from the seed. If an output differs, the
-    first tensor that does is found; exit code 1. Of plans and cascades it says what changed from A to B.
+    Models are run on the same inputs, without --inputs on two sets generated from the seed. If nodes of B add an error
+    that their types do not explain, the culprits are named; exit code 1. Of plans and cascades it says what changed
+    from A to B.
 
     Examples:
         graphcut compare llm.parts planned.parts
@@ -50,7 +70,8 @@ def compare(
     kinds: dict[str, Path] = {kind_at(path): path for path in (before, after)}
     given = given_options(ctx)
     if "model" not in kinds:
-        check_apply(given, ("--inputs", "--seed", "--tolerance", "--optimize", "--provider"), "plans and cascades")
+        names = ("--inputs", "--seed", "--tolerance", "--ignore", "--optimize", "--provider", "--extract")
+        check_apply(given, names, "plans and cascades")
     elif len(kinds) == 1:
         check_apply(given, ("--model",), "models")
     else:
@@ -58,13 +79,17 @@ def compare(
     check_output(output, force=force)
     is_json = as_json or (output is not None and output.suffix.lower() == ".json")
     if "model" in kinds:
-        from .. import EXACT, compare_models
+        from .. import EXACT, compare_models, write_reproducer
         from ..drawing.terminal.verification import draw_model_comparison
         from ..drawing.verification_records import verification_record
 
         first, config = load(before, dims), replace(EXACT, optimize=optimize, provider=provider)
         feeds = read_given(inputs, first)
-        found = compare_models(first, after, inputs=feeds, seed=seed, tolerance=tolerance, config=config)
+        globs = names_in(ignore or ())
+        found = compare_models(first, after, inputs=feeds, seed=seed, tolerance=tolerance, ignore=globs, config=config)
+        if extract is not None and found.culprits:
+            write_reproducer(first, after, found, extract, force=force)
+            say(f"wrote {extract}: {found.culprits[0].node} in both models")
         draw, record = partial(draw_model_comparison, found), verification_record(found)
         put_answer(record, draw, output, as_json=is_json, is_yes=found.same)
     else:

@@ -1,8 +1,9 @@
 """How much two values differ: tensors, sequences, maps and optionals of any element type."""
 
 from collections.abc import Sequence
-from math import inf
-from typing import Any, Final
+from itertools import zip_longest
+from math import inf, isfinite, log10, sqrt
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import onnxruntime as ort
@@ -35,13 +36,26 @@ def flatten(value: Value, tensor: Tensor) -> list[Any]:
     if isinstance(plain, float):
         return [np.array(plain)]
     if tensor.dtype in NON_NUMPY_TYPES:
-        import ml_dtypes  # takes 20 ms, and few models need it
-
-        plain = plain.view(np.dtype(getattr(ml_dtypes, ml_dtypes_name(tensor.dtype))))
+        plain = plain.view(numpy_type(tensor))
     if not isinstance(plain, np.ndarray) or plain.size <= _CHUNK_ELEMENTS:
         return [plain]
     chunks = (plain.reshape(-1)[i : i + _CHUNK_ELEMENTS] for i in range(0, plain.size, _CHUNK_ELEMENTS))
     return [plain.shape, *chunks]
+
+
+def numpy_type(tensor: Tensor) -> np.dtype[Any]:
+    """The type of an array of its elements: of ml_dtypes if numpy lacks it."""
+    if tensor.dtype not in NON_NUMPY_TYPES:
+        return np.dtype(tensor.dtype)
+    import ml_dtypes  # takes 20 ms, and few models need it
+
+    return np.dtype(getattr(ml_dtypes, ml_dtypes_name(tensor.dtype)))
+
+
+def array_of(value: object, tensor: Tensor) -> Array:
+    """A tensor of numbers as an array, of a type of ml_dtypes if numpy lacks its own."""
+    plain = _view(value, tensor) if isinstance(value, ort.OrtValue) else np.asarray(value)
+    return plain.view(numpy_type(tensor)) if tensor.dtype in NON_NUMPY_TYPES else plain
 
 
 def _view(value: ort.OrtValue, tensor: Tensor) -> Array:
@@ -95,6 +109,51 @@ def largest(items: Sequence[Any]) -> float:
             numbers = np.abs(_widened(item))
             top = max(top, float(numbers[np.isfinite(numbers)].max(initial=0.0)))
     return top
+
+
+class Error(NamedTuple):
+    """How far a value is from another one."""
+
+    signal: float  #: the sum of the squares of the other's finite numbers.
+    noise: float  #: the sum of the squares of the differences; infinite if the shape differs.
+    broken: int  #: how many numbers are finite on one side alone, or infinities of other signs; 1 if the shape differs.
+
+    @property
+    def relative(self) -> float:
+        """The root of `noise` over `signal`; infinite if numbers are broken, or there is no signal."""
+        if self.broken or not isfinite(self.noise):
+            return inf
+        return sqrt(self.noise / self.signal) if self.signal else inf if self.noise else 0.0
+
+    @property
+    def db(self) -> float:
+        """The signal-to-noise ratio: 10 log10 of `signal` over `noise`."""
+        return decibels(self.relative)
+
+
+def decibels(relative: float) -> float:
+    """The signal-to-noise ratio of a relative error; infinite if there is none."""
+    return -20 * log10(relative) if 0 < relative < inf else -inf if relative else inf
+
+
+def error_between(a: Sequence[Any], b: Sequence[Any]) -> Error:
+    """The error of a flattened value `b` as a value of `a`. Numbers of any two types are compared."""
+    total = Error(0.0, 0.0, 0)
+    for one, two in zip_longest(a, b):
+        if not (isinstance(one, np.ndarray) and isinstance(two, np.ndarray)):
+            if one != two:
+                return Error(total.signal, inf, 1)
+            continue
+        if one.shape != two.shape:
+            return Error(total.signal, inf, 1)
+        left, right = _widened(one), _widened(two)
+        is_finite = np.isfinite(left) & np.isfinite(right)
+        with np.errstate(all="ignore"):
+            gap = np.where(is_finite, left - right, 0.0)
+            is_same = is_finite | (left == right) | (np.isnan(left) & np.isnan(right))
+            sums = np.square(np.abs(left[np.isfinite(left)])).sum(), np.square(np.abs(gap)).sum()
+        total = Error(total.signal + float(sums[0]), total.noise + float(sums[1]), total.broken + int((~is_same).sum()))
+    return total
 
 
 def difference(a: Sequence[Any], b: Sequence[Any]) -> tuple[float, float, int]:

@@ -15,14 +15,16 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from sys import float_info
+from types import MappingProxyType
 from typing import Final
 
+from msgspec.structs import replace as replaced
 from onnx import ModelProto, ValueInfoProto
 
 from ..core.errors import GraphcutError, RunError, wrong_type
-from ..core.graph import block_between
+from ..core.graph import Block, block_between
 from ..core.manifest import Cascade
-from ..core.tensors import NON_NUMPY_TYPES, Dims, Tensor
+from ..core.tensors import NON_NUMPY_TYPES, Dims, Tensor, Tensors
 from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
@@ -87,38 +89,47 @@ def run_whole(model: Model, feeds: Feeds, wanted: Sequence[str], *, config: Sess
     proto = deepcopy(model.proto)
     outputs = {value.name for value in proto.graph.output}
     proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
-    return _run(model, proto, feeds, wanted, config)
+    return run_proto(model, proto, feeds, wanted, config)
 
 
 def _run_divided(model: Model, cascade: Cascade, feeds: Feeds, config: SessionConfig) -> Feeds:
     """What the parts write, computed by the model's own nodes: of each part alone, from what those before it gave."""
-    values, whole, graph = dict(feeds), model.proto.graph, model.graph
+    values = dict(feeds)
     for part in cascade.parts:
-        block = block_between(graph, part.reads, part.writes)
-        kept = {*block.reads, *block.weights}
-        proto = head_of(model.proto)
-        proto.functions.extend(model.proto.functions)
-        proto.graph.node.extend(whole.node[i] for i in sorted((*block.nodes, *block.replicas)))
-        proto.graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name in kept)
-        proto.graph.sparse_initializer.extend(whole.sparse_initializer)
-        proto.graph.input.extend(value for value in whole.input if value.name in kept)
-        inner = [model.boundary_types[name] for name in block.reads if name not in graph.input_index]
-        proto.graph.input.extend(ValueInfoProto(name=tensor.name, type=type_proto(tensor)) for tensor in inner)
-        proto.graph.output.extend(ValueInfoProto(name=name) for name in block.writes)
-        add_notes(proto.graph, whole.value_info, whole.quantization_annotation)
-        values |= _run(
-            model, proto, {name: values[name] for name in block.reads if name in values}, part.writes, config
-        )
+        block = block_between(model.graph, part.reads, part.writes)
+        given = {name: values[name] for name in block.reads if name in values}
+        values |= run_proto(model, proto_of(model, block), given, part.writes, config)
     return values
 
 
-def _run(
-    model: Model, proto: ModelProto, feeds: Feeds, wanted: Sequence[str], config: SessionConfig
+def proto_of(model: Model, block: Block) -> ModelProto:
+    """The nodes of a block as a model to run, with the weights that they read. Its inputs have no shapes."""
+    whole, kept = model.proto.graph, {*block.reads, *block.weights}
+    proto = head_of(model.proto)
+    proto.functions.extend(model.proto.functions)
+    proto.graph.node.extend(whole.node[i] for i in sorted((*block.nodes, *block.replicas)))
+    proto.graph.initializer.extend(tensor for tensor in whole.initializer if tensor.name in kept)
+    proto.graph.sparse_initializer.extend(whole.sparse_initializer)
+    proto.graph.input.extend(value for value in whole.input if value.name in kept)
+    inner = [replaced(model.tensors[name], shape=None) for name in block.reads if name not in model.graph.input_index]
+    proto.graph.input.extend(ValueInfoProto(name=tensor.name, type=type_proto(tensor)) for tensor in inner)
+    proto.graph.output.extend(ValueInfoProto(name=name) for name in block.writes)
+    add_notes(proto.graph, whole.value_info, whole.quantization_annotation)
+    return proto
+
+
+def run_proto(
+    model: Model,
+    proto: ModelProto,
+    feeds: Feeds,
+    wanted: Sequence[str],
+    config: SessionConfig,
+    tensors: Tensors = MappingProxyType({}),
 ) -> dict[str, Value]:
-    """The same of a model that has nodes of `model`."""
+    """The values of `wanted` in a model that has nodes of `model`; `tensors` are the types of those with new names."""
     options = session_options(config)
     options.add_session_config_entry(*external_weights_entry(model.path.parent))
-    tensors = model.tensors
+    tensors = {**model.tensors, **tensors}
     try:
         provider = config.provider or CPU
         session, _ = open_session(proto.SerializeToString(), options, provider, config.options, may_fall_back=False)

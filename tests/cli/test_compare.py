@@ -66,6 +66,8 @@ def test_options_that_would_do_nothing_are_refused(run: Run, house: House) -> No
         ("--inputs", "random"),
         ("--seed", 1),
         ("--tolerance", 1),
+        ("--ignore", "x"),
+        ("--extract", "x"),
         ("--optimize", "all"),
         ("--provider", "X"),
     ):
@@ -75,7 +77,7 @@ def test_options_that_would_do_nothing_are_refused(run: Run, house: House) -> No
     assert (result.code, result.error[0]) == (2, "--model does not apply to models")
 
 
-def test_two_models_are_compared_and_the_first_tensor_that_differs_is_named(
+def test_two_models_are_compared_and_the_node_that_adds_an_error_is_named(
     run: Run, house: House, tmp_path: Path
 ) -> None:
     other = onnx.load(house.model)
@@ -86,13 +88,21 @@ def test_two_models_are_compared_and_the_first_tensor_that_differs_is_named(
     result = run("compare", house.model, path)
     assert (result.code, result.err) == (1, "")
     node = "/model/layers.1/mlp/up_proj/MatMul"
-    assert f"the first tensor that differs: '{node}_output_0', from node '{node}'\n" in result.out
-    assert "what it is computed from agrees: '/model/layers.1/post_attention_layernorm/Mul_output_0'\n" in result.out
+    assert f"  1. '{node}' in model/layers.1/mlp/up_proj: 40.0 dB by itself" in result.out
+    assert "  MatMul: 'model.layers.1.mlp.up_proj.weight' is 1.01 times what it was: differs in " in result.out
+    assert "  graph and weights: 1 changed weight\n" in result.out
     as_json = json.loads(run("compare", house.model, path, "--json").out)
-    assert (as_json["format"], as_json["same"], as_json["node"]) == ("graphcut.comparison/1", False, node)
+    (culprit,) = as_json["culprits"]
+    assert (as_json["format"], as_json["same"], culprit["node"]) == ("graphcut.comparison/1", False, node)
+    assert culprit["error"] in as_json["errors"]
+    assert [change["kind"] for change in as_json["changes"]] == ["weight"]
     assert run("compare", house.model, path, "-o", tmp_path / "found.json").code == 1
     assert json.loads((tmp_path / "found.json").read_text(encoding="utf-8")) == as_json
-    assert run("compare", house.model, path, "--tolerance", 0.5).out.startswith("✓ the models agree\n")
+    assert run("compare", house.model, path, "--tolerance", 0.5).out.startswith("✓ the models agree: 'logits' has ")
+    assert run("compare", house.model, path, "--ignore", "*/up_proj/*").code == 0
+    folder = tmp_path / "culprit"
+    assert f"wrote {folder}" in run("compare", house.model, path, "--extract", folder).err
+    assert {one.name for one in folder.iterdir()} >= {"first.onnx", "second.onnx", "first-inputs.npz"}
     assert run("compare", house.model, house.model, "--optimize", "all", "--tolerance", "1e-4").code == 0
     missing = run("compare", house.model, house.model, "--provider", "NoSuchProvider")
     assert missing.error[0].startswith("the model is to run with NoSuchProvider: this ONNX Runtime does not have it")

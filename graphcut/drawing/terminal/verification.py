@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -17,6 +19,9 @@ if TYPE_CHECKING:  # these load ONNX Runtime
     from ...verifying.numerical import TensorComparison
     from ...verifying.two_models import ModelComparison
     from ...verifying.verification import Verification
+
+
+_NO_ERROR_DB: Final = 140.0
 
 
 def draw_verification(verification: Verification, cascade: Cascade | Model, screen: Screen) -> RenderableType:
@@ -46,9 +51,25 @@ def draw_verification(verification: Verification, cascade: Cascade | Model, scre
 
 
 def draw_model_comparison(comparison: ModelComparison, screen: Screen) -> RenderableType:
-    """The answer in the first line, then what was compared, and where the models begin to differ."""
-    answer, *lines = str(comparison).split("\n")
-    return Group(screen.verdict(answer, holds=bool(comparison)), *(screen.text(f"  {line}") for line in lines))
+    """The answer in the first line, then the error along the graph, the nodes that add it, and what was compared."""
+    lines = [screen.text(f"  {line}") for line in comparison.lines]
+    return Group(screen.verdict(comparison.answer, holds=bool(comparison)), *_error_strip(comparison, screen), *lines)
+
+
+def _error_strip(comparison: ModelComparison, screen: Screen) -> list[Text]:
+    """The largest error of the tensors in each column, in their order: the lower the ratio, the higher the column."""
+    ratios = [error.db for error in comparison.errors]
+    if len(ratios) < 2:
+        return []
+    columns, levels = min(len(ratios), max(20, min(screen.width, 100) - 4)), screen.glyphs.levels
+    edges = [len(ratios) * i // columns for i in range(columns + 1)]
+    lowest = [min(ratios[first:stop]) for first, stop in pairwise(edges)]
+    heights = [1 - min(max(db, 0.0), _NO_ERROR_DB) / _NO_ERROR_DB for db in lowest]
+    cells = "".join(
+        levels[max(int(db < inf), round(h * (len(levels) - 1)))] for h, db in zip(heights, lowest, strict=True)
+    )
+    legend = f"error along the graph: full at 0 dB, empty from {_NO_ERROR_DB:.0f} dB on"
+    return [screen.text(f"  {legend}", "dim"), Text(f"  {cells}", "blue")]
 
 
 def draw_file_verification(verification: FileVerification, screen: Screen) -> RenderableType:

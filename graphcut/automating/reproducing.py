@@ -1,0 +1,62 @@
+"""`write_reproducer`: the nodes that a comparison names, from both models, with inputs and outputs."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from ..core.atomic_files import Content, write_folder
+from ..core.errors import UsageError
+from ..loading.model import Model, ModelLike, load
+from ..running.npz_files import save_outputs
+from ..running.values import to_array, to_value
+from ..surgery.extracting import extract
+from ..verifying.numerical import EXACT, run_whole
+from ..verifying.segments import converted
+from ..verifying.two_models import ModelComparison
+
+
+def write_reproducer(
+    model: ModelLike, other: ModelLike, found: ModelComparison, folder: str | Path, *, force: bool = False
+) -> None:
+    """Write what computes the first culprit's tensor in both models, to be run with ONNX Runtime alone.
+
+    The folder has `first.onnx` and `second.onnx`, with `-inputs.npz` and `-outputs.npz` for each: the same values as
+    inputs, those of the first model in the types of each, and the outputs for them on the CPU without optimizations.
+
+    Args:
+        model: the first model that was compared, or its path.
+        other: the second one.
+        found: what `compare_models` returned for them.
+        folder: where to write.
+        force: replace such a folder.
+
+    Raises:
+        UsageError: there is no culprit, or the folder exists.
+    """
+    if not found.culprits:
+        raise UsageError("no node adds an error that its types do not explain", hint="there is nothing to reproduce")
+    culprit, first, second = found.culprits[0], load(model), load(other)
+    inner = [name for name, _ in culprit.sources if name not in first.graph.input_index]
+    values: dict[str, object] = {**found.inputs, **run_whole(first, found.inputs, inner, config=EXACT)}
+    files: dict[str, Content] = {}
+    for i, (side, tensor) in enumerate(((first, culprit.error.tensor), (second, culprit.error.other))):
+        name, feeds = ("first", "second")[i], dict[str, object]()
+        for pair in (pair for pair in culprit.sources if pair[0] in values and pair[i] in side.tensors):
+            kinds = first.tensors[pair[0]], side.tensors[pair[i]]
+            feeds[pair[i]] = converted(to_value(values[pair[0]], kinds[0]), kinds)
+        files[f"{name}.onnx"] = partial(extract, side, inputs=[*feeds], outputs=tensor)
+        files[f"{name}-inputs.npz"] = partial(_save, side, feeds)
+        files[f"{name}-outputs.npz"] = partial(_save_outputs, side, feeds)
+    write_folder(folder, files, own=("*.onnx.data",), what="a file of a reproducer", force=force)
+
+
+def _save(model: Model, feeds: Mapping[str, object], path: Path) -> None:
+    reads = load(path.with_name(path.name.replace("-inputs.npz", ".onnx"))).graph.reads
+    save_outputs({name: to_array(feeds[name], model.tensors[name]) for name in reads if name in feeds}, path)
+
+
+def _save_outputs(model: Model, feeds: Mapping[str, object], path: Path) -> None:
+    made = load(path.with_name(path.name.replace("-outputs.npz", ".onnx")))
+    given = {name: feeds[name] for name in made.graph.reads if name in feeds}
+    found = run_whole(made, given, made.graph.writes, config=EXACT)
+    save_outputs({name: to_array(value, model.tensors[name]) for name, value in found.items()}, path)

@@ -1,0 +1,193 @@
+"""What differs in the graphs and weights of two models, as records and as sentences."""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, Literal
+
+import numpy as np
+from onnx import AttributeProto, numpy_helper
+from onnx.helper import get_attribute_value
+
+from ..core.product import short_repr
+from ..loading.fingerprint import same_message, same_values
+from ..loading.model import Model
+from ..loading.shape_inference import tensor_of_initializer
+from ..loading.subgraphs import is_external
+from .differences import Array, numpy_type
+from .segments import CREST, EXCESS, ROUNDOFF, Pair, Side, quantization_noise
+
+Change = Literal["added", "removed", "operator", "attribute", "input", "weight"]
+_CHUNK: Final = 1 << 20
+_MULTIPLE: Final = 1e-3  #: a weight is a multiple of another one if no larger fraction of it remains.
+
+
+@dataclass(frozen=True)
+class ModelChange:
+    """Something that differs between two models."""
+
+    kind: Change  #: a node that only the second model has, or only the first one; or what of a node differs.
+    node: str  #: the node, by its name in the first model, if that has it.
+    module: str  #: its module; empty if unknown.
+    text: str  #: what differs: `MatMul: 'w' differs in 3 of 16 values, by at most 0.5`; the operator of a node.
+    weight_bytes: int = 0  #: the size of the weight that differs, in the first model.
+    largest: float = 0.0  #: the largest difference of its values; infinite if the shape differs.
+    is_rounding: bool = False  #: it has another type, which explains the difference.
+
+
+def changes_of(pair: Pair) -> Iterator[ModelChange]:
+    """What differs: nodes that one model alone has, operators, attributes, inputs, weights.
+
+    A weight that several nodes read is named once. Takes the time to read all weights, and memory for 1 MiB of them,
+    and for one at a time that constant nodes compute.
+    """
+    graph, other = pair.first.model.graph, pair.second.model.graph
+    pairs = _node_pairs(pair, graph.flow, other.flow)
+    for n in (n for n in graph.flow if n not in pairs):
+        yield ModelChange("removed", graph.nodes[n].name, graph.nodes[n].module, graph.nodes[n].op)
+    for n in sorted({*other.flow} - {*pairs.values()}):
+        yield ModelChange("added", other.nodes[n].name, other.nodes[n].module, other.nodes[n].op)
+    yield from _all_changes(pair, pairs)
+
+
+def causes_of(pair: Pair, tensor: str) -> tuple[str, ...]:
+    """What differs in the nodes that compute a tensor in both models, one sentence each."""
+    graph, other = pair.first.model.graph, pair.second.model.graph
+    ours, theirs = pair.first.segment([tensor]).nodes, pair.second.segment([pair.there[tensor]]).nodes
+    ops = Counter(graph.nodes[n].op for n in ours), Counter(other.nodes[n].op for n in theirs)
+    gone, new = (", ".join(sorted((a - b).elements())) for a, b in (ops, ops[::-1]))
+    found = [f"{new} instead of {gone}" if new and gone else f"{new or gone} {'added' if new else 'removed'}"]
+    same = {i: j for i, j in _node_pairs(pair, ours, theirs).items() if graph.nodes[i].op == other.nodes[j].op}
+    found = [*(found if new or gone else ()), *(c.text for c in _all_changes(pair, same) if not c.is_rounding)]
+    types = [kind.dtype for kind in pair.kinds(tensor)]
+    how = f"the type is {types[1]}, was {types[0]}" if types[0] != types[1] else "the difference is in how they are run"
+    return tuple(found) or (f"the same nodes and weights: {how}",)
+
+
+def _node_pairs(pair: Pair, ours: Iterable[int], theirs: Iterable[int]) -> dict[int, int]:
+    """Nodes of the first model with those of the second: by what they write, else by module and operator, in order."""
+    sides = pair.first.model.graph.nodes, pair.second.model.graph.nodes
+    free = [*theirs]
+    writer, found = {name: j for j in free for name in sides[1][j].writes}, dict[int, int]()
+    for i in (left := [*ours]):
+        partners = (writer.get(pair.there.get(name, "")) for name in sides[0][i].writes)
+        if (j := next((j for j in partners if j is not None), None)) is not None:
+            found[i] = j
+    taken = {*found.values()}
+    groups = [defaultdict[Hashable, list[int]](list) for _ in sides]
+    rests = [n for n in left if n not in found], [n for n in free if n not in taken]
+    for group, nodes, rest in zip(groups, sides, rests, strict=True):
+        for n in rest:
+            group[nodes[n].module, nodes[n].op].append(n)
+    for key, rest in groups[0].items():
+        if len(rest) == len(groups[1][key]):
+            found |= dict(zip(rest, groups[1][key], strict=True))
+    return found
+
+
+def _all_changes(pair: Pair, pairs: dict[int, int]) -> Iterator[ModelChange]:
+    """What differs in pairs of nodes."""
+    seen = set[tuple[str, str]]()
+    nodes, others = pair.first.model.graph.nodes, pair.second.model.graph.nodes
+    for i, j in pairs.items():
+        node = nodes[i]
+        if node.op != others[j].op:
+            yield ModelChange("operator", node.name, node.module, f"{others[j].op} instead of {node.op}")
+            continue
+        for text in _attributes(pair.first.model, pair.second.model, i, j):
+            yield ModelChange("attribute", node.name, node.module, f"{node.op}: {text}")
+        for text in _inputs(pair, i, j):
+            yield ModelChange("input", node.name, node.module, f"{node.op}: {text}")
+        for names in _constant_inputs(pair, i, j):
+            if names not in seen and (change := _weight_change(pair, *names)):
+                text = f"{node.op}: {names[0]!r} {change[0]}"
+                yield ModelChange("weight", node.name, node.module, text, *change[1:])
+            seen.add(names)
+
+
+def _attributes(model: Model, other: Model, i: int, j: int) -> Iterator[str]:
+    ours, theirs = ({a.name: a for a in m.proto.graph.node[n].attribute} for m, n in ((model, i), (other, j)))
+    for name in sorted({*ours, *theirs}):
+        one, two = ours.get(name), theirs.get(name)
+        if one is None or two is None or not same_message(one, model.range_of, two, other.range_of):
+            yield f"{name} is {_shown(two)}, was {_shown(one)}"
+
+
+def _shown(attribute: AttributeProto | None) -> str:
+    value = "not given" if attribute is None else get_attribute_value(attribute)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return value if attribute is None else short_repr(value.decode() if isinstance(value, bytes) else value)
+
+
+def _inputs(pair: Pair, i: int, j: int) -> Iterator[str]:
+    ours, theirs = (side.model.proto.graph.node[n].input for side, n in ((pair.first, i), (pair.second, j)))
+    if len(ours) != len(theirs):
+        yield f"{len(theirs)} inputs, were {len(ours)}"
+    for number, (one, two) in enumerate(zip(ours, theirs, strict=False)):
+        if one in pair.there and two in pair.here and pair.there[one] != two:
+            yield f"input {number} is {two!r}, was {pair.there[one]!r}"
+
+
+def _constant_inputs(pair: Pair, i: int, j: int) -> Iterator[tuple[str, str]]:
+    sides = [
+        (side.model.proto.graph.node[n].input, side.model.graph.nodes[n])
+        for side, n in ((pair.first, i), (pair.second, j))
+    ]
+    held = [{*node.weights, *node.constants} for _, node in sides]
+    pairs = zip(sides[0][0], sides[1][0], strict=False)
+    return ((one, two) for one, two in pairs if one in held[0] and two in held[1])
+
+
+def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, int, float, bool] | None:
+    """How a constant differs in the second model, its size in bytes, by how much, and whether that is rounding."""
+    protos = pair.first.weights.get(name), pair.second.weights.get(other)
+    is_plain = protos[0] is not None and protos[1] is not None
+    if is_plain and same_values(protos[0], pair.first.model.range_of, protos[1], pair.second.model.range_of):
+        return None
+    a, b = _values(pair.first, name), _values(pair.second, other)
+    if a.shape != b.shape:
+        return f"has the shape {[*b.shape]}, was {[*a.shape]}", a.nbytes, inf, False
+    differing, largest, sums = _difference(a, b)
+    if not differing:
+        return None
+    text = f"differs in {differing:,} of {a.size:,} values, by at most {largest:.3g}"
+    factor = sums[1] / sums[0] if sums[0] else 0.0
+    if a.ndim == 2 and a.shape[0] == a.shape[1] and np.array_equal(a.T, b):
+        text = f"is transposed: {text}"
+    elif sums[2] and sums[2] - factor * sums[1] < _MULTIPLE * sums[2]:
+        text = f"is {factor:.4g} times what it was: {text}"
+    coarsest = max(ROUNDOFF.get(str(one.dtype), 0.0) for one in (a, b))
+    allowed = coarsest if a.dtype != b.dtype else 0.0
+    if not is_plain:  # constant nodes convert it
+        _, bits = pair.second.types(pair.second.segment([other])) if protos[1] is None else (0.0, 8)
+        allowed = max(allowed, quantization_noise(bits or 8, CREST))
+    noise = sums[0] - 2 * sums[1] + sums[2]
+    return text, a.nbytes, largest, noise <= (EXCESS * allowed) ** 2 * sums[0]
+
+
+def _values(side: Side, name: str) -> Array:
+    """The values of a constant; those in a file are mapped."""
+    proto = side.weights.get(name)
+    if proto is None:
+        value: Any = side.run([name], {})[name]
+        return np.asarray(value.numpy())
+    if not is_external(proto):
+        return np.asarray(numpy_helper.to_array(proto))
+    span, kind = side.model.range_of(proto), numpy_type(tensor_of_initializer(proto))
+    return np.memmap(span.file, kind, "r", span.offset, tuple(proto.dims))
+
+
+def _difference(a: Array, b: Array) -> tuple[int, float, tuple[float, float, float]]:
+    """How many values differ, the largest difference, and the sums of a * a, a * b and b * b."""
+    differing, largest, sums = 0, 0.0, np.zeros(3)
+    flat = a.reshape(-1), b.reshape(-1)
+    for start in range(0, a.size, _CHUNK):
+        one, two = (each[start : start + _CHUNK].astype(np.float64) for each in flat)
+        with np.errstate(all="ignore"):
+            gap = np.where((one == two) | (np.isnan(one) & np.isnan(two)), 0.0, np.abs(one - two))
+            sums += (one @ one, one @ two, two @ two)
+        differing += int(np.count_nonzero(gap))
+        largest = max(largest, float(np.nan_to_num(gap, nan=inf, posinf=inf).max(initial=0.0)))
+    return differing, largest, (float(sums[0]), float(sums[1]), float(sums[2]))

@@ -1,0 +1,339 @@
+"""The error of each tensor that two models have, and how much of it the nodes right before it add by themselves.
+
+A segment is what computes a tensor that both models have from others that both have. Both models' segments run on the
+same values, those of the first model, so that what they differ by is their own, and nothing is inherited.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, sqrt
+from typing import Any, Final, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ..core.errors import RunError
+from ..core.graph import Block, reached
+from ..core.tensors import UNDEFINED, Tensor
+from ..loading.model import Model
+from ..loading.shape_inference import DTYPES
+from ..running.providers import CPU
+from ..running.stage import SessionConfig
+from ..running.values import Feeds, Value, from_array, is_numeric_tensor, symbol_sizes
+from .differences import Error, array_of, error_between, flatten, numpy_type
+from .matching import matched_tensors
+from .numerical import EXACT, proto_of, random_tensors, run_proto
+
+ROUNDOFF: Final = {
+    "float64": 2.0**-49,
+    "float32": 2.0**-20,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float8e4m3fn": 2.0**-4,
+    "float8e4m3fnuz": 2.0**-4,
+    "float8e5m2": 2.0**-3,
+    "float8e5m2fnuz": 2.0**-3,
+}
+"""The relative error of one rounding, 2^-p for p bits (Higham, Accuracy and Stability of Numerical Algorithms, 2.2).
+
+In float32 and float64 sums are rounded as well: that of n products has about sqrt(n) roundings (Higham and Mary, A New
+Approach to Probabilistic Rounding Error Analysis, 2019), here 16 for 256. Kernels add numbers of fewer bits in float32.
+"""
+
+_TF32: Final = 2.0**-11  #: how accelerators round float32 before they multiply.
+EXCESS: Final = 4.0
+"""An error stands out from this multiple of what the types explain on: 12 dB."""
+
+_QUANTIZING: Final = re.compile(r"Quantize|Integer|QLinear|NBits|QAttention|QGemm|QMoE")
+CREST: Final = 4.0  #: the largest of some thousand numbers of a normal distribution, in standard deviations.
+SLICE_BYTES: Final = 64 << 20  #: tensors that are held at once, of each model, besides those that are read later.
+_BYTE: Final = 8
+_OWN: Final = "@own"
+_STEPS: Final = {"float64": 2.0**-20, "float32": 2.0**-12, "float16": 2.0**-8, "bfloat16": 2.0**-6}
+"""By what fraction floats are changed to see how much a segment amplifies a rounding: by several of its own."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What computes a tensor of a model from others that both models have."""
+
+    nodes: tuple[int, ...]  #: in topological order.
+    constants: tuple[int, ...]  #: the constant nodes that they read.
+    sources: tuple[str, ...]  #: what they read of these others and of the inputs of the model.
+
+
+class Measured(NamedTuple):
+    """What a run showed of a tensor."""
+
+    tensor: str  #: its name in the first model.
+    error: Error  #: between the values of both models.
+    own: Error  #: between what both segments compute from the same values: those of either model, the smaller error.
+    rounding: float  #: the relative error of one rounding of the coarsest floats in both segments.
+    expected: float  #: the relative error that this explains.
+    value: Value | None  #: what the second model's segment computed.
+
+
+class Side:
+    """One of two models, and the tensors of it that both have."""
+
+    def __init__(self, model: Model, shared: Iterable[str], config: SessionConfig) -> None:
+        self.model, self.shared, self.config = model, {*shared, *model.graph.reads}, config
+        self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+
+    def segment(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Segment:
+        """What computes `targets` from tensors `given`; by default from those that both models have."""
+        graph, ends = self.model.graph, self.shared if given is None else {*given, *self.model.graph.reads}
+        start = [graph.producer[name] for name in targets]
+        nodes = reached(start, lambda n: (graph.producer[r] for r in graph.nodes[n].reads if r not in ends))
+        reads = dict.fromkeys(read for n in sorted(nodes) for read in graph.nodes[n].reads if read in ends)
+        constants = graph.constants_for(name for n in nodes for name in graph.nodes[n].constants)
+        return Segment(tuple(sorted(nodes)), constants, tuple(reads))
+
+    def run(self, targets: Sequence[str], values: Feeds, given: Iterable[str] | None = None) -> dict[str, Value]:
+        """The values of `targets`, computed from those `given` in `values`, even of a target that is itself given."""
+        graph, segment = self.model.graph, self.segment(targets, given)
+        weights = (name for n in (*segment.constants, *segment.nodes) for name in graph.nodes[n].weights)
+        named = tuple(dict.fromkeys((*weights, *(name for name in segment.sources if name in graph.weights))))
+        block = Block(segment.nodes, segment.constants, segment.sources, tuple(targets), named)
+        proto = proto_of(self.model, block)
+        inputs = {*segment.sources}
+        for node in proto.graph.node:
+            node.output[:] = [f"{name}{_OWN}" if name in inputs else name for name in node.output]
+        names = {f"{name}{_OWN}" if name in inputs else name: name for name in targets}
+        for value in proto.graph.output:
+            value.name += _OWN if value.name in inputs else ""
+        types = {own: self.model.tensors.get(name) or _constant(name) for own, name in names.items()}
+        fed = {name: values[name] for name in segment.sources if name in values}
+        made = run_proto(self.model, proto, fed, list(names), self.config, types)
+        return {names[own]: value for own, value in made.items()}
+
+    def types(self, segment: Segment) -> tuple[float, int | None]:
+        """The relative error of one rounding of the coarsest floats in a segment, and to how many bits it quantizes."""
+        graph, tensors = self.model.graph, self.model.tensors
+        nodes = [graph.nodes[n] for n in (*segment.constants, *segment.nodes)]
+        kinds = {
+            tensors[n].dtype for n in (*segment.sources, *(w for node in nodes for w in node.writes)) if n in tensors
+        }
+        kinds |= {
+            DTYPES[self.weights[name].data_type] for node in nodes for name in node.weights if name in self.weights
+        }
+        coarsest = max((ROUNDOFF[kind] for kind in kinds if kind in ROUNDOFF), default=0.0)
+        if self.config.provider not in {None, CPU} and "float32" in kinds:
+            coarsest = max(coarsest, _TF32)
+        bits = [8 for node in nodes if _QUANTIZING.search(node.op)] + [4 for kind in kinds if kind in {"int4", "uint4"}]
+        for n in segment.nodes:
+            if graph.nodes[n].op.endswith("NBits"):
+                bits += [a.i for a in self.model.proto.graph.node[n].attribute if a.name == "bits"] or [4]
+        return coarsest, min(bits, default=None)
+
+
+def _constant(name: str) -> Tensor:
+    """A constant that a node computes, of a type that is not known before."""
+    return Tensor(name=name, dtype=UNDEFINED, shape=None)
+
+
+def quantization_noise(bits: int, crest: float) -> float:
+    """The relative error of numbers in steps of equal size over their range.
+
+    An error of at most half a step has a standard deviation of step / sqrt(12) (Bennett, Spectra of Quantized Signals,
+    1948). `crest` is the largest value as a multiple of the root mean square.
+    """
+    return crest * 2 / 2**bits / sqrt(12)
+
+
+class Pair:
+    """Two models, and the tensors that both have: `there` gives the name of each in the second one."""
+
+    def __init__(self, model: Model, other: Model, config: SessionConfig) -> None:
+        self.config = config
+        self.there = matched_tensors(model.graph, other.graph, _Fit(model, other).__call__)
+        self.here = {partner: name for name, partner in self.there.items()}
+        self.first, self.second = Side(model, self.there, EXACT), Side(other, self.here, config)
+
+    @cached_property
+    def computed(self) -> tuple[str, ...]:
+        """The tensors that nodes of both models write, in topological order."""
+        producer, others = self.first.model.graph.producer, self.second.model.graph.producer
+        return tuple(name for name, partner in self.there.items() if name in producer and partner in others)
+
+    def fed(self, feeds: Feeds) -> dict[str, Any]:
+        """Inputs of the first model as those of the second."""
+        known = {name: value for name, value in feeds.items() if name in self.there}
+        return {self.there[name]: converted(value, self.kinds(name)) for name, value in known.items()}
+
+    def measure(self, feeds: Feeds) -> Iterator[Measured]:
+        """The errors of all tensors that both models compute.
+
+        The models run slice by slice, each once, and the segments of a slice in one more run, or two. Values are held
+        for a slice, and for as long as later ones read them.
+        """
+        first, second = self.first, self.second
+        ours: dict[str, Any] = dict(feeds)
+        theirs: dict[str, Any] = self.fed(feeds)
+        slices = [*self._slices(feeds)]
+        last_use = self._last_uses(slices)
+        for number, names in enumerate(slices):
+            partners = [self.there[name] for name in names]
+            ours |= first.run(names, ours, given=[name for name in ours if name not in names])
+            theirs |= second.run(partners, theirs, given=[name for name in theirs if name not in partners])
+            yield from self._measured(names, ours, theirs)
+            for name in [name for name in self.computed if name in ours and last_use.get(name, -1) <= number]:
+                del ours[name], theirs[self.there[name]]
+
+    def _measured(self, names: Sequence[str], ours: Feeds, theirs: Feeds) -> Iterator[Measured]:
+        first, second = self.first, self.second
+        partners = [self.there[name] for name in names]
+        needed = {*first.segment(names).sources, *(self.here.get(n, n) for n in second.segment(partners).sources)}
+        given = {name: ours[name] for name in needed if name in ours}
+        fed = {self.there[n]: converted(v, self.kinds(n)) for n, v in given.items() if n in self.there}
+        given |= {n: converted(fed[self.there[n]], self.kinds(n)[::-1]) for n in given if n in self.there}
+        fed |= {name: value for name, value in theirs.items() if name not in self.here}
+        is_rounded = any(given[name] is not ours[name] for name in given)
+        own = run_or_halve(first, names, given) if is_rounded else ours
+        found = run_or_halve(second, partners, fed)
+        inherited = {
+            **given,
+            **{n: converted(theirs[self.there[n]], self.kinds(n)[::-1]) for n in given if n in self.there},
+        }
+        others = run_or_halve(first, names, inherited)
+        moved = run_or_halve(first, names, {name: _moved(v, first.model.tensors[name]) for name, v in given.items()})
+        for name, partner in zip(names, partners, strict=True):
+            if name in own and partner in found:
+                kinds = self.kinds(name)
+                found_error = [error_of(own[name], found[partner], *kinds)]
+                found_error += [error_of(others[name], theirs[partner], *kinds)] if name in others else []
+                gain = error_of(own[name], moved[name], kinds[0], kinds[0]).relative if name in moved else 0.0
+                gain = gain / _STEPS[kinds[0].dtype] if kinds[0].dtype in _STEPS and isfinite(gain) else 0.0
+                yield Measured(
+                    name,
+                    error_of(ours[name], theirs[partner], *kinds),
+                    min(found_error, key=lambda error: error.relative),
+                    *self._expected(name, gain, given),
+                    found[partner],
+                )
+
+    def kinds(self, name: str) -> tuple[Tensor, Tensor]:
+        """The types of a tensor in both models."""
+        return self.first.model.tensors[name], self.second.model.tensors[self.there[name]]
+
+    def _expected(self, name: str, gain: float, given: Feeds) -> tuple[float, float]:
+        """The relative error of one rounding in the segments of a tensor, and the error of the tensor that it explains.
+
+        The latter is that of one rounding of each source, as a perturbation has shown, or of one for each node.
+        """
+        pair = self.first.segment([name]), self.second.segment([self.there[name]])
+        (one, bits), (two, more) = self.first.types(pair[0]), self.second.types(pair[1])
+        rounding = floats = max(one, two)
+        if least := [number for number in (bits, more) if number]:
+            crests = [_crest(given[n], self.first.model.tensors[n]) for n in pair[0].sources if n in given]
+            crest = max((CREST, *(crests if min(least) == _BYTE else ())))
+            rounding = max(rounding, quantization_noise(min(least), crest))
+        return floats, rounding * max(gain, sqrt(max(len(part.nodes) for part in pair)))
+
+    def _slices(self, feeds: Feeds) -> Iterator[Sequence[str]]:
+        """The computed tensors in groups of at most `SLICE_BYTES`; one that is larger is alone."""
+        model = self.first.model
+        shapes = {name: np.shape(value) for name, value in feeds.items() if isinstance(value, np.ndarray)}
+        sizes = model.with_dims({**symbol_sizes(shapes, model.tensors), **model.dims}).tensor_bytes
+        held, names = 0, list[str]()
+        for name in self.computed:
+            if names and held + sizes[name][0] > SLICE_BYTES:
+                yield names
+                held, names = 0, []
+            names.append(name)
+            held += sizes[name][0]
+        if names:
+            yield names
+
+    def _last_uses(self, slices: Sequence[Sequence[str]]) -> dict[str, int]:
+        """For each computed tensor the last slice that reads it."""
+        found: dict[str, int] = {}
+        for number, names in enumerate(slices):
+            reads = self.first.segment(names).sources
+            others = self.second.segment([self.there[name] for name in names]).sources
+            found |= dict.fromkeys((*reads, *(self.here.get(name, name) for name in others)), number)
+        return found
+
+
+class _Fit:
+    """Whether tensors of two models can be compared: numbers of one kind, of shapes that may be the same."""
+
+    def __init__(self, model: Model, other: Model) -> None:
+        self.model, self.other = model, other
+        self.random = random_tensors(model), random_tensors(other)
+
+    def __call__(self, name: str, partner: str) -> bool:
+        one, two = self.model.tensors.get(name), self.other.tensors.get(partner)
+        if one is None or two is None or name in self.random[0] or partner in self.random[1]:
+            return False
+        kinds = [_kind(tensor) for tensor in (one, two)]
+        return kinds[0] == kinds[1] != "" and _may_be_equal(one, two)
+
+
+def _kind(tensor: Tensor) -> str:
+    """`f` for floats, `i` for integers, `b` for booleans; empty for all else."""
+    if not is_numeric_tensor(tensor) or tensor.dtype in {UNDEFINED, "complex64", "complex128"}:
+        return ""
+    if tensor.dtype in ROUNDOFF:
+        return "f"
+    # Quantized values are none that another model has.
+    return "b" if tensor.dtype == "bool" else "i" if tensor.dtype in {"int32", "int64"} else tensor.dtype
+
+
+def _may_be_equal(one: Tensor, two: Tensor) -> bool:
+    if one.shape is None or two.shape is None:
+        return True
+    pairs = zip(one.shape, two.shape, strict=False)
+    return len(one.shape) == len(two.shape) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
+    )
+
+
+def run_or_halve(side: Side, targets: Sequence[str], values: Feeds) -> dict[str, Value]:
+    """The values of those targets of which the segments accept `values`; if one refuses them, halves are run."""
+    try:
+        return side.run(targets, values, given=values)
+    except RunError:
+        if len(targets) == 1:
+            return {}
+        middle = len(targets) // 2
+        return run_or_halve(side, targets[:middle], values) | run_or_halve(side, targets[middle:], values)
+
+
+def error_of(a: Value, b: Value, kind: Tensor, other: Tensor) -> Error:
+    """The error of `b`, of the type `other`, as a value of `a`, of the type `kind`."""
+    return error_between(flatten(a, kind), flatten(b, other))
+
+
+def converted(value: object, kinds: tuple[Tensor, Tensor]) -> Any:  # noqa: ANN401 - a value, as it is given or converted
+    """A value of the first type as one of the second; finite numbers stay finite."""
+    tensor, other = kinds
+    if tensor.dtype == other.dtype:
+        return value
+    array, goal = array_of(value, tensor), numpy_type(other)
+    if other.dtype in ROUNDOFF:
+        limits = ml_dtypes.finfo(goal)
+        array = array.astype(np.float64 if "float64" in {tensor.dtype, other.dtype} else np.float32)
+        bounded = np.clip(array, float(limits.min), float(limits.max))
+        array = np.where(np.isfinite(array), bounded, array)
+    return from_array(np.ascontiguousarray(array.astype(goal)).reshape(array.shape), other)
+
+
+def _moved(value: object, tensor: Tensor) -> Any:  # noqa: ANN401 - as above
+    """A value with each float changed by a small fraction, up or down by chance; others as they are."""
+    if tensor.dtype not in _STEPS:
+        return value
+    array = array_of(value, tensor)
+    signs = np.random.default_rng(0).integers(0, 2, array.shape, np.int8) * 2 - 1
+    with np.errstate(all="ignore"):
+        return from_array((array + array * signs * array.dtype.type(_STEPS[tensor.dtype])).astype(array.dtype), tensor)
+
+
+def _crest(value: object, tensor: Tensor) -> float:
+    """The largest number of a tensor of floats as a multiple of the root mean square; 0 for other tensors."""
+    array = array_of(value, tensor).astype(np.float64) if tensor.dtype in ROUNDOFF else np.zeros(1)
+    array = array[np.isfinite(array)]
+    mean = sqrt(np.square(array).mean()) if array.size else 0.0
+    return float(np.abs(array).max() / mean) if mean else 0.0
