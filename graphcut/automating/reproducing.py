@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..core.atomic_files import Content, write_folder
 from ..core.errors import UsageError
-from ..loading.model import Model, ModelLike, load
+from ..loading.model import ModelLike, load
 from ..running.npz_files import save_outputs
 from ..running.values import to_array, to_value
 from ..surgery.extracting import extract
@@ -45,18 +45,15 @@ def write_reproducer(
             kinds = first.tensors[pair[0]], side.tensors[pair[i]]
             feeds[pair[i]] = converted(to_value(values[pair[0]], kinds[0]), kinds)
         files[f"{name}.onnx"] = partial(extract, side, inputs=[*feeds], outputs=tensor)
-        files[f"{name}-inputs.npz"] = partial(_save, side, feeds)
-        files[f"{name}-outputs.npz"] = partial(_save_outputs, side, feeds)
+        for what in ("inputs", "outputs"):
+            files[f"{name}-{what}.npz"] = partial(_save, f"{name}.onnx", feeds)
     write_folder(folder, files, own=("*.onnx.data",), what="a file of a reproducer", force=force)
 
 
-def _save(model: Model, feeds: Mapping[str, object], path: Path) -> None:
-    reads = load(path.with_name(path.name.replace("-inputs.npz", ".onnx"))).graph.reads
-    save_outputs({name: to_array(feeds[name], model.tensors[name]) for name in reads if name in feeds}, path)
-
-
-def _save_outputs(model: Model, feeds: Mapping[str, object], path: Path) -> None:
-    made = load(path.with_name(path.name.replace("-outputs.npz", ".onnx")))
-    given = {name: feeds[name] for name in made.graph.reads if name in feeds}
-    found = run_whole(made, given, made.graph.writes, config=EXACT)
-    save_outputs({name: to_array(value, model.tensors[name]) for name, value in found.items()}, path)
+def _save(model: str, feeds: Mapping[str, object], path: Path) -> None:
+    """Save the inputs of a model beside it, or the outputs for them."""
+    made = load(path.with_name(model))
+    values = {name: feeds[name] for name in made.graph.reads if name in feeds}
+    if path.name.endswith("-outputs.npz"):
+        values = dict(run_whole(made, values, made.graph.writes, config=EXACT))
+    save_outputs({name: to_array(value, made.tensors[name]) for name, value in values.items()}, path)

@@ -1,8 +1,9 @@
 """What differs in the graphs and weights of two models, as records and as sentences."""
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Final, Literal
 
@@ -66,43 +67,37 @@ def causes_of(pair: Pair, tensor: str) -> tuple[str, ...]:
 
 
 def _node_pairs(pair: Pair, ours: Iterable[int], theirs: Iterable[int]) -> dict[int, int]:
-    """Nodes of the first model with those of the second: by what they write, else by module and operator, in order."""
+    """Nodes of the first model with those of the second that write the same tensor."""
     sides = pair.first.model.graph.nodes, pair.second.model.graph.nodes
-    free = [*theirs]
-    writer, found = {name: j for j in free for name in sides[1][j].writes}, dict[int, int]()
-    for i in (left := [*ours]):
-        partners = (writer.get(pair.there.get(name, "")) for name in sides[0][i].writes)
-        if (j := next((j for j in partners if j is not None), None)) is not None:
-            found[i] = j
-    taken = {*found.values()}
-    groups = [defaultdict[Hashable, list[int]](list) for _ in sides]
-    rests = [n for n in left if n not in found], [n for n in free if n not in taken]
-    for group, nodes, rest in zip(groups, sides, rests, strict=True):
-        for n in rest:
-            group[nodes[n].module, nodes[n].op].append(n)
-    for key, rest in groups[0].items():
-        if len(rest) == len(groups[1][key]):
-            found |= dict(zip(rest, groups[1][key], strict=True))
-    return found
+    writer = {name: j for j in theirs for name in sides[1][j].writes}
+    written = ((i, pair.there.get(name, "")) for i in ours for name in sides[0][i].writes)
+    return {i: writer[partner] for i, partner in written if partner in writer}
 
 
 def _all_changes(pair: Pair, pairs: dict[int, int]) -> Iterator[ModelChange]:
     """What differs in pairs of nodes."""
-    seen = set[tuple[str, str]]()
-    nodes, others = pair.first.model.graph.nodes, pair.second.model.graph.nodes
+    first, second, seen = pair.first.model, pair.second.model, set[tuple[str, str]]()
     for i, j in pairs.items():
-        node = nodes[i]
-        if node.op != others[j].op:
-            yield ModelChange("operator", node.name, node.module, f"{others[j].op} instead of {node.op}")
+        node, other = first.graph.nodes[i], second.graph.nodes[j]
+        change = partial(ModelChange, node=node.name, module=node.module)
+        if node.op != other.op:
+            yield change("operator", text=f"{other.op} instead of {node.op}")
             continue
-        for text in _attributes(pair.first.model, pair.second.model, i, j):
-            yield ModelChange("attribute", node.name, node.module, f"{node.op}: {text}")
-        for text in _inputs(pair, i, j):
-            yield ModelChange("input", node.name, node.module, f"{node.op}: {text}")
-        for names in _constant_inputs(pair, i, j):
-            if names not in seen and (change := _weight_change(pair, *names)):
-                text = f"{node.op}: {names[0]!r} {change[0]}"
-                yield ModelChange("weight", node.name, node.module, text, *change[1:])
+        for text in _attributes(first, second, i, j):
+            yield change("attribute", text=f"{node.op}: {text}")
+        inputs, others = first.proto.graph.node[i].input, second.proto.graph.node[j].input
+        if len(inputs) != len(others):
+            yield change("input", text=f"{node.op}: {len(others)} inputs, were {len(inputs)}")
+        for number, names in enumerate(zip(inputs, others, strict=False)):
+            partner = pair.there.get(names[0])
+            if partner and names[1] in pair.here and partner != names[1]:
+                yield change("input", text=f"{node.op}: input {number} is {names[1]!r}, was {partner!r}")
+            are_constant = names[0] in (*node.weights, *node.constants) and names[1] in (
+                *other.weights,
+                *other.constants,
+            )
+            if are_constant and names not in seen and (found := _weight_change(pair, *names)):
+                yield change("weight", text=f"{node.op}: {names[0]!r} {found[0]}", **found[1])
             seen.add(names)
 
 
@@ -121,34 +116,15 @@ def _shown(attribute: AttributeProto | None) -> str:
     return value if attribute is None else short_repr(value.decode() if isinstance(value, bytes) else value)
 
 
-def _inputs(pair: Pair, i: int, j: int) -> Iterator[str]:
-    ours, theirs = (side.model.proto.graph.node[n].input for side, n in ((pair.first, i), (pair.second, j)))
-    if len(ours) != len(theirs):
-        yield f"{len(theirs)} inputs, were {len(ours)}"
-    for number, (one, two) in enumerate(zip(ours, theirs, strict=False)):
-        if one in pair.there and two in pair.here and pair.there[one] != two:
-            yield f"input {number} is {two!r}, was {pair.there[one]!r}"
-
-
-def _constant_inputs(pair: Pair, i: int, j: int) -> Iterator[tuple[str, str]]:
-    sides = [
-        (side.model.proto.graph.node[n].input, side.model.graph.nodes[n])
-        for side, n in ((pair.first, i), (pair.second, j))
-    ]
-    held = [{*node.weights, *node.constants} for _, node in sides]
-    pairs = zip(sides[0][0], sides[1][0], strict=False)
-    return ((one, two) for one, two in pairs if one in held[0] and two in held[1])
-
-
-def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, int, float, bool] | None:
-    """How a constant differs in the second model, its size in bytes, by how much, and whether that is rounding."""
-    protos = pair.first.weights.get(name), pair.second.weights.get(other)
-    is_plain = protos[0] is not None and protos[1] is not None
-    if is_plain and same_values(protos[0], pair.first.model.range_of, protos[1], pair.second.model.range_of):
+def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, Any]] | None:
+    """How a constant differs in the second model, and what a `ModelChange` says of it."""
+    one, two = pair.first.weights.get(name), pair.second.weights.get(other)
+    is_plain = one is not None and two is not None
+    if one and two and same_values(one, pair.first.model.range_of, two, pair.second.model.range_of):
         return None
     a, b = _values(pair.first, name), _values(pair.second, other)
     if a.shape != b.shape:
-        return f"has the shape {[*b.shape]}, was {[*a.shape]}", a.nbytes, inf, False
+        return f"has the shape {[*b.shape]}, was {[*a.shape]}", {"weight_bytes": a.nbytes, "largest": inf}
     differing, largest, sums = _difference(a, b)
     if not differing:
         return None
@@ -161,10 +137,10 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, int, float, 
     coarsest = max(ROUNDOFF.get(str(one.dtype), 0.0) for one in (a, b))
     allowed = coarsest if a.dtype != b.dtype else 0.0
     if not is_plain:  # constant nodes convert it
-        _, bits = pair.second.types(pair.second.segment([other])) if protos[1] is None else (0.0, 8)
+        _, bits = pair.second.types(pair.second.segment([other])) if two is None else (0.0, 8)
         allowed = max(allowed, quantization_noise(bits or 8, CREST))
-    noise = sums[0] - 2 * sums[1] + sums[2]
-    return text, a.nbytes, largest, noise <= (EXCESS * allowed) ** 2 * sums[0]
+    is_rounding = sums[0] - 2 * sums[1] + sums[2] <= (EXCESS * allowed) ** 2 * sums[0]
+    return text, {"weight_bytes": a.nbytes, "largest": largest, "is_rounding": is_rounding}
 
 
 def _values(side: Side, name: str) -> Array:

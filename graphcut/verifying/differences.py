@@ -49,7 +49,8 @@ def numpy_type(tensor: Tensor) -> np.dtype[Any]:
         return np.dtype(tensor.dtype)
     import ml_dtypes  # takes 20 ms, and few models need it
 
-    return np.dtype(getattr(ml_dtypes, ml_dtypes_name(tensor.dtype)))
+    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, ml_dtypes_name(tensor.dtype)))
+    return found
 
 
 def array_of(value: object, tensor: Tensor) -> Array:

@@ -2,11 +2,12 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ..core.graph import Graph, Node
 
+_Groups = Mapping[Hashable, Sequence[Node]]
 _SAME_VALUES: Final = frozenset(
     {"Cast", "CastLike", "Identity", "Dropout", "QuantizeLinear", "DequantizeLinear", "com.microsoft.QuantizeLinear"}
 ) | {"com.microsoft.DequantizeLinear"}
@@ -66,10 +67,10 @@ class _Matching:
         return [name for name, partner in zip(names, partners, strict=False) if self.add(name, partner)]
 
     def match_names(self) -> None:
-        theirs = _writers(self.other)
-        inputs = (name for name in self.graph.reads if name in self.other.input_index)
-        for name in (*inputs, *(n for n in _writers(self.graph) if n in theirs and not _COUNTED.fullmatch(n))):
-            self.add(name, name)
+        theirs = {*self.other.reads, *_writers(self.other)}
+        for name in (*self.graph.reads, *_writers(self.graph)):
+            if name in theirs and (name in self.graph.input_index or not _COUNTED.fullmatch(name)):
+                self.add(name, name)
 
     def match_counted_names(self) -> None:
         theirs = _writers(self.other)
@@ -79,50 +80,49 @@ class _Matching:
 
     def match_modules(self) -> None:
         """Match nodes of one operator in a module, if both graphs have as many that are not matched."""
-        groups = [defaultdict[Hashable, list[Node]](list) for _ in range(2)]
-        sides = ((self.graph, self.there), (self.other, self.here))
-        for group, (graph, known) in zip(groups, sides, strict=True):
-            for node in (graph.nodes[i] for i in graph.flow):
-                if node.module and node.op not in _SAME_VALUES and known.keys().isdisjoint(node.writes):
-                    group[node.module, node.op].append(node)
-        found = list[str]()
-        for key, nodes in groups[0].items():
-            if len(nodes) == len(groups[1][key]):
-                pairs = zip(nodes, groups[1][key], strict=True)
-                found += [name for a, b in pairs for name in self.match_in_order(a.writes, b.writes)]
-        self.follow(found)
+        groups = list[_Groups]()
+        for graph, known in ((self.graph, self.there), (self.other, self.here)):
+            nodes = [graph.nodes[i] for i in graph.flow if graph.nodes[i].op not in _SAME_VALUES]
+            free = [node for node in nodes if node.module and known.keys().isdisjoint(node.writes)]
+            made = defaultdict[Hashable, list[Node]](list)
+            for node in free:
+                made[node.module, node.op].append(node)
+            groups.append(made)
+        self.follow(self._match_groups(*groups))
+
+    def _match_groups(self, ours: _Groups, theirs: _Groups) -> list[str]:
+        """Match what the nodes of equal groups write, in their order, if they are equally many; the new ones."""
+        equal = (
+            zip(nodes, theirs[key], strict=True)
+            for key, nodes in ours.items()
+            if len(nodes) == len(theirs.get(key, ()))
+        )
+        return [name for pairs in equal for a, b in pairs for name in self.match_in_order(a.writes, b.writes)]
 
     def follow(self, found: list[str]) -> None:
         """Match what equal operators write from tensors that are matched, beginning with those that read `found`."""
         while found:
-            ours = self._ready(self.graph, found, self.there, {})
-            theirs = self._ready(self.other, [self.there[name] for name in found], self.here, self.here)
-            found = []
-            for key, nodes in ours.items():
-                if len(nodes) == len(theirs.get(key, ())):
-                    pairs = zip(nodes, theirs[key], strict=True)
-                    found += [name for a, b in pairs for name in self.match_in_order(a.writes, b.writes)]
+            ours = _ready(self.graph, found, self.there, {})
+            theirs = _ready(self.other, [self.there[name] for name in found], self.here, self.here)
+            found = self._match_groups(ours, theirs)
 
-    @staticmethod
-    def _ready(
-        graph: Graph, found: Iterable[str], known: dict[str, str], names: dict[str, str]
-    ) -> dict[Hashable, list[Node]]:
-        """The nodes that read one of `found` and nothing that is not known, by operator and what they read."""
-        nodes = sorted({i for name in found for i in _readers(graph, name)})
-        made = defaultdict[Hashable, list[Node]](list)
-        for node in (graph.nodes[i] for i in nodes):
-            reads = [_source(graph, name, known) for name in node.reads]
-            if all(name in known for name in reads) and known.keys().isdisjoint(node.writes):
-                keys = [names.get(name, name) for name in reads]
-                made[node.op, tuple(sorted(keys) if node.op in _COMMUTATIVE else keys)].append(node)
-        return made
+
+def _ready(graph: Graph, found: Iterable[str], known: Mapping[str, str], names: Mapping[str, str]) -> _Groups:
+    """The nodes that read one of `found` and nothing that is not known, by operator and what they read."""
+    made = defaultdict[Hashable, list[Node]](list)
+    for node in (graph.nodes[i] for i in sorted({i for name in found for i in _readers(graph, name)})):
+        reads = [_source(graph, name, known) for name in node.reads]
+        if all(name in known for name in reads) and known.keys().isdisjoint(node.writes):
+            keys = [names.get(name, name) for name in reads]
+            made[node.op, tuple(sorted(keys) if node.op in _COMMUTATIVE else keys)].append(node)
+    return made
 
 
 def _writers(graph: Graph) -> dict[str, Node]:
     return {name: graph.nodes[i] for i in graph.flow for name in graph.nodes[i].writes}
 
 
-def _source(graph: Graph, name: str, known: dict[str, str]) -> str:
+def _source(graph: Graph, name: str, known: Mapping[str, str]) -> str:
     """The tensor itself if it is known; else what it was converted from."""
     while name not in known and (i := graph.producer.get(name)) is not None:
         node = graph.nodes[i]

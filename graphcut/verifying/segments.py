@@ -6,8 +6,6 @@ same values, those of the first model, so that what they differ by is their own,
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from math import isfinite, sqrt
 from typing import Any, Final, NamedTuple
 
@@ -55,15 +53,6 @@ _STEPS: Final = {"float64": 2.0**-20, "float32": 2.0**-12, "float16": 2.0**-8, "
 """By what fraction floats are changed to see how much a segment amplifies a rounding: by several of its own."""
 
 
-@dataclass(frozen=True)
-class Segment:
-    """What computes a tensor of a model from others that both models have."""
-
-    nodes: tuple[int, ...]  #: in topological order.
-    constants: tuple[int, ...]  #: the constant nodes that they read.
-    sources: tuple[str, ...]  #: what they read of these others and of the inputs of the model.
-
-
 class Measured(NamedTuple):
     """What a run showed of a tensor."""
 
@@ -82,56 +71,41 @@ class Side:
         self.model, self.shared, self.config = model, {*shared, *model.graph.reads}, config
         self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
 
-    def segment(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Segment:
+    def segment(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Block:
         """What computes `targets` from tensors `given`; by default from those that both models have."""
         graph, ends = self.model.graph, self.shared if given is None else {*given, *self.model.graph.reads}
         start = [graph.producer[name] for name in targets]
-        nodes = reached(start, lambda n: (graph.producer[r] for r in graph.nodes[n].reads if r not in ends))
-        reads = dict.fromkeys(read for n in sorted(nodes) for read in graph.nodes[n].reads if read in ends)
+        nodes = sorted(reached(start, lambda n: (graph.producer[r] for r in graph.nodes[n].reads if r not in ends)))
+        reads = dict.fromkeys(read for n in nodes for read in graph.nodes[n].reads if read in ends)
         constants = graph.constants_for(name for n in nodes for name in graph.nodes[n].constants)
-        return Segment(tuple(sorted(nodes)), constants, tuple(reads))
+        weights = dict.fromkeys(name for n in (*constants, *nodes) for name in graph.nodes[n].weights)
+        weights |= dict.fromkeys(name for name in reads if name in graph.weights)
+        return Block(tuple(nodes), constants, tuple(reads), tuple(targets), tuple(weights))
 
     def run(self, targets: Sequence[str], values: Feeds, given: Iterable[str] | None = None) -> dict[str, Value]:
         """The values of `targets`, computed from those `given` in `values`, even of a target that is itself given."""
-        graph, segment = self.model.graph, self.segment(targets, given)
-        weights = (name for n in (*segment.constants, *segment.nodes) for name in graph.nodes[n].weights)
-        named = tuple(dict.fromkeys((*weights, *(name for name in segment.sources if name in graph.weights))))
-        block = Block(segment.nodes, segment.constants, segment.sources, tuple(targets), named)
-        proto = proto_of(self.model, block)
-        inputs = {*segment.sources}
+        block = self.segment(targets, given)
+        proto, own = proto_of(self.model, block), {name: f"{name}{_OWN}" for name in block.reads}
         for node in proto.graph.node:
-            node.output[:] = [f"{name}{_OWN}" if name in inputs else name for name in node.output]
-        names = {f"{name}{_OWN}" if name in inputs else name: name for name in targets}
+            node.output[:] = [own.get(name, name) for name in node.output]
         for value in proto.graph.output:
-            value.name += _OWN if value.name in inputs else ""
-        types = {own: self.model.tensors.get(name) or _constant(name) for own, name in names.items()}
-        fed = {name: values[name] for name in segment.sources if name in values}
-        made = run_proto(self.model, proto, fed, list(names), self.config, types)
-        return {names[own]: value for own, value in made.items()}
+            value.name = own.get(value.name, value.name)
+        unknown = Tensor(name="", dtype=UNDEFINED, shape=None)  # of what constant nodes compute
+        types = {own.get(name, name): self.model.tensors.get(name, unknown) for name in targets}
+        fed = {name: values[name] for name in block.reads if name in values}
+        made = run_proto(self.model, proto, fed, list(types), self.config, types)
+        return dict(zip(targets, made.values(), strict=True))
 
-    def types(self, segment: Segment) -> tuple[float, int | None]:
+    def types(self, block: Block) -> tuple[float, int | None]:
         """The relative error of one rounding of the coarsest floats in a segment, and to how many bits it quantizes."""
-        graph, tensors = self.model.graph, self.model.tensors
-        nodes = [graph.nodes[n] for n in (*segment.constants, *segment.nodes)]
-        kinds = {
-            tensors[n].dtype for n in (*segment.sources, *(w for node in nodes for w in node.writes)) if n in tensors
-        }
-        kinds |= {
-            DTYPES[self.weights[name].data_type] for node in nodes for name in node.weights if name in self.weights
-        }
-        coarsest = max((ROUNDOFF[kind] for kind in kinds if kind in ROUNDOFF), default=0.0)
-        if self.config.provider not in {None, CPU} and "float32" in kinds:
-            coarsest = max(coarsest, _TF32)
-        bits = [8 for node in nodes if _QUANTIZING.search(node.op)] + [4 for kind in kinds if kind in {"int4", "uint4"}]
-        for n in segment.nodes:
-            if graph.nodes[n].op.endswith("NBits"):
-                bits += [a.i for a in self.model.proto.graph.node[n].attribute if a.name == "bits"] or [4]
-        return coarsest, min(bits, default=None)
-
-
-def _constant(name: str) -> Tensor:
-    """A constant that a node computes, of a type that is not known before."""
-    return Tensor(name=name, dtype=UNDEFINED, shape=None)
+        nodes = [self.model.graph.nodes[n] for n in (*block.replicas, *block.nodes)]
+        written = [name for node in nodes for name in node.writes]
+        kinds = {self.model.tensors[name].dtype for name in (*block.reads, *written) if name in self.model.tensors}
+        kinds |= {DTYPES[self.weights[name].data_type] for name in block.weights if name in self.weights}
+        accelerated = [_TF32] if "float32" in kinds and self.config.provider not in {None, CPU} else []
+        bits = [4 if "NBits" in node.op else _BYTE for node in nodes if _QUANTIZING.search(node.op)]
+        bits += [4] if kinds & {"int4", "uint4"} else []
+        return max([ROUNDOFF.get(kind, 0.0) for kind in kinds] + accelerated, default=0.0), min(bits, default=None)
 
 
 def quantization_noise(bits: int, crest: float) -> float:
@@ -140,23 +114,25 @@ def quantization_noise(bits: int, crest: float) -> float:
     An error of at most half a step has a standard deviation of step / sqrt(12) (Bennett, Spectra of Quantized Signals,
     1948). `crest` is the largest value as a multiple of the root mean square.
     """
-    return crest * 2 / 2**bits / sqrt(12)
+    return crest * 2.0 ** (1 - bits) / sqrt(12)
 
 
 class Pair:
     """Two models, and the tensors that both have: `there` gives the name of each in the second one."""
 
     def __init__(self, model: Model, other: Model, config: SessionConfig) -> None:
-        self.config = config
-        self.there = matched_tensors(model.graph, other.graph, _Fit(model, other).__call__)
+        random = random_tensors(model), random_tensors(other)
+
+        def fits(name: str, partner: str) -> bool:
+            are_alike = (name in model.graph.input_index) is (partner in other.graph.input_index)
+            is_chance = name in random[0] or partner in random[1]
+            return are_alike and not is_chance and _fit(model.tensors[name], other.tensors[partner])
+
+        self.there = matched_tensors(model.graph, other.graph, fits)
         self.here = {partner: name for name, partner in self.there.items()}
         self.first, self.second = Side(model, self.there, EXACT), Side(other, self.here, config)
-
-    @cached_property
-    def computed(self) -> tuple[str, ...]:
-        """The tensors that nodes of both models write, in topological order."""
-        producer, others = self.first.model.graph.producer, self.second.model.graph.producer
-        return tuple(name for name, partner in self.there.items() if name in producer and partner in others)
+        #: the tensors that both compute, in topological order.
+        self.computed = tuple(name for name in self.there if name in model.graph.producer)
 
     def fed(self, feeds: Feeds) -> dict[str, Any]:
         """Inputs of the first model as those of the second."""
@@ -185,34 +161,30 @@ class Pair:
     def _measured(self, names: Sequence[str], ours: Feeds, theirs: Feeds) -> Iterator[Measured]:
         first, second = self.first, self.second
         partners = [self.there[name] for name in names]
-        needed = {*first.segment(names).sources, *(self.here.get(n, n) for n in second.segment(partners).sources)}
+        needed = {*first.segment(names).reads, *(self.here.get(n, n) for n in second.segment(partners).reads)}
         given = {name: ours[name] for name in needed if name in ours}
         fed = {self.there[n]: converted(v, self.kinds(n)) for n, v in given.items() if n in self.there}
-        given |= {n: converted(fed[self.there[n]], self.kinds(n)[::-1]) for n in given if n in self.there}
+        given |= self._back(given, fed)
+        inherited = {**given, **self._back(given, theirs)}
+        moved = {name: _moved(value, first.model.tensors[name]) for name, value in given.items()}
         fed |= {name: value for name, value in theirs.items() if name not in self.here}
         is_rounded = any(given[name] is not ours[name] for name in given)
         own = run_or_halve(first, names, given) if is_rounded else ours
         found = run_or_halve(second, partners, fed)
-        inherited = {
-            **given,
-            **{n: converted(theirs[self.there[n]], self.kinds(n)[::-1]) for n in given if n in self.there},
-        }
-        others = run_or_halve(first, names, inherited)
-        moved = run_or_halve(first, names, {name: _moved(v, first.model.tensors[name]) for name, v in given.items()})
+        others, shifted = (run_or_halve(first, names, values) for values in (inherited, moved))
         for name, partner in zip(names, partners, strict=True):
             if name in own and partner in found:
                 kinds = self.kinds(name)
-                found_error = [error_of(own[name], found[partner], *kinds)]
-                found_error += [error_of(others[name], theirs[partner], *kinds)] if name in others else []
-                gain = error_of(own[name], moved[name], kinds[0], kinds[0]).relative if name in moved else 0.0
+                errors = [error_of(own[name], found[partner], *kinds)]
+                errors += [error_of(others[name], theirs[partner], *kinds)] if name in others else []
+                gain = error_of(own[name], shifted[name], kinds[0], kinds[0]).relative if name in shifted else 0.0
                 gain = gain / _STEPS[kinds[0].dtype] if kinds[0].dtype in _STEPS and isfinite(gain) else 0.0
-                yield Measured(
-                    name,
-                    error_of(ours[name], theirs[partner], *kinds),
-                    min(found_error, key=lambda error: error.relative),
-                    *self._expected(name, gain, given),
-                    found[partner],
-                )
+                whole, least = error_of(ours[name], theirs[partner], *kinds), min(errors, key=lambda one: one.relative)
+                yield Measured(name, whole, least, *self._expected(name, gain, given), found[partner])
+
+    def _back(self, names: Iterable[str], values: Feeds) -> dict[str, Any]:
+        """Values of the second model as those of the first."""
+        return {n: converted(values[self.there[n]], self.kinds(n)[::-1]) for n in names if n in self.there}
 
     def kinds(self, name: str) -> tuple[Tensor, Tensor]:
         """The types of a tensor in both models."""
@@ -223,14 +195,14 @@ class Pair:
 
         The latter is that of one rounding of each source, as a perturbation has shown, or of one for each node.
         """
-        pair = self.first.segment([name]), self.second.segment([self.there[name]])
-        (one, bits), (two, more) = self.first.types(pair[0]), self.second.types(pair[1])
+        ours, theirs = self.first.segment([name]), self.second.segment([self.there[name]])
+        (one, bits), (two, more) = self.first.types(ours), self.second.types(theirs)
         rounding = floats = max(one, two)
         if least := [number for number in (bits, more) if number]:
-            crests = [_crest(given[n], self.first.model.tensors[n]) for n in pair[0].sources if n in given]
-            crest = max((CREST, *(crests if min(least) == _BYTE else ())))
+            read = [n for n in ours.reads if n in given and min(least) == _BYTE]
+            crest = max(CREST, *(_crest(given[n], self.first.model.tensors[n]) for n in read), 0.0)
             rounding = max(rounding, quantization_noise(min(least), crest))
-        return floats, rounding * max(gain, sqrt(max(len(part.nodes) for part in pair)))
+        return floats, rounding * max(gain, sqrt(max(len(ours.nodes), len(theirs.nodes))))
 
     def _slices(self, feeds: Feeds) -> Iterator[Sequence[str]]:
         """The computed tensors in groups of at most `SLICE_BYTES`; one that is larger is alone."""
@@ -251,44 +223,21 @@ class Pair:
         """For each computed tensor the last slice that reads it."""
         found: dict[str, int] = {}
         for number, names in enumerate(slices):
-            reads = self.first.segment(names).sources
-            others = self.second.segment([self.there[name] for name in names]).sources
+            reads = self.first.segment(names).reads
+            others = self.second.segment([self.there[name] for name in names]).reads
             found |= dict.fromkeys((*reads, *(self.here.get(name, name) for name in others)), number)
         return found
 
 
-class _Fit:
-    """Whether tensors of two models can be compared: numbers of one kind, of shapes that may be the same."""
-
-    def __init__(self, model: Model, other: Model) -> None:
-        self.model, self.other = model, other
-        self.random = random_tensors(model), random_tensors(other)
-
-    def __call__(self, name: str, partner: str) -> bool:
-        one, two = self.model.tensors.get(name), self.other.tensors.get(partner)
-        if one is None or two is None or name in self.random[0] or partner in self.random[1]:
-            return False
-        kinds = [_kind(tensor) for tensor in (one, two)]
-        return kinds[0] == kinds[1] != "" and _may_be_equal(one, two)
-
-
-def _kind(tensor: Tensor) -> str:
-    """`f` for floats, `i` for integers, `b` for booleans; empty for all else."""
-    if not is_numeric_tensor(tensor) or tensor.dtype in {UNDEFINED, "complex64", "complex128"}:
-        return ""
-    if tensor.dtype in ROUNDOFF:
-        return "f"
-    # Quantized values are none that another model has.
-    return "b" if tensor.dtype == "bool" else "i" if tensor.dtype in {"int32", "int64"} else tensor.dtype
-
-
-def _may_be_equal(one: Tensor, two: Tensor) -> bool:
-    if one.shape is None or two.shape is None:
-        return True
-    pairs = zip(one.shape, two.shape, strict=False)
-    return len(one.shape) == len(two.shape) and all(
-        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
-    )
+def _fit(one: Tensor, two: Tensor) -> bool:
+    """Whether tensors can be compared: floats of any two types, or numbers of one; of shapes that may be the same."""
+    kinds = ["float" if tensor.dtype in ROUNDOFF else tensor.dtype for tensor in (one, two)]
+    if kinds[0] != kinds[1] or kinds[0] == UNDEFINED or not is_numeric_tensor(one):
+        return False
+    shapes = one.shape or (), two.shape or ()
+    is_known = one.shape is not None and two.shape is not None
+    numbers = ((a, b) for a, b in zip(*shapes, strict=False) if isinstance(a, int) and isinstance(b, int))
+    return not is_known or (len(shapes[0]) == len(shapes[1]) and all(a == b for a, b in numbers))
 
 
 def run_or_halve(side: Side, targets: Sequence[str], values: Feeds) -> dict[str, Value]:
@@ -314,7 +263,7 @@ def converted(value: object, kinds: tuple[Tensor, Tensor]) -> Any:  # noqa: ANN4
         return value
     array, goal = array_of(value, tensor), numpy_type(other)
     if other.dtype in ROUNDOFF:
-        limits = ml_dtypes.finfo(goal)
+        limits: Any = ml_dtypes.finfo(goal)  # type: ignore[no-untyped-call]
         array = array.astype(np.float64 if "float64" in {tensor.dtype, other.dtype} else np.float32)
         bounded = np.clip(array, float(limits.min), float(limits.max))
         array = np.where(np.isfinite(array), bounded, array)

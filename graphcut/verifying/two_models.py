@@ -1,8 +1,9 @@
 """`compare_models`: whether two models compute the same, and which nodes add an error of their own."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import inf
 from typing import Any, Final
@@ -57,8 +58,8 @@ class Culprit:
     node: str  #: the node of the second model that writes it.
     nodes: tuple[str, ...]  #: all its nodes that compute it from `sources`.
     #: the lowest ratio of an output of the first model after the tensor alone got the value that the second model
-    #: computes from the same values; None if that can't be run.
-    effect_db: float | None
+    #: computes from the same values; -infinite if that can't be run.
+    effect_db: float
     sources: tuple[tuple[str, str], ...]  #: the tensors that both compute it from, by their names in both models.
     causes: tuple[str, ...]  #: what differs in the nodes that compute it, one sentence each.
 
@@ -68,9 +69,8 @@ class ModelComparison(Product):
     """The result of comparing two models. It is true if they agree; `print` shows it."""
 
     outputs: tuple[TensorComparison, ...]  #: the outputs that both models compute, random ones left out.
-    errors: tuple[
-        TensorError, ...
-    ]  #: of each tensor that both compute, in topological order; none if outputs are equal.
+    #: of each tensor that both compute, in topological order; none if all outputs are equal.
+    errors: tuple[TensorError, ...]
     culprits: tuple[Culprit, ...]  #: the most effect on the outputs first.
     harmless: tuple[Culprit, ...]  #: those that change no output by more than their types explain.
     changes: tuple[ModelChange, ...]  #: what differs in the graphs and weights.
@@ -79,18 +79,20 @@ class ModelComparison(Product):
     worst_db: float
     worst: str  #: this output; empty if all are equal.
     has_tolerance: bool  #: a tolerance was given, so the outputs decide whether the models agree.
+    #: the outputs differ by more than 4 times of what they do if all tensors that are compared are outputs, too.
+    is_unexplained: bool = False
     inputs: Feeds = field(default_factory=dict, repr=False)  #: those of the run that this is about.
 
     @property
     def same(self) -> bool:
         """Whether the models agree: the outputs within the tolerance given; without one, by `culprits`.
 
-        Without a tolerance no node may add more error by itself than its types explain, unless it changes no output,
-        and which numbers of an output are finite must not differ.
+        Without a tolerance no node may add more error by itself than its types explain, unless it changes no output;
+        outputs may not be unexplained, nor differ in which numbers are finite.
         """
         if self.has_tolerance:
             return all(one.passes for one in self.outputs)
-        return not self.culprits and self.worst_db > -inf
+        return not self.culprits and not self.is_unexplained and self.worst_db > -inf
 
     @property
     def table(self) -> "np.ndarray[Any, Any]":
@@ -112,10 +114,8 @@ class ModelComparison(Product):
         worst = f"{self.worst!r} has {ratio(self.worst_db)}" if self.worst else "all bits of all outputs are equal"
         if not self.same:
             return f"the models differ: {worst}"
-        how = (
-            "" if not self.worst else ", within the tolerance" if self.has_tolerance else ", which their types explain"
-        )
-        return f"the models agree: {worst}{how}"
+        how = "within the tolerance" if self.has_tolerance else "and no node adds more error than its types explain"
+        return f"the models agree: {worst}{', ' * bool(self.worst)}{how * bool(self.worst)}"
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -123,15 +123,11 @@ class ModelComparison(Product):
         found = []
         for number, one in enumerate(self.culprits, 1):
             module = f" in {one.error.module}" if one.error.module else ""
-            effect = "" if one.effect_db is None else f", an output {ratio(one.effect_db)} by it alone"
-            found.append(f"{number}. {one.node!r}{module}: {_own(one.error)}{effect}")
-            found += [f"   {cause}" for cause in one.causes]
+            effect = f"an output has {ratio(one.effect_db)} by it alone"
+            found += [f"{number}. {one.node!r}{module}: {_own(one.error)}; {effect}", *(f"   {c}" for c in one.causes)]
         if not self.same and not self.culprits:
-            found.append("no tensor that both models have shows where: compare without graph optimizations")
-        for one in self.harmless:
-            found.append(
-                f"harmless: {one.node!r}: {_own(one.error)}, and no output changes by more than its types explain"
-            )
+            found.append("no tensor that was compared shows where: graph optimizations across them can be the cause")
+        found += [f"harmless: {one.node!r}: {_own(one.error)}; it changes no output by more" for one in self.harmless]
         if self.errors:
             named = sum(error.tensor != error.other for error in self.errors)
             found.append(f"{count(len(self.errors), 'tensor')} compared, {named:,} of them under two names")
@@ -148,7 +144,7 @@ def ratio(db: float) -> str:
 
 
 def _own(error: TensorError) -> str:
-    return f"{ratio(error.own_db)} by itself, its types explain {ratio(error.expected_db)}"
+    return f"{ratio(error.own_db)} by itself, {ratio(error.expected_db)} by its types"
 
 
 def compare_models(
@@ -197,13 +193,12 @@ def compare_models(
     sets, refusal = accepted_inputs(first, inputs, seed, first.dims)
     if not sets:
         raise RunError(f"{first.path.name} rejects the generated inputs: {refusal}", hint="give yours as `inputs`")
-    found = ModelComparison((), (), (), (), (), inf, "", tolerance is not None)
     changes = tuple(changes_of(pair))
     for feeds in sets:
-        found = _Run(pair, feeds, tolerance, ignore, changes).compared()
+        found = _Run(pair, feeds, tolerance, ignore).compared(changes)
         if not found:
             break
-    return replace(found, changes=changes)
+    return found
 
 
 def _check_ends(pair: Pair) -> None:
@@ -220,93 +215,85 @@ def _check_ends(pair: Pair) -> None:
 class _Run:
     """Both models on one set of inputs."""
 
-    def __init__(
-        self,
-        pair: Pair,
-        feeds: Feeds,
-        tolerance: float | None,
-        ignore: Sequence[str],
-        changes: Iterable[ModelChange],
-    ) -> None:
+    def __init__(self, pair: Pair, feeds: Feeds, tolerance: float | None, ignore: Sequence[str]) -> None:
         self.pair, self.feeds, self.tolerance, self.ignore = pair, feeds, tolerance, ignore
-        kinds = {"attribute", "input", "weight"}
-        self.changed = {one.node for one in changes if one.kind in kinds and not one.is_rounding}
-        first, second = pair.first.model, pair.second.model
-        self.writes = [name for name in first.graph.writes if name in pair.there and not self._is_ignored(name)]
+        self.graph = pair.first.model.graph
+        self.writes = [name for name in self.graph.writes if name in pair.there and not self._is_ignored(name)]
         if not self.writes:
             raise UsageError("every output that both models compute is ignored", hint="ignore fewer, or inner tensors")
         partners = [pair.there[name] for name in self.writes]
-        self.values = run_whole(first, feeds, self.writes, config=EXACT)
-        found = run_whole(second, pair.fed(feeds), partners, config=pair.config)
-        self.found = {name: found[partner] for name, partner in zip(self.writes, partners, strict=True)}
+        self.values = run_whole(pair.first.model, feeds, self.writes, config=EXACT)
+        found = run_whole(pair.second.model, pair.fed(feeds), partners, config=pair.second.config)
+        self.found = dict(zip(self.writes, (found[partner] for partner in partners), strict=True))
 
-    def compared(self) -> ModelComparison:
-        outputs = tuple(self._output(name) for name in self.writes)
-        errors = {name: error_of(self.values[name], self.found[name], *self.pair.kinds(name)) for name in self.writes}
-        worst = min(errors, key=lambda name: errors[name].db)
-        empty = ModelComparison(outputs, (), (), (), (), inf, "", self.tolerance is not None, self.feeds)
+    def compared(self, changes: tuple[ModelChange, ...]) -> ModelComparison:
+        values, found, kinds = self.values, self.found, {name: self.pair.kinds(name) for name in self.writes}
+        fraction = self.tolerance or 0.0
+        outputs = [compare_tensor(k[0], values[n], found[n], fraction, None, other=k[1]) for n, k in kinds.items()]
+        result = ModelComparison(
+            tuple(outputs), (), (), (), changes, inf, "", self.tolerance is not None, inputs=self.feeds
+        )
         if all(one.is_identical for one in outputs):
-            return empty
+            return result
+        touched = {"attribute", "input", "weight"}
+        changed = {one.node for one in changes if one.kind in touched and not one.is_rounding}
         measured, ranked = list[Measured](), list[Measured]()
         for one in self.pair.measure(self.feeds):
             measured.append(one._replace(value=None))  # values are held of those alone that stand out most
-            if self._stands_out(one):
+            if self._stands_out(one, changed):
                 ranked = sorted([*ranked, one], key=_excess, reverse=True)[:_SUSPECTS]
         effects = {one.tensor: self._effect(one) for one in ranked}
         ranked.sort(key=lambda one: (-effects[one.tensor], -_excess(one)))
-        are_harmful = [effects[one.tensor] > EXCESS * one.rounding for one in ranked]
+        harmful = {one.tensor for one in ranked if effects[one.tensor] > EXCESS * one.rounding}
         culprits = [self._culprit(one, effects[one.tensor]) for one in ranked]
-        return replace(
-            empty,
-            errors=tuple(self._row(one) for one in measured),
-            culprits=tuple(one for one, is_harmful in zip(culprits, are_harmful, strict=True) if is_harmful),
-            harmless=tuple(one for one, is_harmful in zip(culprits, are_harmful, strict=True) if not is_harmful),
-            worst_db=errors[worst].db,
-            worst=worst if errors[worst].db < inf else "",
+        errors = {name: error_of(values[name], found[name], *kinds[name]) for name in self.writes}
+        worst, error = max(errors.items(), key=lambda item: item[1].relative)
+        exposed = [max(one.error.relative, one.expected) for one in measured if one.tensor in self.writes]
+        return ModelComparison(
+            result.outputs,
+            tuple(map(self._row, measured)),
+            tuple(one for one in culprits if one.error.tensor in harmful),
+            tuple(one for one in culprits if one.error.tensor not in harmful),
+            changes,
+            error.db,
+            worst if error.relative else "",
+            result.has_tolerance,
+            error.relative > EXCESS * max(exposed, default=inf),
+            self.feeds,
         )
 
     def _is_ignored(self, *names: str) -> bool:
         return any(fnmatchcase(name, glob) for name in names for glob in self.ignore)
 
-    def _output(self, name: str) -> TensorComparison:
-        own, other = self.pair.kinds(name)
-        fraction = self.tolerance or 0.0
-        return compare_tensor(own, self.values[name], self.found[name], fraction, None, other=other)
-
-    def _stands_out(self, one: Measured) -> bool:
-        row, graph = self._row(one), self.pair.first.model.graph
-        is_changed = not self.changed.isdisjoint(graph.names(self.pair.first.segment([one.tensor]).nodes))
-        factor = 0.0 if self.tolerance is not None else _CHANGED if is_changed else EXCESS
+    def _stands_out(self, one: Measured, changed: set[str]) -> bool:
+        row, nodes = self._row(one), self.graph.names(self.pair.first.segment([one.tensor]).nodes)
+        factor = 0.0 if self.tolerance is not None else EXCESS if changed.isdisjoint(nodes) else _CHANGED
         return one.own.relative > factor * one.expected and not self._is_ignored(one.tensor, row.node, row.other)
 
     def _effect(self, one: Measured) -> float:
         """The largest relative error of an output of the first model if the tensor has the value that was computed."""
-        graph, kinds = self.pair.first.model.graph, self.pair.kinds(one.tensor)
-        targets = [name for name in self.writes if name != one.tensor and name in graph.producer]
-        found = {one.tensor: one.own.relative} if one.tensor in self.writes else {}
-        try:
-            value = converted(one.value, kinds[::-1])
-            made = self.pair.first.run(targets, {**self.feeds, one.tensor: value}, given=[one.tensor])
-        except RunError:
-            return inf
-        outputs = {name: error_of(self.values[name], made[name], *[self.pair.kinds(name)[0]] * 2) for name in targets}
-        return max(found.get(one.tensor, 0.0), *(error.relative for error in outputs.values()), 0.0)
+        targets = [name for name in self.writes if name != one.tensor and name in self.graph.producer]
+        found = [0.0] if len(targets) == len(self.writes) else [one.own.relative]
+        with suppress(RunError):
+            value = converted(one.value, self.pair.kinds(one.tensor)[::-1])
+            given = {**self.feeds, one.tensor: value}
+            made = self.pair.first.run(targets, given, given=[one.tensor]) if targets else {}
+            kinds = ((name, self.pair.kinds(name)[0]) for name in made)
+            return max(*found, *(error_of(self.values[n], made[n], kind, kind).relative for n, kind in kinds), 0.0)
+        return inf
 
     def _row(self, one: Measured) -> TensorError:
-        graph, partner = self.pair.first.model.graph, self.pair.there[one.tensor]
-        node = graph.nodes[graph.producer[one.tensor]]
+        node, partner = self.graph.nodes[self.graph.producer[one.tensor]], self.pair.there[one.tensor]
         ratios = one.error.db, one.own.db, decibels(one.expected)
         return TensorError(one.tensor, partner, node.name, node.module, *ratios, one.error.broken)
 
     def _culprit(self, one: Measured, effect: float) -> Culprit:
-        row, graph = self._row(one), self.pair.second.model.graph
-        node = graph.nodes[graph.producer[row.other]].name
-        ours, theirs = self.pair.first.segment([one.tensor]), self.pair.second.segment([row.other])
-        here = self.pair.here
-        names = (*ours.sources, *(here.get(name, name) for name in theirs.sources))
-        sources = tuple((name, self.pair.there.get(name, name)) for name in dict.fromkeys(names))
-        nodes = graph.names(theirs.nodes)
-        return Culprit(row, node, nodes, decibels(effect), sources, causes_of(self.pair, one.tensor))
+        row, graph, pair = self._row(one), self.pair.second.model.graph, self.pair
+        ours, theirs = pair.first.segment([one.tensor]), pair.second.segment([row.other])
+        names = dict.fromkeys((*ours.reads, *(pair.here.get(name, name) for name in theirs.reads)))
+        sources = tuple((name, pair.there.get(name, name)) for name in names)
+        node, nodes = graph.nodes[graph.producer[row.other]].name, graph.names(theirs.nodes)
+        return Culprit(row, node, nodes, decibels(effect), sources, causes_of(pair, one.tensor))
 
 
 def _excess(one: Measured) -> float:

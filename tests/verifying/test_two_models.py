@@ -153,8 +153,8 @@ def transformer(mask: float, scale: float = 1.0) -> ModelProto:
         helper.make_node("LayerNormalization", ["shares", "scale"], ["y"], "layer/norm"),
     ]
     weights = [
-        numpy_helper.from_array(np.float32(0), "zero"),
-        numpy_helper.from_array(np.float32(mask), "mask"),
+        numpy_helper.from_array(np.array(0, np.float32), "zero"),
+        numpy_helper.from_array(np.array(mask, np.float32), "mask"),
         numpy_helper.from_array(np.full(8, scale, np.float32), "scale"),
     ]
     return model_of(nodes, [floats("x", 2, 8), floats("seen", 2, 8)], [floats("y", 2, 8)], weights)
@@ -192,7 +192,7 @@ def test_floats_of_other_types_agree_by_default_and_not_to_the_bit(tmp_path: Pat
     """The same network in float32 and float16, each tensor under its name; large tensors, too."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal((100, 100)).astype(np.float32)
-    paths = []
+    paths = list[Path]()
     kinds = (TensorProto.FLOAT, np.float32), (TensorProto.FLOAT16, np.float16)
     for (kind, dtype), factor in ((kinds[0], 1), (kinds[1], 1), (kinds[1], 1.01)):
         nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], name="product"), helper.make_node("Relu", ["a"], ["y"])]
@@ -220,9 +220,9 @@ def quantized(factor: float) -> ModelProto:
         numpy_helper.from_array(np.round(weight / steps).astype(np.int8), "w_quantized"),
         numpy_helper.from_array(steps, "w_scale"),
         numpy_helper.from_array(np.zeros(32, np.int8), "w_zero"),
-        numpy_helper.from_array(step, "scale"),
-        numpy_helper.from_array(np.float32(step * factor), "other_scale"),
-        numpy_helper.from_array(np.int8(0), "zero"),
+        numpy_helper.from_array(np.array(step), "scale"),
+        numpy_helper.from_array(np.array(step * factor, np.float32), "other_scale"),
+        numpy_helper.from_array(np.array(0, np.int8), "zero"),
         numpy_helper.from_array(weight, "w"),
     ]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "product"), helper.make_node("Relu", ["a"], ["y"], "relu")]
@@ -300,7 +300,7 @@ def turn(_: ModelProto, node: NodeProto) -> None:
 
 def clip(model: ModelProto, node: NodeProto) -> None:
     model.graph.initializer.extend(
-        numpy_helper.from_array(np.float32(value), name) for value, name in ((-0.1, "least"), (0.1, "most"))
+        numpy_helper.from_array(np.array(value, np.float32), name) for value, name in ((-0.1, "least"), (0.1, "most"))
     )
     name, place = node.output[0], list(model.graph.node).index(node)
     node.output[0] = "wide"
@@ -345,7 +345,7 @@ def test_two_exports_without_a_common_name_are_matched(tmp_path: Path) -> None:
         node.input[:] = [name and f"other/{name}" for name in node.input]
         node.output[:] = [f"other/{name}" for name in node.output]
         node.name = ""
-    for value in (*other.graph.input, *other.graph.output, *other.graph.initializer):
+    for value in [*other.graph.input, *other.graph.output] + [*other.graph.initializer]:
         value.name = f"other/{value.name}"
     weight = next(tensor for tensor in other.graph.initializer if tensor.name == "other/layer.1.out.weight")
     weight.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weight), weight.name))
