@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from math import inf
+from math import frexp, inf
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +24,7 @@ from .segments import EXCESS, Measured, Pair, converted, error_of
 _CHANGED: Final = 0.5
 """The same where an attribute, an input or a weight differs by more than rounding explains."""
 
+_MOST_EFFECT: Final = 1e9  #: larger effects are alike.
 _NOUNS: Final = {
     "removed": "removed node",
     "added": "added node",
@@ -71,7 +72,8 @@ class ModelComparison(Product):
     outputs: tuple[TensorComparison, ...]  #: the outputs that both models compute, random ones left out.
     #: of each tensor that both compute, in topological order; none if all outputs are equal.
     errors: tuple[TensorError, ...]
-    culprits: tuple[Culprit, ...]  #: the most effect on the outputs first.
+    #: the most effect on the outputs first; of effects that differ by less than 6 dB that which stands out most.
+    culprits: tuple[Culprit, ...]
     harmless: tuple[Culprit, ...]  #: those that change no output by more than their types explain.
     changes: tuple[ModelChange, ...]  #: what differs in the graphs and weights.
     #: the lowest signal-to-noise ratio of an output, in dB: infinite if all are equal, -infinite if a shape or which
@@ -243,7 +245,8 @@ class _Run:
             if self._stands_out(one, changed):
                 ranked = sorted([*ranked, one], key=_excess, reverse=True)[:_SUSPECTS]
         effects = {one.tensor: self._effect(one) for one in ranked}
-        ranked.sort(key=lambda one: (-effects[one.tensor], -_excess(one)))
+        # Effects of one power of two count as equal: what follows a fault often has the effect of the fault.
+        ranked.sort(key=lambda one: (-frexp(min(effects[one.tensor], _MOST_EFFECT))[1], -_excess(one)))
         harmful = {one.tensor for one in ranked if effects[one.tensor] > EXCESS * one.rounding}
         culprits = [self._culprit(one, effects[one.tensor]) for one in ranked]
         errors = {name: error_of(values[name], found[name], *kinds[name]) for name in self.writes}

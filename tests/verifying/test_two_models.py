@@ -345,7 +345,8 @@ def test_two_exports_without_a_common_name_are_matched(tmp_path: Path) -> None:
         node.input[:] = [name and f"other/{name}" for name in node.input]
         node.output[:] = [f"other/{name}" for name in node.output]
         node.name = ""
-    for value in [*other.graph.input, *other.graph.output] + [*other.graph.initializer]:
+    named: list[Any] = [*other.graph.input, *other.graph.output, *other.graph.initializer]
+    for value in named:
         value.name = f"other/{value.name}"
     weight = next(tensor for tensor in other.graph.initializer if tensor.name == "other/layer.1.out.weight")
     weight.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(weight), weight.name))
