@@ -34,7 +34,7 @@ ROUNDOFF: Final = {
     "float8e5m2": 2.0**-3,
     "float8e5m2fnuz": 2.0**-3,
 }
-"""The relative error of one rounding, 2^-p for p bits (Higham, Accuracy and Stability of Numerical Algorithms, 2.2).
+"""The relative error of one rounding to p bits, 0.5 ** p (Higham, Accuracy and Stability of Numerical Algorithms, 2.2).
 
 In float32 and float64 sums are rounded as well: that of n products has about sqrt(n) roundings (Higham and Mary, A New
 Approach to Probabilistic Rounding Error Analysis, 2019), here 16 for 256. Kernels add numbers of fewer bits in float32.
