@@ -200,7 +200,7 @@ def simulated_bytes(plan: Plan, model: Model) -> int:
     names = {device.name for device in devices}
     received = sum(link.bytes for link in simulate(scenario, requests=1, window=1).links if link.target in names)
     return received - sum(
-        scenario.tensor_bytes[name] for part in scenario.parts for name in part.reads if name in scenario.inputs
+        scenario.tensor_bytes.get(name, 0) for part in scenario.parts for name in part.reads if name in scenario.inputs
     )
 
 
