@@ -137,8 +137,11 @@ def decibels(relative: float) -> float:
     return -20 * log10(relative) if 0 < relative < inf else -inf if relative else inf
 
 
-def error_between(a: Sequence[Any], b: Sequence[Any]) -> Error:
-    """The error of a flattened value `b` as a value of `a`. Numbers of any two types are compared."""
+def error_between(a: Sequence[Any], b: Sequence[Any], most: float = inf) -> Error:
+    """The error of a flattened value `b` as a value of `a`. Numbers of any two types are compared.
+
+    Numbers of which both are larger than `most` do not count.
+    """
     total = Error(0.0, 0.0, 0)
     for one, two in zip_longest(a, b):
         if not (isinstance(one, np.ndarray) and isinstance(two, np.ndarray)):
@@ -149,10 +152,14 @@ def error_between(a: Sequence[Any], b: Sequence[Any]) -> Error:
             return Error(total.signal, inf, 1)
         left, right = _widened(one), _widened(two)
         is_finite = np.isfinite(left) & np.isfinite(right)
+        counts = (np.abs(left) <= most) | (np.abs(right) <= most) | (most == inf)
         with np.errstate(all="ignore"):
-            gap = np.where(is_finite, left - right, 0.0)
+            gap = np.where(is_finite & counts, left - right, 0.0)
             is_same = is_finite | (left == right) | (np.isnan(left) & np.isnan(right))
-            sums = np.square(np.abs(left[np.isfinite(left)])).sum(), np.square(np.abs(gap)).sum()
+            sums = (
+                np.square(np.abs(left[np.isfinite(left) & counts])).sum(),
+                np.square(np.abs(gap)).sum(),
+            )
         total = Error(total.signal + float(sums[0]), total.noise + float(sums[1]), total.broken + int((~is_same).sum()))
     return total
 

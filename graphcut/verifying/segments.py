@@ -6,7 +6,7 @@ same values, those of the first model, so that what they differ by is their own,
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any, Final, NamedTuple
 
 import ml_dtypes
@@ -17,6 +17,7 @@ from ..core.graph import Block, reached
 from ..core.tensors import UNDEFINED, Tensor
 from ..loading.model import Model
 from ..loading.shape_inference import DTYPES
+from ..loading.tensor_values import constant_value
 from ..running.providers import CPU
 from ..running.stage import SessionConfig
 from ..running.values import Feeds, Value, from_array, is_numeric_tensor, symbol_sizes
@@ -48,6 +49,7 @@ _QUANTIZING: Final = re.compile(r"Quantize|Integer|QLinear|NBits|QAttention|QGem
 CREST: Final = 4.0  #: the largest of some thousand numbers of a normal distribution, in standard deviations.
 SLICE_BYTES: Final = 64 << 20  #: tensors that are held at once, of each model, besides those that are read later.
 _BYTE: Final = 8
+_MASK: Final = 1000.0
 _OWN: Final = "@own"
 _STEPS: Final = {"float64": 2.0**-20, "float32": 2.0**-12, "float16": 2.0**-8, "bfloat16": 2.0**-6}
 """By what fraction floats are changed to see how much a segment amplifies a rounding: by several of its own."""
@@ -70,6 +72,8 @@ class Side:
     def __init__(self, model: Model, shared: Iterable[str], config: SessionConfig) -> None:
         self.model, self.shared, self.config = model, {*shared, *model.graph.reads}, config
         self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
+        constants = (node for node in model.proto.graph.node if node.op_type == "Constant")
+        self.weights |= {node.output[0]: value for node in constants if (value := constant_value(node))}
 
     def segment(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Block:
         """What computes `targets` from tensors `given`; by default from those that both models have."""
@@ -175,9 +179,10 @@ class Pair:
         for name, partner in zip(names, partners, strict=True):
             if name in own and partner in found:
                 kinds = self.kinds(name)
-                errors = [error_of(own[name], found[partner], *kinds)]
-                errors += [error_of(others[name], theirs[partner], *kinds)] if name in others else []
-                gain = error_of(own[name], shifted[name], kinds[0], kinds[0]).relative if name in shifted else 0.0
+                most = _most(own[name], kinds[0])
+                errors = [error_of(own[name], found[partner], *kinds, most)]
+                errors += [error_of(others[name], theirs[partner], *kinds, most)] if name in others else []
+                gain = error_of(own[name], shifted[name], *kinds[:1] * 2, most).relative if name in shifted else 0.0
                 gain = gain / _STEPS[kinds[0].dtype] if kinds[0].dtype in _STEPS and isfinite(gain) else 0.0
                 whole, least = error_of(ours[name], theirs[partner], *kinds), min(errors, key=lambda one: one.relative)
                 yield Measured(name, whole, least, *self._expected(name, gain, given), found[partner])
@@ -251,9 +256,16 @@ def run_or_halve(side: Side, targets: Sequence[str], values: Feeds) -> dict[str,
         return run_or_halve(side, targets[:middle], values) | run_or_halve(side, targets[middle:], values)
 
 
-def error_of(a: Value, b: Value, kind: Tensor, other: Tensor) -> Error:
-    """The error of `b`, of the type `other`, as a value of `a`, of the type `kind`."""
-    return error_between(flatten(a, kind), flatten(b, other))
+def error_of(a: Value, b: Value, kind: Tensor, other: Tensor, most: float = inf) -> Error:
+    """The error of `b`, of the type `other`, as a value of `a`, of the type `kind`; see `error_between`."""
+    return error_between(flatten(a, kind), flatten(b, other), most)
+
+
+def _most(value: Value, tensor: Tensor) -> float:
+    """Larger numbers are masks, beside which an error of the others would not be seen: 1000 times the median."""
+    array = np.abs(array_of(value, tensor).astype(np.float64)) if tensor.dtype in ROUNDOFF else np.zeros(0)
+    numbers = array[(array > 0) & (array < inf)]
+    return _MASK * float(np.median(numbers)) if numbers.size else inf
 
 
 def converted(value: object, kinds: tuple[Tensor, Tensor]) -> Any:  # noqa: ANN401 - a value, as it is given or converted

@@ -355,3 +355,23 @@ def test_two_exports_without_a_common_name_are_matched(tmp_path: Path) -> None:
     computed = sum(node.op_type not in {"Constant", "Cast"} for node in model.graph.node)
     assert len(found.errors) == computed  # a cast is matched by its name alone
     assert "'layer.1.out.weight' is -1 times what it was" in found.culprits[0].causes[0]
+
+
+def test_an_error_beside_a_mask_is_seen() -> None:
+    """A tenth beside -10000: 100 dB of all numbers, and 20 dB of those that are no mask."""
+    weights = [numpy_helper.from_array(np.array([-1e4, -1e4, -1e4, 0, 0, 0, 0, 0], np.float32), "mask")]
+    weights.append(numpy_helper.from_array(np.array(1, np.float32), "one"))
+    weights.append(numpy_helper.from_array(np.array(1.1, np.float32), "factor"))
+    nodes = [
+        helper.make_node("Mul", ["x", "one"], ["at/a"]),
+        helper.make_node("Add", ["at/a", "mask"], ["at/b"], "add"),
+    ]
+    nodes.append(helper.make_node("Softmax", ["at/b"], ["y"]))
+    model = model_of(nodes, [floats("x", 8)], [floats("y", 8)], weights)
+    other = ModelProto()
+    other.CopyFrom(model)
+    other.graph.node[1].output[0] = "wide"
+    other.graph.node.insert(2, helper.make_node("Mul", ["wide", "factor"], ["at/b"], "tenth"))
+    found = graphcut.compare_models(model, other, inputs=[X])
+    assert [one.error.node for one in found.culprits] == ["add"]
+    assert found.culprits[0].error.own_db == pytest.approx(20, abs=0.1)
