@@ -66,10 +66,10 @@ from .costs.weighing import Costs as Costs
 from .costs.weighing import weigh as weigh
 from .decoding.decoder import DecodingSettings as DecodingSettings
 from .decoding.decoding_service import DecodingService as DecodingService
+from .decoding.genai_config import roles_of as roles_of
 from .decoding.generation import FinishReason as FinishReason
 from .decoding.generation import Generation as Generation
 from .decoding.generation import generate as generate
-from .decoding.token_inputs import role_of as role_of
 from .decoding.tokenizer import Tokenizer as Tokenizer
 from .exporting import ExportFormat as ExportFormat
 from .exporting import export as export

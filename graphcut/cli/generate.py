@@ -145,12 +145,10 @@ def _prompts_and_inputs(
 
 def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], dict[str, object]]:
     """A random prompt, and random inputs that neither are states nor follow from the tokens."""
-    from .. import generate_inputs, role_of
+    from .. import generate_inputs, roles_of
     from ..core.states import states_of
-    from ..decoding.genai_config import GenaiConfig
 
-    tensors = {name: cascade.tensors[name] for name in cascade.manifest.reads}
-    roles = {name: role_of(tensor) for name, tensor in tensors.items()} | GenaiConfig(cascade).roles
+    tensors, roles = cascade.tensors, roles_of(cascade)
     ids = next((name for name, role in roles.items() if role == "ids"), None)
     if ids is None:
         raise UsageError("no input of the model is known to read tokens", hint="give token ids and input files")

@@ -49,6 +49,11 @@ class GenaiConfig:
         self.states = {past: present for past, present in pairs if past in reads and present in writes}
 
 
+def roles_of(cascade: Cascade) -> dict[str, DecoderInputRole | None]:
+    """The role of each input of a decoder, as `genai_config.json` or else its name says; None if it has none."""
+    return {name: role_of(cascade.tensors[name]) for name in cascade.manifest.reads} | GenaiConfig(cascade).roles
+
+
 def json_of(path: Path) -> dict[str, Any]:
     """The content of a JSON file beside a model. Raises RecordError."""
     try:
