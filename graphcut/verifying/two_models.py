@@ -55,7 +55,7 @@ class TensorError:
 class Culprit:
     """A tensor whose nodes in the second model add more error by themselves than their types explain."""
 
-    error: TensorError
+    error: TensorError  #: how much the tensor differs from that of the first model.
     node: str  #: the node of the second model that writes it.
     nodes: tuple[str, ...]  #: all its nodes that compute it from `sources`.
     #: the lowest ratio of an output of the first model after the tensor alone got the value that the second model
