@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto, NodeProto, StringStringEntryProto
+from onnx import ModelProto, NodeProto
 
 from ..analysis.repeated_blocks import repeated_block
 from ..core.errors import GraphcutError, UsageError
@@ -24,7 +24,7 @@ from ..core.text import printable
 from ..core.units import size
 from ..decoding.token_inputs import role_of
 from ..loading.model import Model
-from ..loading.subgraphs import domain, is_external, tensors_in
+from ..loading.subgraphs import domain, is_external, locations_in, tensors_in
 from ..running.process_memory import available_bytes
 from ..surgery.model_files import write_model
 from .accuracy import Feeds
@@ -133,12 +133,12 @@ def _int4(job: Job) -> dict[str, Any]:
             onnx.external_data_helper.load_external_data_for_tensor(tensor, home)
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
-    for place in _locations(proto):  # onnx_ir maps each weight from its file when its turn comes
+    for place in locations_in(proto):  # onnx_ir maps each weight from its file when its turn comes
         place.value = f"{home}/{place.value}"
     made = MatMulNBitsQuantizer(proto, **options)
     made.process()
     made.model.model.ir_version = max(made.model.model.ir_version, 10)  # the first that has numbers of 4 bits
-    for place in _locations(made.model.model):
+    for place in locations_in(made.model.model):
         place.value = Path(place.value).name
     onnx.external_data_helper.load_external_data_for_model(made.model.model, home)
     _save(made.model.model, job.target)
@@ -160,12 +160,6 @@ def _embeddings(job: Job) -> dict[str, str]:
         if is_given and table in floats and uses[table] == 1:  # positions choose sines, which lose too much
             found[node.name] = table
     return found
-
-
-def _locations(proto: ModelProto) -> Iterator[StringStringEntryProto]:
-    """Where external tensors say that their file is."""
-    tensors = filter(is_external, tensors_in(proto))
-    return (entry for tensor in tensors for entry in tensor.external_data if entry.key == "location")
 
 
 def _int8(job: Job) -> dict[str, Any]:

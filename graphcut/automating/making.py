@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
@@ -13,7 +13,7 @@ from typing import Final, get_args
 import msgspec
 from msgspec.structs import replace
 
-from ..core.atomic_files import Content, check_target, scratch_folder, write_folder
+from ..core.atomic_files import Content, OwnFiles, check_target, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
 from ..core.manifest import MANIFEST, PARTS, Cascade, TextFile, is_inside, save_manifest
@@ -21,6 +21,7 @@ from ..core.product import Product
 from ..core.units import count, size
 from ..loading.model import Model, load
 from ..surgery.model_files import files_of
+from ..surgery.own_files import is_own
 from ..surgery.splitting import PreparedFiles, write
 from ..verifying.numerical import accepted_inputs
 from ..verifying.verification import verify
@@ -88,7 +89,8 @@ class Automation(Product):
         parent, is_given = output.absolute().parent, bool(self.inputs)
         if not parent.is_dir():
             raise UsageError(f"there is no folder {parent}", hint="make it first")
-        own = [RECORD, *read_auto(output / RECORD).files] if (output / RECORD).exists() else [MANIFEST, PARTS]
+        names = [RECORD, *read_auto(output / RECORD).files] if (output / RECORD).exists() else [MANIFEST]
+        own: OwnFiles = {**dict.fromkeys(names), PARTS: is_own}
         check_target(output, output, own=own, what=_WHAT, force=force)
         if len(self.precisions) == 1:
             check_memory(self._names(self.precisions[0]), self.model)
@@ -104,7 +106,7 @@ class Automation(Product):
                 hint = f"make room, or choose another disk with `output`: {what}; nothing was changed"
                 raise GraphcutError(f"the disk of {parent} is full: {error}", hint=hint) from error
 
-    def _made_in(self, folder: Path, output: Path, own: Collection[str], *, is_given: bool, force: bool) -> AutoRecord:
+    def _made_in(self, folder: Path, output: Path, own: OwnFiles, *, is_given: bool, force: bool) -> AutoRecord:
         """Make the parts by way of a scratch folder; the output folder may have the files `own`."""
         self._measure()
         chosen, tried, prepared = self._search(folder)

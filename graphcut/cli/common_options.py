@@ -191,9 +191,9 @@ def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Ca
     return (open_present if are_here else open_cascade)(path, check_files=check_files)
 
 
-def say_gap(cascade: Cascade) -> None:
+def say_gap(*cascades: Cascade) -> None:
     """Say which weights that were read could not be compared with digests."""
     from ..core.file_checks import digest_gap
 
-    if gap := digest_gap(cascade.undigested):
+    if gap := digest_gap([name for cascade in cascades for name in cascade.undigested]):
         say(f"note: {gap}")

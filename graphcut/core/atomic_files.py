@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -29,6 +29,9 @@ _RENAME_EXCL: Final = 4  # sys/stdio.h of macOS
 
 Content = bytes | Path | dict[str, Any] | Callable[[Path], object]
 """What is written into a file: bytes, a copy of a file, JSON, or what a function writes when it is given the path."""
+
+OwnFiles = Mapping[str, Callable[[Path], bool] | None]
+"""Patterns of paths in a folder that may be replaced, and what must be true of such a file, if anything."""
 
 
 class _Moves(msgspec.Struct):
@@ -163,18 +166,18 @@ def replace_files(
 
 
 def write_folder(
-    folder: str | Path, files: Mapping[str, Content], *, own: Collection[str] = (), what: str, force: bool
+    folder: str | Path, files: Mapping[str, Content], *, own: OwnFiles, what: str, force: bool
 ) -> list[Path]:
     """Write files, by their paths in the folder, in their order; returns them sorted.
 
-    The folder is new, or with `force` one with such files, which is replaced as a whole. `own` are patterns of other
-    paths that may be replaced, too; `what` is what these files are, for messages. A UsageError if `folder` exists, or
-    contains other files; a GraphcutError if writing fails, and then nothing was changed.
+    The folder is new, or with `force` one with such files or `own` ones, which is replaced as a whole. `what` is what
+    these files are, for messages. A UsageError if `folder` exists, or contains other files; a GraphcutError if writing
+    fails, and then nothing was changed.
     """
     folder = Path(folder)
     place = (folder.absolute().parent, folder.name)
     mend(*place)
-    check = partial(check_target, folder, own={*files, *own}, what=what, force=force)
+    check = partial(check_target, folder, own={**dict.fromkeys(files), **own}, what=what, force=force)
     check(folder)
     with write_errors(folder), scratch_folder(*place) as scratch:
         new = scratch / "new" / folder.name
@@ -193,16 +196,17 @@ def write_folder(
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def check_target(folder: Path, place: Path, *, own: Collection[str], what: str, force: bool) -> None:
+def check_target(folder: Path, place: Path, *, own: OwnFiles, what: str, force: bool) -> None:
     """Raise the UsageErrors of `write_folder` for what is in `folder`, which may have been moved to `place`."""
     if place.exists() and not place.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder with `output`")
     files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())
     existing = sorted(path.relative_to(place).as_posix() for path in files)
     for name in existing:
-        if name not in own and not any(PurePosixPath("/", name).match(f"/{pattern}") for pattern in own):
-            message = f"{folder} contains {name!r}, which is not {what}"
-            raise UsageError(message, hint="choose a new folder with `output`")
+        proofs = [own[key] for key in own if key == name or PurePosixPath("/", name).match(f"/{key}")]
+        if not proofs or (force and not all(proof is None or proof(place / name) for proof in proofs)):
+            why = "may be another's" if proofs else f"is not {what}"
+            raise UsageError(f"{folder} contains {name!r}, which {why}", hint="choose a new folder with `output`")
     if existing and not force:
         raise UsageError(f"{folder} already exists", hint="choose another folder with `output`, or add `force=True`")
 

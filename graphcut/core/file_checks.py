@@ -1,13 +1,15 @@
 """Whether the files of a cascade are those written at the split: by digests, where the manifest has them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from .digests import DataFile, FileVersion, unchanged_version
 from .errors import CascadeError, RecordError, RunError
-from .manifest import COPY_HINT, MANIFEST, Cascade, Part, read_manifest, wrong_sizes
+from .manifest import COPY_HINT, MANIFEST, Cascade, read_manifest, wrong_sizes
 from .units import count
 
 
@@ -17,31 +19,23 @@ def check_files(cascade: Cascade) -> None:
     Raises:
         CascadeError: a file is missing, was changed, or can't be read.
     """
-    for part in cascade.parts:
-        _check_part(cascade, part)
+    for problem in (problem for part in cascade.parts for problem in wrong_sizes(cascade, part)):
+        raise CascadeError(problem, hint=COPY_HINT)
     try:
+        for part in cascade.parts:
+            check_unchanged(cascade, part.contents)
         check_unchanged(cascade, cascade.manifest.text_files)
     except RunError as error:
         raise CascadeError(str(error), hint=error.hint) from None
 
 
-def check_if_part(model: Path) -> None:
-    """Check the files of a model that is a part of a cascade by a manifest beside it, as `check_files` does."""
+def cascades_with(model: Path) -> Iterator[Cascade]:
+    """The cascades of which a model is a part by a manifest beside it, each with this part alone."""
     for path in (model.with_name(MANIFEST), *sorted(model.parent.glob(f"*.{MANIFEST}"))):
         with suppress(RecordError):
-            cascade = Cascade(path, read_manifest(path))
-            for part in cascade.parts:
-                if part.file == model.name:
-                    _check_part(cascade, part)
-
-
-def _check_part(cascade: Cascade, part: Part) -> None:
-    for problem in wrong_sizes(cascade, part):
-        raise CascadeError(problem, hint=COPY_HINT)
-    try:
-        check_unchanged(cascade, part.contents)
-    except RunError as error:
-        raise CascadeError(str(error), hint=error.hint) from None
+            manifest = read_manifest(path)
+            if own := tuple(part for part in manifest.parts if part.file == model.name):
+                yield Cascade(path, replace(manifest, parts=own, text_files={}))
 
 
 def check_unchanged(

@@ -25,6 +25,7 @@ from ..core.errors import GraphcutError
 from ..core.file_checks import check_files
 from ..core.manifest import MANIFEST, Cascade, save_manifest
 from ..surgery.model_files import save_with_constants
+from ..surgery.own_files import is_own
 from .cascade_files import Export
 
 _NOT_SAVED: Final = "Failed to save ORT format model"  #: what ONNX Runtime says if writing fails.
@@ -39,7 +40,7 @@ def export_of(cascade: Cascade) -> Export:
     files |= {name: cascade.root / name for name in cascade.manifest.text_files}
     files |= {"usability.txt": _usability(cascade), OPERATORS: partial(_write_operators, cascade)}
     files[MANIFEST] = partial(_write_manifest, cascade)
-    return files, ("part-*.ort",)
+    return files, {"part-*.ort": is_own}
 
 
 def _names(cascade: Cascade) -> dict[str, str]:

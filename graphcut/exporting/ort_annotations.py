@@ -13,6 +13,7 @@ from onnx import NodeProto
 
 from ..core.manifest import Cascade, Part
 from ..surgery.merging import merge
+from ..surgery.own_files import is_own, mark
 from .cascade_files import Export
 
 MODEL: Final = "model.onnx"
@@ -39,13 +40,14 @@ def export_of(cascade: Cascade) -> Export:
                 node.metadata_props.remove(entry)
             node.metadata_props.add(key=ANNOTATION, value=_name(cascade.parts[homes[_first_output(node)]]))
         path.write_bytes(model.SerializeToString(deterministic=True))
+        mark(path)
 
     rules: dict[str, list[str]] = {}
     for part in cascade.parts:
         device = _DEVICES.get(cascade.settings(part).provider, "accelerator")
         rules.setdefault(device, []).append(f"={_name(part)}")  # = is an exact match; part-1 alone is part-10, too
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
-    return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}, (f"{MODEL}.data",)
+    return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}, {f"{MODEL}*": is_own}
 
 
 def _nodes(cascade: Cascade, part: int) -> Iterable[NodeProto]:

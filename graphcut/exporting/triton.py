@@ -18,12 +18,13 @@ from typing import Final, get_args
 
 from google.protobuf.text_encoding import CEscape
 
-from ..core.atomic_files import Content
+from ..core.atomic_files import Content, OwnFiles
 from ..core.digests import DataFile
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, PARTS, Cascade, Part, TextFile
 from ..core.tensors import Tensor
 from ..surgery.model_files import copy_ranges
+from ..surgery.own_files import is_own
 from .cascade_files import Export, cascade_files, fed
 
 _TYPES: Final = {
@@ -46,8 +47,9 @@ def export_of(cascade: Cascade) -> Export:
         files[f"{home}/config.pbtxt"] = _part(cascade, part, home).encode()
         files[f"{home}/1/model.onnx"] = there[part.file]
         files |= {f"{home}/1/{PurePosixPath(n).name}": _data(cascade.root / n, data) for n, data in part.data.items()}
-    own = [f"{name}-part-*/{file}" for file in ("config.pbtxt", "1/model.onnx", f"1/{PARTS}")]
-    return files, (*own, *(f"{name}/1/{file}" for file in get_args(TextFile)))
+    own: OwnFiles = {f"{name}-part-*/1/{file}": is_own for file in ("model.onnx", PARTS)}
+    texts = dict.fromkeys((f"{name}/1/{file}" for file in get_args(TextFile)), is_own)
+    return files, {**own, **texts, f"{name}-part-*/config.pbtxt": lambda file: is_own(file.parent / "1/model.onnx")}
 
 
 def _data(file: Path, data: DataFile) -> Content:

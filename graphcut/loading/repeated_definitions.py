@@ -8,8 +8,8 @@ from onnx import ModelProto, NodeProto, TensorProto
 
 from ..core.errors import ModelError
 from ..core.units import count
-from .fingerprint import RangeOf, inline_bytes, same_message, same_values
-from .subgraphs import domain, function_key, is_external
+from .fingerprint import RangeOf, same_message, same_values
+from .subgraphs import domain, function_key
 from .tensor_values import constant_value
 
 
@@ -49,13 +49,6 @@ def drop_equal_definitions(model: ModelProto, range_of: RangeOf) -> list[str]:
 
 def _is_equal(a: Message, b: Message, range_of: RangeOf) -> bool:
     """Whether two tensors have one type, shape and values; or whether other messages are equal."""
-    if not (isinstance(a, TensorProto) and isinstance(b, TensorProto)) or TensorProto.STRING in {
-        a.data_type,
-        b.data_type,
-    }:
-        return same_message(a, range_of, b, range_of)
-    if (a.data_type, a.dims) != (b.data_type, b.dims):
-        return False
-    if is_external(a) or is_external(b):
-        return same_values(a, range_of, b, range_of)
-    return inline_bytes(a) == inline_bytes(b)
+    if isinstance(a, TensorProto) and isinstance(b, TensorProto) and TensorProto.STRING != a.data_type == b.data_type:
+        return a.dims == b.dims and same_values(a, range_of, b, range_of)
+    return same_message(a, range_of, b, range_of)

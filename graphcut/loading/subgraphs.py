@@ -9,7 +9,15 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
-from onnx import FunctionProto, GraphProto, NodeProto, TensorAnnotation, TensorProto, ValueInfoProto
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorAnnotation,
+    TensorProto,
+    ValueInfoProto,
+)
 
 FunctionKey = tuple[str, str, str]  #: domain, name and overload of a model-local function (ONNX IR spec, "Functions").
 Functions = Mapping[FunctionKey, FunctionProto]  #: model-local functions.
@@ -160,6 +168,12 @@ def tensors_in(message: Message) -> Iterator[TensorProto]:
 def is_external(tensor: TensorProto) -> bool:
     """Whether the values of `tensor` are in a file, not in the message."""
     return tensor.data_location == TensorProto.EXTERNAL
+
+
+def locations_in(message: Message) -> Iterator[StringStringEntryProto]:
+    """Where the external tensors of a message say that their files are."""
+    tensors = filter(is_external, tensors_in(message))
+    return (entry for tensor in tensors for entry in tensor.external_data if entry.key == "location")
 
 
 def functions_called(nodes: Iterable[NodeProto], functions: Functions) -> dict[FunctionKey, None]:

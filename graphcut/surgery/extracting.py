@@ -8,12 +8,12 @@ from typing import Literal
 from onnx import ModelProto
 
 from ..core.errors import UsageError
-from ..core.file_checks import check_if_part
+from ..core.file_checks import cascades_with, check_files
 from ..core.graph import block_between
 from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import fresh, is_external, tensors_in
 from ..planning.node_names import find_tensors
-from .model_files import Storage, check_sharing, check_targets, files_of, write_model
+from .model_files import Storage, checked_home, write_model
 from .part_models import part_model
 
 DeadInputs = Literal["keep", "drop"]
@@ -56,15 +56,13 @@ def extract(  # noqa: PLR0913 - independent settings
         GraphcutError: writing failed.
     """
     model, output = load(model), Path(output)
-    check_if_part(model.path)
-    if weights == "share":
-        check_sharing(model, output.absolute().parent)
-    check_targets(output, files_of(model), force=force)
+    for cascade in cascades_with(model.path):
+        check_files(cascade)
+    home = checked_home(model, output, weights, force=force)
     keeps = dead_inputs == "keep" or (dead_inputs is None and not outputs)
     names = ((names,) if isinstance(names, str) else names for names in (inputs, outputs, expose))
     proto = _sub_model(model, *names, keeps_dead_inputs=keeps)
     pieces = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
-    home = model.path.parent if weights == "share" else None
     write_model(output, proto, pieces, home=home, force=force)
     return load(output)
 

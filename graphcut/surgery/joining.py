@@ -8,7 +8,7 @@ from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from ..core.errors import ModelError, UsageError, did_you_mean
-from ..core.file_checks import check_if_part
+from ..core.file_checks import cascades_with, check_files
 from ..costs.facts import shapes_contradict
 from ..loading.fingerprint import head_of
 from ..loading.graph_reader import read_graph
@@ -55,8 +55,8 @@ def merge_models(
         GraphcutError: writing failed.
     """
     opened = [load(model) for model in models]
-    for model in opened:
-        check_if_part(model.path)
+    for cascade in (cascade for model in opened for cascade in cascades_with(model.path)):
+        check_files(cascade)
     sources = _by_name(opened) if connect is None else connect
     _check_versions(opened)
     _check(opened, sources)
@@ -87,10 +87,11 @@ def _check_one_input(model: Model, other: Model, name: str) -> None:
     first, second = other.tensors[name], model.tensors[name]
     pairs = zip(first.shape or (), second.shape or (), strict=False)
     if name in other.graph.reads and any(a != b and None not in (a, b) for a, b in pairs):
-        what = (
-            f"{name!r} is {first} in {other.path.name}, and {second} in {model.path.name}: it may be one input or two"
+        ends = f"{first} in {other.path.name}, and {second} in {model.path.name}"
+        raise UsageError(
+            f"{name!r} is {ends}: it may be one input or two",
+            hint="list all that is connected with `connect`; what it does not list stays apart",
         )
-        raise UsageError(what, hint="list all that is connected with `connect`; what it does not list stays apart")
 
 
 def _check_versions(models: Sequence[Model]) -> None:
@@ -114,9 +115,8 @@ def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
             if end not in known:
                 if end in model.graph.writes:
                     what = f"{end!r} is an output of {model.path.name}, and only inputs read others"
-                    raise UsageError(
-                        what, hint=f"exchange the ends, if {source!r} is an input of {models[j].path.name}"
-                    )
+                    hint = f"exchange the ends, if {source!r} is an input of {models[j].path.name}"
+                    raise UsageError(what, hint=hint)
                 hint = f"{did_you_mean(end, known)}it has {', '.join(known)}"
                 raise UsageError(f"{model.path.name} has nothing called {end!r} to be connected", hint=hint)
         if (j, source) in connect:

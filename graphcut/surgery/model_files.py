@@ -13,7 +13,7 @@ from ..core.errors import UsageError
 from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
 from ..loading.model import Model, load, range_in
 from ..loading.part_marks import may_read
-from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, remove_named, tensors_in
+from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, locations_in, remove_named, tensors_in
 from ..loading.wire_format import large_bytes
 
 INLINE_BYTES: Final = 64 << 20  #: weights of at most this size together are written into the model file.
@@ -69,6 +69,17 @@ def check_sharing(model: Model, folder: Path) -> None:
     for file, _ in model.data.values():
         if not file.resolve().is_relative_to(home):
             raise UsageError(f"the weights in {file} are behind a symbolic link, so they can't be shared", hint=hint)
+
+
+def checked_home(model: Model, output: Path, weights: Storage, *, force: bool) -> Path | None:
+    """The folder of the weights that a model at `output` is to share with another one; None if it has copies.
+
+    The errors are those of `check_sharing` and `check_targets`.
+    """
+    if weights == "share":
+        check_sharing(model, output.absolute().parent)
+    check_targets(output, files_of(model), force=force)
+    return model.path.parent if weights == "share" else None
 
 
 def files_of(model: Model) -> list[Path]:
@@ -164,10 +175,8 @@ def write_together(
     # Locations that no two models share.
     data = {f"{i}/{place}": file for i, model in enumerate(models) for place, file in model.data.items()}
     for i, proto in enumerate(protos):
-        for tensor in filter(is_external, tensors_in(proto)):
-            for entry in tensor.external_data:
-                if entry.key == "location":
-                    entry.value = f"{i}/{entry.value}"
+        for place in locations_in(proto):
+            place.value = f"{i}/{place.value}"
     joined = join(protos)
     pieces = [(tensor, range_in(data, tensor)) for tensor in tensors_in(joined) if is_external(tensor)]
     write_model(output, joined, pieces, force=force)

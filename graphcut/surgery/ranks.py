@@ -14,7 +14,7 @@ from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
 from ..loading.external_data import ByteRange, Columns, FileLayout, merge_ranges
 from ..loading.model import Model, ModelLike, load, read_model
-from ..loading.subgraphs import is_external, tensors_in
+from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..planning import planner
 from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
@@ -148,8 +148,7 @@ def _prepared(
     sizes |= {file.relative_to(shared).as_posix(): n for file, n in model.data.values()} if shared else {}
     files = []
     for part, proto, block in zip(parts, protos, plan.partition.blocks, strict=True):
-        entries = (entry for tensor in tensors_in(proto) for entry in tensor.external_data if entry.key == "location")
-        data = {entry.value: sizes[entry.value] for entry in entries}
+        data = {place.value: sizes[place.value] for place in locations_in(proto)}
         own = {name: layouts[name] for name in data if name in layouts}
         files.append(PartFile(f"{prefix}part-{part.phase}.rank-{part.rank}.onnx", proto, block, own, data, part.rank))
     _check_memory(plan, files)

@@ -19,12 +19,12 @@ from ..costs.device_groups import RankMode
 from ..loading.external_data import ByteRange, Columns, read_values, refer_to_file
 from ..loading.model import Model, ModelLike, load
 from ..loading.slices import SHARDED, ShardingNote, bytes_of_slice, inline_slice
-from ..loading.subgraphs import is_external, tensors_in
+from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..loading.wire_format import large_bytes
 from ..sharding.axes.division import Divider, Division, products_of
 from ..sharding.axes.table import aligned, class_rows
 from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
-from .model_files import Pieces, Storage, beside, check_sharing, check_targets, files_of, write_model
+from .model_files import Pieces, Storage, beside, checked_home, write_model
 
 
 class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.sharding/1"):
@@ -141,12 +141,9 @@ def shard(
     """
     model = load(model)
     output = beside(model, output, ".sharded.onnx")
-    if weights == "share":
-        check_sharing(model, output.absolute().parent)
-    check_targets(output, files_of(model), force=force)
+    home = checked_home(model, output, weights, force=force)
     division = division_of(model, ranks, mode)
     graph = filled_graph(division, output.absolute().parent)
-    home = model.path.parent if weights == "share" else None
     write_model(output, graph.proto, pieces_of(model, graph.proto, graph.slices), home=home, force=force)
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
     products = {name for node in products_of(model, division.operations) for name in model.graph.weights_of(node)}
@@ -184,8 +181,9 @@ def filled_graph(division: Division, folder: Path) -> ShardedGraph:
         elif one.bytes < large_bytes(one.source.data_type):
             read_values(one.tensor, bytes_of_slice(one.source, model.range_of(one.source), one.note))
         else:
-            location = next(entry.value for entry in one.source.external_data if entry.key == "location")
-            refer_to_file(one.tensor, location, model.range_of(one.source).offset, one.bytes)
+            refer_to_file(
+                one.tensor, next(locations_in(one.source)).value, model.range_of(one.source).offset, one.bytes
+            )
     return graph
 
 

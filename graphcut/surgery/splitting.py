@@ -1,13 +1,11 @@
 """`split`: write the parts of a model to a folder, all or none."""
 
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from filecmp import cmp
 from functools import cached_property
 from pathlib import Path
-from typing import Final
 
 import msgspec
 from msgspec import convert
@@ -15,7 +13,7 @@ from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder, write_errors
-from ..core.digests import DataFile, Digest, Range, digest_of, file_digest, read_digest
+from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Block
 from ..core.manifest import (
@@ -43,17 +41,13 @@ from ..loading.derived_tensors import sent_name
 from ..loading.external_data import ByteRange, FileLayout, divide, lay_out, merge_ranges, refer_to_file, write_data
 from ..loading.fingerprint import graph_digest
 from ..loading.model import Model, range_in
-from ..loading.part_marks import MARK_BYTES, is_marked, mark_of, may_read
-from ..loading.subgraphs import is_external, tensors_in
+from ..loading.part_marks import MARK_BYTES, mark_of
+from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
 from .model_files import Progress, Storage, beside, check_sharing, place_values
+from .own_files import index_of, own_files
 from .part_models import part_model
-
-_DATA_OF_RANK: Final = re.compile(r"part-(stage-\d+\.)?rank-\d+\.onnx\.data")
-_PART_NAME: Final = re.compile(
-    r"(.+\.)?part-(\d+(\.rank-\d+)?|(stage-\d+\.)?rank-\d+)\.onnx(\.data(-\d+-of-\d+|\.index\.json)?)?"
-)
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,16 +80,23 @@ class PartFile(Product):
         """Which weight is in which data file, as Hugging Face's tools write it; empty if there is only one file."""
         if len(self.layouts) < 2:
             return b""
-        entries = [(tensor.name, tensor.external_data) for tensor in tensors_in(self.model) if is_external(tensor)]
-        files = {name: entry.value for name, of in entries for entry in of if name and entry.key == "location"}
+        files = {one.name: place.value for one in tensors_in(self.model) if one.name for place in locations_in(one)}
         record = {"metadata": {"total_size": sum(self.data.values())}, "weight_map": files}
         return msgspec.json.format(msgspec.json.encode(record), indent=2)
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of its own files: the model, its data files, and their index if they are several."""
+        own = {
+            self.name: self.model.ByteSize() + MARK_BYTES,
+            **{key: it.file_bytes for key, it in self.layouts.items()},
+        }
+        return own | ({index_of(self.name): len(self.index)} if self.index else {})
+
+    @property
     def bytes(self) -> int:
-        """Size of its own files: the model, its data files, and their index if they are several."""
-        own_bytes = self.model.ByteSize() + MARK_BYTES
-        return own_bytes + len(self.index) + sum(layout.file_bytes for layout in self.layouts.values())
+        """Size of these files together."""
+        return sum(self.sizes.values())
 
 
 @dataclass(frozen=True, repr=False)
@@ -125,11 +126,7 @@ class PreparedFiles(Product):
     @property
     def files(self) -> dict[str, int]:
         """The names of all files but the manifest, with their sizes."""
-        found = dict[str, int]()
-        for part in self.parts:
-            found[part.name] = part.model.ByteSize() + MARK_BYTES
-            found |= {name: one.file_bytes for name, one in part.layouts.items()}
-            found |= {_index_of(part.name): len(part.index)} if part.index else {}
+        found = {name: number for part in self.parts for name, number in part.sizes.items()}
         found |= {name: path.stat().st_size for name, path in self.copied.items()}
         return found if self.whole is None else found | {self.whole_name: self.whole.ByteSize() + MARK_BYTES}
 
@@ -247,61 +244,28 @@ def write(
 
 def _files_to_replace(files: PreparedFiles, target: Path, kept: Path | None, *, force: bool) -> list[Path]:
     """The files of an existing cascade in the output folder, which has no others that are in the way."""
-    old = _existing_files(files, target / files.manifest_name, force=force)
+    manifest, old, listed = target / files.manifest_name, list[Path](), set[str]()
+    if manifest.exists():
+        if not force:
+            other = "choose another folder with `output`, or " if files.weights == "copy" else ""
+            hint = f"{other}add `force=True` to replace it"
+            raise UsageError(f"{files.folder if files.weights == 'copy' else manifest} already exists", hint=hint)
+        found = read_manifest(manifest)
+        old, listed = list(own_files(found, manifest)), {part.file for part in found.parts if files.weights == "share"}
     if target.exists() and not target.is_dir():
         raise UsageError(f"{files.folder} is a file", hint="choose another folder with `output`")
     if not target.parent.is_dir():
         raise UsageError(f"there is no folder {target.parent}", hint="make it first, or choose another with `output`")
     existing = set(target.iterdir()) if target.exists() else set()
     if files.weights == "share":
-        existing &= {target / name for name in (files.manifest_name, *files.files)}
+        existing &= {target / name for name in (files.manifest_name, *files.files, *listed)}
     if foreign := existing.difference(old, [] if kept is None else [kept.parent.resolve() / kept.name]):
         action = "move it away" if files.weights == "share" else "choose another folder with `output`"
         hint = f"{action}; graphcut deletes only what it made"
-        raise UsageError(f"{files.folder} contains {min(foreign).name!r}, which belongs to no cascade there", hint=hint)
+        name = min(foreign).name
+        what = "may be another's" if name in listed else "belongs to no cascade there"
+        raise UsageError(f"{files.folder} contains {name!r}, which {what}", hint=hint)
     return old
-
-
-def _existing_files(files: PreparedFiles, manifest: Path, *, force: bool) -> list[Path]:
-    """The files of an existing cascade that is to be replaced."""
-    if not manifest.exists():
-        return []
-    if not force:
-        other = "choose another folder with `output`, or " if files.weights == "copy" else ""
-        hint = f"{other}add `force=True` to replace it"
-        raise UsageError(f"{files.folder if files.weights == 'copy' else manifest} already exists", hint=hint)
-    return list(_own_files(read_manifest(manifest), manifest))
-
-
-def _own_files(found: Manifest, manifest: Path) -> Iterator[Path]:
-    """The manifest, and those of its files that graphcut wrote, since a manifest may name files of others.
-
-    That is known of parts by their marks, of data files since such a part reads them, and of text files by their
-    digests, of which a mark has a digest.
-    """
-    yield manifest
-    root, prefix = manifest.parent, manifest.name.removesuffix(MANIFEST)
-
-    def is_own(name: str) -> bool:
-        return (root / name).resolve().parent == root and (root / name).is_file()
-
-    parts = [part for part in found.parts if _PART_NAME.fullmatch(part.file) and is_own(part.file)]
-    parts = [part for part in parts if is_marked(root / part.file)]
-    for part in parts:
-        yield root / part.file
-        for name in filter(is_own, part.data):
-            is_of_rank = _DATA_OF_RANK.fullmatch(name.removeprefix(prefix))
-            is_data = found.weights == "copy" and _PART_NAME.fullmatch(name)
-            if (is_of_rank or is_data) and may_read(root / part.file, name):
-                yield root / name
-        if found.weights == "copy" and len(part.data) > 1:
-            yield root / _index_of(part.file)
-    whole = f"{prefix}{SHARDED_FILE}"
-    if any(part.rank is not None for part in parts) and is_own(whole) and is_marked(root / whole):
-        yield root / whole
-    if found.weights == "copy" and any(is_marked(root / part.file, found.text_files) for part in parts):
-        texts = ((root / name, digest) for name, digest in found.text_files.items() if is_own(name))
-        yield from (path for path, digest in texts if file_digest(path) == digest)
 
 
 def _is_alike(files: PreparedFiles, manifest: Path) -> bool:
@@ -325,10 +289,6 @@ def _check_space(files: PreparedFiles, target: Path) -> None:
         )
 
 
-def _index_of(part: str) -> str:
-    return f"{part}.data.index.json"
-
-
 def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:
     total, home, mark = files.bytes_to_write, files.source.path.parent, mark_of(files.text_files)
     digests, written = list[dict[str, Digest]](), dict[str, Digest]()
@@ -344,7 +304,7 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
         read |= {name: home / name for name in part.ranges.keys() - part.layouts if files.digest}
         digests.append(own or {name: read_digest(file, part.ranges[name]) for name, file in read.items()})
         if part.index:
-            (folder / _index_of(part.name)).write_bytes(part.index)
+            (folder / index_of(part.name)).write_bytes(part.index)
         (folder / part.name).write_bytes(part.raw + mark)
         if progress is not None:
             progress(part.name, len(part.raw + mark), total)
@@ -394,8 +354,7 @@ def _source(files: PreparedFiles) -> Source:
     if files.whole is None:
         data = {location: file_bytes for location, (_, file_bytes) in model.data.items()}
         return Source(file=model.path_from(files.folder), graph=digest, data=data)
-    entries = (entry for tensor in tensors_in(files.whole) for entry in tensor.external_data)
-    used = {entry.value for entry in entries if entry.key == "location"}
+    used = {place.value for place in locations_in(files.whole)}
     sizes = {name: number for part in files.parts for name, number in part.data.items()}
     return Source(file=files.whole_name, graph=digest, data={name: sizes[name] for name in sizes if name in used})
 

@@ -63,8 +63,7 @@ def verify_files(cascade: CascadeLike) -> FileVerification:
     objections = [f"{part.file}: {sentence}" for part in cascade.parts for sentence in _objections(cascade, part)]
     objections += wrong_text(cascade)
     named = (*(part.file for part in cascade.parts), *cascade.manifest.text_files)
-    files = ((name, cascade.root / name) for name in named)
-    spans = {(name, 0, file.stat().st_size) for name, file in files if file.is_file()}
+    spans = {(name, 0, (cascade.root / name).stat().st_size) for name in named if (cascade.root / name).is_file()}
     digests = [(name, data.digest) for part in cascade.parts for name, data in part.data.items()]
     there = ((name, digest) for name, digest in digests if digest is not None and (cascade.root / name).is_file())
     spans |= {(name, *span) for name, digest in there for span in digest.ranges}

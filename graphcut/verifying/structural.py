@@ -84,29 +84,25 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     objections += wrong_in_manifest(model, cascade)
     holders: dict[int, list[str]] = {}
     otherwise: dict[str, None] = {}
-    is_read = True
-    weight_bytes = approximate = halves = 0
+    read = weight_bytes = approximate = halves = 0
     inner = {value.name: value for value in model.proto.graph.value_info}
     held = held_by(model)
     for part in cascade.parts:
         if part.is_converted:
             objections += (f"{part.file}: {text}" for text in (*wrong_bytes(cascade, part), *wrong_ends(cascade, part)))
-            is_read = False
             continue
         try:
             loaded = load(cascade.file(part))
         except GraphcutError as error:
             objections.append(f"{part.file}: {error}")
-            is_read = False
             continue
+        read += 1
         nodes = nodes_of(model, loaded.proto)
         comparison = _PartComparison(model, part, loaded)
         found = [*comparison.objections(inner)]
         if not found:
-            found += wrong_in_part(
-                cascade, part, loaded, _facts(held(cascade.settings(part)), cascade, part, loaded, holders.keys())
-            )
-            found += wrong_bytes(cascade, part)
+            facts = _facts(held(cascade.settings(part)), cascade, part, loaded, holders.keys())
+            found = [*wrong_in_part(cascade, part, loaded, facts), *wrong_bytes(cascade, part)]
         objections += [f"{part.file}: {sentence}" for sentence in found]
         weight_bytes += comparison.weight_bytes
         otherwise |= dict.fromkeys(comparison.stored_otherwise)
@@ -115,7 +111,7 @@ def prove(model: Model, cascade: Cascade) -> Proof:
         halves += sum(half_source(model, name) is not None for name in part.writes)
         for node in nodes:
             holders.setdefault(node, []).append(part.file)
-    if is_read:
+    if read == len(cascade.parts):
         objections += _assignment(model.graph, holders)
     repeated = sum(len(files) for files in holders.values()) - len(holders)
     stored = _weight_files(model.data, model.path.name), _weight_files(manifest.source.data, cascade.source.name)
@@ -265,8 +261,7 @@ class _PartComparison:
                 continue
             is_same_field = all(_is_bytes(a) == _is_bytes(b) for a, b in pairs)
             self.stored_otherwise += [] if is_same_field else [name]
-            if bytes_of is without_values:
-                for a, b in pairs:
-                    self.weight_bytes += values_bytes(a) if is_external(a) and is_external(b) else 0
-                    if not same_values(a, self._loaded.range_of, b, self._model.range_of):
-                        yield f"the values of {a.name or 'a constant'!r} differ from the model's"
+            for a, b in pairs if bytes_of is without_values else ():
+                self.weight_bytes += values_bytes(a) if is_external(a) and is_external(b) else 0
+                if not same_values(a, self._loaded.range_of, b, self._model.range_of):
+                    yield f"the values of {a.name or 'a constant'!r} differ from the model's"

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+import graphcut
 from graphcut import demos
 
 from command_line import SMALL, Run, llm, own_llm, own_parts, parts, run
@@ -128,8 +129,12 @@ def test_what_reads_parts_says_which_weights_it_could_not_compare(run: Run, own_
         ran = run("run", cascade, "--inputs", "random")
         generated = run("generate", cascade, "--prompt-ids", "1,2", "--max-tokens", 1)
         measured = run("bench", cascade, "--way", "parts", "--rounds", 1)
-        readers = (merged, exported, ran, generated, measured)
-        assert [(done.code, note in done.err.splitlines()) for done in readers] == [(0, said)] * 5
+        files = [graphcut.open_cascade(cascade).file(part) for part in graphcut.open_cascade(cascade).parts]
+        joined = run("merge", *files, "-o", "joined.onnx", "--force")
+        readers = (merged, exported, ran, generated, measured, joined)
+        assert [(done.code, note in done.err.splitlines()) for done in readers] == [(0, said)] * 6
+        part = run("extract", files[1], "--until", "logits", "-o", "head.onnx", "--force")
+        assert (part.code, note.replace("2 parts", "1 part") in part.err.splitlines()) == (0, said)
 
 
 def test_files_alone_takes_no_other_option(run: Run, parts: Path) -> None:

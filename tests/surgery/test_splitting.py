@@ -476,6 +476,14 @@ def test_another_file_with_the_name_of_a_new_shared_part_is_not_overwritten_by_f
     assert (inline.parent / "net.part-2.onnx").read_text() == "mine"
 
 
+def test_a_part_that_shares_weights_and_may_be_another_s_is_not_left_behind_in_silence(inline: Path) -> None:
+    theirs = cut(inline, "m0", "m1", weights="share").root / "net.part-2.onnx"
+    onnx.save(products("w0"), theirs)
+    with pytest.raises(UsageError, match=r"contains 'net\.part-2\.onnx', which may be another's"):
+        cut(inline, "m0", weights="share", force=True)
+    assert theirs.exists()
+
+
 @pytest.mark.parametrize("content", [b"{}", b"not JSON", b'{"format": "graphcut.cascade/9"}', b"\xff\xfe"])
 def test_force_refuses_to_replace_another_manifest(inline: Path, content: bytes) -> None:
     root = inline.parent / "net.parts"
