@@ -11,7 +11,7 @@ from ..running.npz_files import save_outputs
 from ..running.values import to_array, to_value
 from ..surgery.extracting import extract
 from ..verifying.numerical import EXACT, run_whole
-from ..verifying.segments import converted
+from ..verifying.sections import converted
 from ..verifying.two_models import ModelComparison
 
 

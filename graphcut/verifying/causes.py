@@ -17,7 +17,7 @@ from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import is_external
 from .differences import Array, numpy_type
-from .segments import CREST, EXCESS, ROUNDOFF, Pair, Side, quantization_noise
+from .sections import CREST, EXCESS, ROUNDOFF, Pair, Side, quantization_noise
 
 Change = Literal["added", "removed", "operator", "attribute", "input", "weight"]
 _CHUNK: Final = 1 << 20
@@ -55,7 +55,7 @@ def changes_of(pair: Pair) -> Iterator[ModelChange]:
 def causes_of(pair: Pair, tensor: str) -> tuple[str, ...]:
     """What differs in the nodes that compute a tensor in both models, one sentence each."""
     graph, other = pair.first.model.graph, pair.second.model.graph
-    ours, theirs = pair.first.segment([tensor]).nodes, pair.second.segment([pair.there[tensor]]).nodes
+    ours, theirs = pair.first.section([tensor]).nodes, pair.second.section([pair.there[tensor]]).nodes
     ops = Counter(graph.nodes[n].op for n in ours), Counter(other.nodes[n].op for n in theirs)
     gone, new = (", ".join(sorted((a - b).elements())) for a, b in (ops, ops[::-1]))
     found = [f"{new} instead of {gone}" if new and gone else f"{new or gone} {'added' if new else 'removed'}"]
@@ -137,7 +137,7 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, An
     coarsest = max(ROUNDOFF.get(str(one.dtype), 0.0) for one in (a, b))
     allowed = coarsest if a.dtype != b.dtype else 0.0
     if not is_plain:  # constant nodes convert it
-        _, bits = pair.second.types(pair.second.segment([other])) if two is None else (0.0, 8)
+        _, bits = pair.second.types(pair.second.section([other])) if two is None else (0.0, 8)
         allowed = max(allowed, quantization_noise(bits or 8, CREST))
     is_rounding = sums[0] - 2 * sums[1] + sums[2] <= (EXCESS * allowed) ** 2 * sums[0]
     return text, {"weight_bytes": a.nbytes, "largest": largest, "is_rounding": is_rounding}

@@ -19,7 +19,7 @@ from ..running.values import Feeds
 from .causes import ModelChange, causes_of, changes_of
 from .differences import decibels
 from .numerical import EXACT, TensorComparison, accepted_inputs, compare_tensor, run_whole
-from .segments import EXCESS, Measured, Pair, converted, error_of
+from .sections import EXCESS, Measured, Pair, converted, error_of
 
 _CHANGED: Final = 0.5
 """The same where an attribute, an input or a weight differs by more than rounding explains."""
@@ -162,14 +162,14 @@ def compare_models(
     """Run two models on the same inputs, and find the nodes of the second one that add an error of their own.
 
     If the outputs differ, all tensors that both models have are compared (`matching.matched_tensors`). Then what lies
-    between these tensors, the segments of both models, runs on the same values, those of the first model. So the error
-    that a segment adds is told from what it inherits. It stands out if it is more than 4 times what the types in the
-    segment explain (`segments.ROUNDOFF`), or half of it where an attribute, an input or a weight differs, or, with a
-    tolerance, if there is any. What stands out is put into the first model, whose outputs tell how much it
-    matters.
+    between these tensors, the sections of both models, runs on the same values, those of either model: so the error
+    that a section adds is told from what it inherits. It stands out if it is more than 4 times what the types in the
+    section explain (`sections.ROUNDOFF`), or half of it where an attribute, an input or a weight differs, or, with a
+    tolerance, if there is any. What stands out is put into the first model, whose outputs tell how much it matters.
 
-    Takes one run of each model and one of its segments, and two for the rest, for each set of inputs, and one of the
-    first model for each of at most 8 tensors that stand out.
+    Takes for each set of inputs two runs of each model, for its outputs and for all tensors; one of the second model's
+    sections, two of the first one's, and one more if types differ; one of the first model for each of at most 8 tensors
+    that stand out.
 
     Memory: tensors of 64 MiB, and those read later, eight times. Weights are mapped from disk; ONNX Runtime holds those
     that it converts, such as float16 on the CPU.
@@ -196,6 +196,8 @@ def compare_models(
     if not sets:
         raise RunError(f"{first.path.name} rejects the generated inputs: {refusal}", hint="give yours as `inputs`")
     changes = tuple(changes_of(pair))
+    touched = (one for one in changes if one.kind in {"attribute", "input", "weight"} and not one.is_rounding)
+    pair.changed.update(one.node for one in touched)
     for feeds in sets:
         found = _Run(pair, feeds, tolerance, ignore).compared(changes)
         if not found:
@@ -237,12 +239,10 @@ class _Run:
         )
         if all(one.is_identical for one in outputs):
             return result
-        touched = {"attribute", "input", "weight"}
-        changed = {one.node for one in changes if one.kind in touched and not one.is_rounding}
         measured, ranked = list[Measured](), list[Measured]()
         for one in self.pair.measure(self.feeds):
             measured.append(one._replace(value=None))  # values are held of those alone that stand out most
-            if self._stands_out(one, changed):
+            if self._stands_out(one):
                 ranked = sorted([*ranked, one], key=_excess, reverse=True)[:_SUSPECTS]
         effects = {one.tensor: self._effect(one) for one in ranked}
         # Effects of one power of two count as equal: what follows a fault often has the effect of the fault.
@@ -268,9 +268,9 @@ class _Run:
     def _is_ignored(self, *names: str) -> bool:
         return any(fnmatchcase(name, glob) for name in names for glob in self.ignore)
 
-    def _stands_out(self, one: Measured, changed: set[str]) -> bool:
-        row, nodes = self._row(one), self.graph.names(self.pair.first.segment([one.tensor]).nodes)
-        factor = 0.0 if self.tolerance is not None else EXCESS if changed.isdisjoint(nodes) else _CHANGED
+    def _stands_out(self, one: Measured) -> bool:
+        row, nodes = self._row(one), self.graph.names(self.pair.first.section([one.tensor]).nodes)
+        factor = 0.0 if self.tolerance is not None else EXCESS if self.pair.changed.isdisjoint(nodes) else _CHANGED
         return one.own.relative > factor * one.expected and not self._is_ignored(one.tensor, row.node, row.other)
 
     def _effect(self, one: Measured) -> float:
@@ -292,7 +292,7 @@ class _Run:
 
     def _culprit(self, one: Measured, effect: float) -> Culprit:
         row, graph, pair = self._row(one), self.pair.second.model.graph, self.pair
-        ours, theirs = pair.first.segment([one.tensor]), pair.second.segment([row.other])
+        ours, theirs = pair.first.section([one.tensor]), pair.second.section([row.other])
         names = dict.fromkeys((*ours.reads, *(pair.here.get(name, name) for name in theirs.reads)))
         sources = tuple((name, pair.there.get(name, name)) for name in names)
         node, nodes = graph.nodes[graph.producer[row.other]].name, graph.names(theirs.nodes)

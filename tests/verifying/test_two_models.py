@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import UsageError
 from graphcut.running.values import Feeds
-from graphcut.verifying import segments
+from graphcut.verifying import sections
 
 from cases import each, seeded
 from conftest import floats, model_of
@@ -127,17 +127,17 @@ def test_values_are_compared_slice_by_slice_with_the_same_result(monkeypatch: py
     model = random_model(rng, 20)
     other = changed(model, [7, 12])
     whole = graphcut.compare_models(model, other, inputs=[X])
-    monkeypatch.setattr(segments, "SLICE_BYTES", 100)
+    monkeypatch.setattr(sections, "SLICE_BYTES", 100)
     runs = list[int]()
-    run = segments.Side.run
+    run = sections.Side.run
 
     def counted(
-        side: segments.Side, targets: Sequence[str], values: Feeds, given: Iterable[str] | None = None
+        side: sections.Side, targets: Sequence[str], values: Feeds, given: Iterable[str] | None = None
     ) -> object:
         runs.append(len(targets))
         return run(side, targets, values, given)
 
-    monkeypatch.setattr(segments.Side, "run", counted)
+    monkeypatch.setattr(sections.Side, "run", counted)
     assert graphcut.compare_models(model, other, inputs=[X]).errors == whole.errors
     assert len(runs) > 20
     assert max(runs[:20]) <= 3

@@ -1,7 +1,7 @@
 """The error of each tensor that two models have, and how much of it the nodes right before it add by themselves.
 
-A segment is what computes a tensor that both models have from others that both have. Both models' segments run on the
-same values, those of the first model, so that what they differ by is their own, and nothing is inherited.
+A section is what computes a tensor that both models have from others that both have. Both models' sections run on the
+same values, those of either model, so that what they differ by is their own, and nothing is inherited.
 """
 
 import re
@@ -52,7 +52,7 @@ _BYTE: Final = 8
 _MASK: Final = 1000.0
 _OWN: Final = "@own"
 _STEPS: Final = {"float64": 2.0**-20, "float32": 2.0**-12, "float16": 2.0**-8, "bfloat16": 2.0**-6}
-"""By what fraction floats are changed to see how much a segment amplifies a rounding: by several of its own."""
+"""By what fraction floats are changed to see how much a section amplifies a rounding: by several of its own."""
 
 
 class Measured(NamedTuple):
@@ -60,10 +60,10 @@ class Measured(NamedTuple):
 
     tensor: str  #: its name in the first model.
     error: Error  #: between the values of both models.
-    own: Error  #: between what both segments compute from the same values: those of either model, the smaller error.
-    rounding: float  #: the relative error of one rounding of the coarsest floats in both segments.
+    own: Error  #: between what both sections compute from the same values: those of either model, the smaller error.
+    rounding: float  #: the relative error of one rounding of the coarsest floats in both sections.
     expected: float  #: the relative error that this explains.
-    value: Value | None  #: what the second model's segment computed.
+    value: Value | None  #: what the second model's section computed.
 
 
 class Side:
@@ -75,7 +75,7 @@ class Side:
         constants = (node for node in model.proto.graph.node if node.op_type == "Constant")
         self.weights |= {node.output[0]: value for node in constants if (value := constant_value(node))}
 
-    def segment(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Block:
+    def section(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Block:
         """What computes `targets` from tensors `given`; by default from those that both models have."""
         graph, ends = self.model.graph, self.shared if given is None else {*given, *self.model.graph.reads}
         start = [graph.producer[name] for name in targets]
@@ -88,7 +88,7 @@ class Side:
 
     def run(self, targets: Sequence[str], values: Feeds, given: Iterable[str] | None = None) -> dict[str, Value]:
         """The values of `targets`, computed from those `given` in `values`, even of a target that is itself given."""
-        block = self.segment(targets, given)
+        block = self.section(targets, given)
         proto, own = proto_of(self.model, block), {name: f"{name}{_OWN}" for name in block.reads}
         for node in proto.graph.node:
             node.output[:] = [own.get(name, name) for name in node.output]
@@ -101,7 +101,7 @@ class Side:
         return dict(zip(targets, made.values(), strict=True))
 
     def types(self, block: Block) -> tuple[float, int | None]:
-        """The relative error of one rounding of the coarsest floats in a segment, and to how many bits it quantizes."""
+        """The relative error of one rounding of the coarsest floats in a section, and to how many bits it quantizes."""
         nodes = [self.model.graph.nodes[n] for n in (*block.replicas, *block.nodes)]
         written = [name for node in nodes for name in node.writes]
         kinds = {self.model.tensors[name].dtype for name in (*block.reads, *written) if name in self.model.tensors}
@@ -135,6 +135,8 @@ class Pair:
         self.there = matched_tensors(model.graph, other.graph, fits)
         self.here = {partner: name for name, partner in self.there.items()}
         self.first, self.second = Side(model, self.there, EXACT), Side(other, self.here, config)
+        #: nodes of the first model of which an attribute, an input or a weight differs by more than rounding.
+        self.changed = set[str]()
         #: the tensors that both compute, in topological order.
         self.computed = tuple(name for name in self.there if name in model.graph.producer)
 
@@ -146,8 +148,8 @@ class Pair:
     def measure(self, feeds: Feeds) -> Iterator[Measured]:
         """The errors of all tensors that both models compute.
 
-        The models run slice by slice, each once, and the segments of a slice in one more run, or two. Values are held
-        for a slice, and for as long as later ones read them.
+        The models run slice by slice, and so do their sections. Values are held for a slice, and for as long as later
+        ones read them.
         """
         first, second = self.first, self.second
         ours: dict[str, Any] = dict(feeds)
@@ -165,7 +167,7 @@ class Pair:
     def _measured(self, names: Sequence[str], ours: Feeds, theirs: Feeds) -> Iterator[Measured]:
         first, second = self.first, self.second
         partners = [self.there[name] for name in names]
-        needed = {*first.segment(names).reads, *(self.here.get(n, n) for n in second.segment(partners).reads)}
+        needed = {*first.section(names).reads, *(self.here.get(n, n) for n in second.section(partners).reads)}
         given = {name: ours[name] for name in needed if name in ours}
         fed = {self.there[n]: converted(v, self.kinds(n)) for n, v in given.items() if n in self.there}
         given |= self._back(given, fed)
@@ -196,14 +198,16 @@ class Pair:
         return self.first.model.tensors[name], self.second.model.tensors[self.there[name]]
 
     def _expected(self, name: str, gain: float, given: Feeds) -> tuple[float, float]:
-        """The relative error of one rounding in the segments of a tensor, and the error of the tensor that it explains.
+        """The relative error of one rounding in the sections of a tensor, and the error of the tensor that it explains.
 
-        The latter is that of one rounding of each source, as a perturbation has shown, or of one for each node.
+        The latter is that of one rounding of each source, as a perturbation has shown, or of one for each node. A
+        quantizer does not count if both models quantize to the same bits, and nothing in the section is `changed`.
         """
-        ours, theirs = self.first.segment([name]), self.second.segment([self.there[name]])
+        ours, theirs = self.first.section([name]), self.second.section([self.there[name]])
         (one, bits), (two, more) = self.first.types(ours), self.second.types(theirs)
         rounding = floats = max(one, two)
-        if least := [number for number in (bits, more) if number]:
+        is_same = bits == more and self.changed.isdisjoint(self.first.model.graph.names(ours.nodes))
+        if least := [number for number in (bits, more) if number and not is_same]:
             read = [n for n in ours.reads if n in given and min(least) == _BYTE]
             crest = max(CREST, *(_crest(given[n], self.first.model.tensors[n]) for n in read), 0.0)
             rounding = max(rounding, quantization_noise(min(least), crest))
@@ -228,8 +232,8 @@ class Pair:
         """For each computed tensor the last slice that reads it."""
         found: dict[str, int] = {}
         for number, names in enumerate(slices):
-            reads = self.first.segment(names).reads
-            others = self.second.segment([self.there[name] for name in names]).reads
+            reads = self.first.section(names).reads
+            others = self.second.section([self.there[name] for name in names]).reads
             found |= dict.fromkeys((*reads, *(self.here.get(name, name) for name in others)), number)
         return found
 
@@ -246,7 +250,7 @@ def _fit(one: Tensor, two: Tensor) -> bool:
 
 
 def run_or_halve(side: Side, targets: Sequence[str], values: Feeds) -> dict[str, Value]:
-    """The values of those targets of which the segments accept `values`; if one refuses them, halves are run."""
+    """The values of those targets of which the sections accept `values`; if one refuses them, halves are run."""
     try:
         return side.run(targets, values, given=values)
     except RunError:
