@@ -332,7 +332,7 @@ def compared(path: Path, target: Path, feeds: Feeds, name: str, node: str) -> Ca
 
 
 def place_in_loss_debug(path: Path, target: Path, feeds: Feeds, tensor: str) -> int | None:
-    """The place of a tensor in the order of errors of qdq_loss_debug; 0 if it is none of those, None if there are none."""
+    """The place of a tensor in the order of errors of qdq_loss_debug; 0 if it has others, None if it has none."""
     from onnxruntime.quantization import qdq_loss_debug as peer
 
     activations = []

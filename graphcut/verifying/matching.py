@@ -15,7 +15,7 @@ _SAME_VALUES: Final = frozenset(
 
 _COMMUTATIVE: Final = frozenset({"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Equal"})
 _COUNTED: Final = re.compile(r"[^/.]*\d")  #: a name that exporters count up: `val_12`, `onnx::Add_7`, `123`.
-_TRUSTED: Final = 0.9
+_TRUSTED: Final = 0.75
 
 
 def matched_tensors(graph: Graph, other: Graph, fits: Callable[[str, str], bool]) -> dict[str, str]:
@@ -26,7 +26,7 @@ def matched_tensors(graph: Graph, other: Graph, fits: Callable[[str, str], bool]
     3. What the same operator writes from the same tensors. Casts, QuantizeLinear and DequantizeLinear, Identity and
        Dropout between them do not count. If several nodes do, as three projections of one tensor, they are matched in
        their order.
-    4. Names that are counted up, such as `val_12`, if 9 of 10 that were found so far are the same; then 3 again.
+    4. Names that are counted up, such as `val_12`, if 3 of 4 stand for the same operator in both; then 3 again.
     5. What the same operators in the same module write, in their order, if there are equally many; then 3 again.
 
     A tensor whose partner is computed from a later one is left out, so that both can be computed in this order. Takes
@@ -73,10 +73,10 @@ class _Matching:
                 self.add(name, name)
 
     def match_counted_names(self) -> None:
-        theirs = _writers(self.other)
-        found = [name == partner for name, partner in self.there.items() if _COUNTED.fullmatch(name)]
-        if sum(found) >= _TRUSTED * len(found):
-            self.follow([name for name in _writers(self.graph) if name in theirs and self.add(name, name)])
+        ours, theirs = _writers(self.graph), _writers(self.other)
+        shared = [name for name in ours if name in theirs and _COUNTED.fullmatch(name)]
+        if sum(ours[name].op == theirs[name].op for name in shared) >= _TRUSTED * len(shared):
+            self.follow([name for name in shared if self.add(name, name)])
 
     def match_modules(self) -> None:
         """Match nodes of one operator in a module, if both graphs have as many that are not matched."""
