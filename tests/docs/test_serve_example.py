@@ -90,6 +90,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             "RAY_TMPDIR": folder,
             "MARK": mark,
             "PYTHONPATH": str(ROOT),
+            "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # 5 s are too few on a busy machine
+            "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
         }
         log = Path(folder) / "log"
         with log.open("wb") as output:
@@ -101,7 +103,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             url, began = f"http://127.0.0.1:{port}", time.monotonic()
             while not is_ready(url):
                 assert process.poll() is None, log.read_text()
-                assert time.monotonic() - began < 120, log.read_text()
+                assert time.monotonic() - began < 240, log.read_text()
                 time.sleep(0.2)
             client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
             yield Served(url, client, cascade, mark)
