@@ -37,7 +37,7 @@ class Tokenizer:
             RunError: a file is missing, or was changed after the model was cut.
             RecordError: a file can't be understood.
         """
-        cascade = open_cascade(cascade)
+        cascade = open_cascade(cascade, check_files=False)  # of its files those of the tokenizer are read
         files: dict[str, Path] = {name: cascade.root / name for name in cascade.manifest.text_files}
         if "tokenizer.json" not in files:
             hint = "put the tokenizer's files beside the model and split it again, or give token ids as `prompts`"

@@ -153,6 +153,7 @@ def scene_of(product: object) -> Scene | None:
         case Plan(model=model) if model is not None:
             return scene_of_plan(product, analyze(model))
         case Cascade():
+            open_cascade(product.path)  # an error if its files are not there
             return scene_of_cascade(product, source_of(product, None))
         case _:
             return None

@@ -25,6 +25,9 @@ RECORDS = [
     "ScheduledFailure",
     "SessionConfig",
     "Sampling",
+    "Culprit",
+    "ModelChange",
+    "TensorError",
 ]
 """Public records of few fields, each with a `repr` that Python or msgspec makes."""
 

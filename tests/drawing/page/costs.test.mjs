@@ -12,7 +12,7 @@ const CHAIN = {
   declared: [5, 5, 5, 5], listed: [0, 2, 2, 0], outputs: [3], pasts: [], presents: [], sent: [],
   nodes: [30, 40, 50], shared: [[7, [0, 2]]], part: 200, flops: [3, 4, 5], seconds: [[1, 2, 4]], kinds: [0, 0, 0], is_cluster: false,
   devices: [{ name: "one" }], links: [], driver: { name: "driver", link_bytes_per_s: 100, latency_s: 0 }, overlap: "none", message_bytes: -1,
-  store_s: 0, step_s: 0, counting: ["activations", "inputs"], budget_bytes: null, value: "", in_flight: 1, best: null, needs_parts: false,
+  store_s: 0, step_s: 0, session: 300, inner: [3, 4, 5], loaded: [[8, [0, 2]]], counting: ["activations", "inputs"], budget_bytes: null, value: "", in_flight: 1, best: null, needs_parts: false,
 };
 const machine = (name, more = {}) => ({ name, link_bytes_per_s: 100, latency_s: 0.5, memory_bytes: null, ...more });
 
@@ -20,12 +20,12 @@ test("a part counts its file, what it reads and what it holds at most at once", 
   const costs = completedCosts(CHAIN);
   assert.deepEqual(memoryOf(costs, [0, 1, 2]), {
     written_bytes: 200 + 30 + 40 + 50 + 5 + 5 + 7, // what is shared, once
-    need_bytes: 337 + (10 + 100 + 1000) + 1,
+    need_bytes: 300 + 3 + 4 + 5 + 8 + (10 + 100 + 1000) + 1, // a session, nodes, weights, what it computes and reads
     activation_bytes: 1 + 10 + 100 + 1000, // a and b live until the last node
     is_exact: false,
   });
   const middle = memoryOf(costs, [1]);
-  assert.deepEqual(middle, { written_bytes: 200 + 40 + 5 + 5 - 2, need_bytes: 248 + 100 + 10, activation_bytes: 110, is_exact: true });
+  assert.deepEqual(middle, { written_bytes: 200 + 40 + 5 + 5 - 2, need_bytes: 300 + 4 + 100 + 10, activation_bytes: 110, is_exact: true });
 });
 
 test("what another part reads is kept, and what is shared counts where one of its nodes is", () => {
@@ -38,15 +38,15 @@ test("what another part reads is kept, and what is shared counts where one of it
 
 test("caches count once each where they count, and are no activations", () => {
   const costs = completedCosts({ ...CHAIN, pasts: [0], presents: [3], counting: ["activations", "inputs", "cache"] });
-  const { need_bytes: need, written_bytes: written } = memoryOf(costs, [0, 1, 2]);
-  assert.equal(need - written, (10 + 100) + 0 + (1 + 1000));
+  const loaded = 300 + 3 + 4 + 5 + 8;
+  assert.equal(memoryOf(costs, [0, 1, 2]).need_bytes - loaded, (10 + 100) + 0 + (1 + 1000));
 });
 
 test("a weight that is widened counts as it is held, and once where several nodes of a part widen it in each run", () => {
   const widened = [2, 2, 0, 1];
   const need = (held, nodes) => {
-    const part = memoryOf(completedCosts({ ...CHAIN, counting: ["activations"], held }), nodes);
-    return part.need_bytes - part.written_bytes;
+    const costs = { ...CHAIN, session: 0, inner: [0, 0, 0], loaded: [], counting: ["activations"], held };
+    return memoryOf(completedCosts(costs), nodes).need_bytes;
   };
   assert.equal(need([[5000, [[0, ...widened]]]], [0, 1]), 5000 + 10000); // 5000 more, and the largest while it opens
   assert.equal(need([[5000, [[0, ...widened], [1, ...widened]]]], [0, 1]), 10000); // as in its file, one cast at a time
