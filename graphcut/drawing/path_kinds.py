@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Literal
 
+from ..core.manifest import MANIFEST
+
 Kind = Literal["model", "plan", "cascade"]
 
 
 def kind_of(path: Path) -> Kind:
-    """A model by its name or since it is not JSON, a plan by the format in it; else it can only be a cascade."""
-    if path.suffix.lower() == ".onnx":
+    """A cascade by its manifest, a model by its name or since it is not JSON, a plan by the format in it."""
+    if path.suffix.lower() == ".onnx" and not (path / MANIFEST).exists():
         return "model"
     if path.is_file():
         with path.open("rb") as stream:

@@ -117,6 +117,13 @@ def test_a_manifest_names_its_cascade(run: Run, house: House) -> None:
     assert run("show", house.cascade / "cascade.json", "--to", "svg").out == svg_of(house.scene("cascade"))
 
 
+def test_a_folder_of_a_cascade_may_have_the_name_of_a_model(run: Run, house: House, tmp_path: Path) -> None:
+    folder = shutil.copytree(house.cascade, tmp_path / "llm.onnx")
+    for command in ("show", "verify"):
+        result = run(command, folder, "--model", house.model)
+        assert (result.code, result.out) == (0, run(command, house.cascade, "--model", house.model).out)
+
+
 def test_dims_size_the_picture_of_a_model(run: Run, house: House) -> None:
     dims = {"batch": 1, "seq": 16, "past": 0, "total": 16}
     words = [word for name, number in dims.items() for word in ("--dim", f"{name}={number}")]
