@@ -57,6 +57,7 @@ CORE_FILES = {
     "graph",
     "product",
     "manifest",
+    "present_parts",
     "records",
     "states",
     "tensors",

@@ -179,7 +179,8 @@ def numbered(option: str, text: str, expected: str, example: str) -> tuple[str, 
 
 def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Cascade:
     """The cascade at `path`, or of those of its parts that `are_here`."""
-    from ..core.manifest import open_cascade, open_present
+    from ..core.manifest import open_cascade
+    from ..core.present_parts import open_present
     from ..drawing.path_kinds import kind_of
 
     if kind_of(path) == "model" and path.is_file():

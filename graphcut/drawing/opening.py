@@ -12,7 +12,8 @@ import msgspec
 
 from ..analysis.cut_points import Analysis, analyze
 from ..core.errors import CascadeError, GraphcutError, UsageError
-from ..core.manifest import Cascade, open_cascade, open_present
+from ..core.manifest import Cascade, open_cascade
+from ..core.present_parts import open_present
 from ..core.text import nothing_at
 from ..loading.model import Model, load
 from ..planning.plan_files import read_plan, replay

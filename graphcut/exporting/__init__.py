@@ -37,7 +37,8 @@ def export(
     """
     from ..core.atomic_files import write_folder
     from ..core.errors import UsageError
-    from ..core.manifest import MANIFEST, open_present
+    from ..core.manifest import MANIFEST
+    from ..core.present_parts import open_present
     from .cascade_files import moved_manifest
 
     cascade, folder = open_present(cascade), Path(folder)

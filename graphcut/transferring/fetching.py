@@ -20,7 +20,8 @@ from warnings import warn
 from ..core.atomic_files import replacing, write_errors
 from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
-from ..core.manifest import FETCHED, Cascade, Part, is_inside, open_cascade, open_present, parts_here, save_fetched
+from ..core.manifest import FETCHED, Cascade, Part, is_inside, open_cascade
+from ..core.present_parts import open_present, parts_here, save_fetched
 from ..core.text import nothing_at
 from ..core.units import size
 from .file_sources import CHANGED, FileSource, source_of

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from ..core.errors import GraphcutError
 from ..core.file_checks import digest_gap
-from ..core.manifest import Cascade, CascadeLike, Part, open_present, wrong_sizes
+from ..core.manifest import Cascade, CascadeLike, Part, wrong_sizes
+from ..core.present_parts import open_present
 from ..core.product import Product
 from ..core.units import count, size
 from ..costs.facts import weight_facts

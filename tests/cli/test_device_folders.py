@@ -11,7 +11,8 @@ from msgspec.structs import replace
 
 import graphcut
 from graphcut import CascadeError, Into, demos
-from graphcut.core.manifest import PlannedDevice, open_present, save_manifest
+from graphcut.core.manifest import PlannedDevice, save_manifest
+from graphcut.core.present_parts import open_present
 
 from command_line import SMALL, Run, run
 

@@ -27,7 +27,7 @@ from range_server import Served, serving
 import graphcut
 from graphcut import At, Cascade, CascadeError, GraphcutError, Into, RunError, Runner, SessionConfig, UsageError, demos
 from graphcut.core.errors import StallWarning
-from graphcut.core.manifest import open_present
+from graphcut.core.present_parts import open_present
 from graphcut.inputs.generating import generate_inputs
 from graphcut.transferring import fetching
 from graphcut.transferring.file_sources import source_of

@@ -10,7 +10,8 @@ from itertools import chain
 import onnxruntime as ort
 
 from ...core.errors import RunError
-from ...core.manifest import Cascade, CascadeLike, open_present
+from ...core.manifest import Cascade, CascadeLike
+from ...core.present_parts import open_present
 from ..process_memory import PeakMemory
 from ..stage import SessionConfig
 from ..values import Feeds, OnError, Outputs, UserInputs, Value, outputs_of, shape_of
