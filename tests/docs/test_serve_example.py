@@ -29,6 +29,7 @@ from pages import ROOT
 from tokenizers_by_hand import folder_with
 
 httpx = pytest.importorskip("httpx", reason="needs httpx")
+BUSY_S = 120.0  #: a request may take so long: workers start at the first one, and httpx waits for 5 s otherwise.
 NEEDED = ("openai", "fastapi")  # imported where they are used, since every worker of pytest imports this file
 pytestmark = pytest.mark.skipif(not all(map(find_spec, NEEDED)), reason="needs openai and ray[serve]")
 
@@ -277,7 +278,7 @@ TEXT = {"prompt": "Hi"}
 )
 def test_what_would_change_the_answer_and_is_not_supported_is_refused(served: Served, body: Any, said: str) -> None:  # noqa: ANN401
     is_chat = "messages" in said or "messages" in body
-    found = httpx.post(f"{served.url}/v1/{'chat/' if is_chat else ''}completions", json=body)
+    found = httpx.post(f"{served.url}/v1/{'chat/' if is_chat else ''}completions", json=body, timeout=BUSY_S)
     error = found.json()["error"]
     assert (found.status_code, error["message"], error["type"]) == (400, said, "invalid_request_error")
     assert error.keys() == {"message", "type", "param", "code"}
@@ -327,14 +328,15 @@ def test_inputs_of_the_model_are_run(served: Served) -> None:
     expected = graphcut.run(served.cascade, feeds)
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **feeds)
-    raw = httpx.post(f"{served.url}/run", content=file.getvalue(), headers={"content-type": "application/octet-stream"})
+    client = httpx.Client(base_url=served.url, timeout=BUSY_S)
+    raw = client.post("/run", content=file.getvalue(), headers={"content-type": "application/octet-stream"})
     found = np.load(io.BytesIO(raw.content))
     assert {name: found[name].tolist() for name in found} == {name: value.tolist() for name, value in expected.items()}
     few = {name: value.tolist() for name, value in feeds.items() if "past" not in name}
-    refused = httpx.post(f"{served.url}/run", content=json.dumps(few))
+    refused = client.post("/run", content=json.dumps(few))
     assert "nothing is fed for it" in refused.json()["error"]["message"]
     feeds["attention_mask"] = np.ones((1, 2, 2), np.int64)
-    wrong = httpx.post(f"{served.url}/run", content=json.dumps({name: value.tolist() for name, value in feeds.items()}))
+    wrong = client.post("/run", content=json.dumps({name: value.tolist() for name, value in feeds.items()}))
     assert [refused.status_code, wrong.status_code] == [400, 400]
 
 
