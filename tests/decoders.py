@@ -210,8 +210,8 @@ def with_combined() -> ModelProto:
     return at.model()
 
 
-def with_buffer() -> ModelProto:
-    """A mask and caches of one size, of which the first places fill up. One token at a time."""
+def of_one_size(keep: Keep) -> ModelProto:
+    """A mask and caches of one size; the mask says which places are filled. One token at a time."""
     at = Drawing()
     ids = at.reads("input_ids", TensorProto.INT64, 1, 1)
     mask = at.reads("attention_mask", TensorProto.INT64, 1, ROOM)
@@ -220,24 +220,19 @@ def with_buffer() -> ModelProto:
     at.node("Where", filled, at.number(0, np.float32), at.number(-1e4, np.float32), writes="seen")
     x = embedded(at, ids, positions)
     for i in range(LAYERS):
-        x = layer(at, i, x, scattered)
+        x = layer(at, i, x, keep)
     logits(at, x, seq=1)
     return at.model()
+
+
+def with_buffer() -> ModelProto:
+    """Caches whose first places fill up."""
+    return of_one_size(scattered)
 
 
 def with_rolling(*, cropped_first: bool = False) -> ModelProto:
-    """Caches of one size, as on NPUs: what is new comes last, the oldest leaves; the mask says which are filled."""
-    at = Drawing()
-    ids = at.reads("input_ids", TensorProto.INT64, 1, 1)
-    mask = at.reads("attention_mask", TensorProto.INT64, 1, ROOM)
-    positions = at.reads("position_ids", TensorProto.INT64, 1, 1)
-    filled = at.node("Cast", at.node("Unsqueeze", mask, at.number([1, 2])), to=TensorProto.BOOL)
-    at.node("Where", filled, at.number(0, np.float32), at.number(-1e4, np.float32), writes="seen")
-    x = embedded(at, ids, positions)
-    for i in range(LAYERS):
-        x = layer(at, i, x, rolled(cropped_first=cropped_first))
-    logits(at, x, seq=1)
-    return at.model()
+    """Caches as on NPUs: what is new comes last, and the oldest leaves."""
+    return of_one_size(rolled(cropped_first=cropped_first))
 
 
 def rolled(*, cropped_first: bool) -> Keep:

@@ -61,9 +61,8 @@ def input_array(
     """The value of an input for a chunk of tokens.
 
     If the model fixes a size, tokens come first and zeros fill the rest; in a mask tokens come last if caches are
-    `is_rolling`. A mask with four axes says for each token
-    which positions it may attend to: true, 1 or 0.0 if it may, and false, 0 or the lowest number of a float type if it
-    may not.
+    `is_rolling`. A mask with four axes says for each token which positions it may attend to: true, 1 or 0.0 if it may,
+    and false, 0 or the lowest number of a float type if it may not.
     """
     dtype, batch = np.dtype(tensor.dtype), len(chunk.rows)
     found = np.asarray(_ROLES[role][1](chunk), dtype)
