@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from types import FrameType
 
 
@@ -19,6 +20,8 @@ def start() -> None:
     for each in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) == signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(each, stop)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    sys.unraisablehook = _interrupt_again
     try:
         from .cli import main
 
@@ -29,6 +32,14 @@ def start() -> None:
         if isinstance(error, KeyboardInterrupt):  # while Python imports
             raise SystemExit(130) from None
         raise
+
+
+def _interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:
+    """Raise a KeyboardInterrupt once more where Python ignores one: in a finalizer, as that of a pool of threads."""
+    if issubclass(ignored.exc_type, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # at once, it would be raised in here, and be ignored, too
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 if __name__ == "__main__":

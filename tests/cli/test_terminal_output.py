@@ -141,12 +141,18 @@ def test_a_name_in_another_script_does_not_need_utf_8(tmp_path: Path, words: Seq
 
 # Interrupts and readers that stop
 SLOW = """
-import sys, time
+import signal, sys, time
 import graphcut.surgery.splitting as splitting
-real = splitting.write_data
+real, raised = splitting.write_data, int(sys.argv.pop(1))
+
+class Interrupted:
+    def __del__(self):  # in which Python ignores an exception
+        signal.raise_signal(raised)
 
 def slow(layout, target, **options):
     real(layout, target, **options)
+    if raised:
+        Interrupted()
     for _ in range(6000):  # a signal just before a sleep doesn't end it
         time.sleep(0.01)
 
@@ -158,29 +164,36 @@ start()
 
 
 @pytest.mark.parametrize(
-    ("old", "number", "code"),
-    [(False, signal.SIGINT, 130), (True, signal.SIGINT, 130), (True, signal.SIGTERM, 143), (True, signal.SIGHUP, 129)],
+    ("old", "number", "code", "in_finalizer"),
+    [
+        (False, signal.SIGINT, 130, False),
+        (True, signal.SIGINT, 130, True),
+        (True, signal.SIGTERM, 143, False),
+        (True, signal.SIGHUP, 129, True),
+    ],
 )
 def test_an_interrupted_split_says_so_and_leaves_nothing(
-    own_llm: Path, parts: Path, number: signal.Signals, code: int, *, old: bool
+    own_llm: Path, parts: Path, number: signal.Signals, code: int, *, old: bool, in_finalizer: bool
 ) -> None:
+    """In a finalizer, too, as that of a pool of threads: Python ignores what is raised there."""
     home = own_llm.parent
     if old:
         shutil.copytree(parts, home / "llm.parts")
     before = {name: (home / name).read_bytes() for name in holdings(home) if (home / name).is_file()}
     words = ["split", own_llm, "--at-nodes", "/model/layers.0/add_1", "--force"]
     with subprocess.Popen(
-        [sys.executable, "-c", SLOW, *map(str, words)],
+        [sys.executable, "-c", SLOW, str(int(number) if in_finalizer else 0), *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=home,
     ) as running:
         deadline = time.monotonic() + 30
-        while not list(home.glob("*.tmp-*/*/*/*.data")) and time.monotonic() < deadline:
+        while not list(home.glob("*.tmp-*/*/*/*.data")) and not in_finalizer and time.monotonic() < deadline:
             time.sleep(0.01)
-        is_writing = time.monotonic() < deadline
-        running.send_signal(number)
+        is_writing = time.monotonic() < deadline or in_finalizer
+        if not in_finalizer:
+            running.send_signal(number)
         out, err = running.communicate(timeout=30)
     assert is_writing
     assert (running.returncode, out) == (code, "")
