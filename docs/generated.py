@@ -26,6 +26,8 @@ from graphcut.benchmarking.environment import Environment
 from graphcut.cli.application import app as command
 from graphcut.core.manifest import Manifest
 from graphcut.costs.cluster import SimulatedCluster
+from graphcut.costs.device_rules import DeviceRules
+from graphcut.costs.device_support import DeviceSupport
 from graphcut.drawing.changes.record import Changes
 from graphcut.drawing.json_records import AnalysisRecord, CascadeRecord, SimulationRecord
 from graphcut.drawing.run_records import GenerationRecord
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 COLUMNS = 100
 DOCUMENTS: tuple[type[msgspec.Struct], ...] = (
     AnalysisRecord,
+    DeviceSupport,
     CascadeRecord,
     *RECORDS.values(),
     Changes,
@@ -61,6 +64,7 @@ def schema_types() -> dict[str, type]:
         "graphcut.plan/1": PlanFile,
         "graphcut.auto/1": AutoRecord,
         "cluster.toml": SimulatedCluster,
+        "rules.toml": DeviceRules,
     }
     return files | {str(record.__struct_config__.tag): record for record in DOCUMENTS}
 

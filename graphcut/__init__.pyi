@@ -57,6 +57,11 @@ from .costs.decoder_configs import table_of_config as table_of_config
 from .costs.device import Counted as Counted
 from .costs.device import Device as Device
 from .costs.device_groups import RankMode as RankMode
+from .costs.device_rules import DeviceRules as DeviceRules
+from .costs.device_rules import read_rules as read_rules
+from .costs.device_rules import shipped_rules as shipped_rules
+from .costs.device_support import DeviceSupport as DeviceSupport
+from .costs.device_support import device_support as device_support
 from .costs.tables import CostTable as CostTable
 from .costs.tables import read_table as read_table
 from .costs.tables import save_table as save_table

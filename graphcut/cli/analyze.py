@@ -4,7 +4,7 @@ from typing import Annotated
 
 from .common_options import AsJson, Dims, ModelPath, load
 from .declaring import flag, takes
-from .output import print_, print_line, put_json, say_next
+from .output import print_, print_line, put_answer, put_json, say_next
 
 
 def analyze(
@@ -12,6 +12,9 @@ def analyze(
     dims: Dims = None,
     cuts: Annotated[int | None, takes("[N]", "List all cut points, or the N cheapest.", min=0)] = None,
     axes: Annotated[bool, flag("List the axes along which layers can be divided.", "--axes")] = False,
+    device: Annotated[
+        str | None, takes("NAME", "List what a device can't run: a rule file, or one that graphcut has.", "--device")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where a model can be cut, and what crosses each cut.
@@ -19,7 +22,7 @@ def analyze(
     Examples:
         graphcut analyze llm.onnx
         graphcut analyze llm.onnx --cuts 5
-        graphcut analyze llm.onnx --axes
+        graphcut analyze llm.onnx --device xnnpack
     """
     from .. import analyze as analyzed
     from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
@@ -27,7 +30,13 @@ def analyze(
     from ..drawing.terminal.scene import draw_scene
 
     analysis = analyzed(load(model, dims))
-    if as_json:
+    if device is not None:
+        from .. import default_dims, device_support, read_rules, weigh
+        from ..drawing.terminal.device_support import draw_support
+
+        found = device_support(weigh(analysis.model, default_dims(analysis)), read_rules(device))
+        put_answer(found, lambda screen: draw_support(found, screen), as_json=as_json)
+    elif as_json:
         from ..drawing.json_records import analysis_record
 
         put_json(analysis_record(analysis))

@@ -13,6 +13,7 @@ from ..core.product import Product
 from ..core.units import parse_bytes
 from ..core.wiring import MESSAGE_BYTES
 from .device import Device, check_finite
+from .device_rules import read_rules, shipped_rules
 
 
 class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -218,7 +219,7 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     path, hint = Path(path), "docs/reference/cluster-file.md describes cluster files"
     try:
         found = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
-        return msgspec.convert(_with_sizes(found, ""), type=SimulatedCluster)
+        return msgspec.convert(_with_rules(_with_sizes(found, ""), path.parent), type=SimulatedCluster)
     except (OSError, UnicodeDecodeError) as error:
         what = error.strerror if isinstance(error, OSError) else "it is not text"
         raise RecordError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
@@ -236,6 +237,15 @@ def _fields_hint(message: str) -> str:
     place, is_unknown, name = message.partition("Object contains unknown field ")
     known = _TABLES.get(place.rstrip(": ").partition("[")[0], SimulatedCluster).__struct_fields__
     return f"{did_you_mean(name.strip('`'), known)}its fields are {', '.join(known)}" if is_unknown else ""
+
+
+def _with_rules(found: Any, folder: Path) -> Any:  # noqa: ANN401 - the content of the file; msgspec checks it next
+    """`found` with the rules of each device that names a rule file, seen from the folder, or one that is shipped."""
+    devices = found.get("devices")
+    for device in devices if isinstance(devices, list) else ():
+        if isinstance(device, dict) and isinstance(name := device.get("rules"), str):
+            device["rules"] = msgspec.to_builtins(read_rules(name if name in shipped_rules() else folder / name))
+    return found
 
 
 def _with_sizes(found: Any, place: str) -> Any:  # noqa: ANN401 - the content of the file; msgspec checks it next

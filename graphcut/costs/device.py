@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, get_args
 from msgspec import Struct
 
 from ..core.manifest import HalfType, SessionSettings
+from .device_rules import DeviceRules
 
 if TYPE_CHECKING:
     from .weighing import Costs
@@ -34,6 +35,7 @@ class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     dispatch_s: float = 5e-6  #: overhead of starting a node, in seconds.
     link_bytes_per_s: float = 1.25e8  #: bandwidth of its network link, in each direction.
     latency_s: float = 1e-4  #: overhead of a message, in seconds.
+    rules: DeviceRules | None = None  #: which nodes it can run; None for all. A cluster file names a rule file.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,6 +13,7 @@ from ..core.graph import Graph
 from ..costs.caches import nodes_touching
 from ..costs.device import Device, NodeSeconds, run_s
 from ..costs.device_groups import DeviceGroup
+from ..costs.device_support import possible_s
 from ..costs.matching import apply_table, cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs
@@ -63,7 +64,8 @@ class Finisher:
         def seconds(device: Device) -> Sequence[float]:
             if isinstance(device, DeviceGroup) and self.rank_costs is not None:
                 return self.rank_costs.seconds_of(device)
-            return run_s(self.costs, device) if table is None else apply_table(self.costs, table, device)[0]
+            found = run_s(self.costs, device) if table is None else apply_table(self.costs, table, device)[0]
+            return possible_s(self.costs, device, found)
 
         return cache(seconds)
 
@@ -92,11 +94,18 @@ class Finisher:
 
     @cached_property
     def kept(self) -> frozenset[int]:
-        """Nodes in one part only: they touch a cache, are pinned or name a cut, or their copies give other bits."""
+        """Nodes in one part only: they touch a cache, are pinned or name a cut, or not all devices can run them.
+
+        And those whose copies give other bits.
+        """
         named = self.goal.nodes if isinstance(self.goal, At) else ()
         pinned = find_nodes(self.graph, [*named, *(pattern for pattern, _ in self.limits.pins)])
         inexact = () if self.limits.recompute == "approximate" else inexact_copies(self.graph)
-        return frozenset(pinned.union(inexact, *(nodes_touching(self.graph, pair) for pair in self.costs.caches)))
+        devices = self.goal.cluster.devices if isinstance(self.goal, Across) else ()
+        ruled = [zip(self.graph.flow, self.seconds(one), strict=True) for one in devices if one.rules is not None]
+        refused = (node for row in ruled for node, seconds in row if seconds == inf)
+        touching = (nodes_touching(self.graph, pair) for pair in self.costs.caches)
+        return frozenset(pinned.union(inexact, refused, *touching))
 
     def replicable(self, goal: Goal) -> tuple[frozenset[int], frozenset[int]]:
         """The nodes that are planned to run in every part that needs them, and those with a rewritten replica."""

@@ -358,12 +358,13 @@ class _Planner(Finisher):
         """What divided layers cost; None where none can or may be divided. It takes longer than most plans."""
         if goal.ranks is not None and goal.ranks < 1:
             raise UsageError(f"layers can't be divided among {goal.ranks} devices", hint="use 1 or more")
-        is_free = not (self.limits.boundary_dtype or goal.interleave)
+        has_rules = any(device.rules is not None for device in goal.cluster.devices)
+        is_free = not (self.limits.boundary_dtype or goal.interleave or has_rules)
         is_free = is_free and goal.objective in {"throughput", "latency", "decode"}
         if (goal.ranks or 1) > 1 and not is_free:
             raise UsageError(
-                "layers are divided for throughput, latency or decode, without interleaving or a boundary dtype",
-                hint="leave out `ranks`; or `interleave` and `boundary_dtype`",
+                "layers are divided for throughput, latency or decode, without interleaving, boundary dtype or rules",
+                hint="leave out `ranks`; or `interleave`, `boundary_dtype`, and rules of devices",
             )
         ranks = self.rank_costs if is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1 else None
         return ranks if ranks and ranks.division((1, 1)).classes else None

@@ -23,7 +23,7 @@ Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices o
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from itertools import accumulate, pairwise
 from typing import Final
@@ -33,7 +33,7 @@ import numpy as np
 from ..costs.cluster import Cluster
 from ..costs.device import Counted
 from .cost_tables import DeviceClass, memory_bytes, pair_costs
-from .instance import Floats, Ints, Parts, Workload
+from .instance import Bools, Floats, Ints, Parts, Workload
 from .order_prefixes import PrefixTables, prefix_tables
 from .search import prefix_lengths
 from .topological_orders import Order
@@ -71,13 +71,21 @@ class _Along:
     """
 
     def __init__(
-        self, tables: PrefixTables, classes: Sequence[DeviceClass], cluster: Cluster, counting: Collection[Counted]
+        self,
+        tables: PrefixTables,
+        classes: Sequence[DeviceClass],
+        cluster: Cluster,
+        counting: Collection[Counted],
+        refused: Bools | None = None,
     ) -> None:
         load, pairs = tables.load, pair_costs(classes, cluster, tables.load)
         self.in_turn = cluster.overlap == "none"
         self.order, self.lengths = tables.order, tables.lengths.tolist()
         self.kinds = np.array([c for c, kind in enumerate(classes) for _ in kind.devices])
         self.work_s = np.stack([tables.work(c) for c in range(len(classes))])
+        refused = np.isinf(load.work) if refused is None else refused
+        before = np.pad(refused[:, list(self.order)].cumsum(axis=1), ((0, 0), (1, 0)))[:, tables.lengths]
+        self.refused = before[:, :, None] - before[:, None, :]  # groups of a segment that a class can't run
         self.rest_s = np.zeros_like(self.work_s)  # of a step, besides computing and tensors of other parts
         for c, kind in enumerate(classes):
             self.rest_s[c] += tables.inputs * pairs.received_s[-1, c]
@@ -100,12 +108,12 @@ class _Along:
         self.segments = np.arange(len(self.lengths) - 1)
 
     def values(self, ends: Ints, devices: Ints) -> tuple[Floats, Floats]:
-        """For each candidate the load of its busiest device, `inf` if memory is too small; and its score."""
+        """For each candidate the load of its busiest device, `inf` if it can't run there; and its score."""
         received_s, sent_s = self._transfer_s(ends, devices)
         work_s, rest_s = np.zeros((2, *received_s.shape))
         starts, stops = ends[:, :-1], ends[:, 1:]
         kinds = self.kinds[devices]
-        lacking = np.zeros(len(ends))
+        lacking = self.refused[kinds, stops, starts].sum(axis=1).astype(float)
         for device, room in enumerate(self.room.tolist()):
             own = devices == device
             work_s[:, device] = np.where(own, self.work_s[kinds, stops, starts], 0.0).sum(axis=1)
@@ -177,11 +185,14 @@ def improved(
 ) -> Interleaving:
     """The best interleaving found along the order of `start`, with so many parts for each device on average at most.
 
-    It may lack memory only if `start` does.
+    It may lack memory, or have groups where they can't run, only if `start` does.
     """
+    refused = np.isinf(load.work)
+    possible = np.where(refused, 0.0, load.work).max(axis=0)
+    load = replace(load, work=np.where(refused, possible, load.work))
     near = [*accumulate(map(len, start.parts))][:-1]
     lengths = sorted({*prefix_lengths(load, start.order, _MOST_BOUNDARIES, near), *near})
-    along = _Along(prefix_tables(load, start.order, lengths), classes, cluster, counting)
+    along = _Along(prefix_tables(load, start.order, lengths), classes, cluster, counting, refused)
     parts = max(per_device * len(along.kinds), len(start.parts))
     draw = np.random.Generator(np.random.PCG64(0))
     ends = np.zeros((_CANDIDATES, parts + 1), dtype=np.int64)

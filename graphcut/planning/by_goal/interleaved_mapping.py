@@ -18,7 +18,7 @@ from ...solving.milp import MilpProblem, solve
 from ...solving.order_prefixes import PrefixTables, prefix_tables
 from ...solving.relaxed_tables import LowerBounds
 from ...solving.search import SearchResult
-from ...solving.topological_orders import orders
+from ...solving.topological_orders import fastest, fewest_runs, orders
 from ...solving.transfers import request_times, transfers_of
 from ...solving.unavoidable_load import unavoidable_load
 from ..goals import Across
@@ -34,19 +34,26 @@ _NOTABLE: Final = 0.005  #: more parts are taken only where that saves the busie
 def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSeconds, *, prove_s: float = 0.0) -> Solution:
     """The plan of shortest period that is found if a device may have several parts; see `plan_across`.
 
-    The search begins at the best plan with one part for each device, or, if there is none, with all on one device.
+    The search begins at the best plan with one part for each device, or, if there is none or it is worse, with each
+    group on the fastest device that can run it.
     """
     _check(problem, goal)
     evaluator, overlap = ClusterEvaluator.of(problem, goal, seconds), goal.cluster.overlap
     load, best_classes = evaluator.load, best_links(evaluator.classes, evaluator.pairs)
     valuation = Valuation(load, evaluator.classes, goal)
-    impossible = None
+    impossible, starts = None, list[Interleaving]()
     try:
         chain = plan_across(problem, changed(goal, interleave=False), seconds)
-        start = Interleaving(chain.found.parts, tuple(map(valuation.devices.index, chain.devices)))
+        starts.append(Interleaving(chain.found.parts, tuple(map(valuation.devices.index, chain.devices))))
     except PlanError as error:
         impossible = error
-        start = Interleaving((next(orders(load)),), (0,))
+        starts.append(Interleaving((next(orders(load)),), (0,)))
+        if np.isinf(load.work).all(axis=0).any():
+            raise
+    if np.isinf(load.work).any() and load.is_ordered:
+        runs = fewest_runs(load, fastest(load.work))
+        starts.append(Interleaving(tuple(run for _, run in runs), tuple(valuation.kinds.index(c) for c, _ in runs)))
+    start = min(starts, key=valuation.period_s)
     can_repeat = problem.limits.recompute != "never"
     bound = max(evaluator.lower_bound(), unavoidable_load(load, best_classes, overlap, can_repeat=can_repeat))
     found, value = valuation.best_interleaving(start, bound)

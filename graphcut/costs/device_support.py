@@ -1,0 +1,258 @@
+"""Which nodes of a model a device can run by its rules, and why not the others."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from math import inf
+from typing import Any, Final, Literal
+
+import msgspec
+from onnx import NodeProto, defs
+from onnx.helper import get_attribute_value
+
+from ..core.graph import Node
+from ..core.product import Product
+from ..core.tensors import Tensor
+from ..core.units import size
+from ..loading.operations import Operation, operations_of
+from ..loading.subgraphs import FunctionKey, callee_key, domain, nodes_within, operator
+from .device import Device, run_s
+from .device_rules import AttributeRule, DeviceRules, OperatorRule, TensorRules
+from .weighing import Costs
+
+Kind = Literal["operator", "opset", "type", "rank", "attribute", "input", "shape", "size", "node", "whole"]
+"""Why a node can't run. `whole`: each node can, and a model, or a part, of all of them can't be compiled."""
+
+
+class Refusal(msgspec.Struct, frozen=True, order=True):
+    """Why a device can't run a node."""
+
+    kind: Kind  #: which rule refuses it.
+    why: str  #: the reason, in a few words.
+
+
+class UnsupportedNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of one operator that a device can't run for the same reason."""
+
+    op: str  #: their operator.
+    kind: Kind  #: which rule refuses them.
+    why: str  #: the reason, in a few words.
+    nodes: tuple[str, ...]  #: their names.
+    flops_share: float  #: their share of the FLOPs of the model.
+    time_share: float  #: their share of its time, as estimated for a CPU.
+    helps: str  #: what would let the device run them.
+
+
+class DeviceSupport(Product, msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.support/1"):
+    """What of a model a device can run."""
+
+    model: str  #: path of the model.
+    rules: DeviceRules  #: the rules of the device.
+    nodes: int  #: number of flowing nodes.
+    supported: int  #: how many of them it can run.
+    flops_share: float  #: the share of the FLOPs of the model that these have.
+    unsupported: tuple[UnsupportedNodes, ...]  #: the others, those with most FLOPs first.
+
+
+def device_support(costs: Costs, rules: DeviceRules) -> DeviceSupport:
+    """What a device can run of a model, and why not the rest."""
+    graph, found = costs.model.graph, refusals(costs, rules)
+    seconds, members = run_s(costs, Device(name="cpu")), dict[tuple[str, Refusal], list[int]]()
+    for i, refusal in enumerate(found):
+        if refusal is not None:
+            members.setdefault((graph.nodes[graph.flow[i]].op, refusal), []).append(i)
+    rows = [
+        UnsupportedNodes(
+            op=op,
+            kind=refusal.kind,
+            why=refusal.why,
+            nodes=graph.names(graph.flow[i] for i in indices),
+            flops_share=_share(costs.flops, indices),
+            time_share=_share(seconds, indices),
+            helps=_helps(costs, op, refusal),
+        )
+        for (op, refusal), indices in members.items()
+    ]
+    supported = [i for i, refusal in enumerate(found) if refusal is None]
+    return DeviceSupport(
+        model=str(costs.model.path),
+        rules=rules,
+        nodes=len(graph.flow),
+        supported=len(supported),
+        flops_share=_share(costs.flops, supported),
+        unsupported=tuple(sorted(rows, key=lambda row: (-row.flops_share, -len(row.nodes), row.op, row.why))),
+    )
+
+
+def possible_s(costs: Costs, device: Device, seconds: Sequence[float]) -> Sequence[float]:
+    """The seconds of each flowing node on a device, infinite where its rules refuse the node."""
+    if device.rules is None:
+        return seconds
+    found = refusals(costs, device.rules)
+    return tuple(inf if refusal else one for one, refusal in zip(seconds, found, strict=True))
+
+
+def refusals(costs: Costs, rules: DeviceRules) -> tuple[Refusal | None, ...]:
+    """For each flowing node why a device can't run it, or None. Dimensions have numbers where the model's dims do."""
+    judge = _Judge(costs, rules)
+    return tuple(map(judge.refusal_of, costs.model.graph.flow))
+
+
+def _share(numbers: Sequence[float], indices: Sequence[int]) -> float:
+    return sum(numbers[i] for i in indices) / (sum(numbers) or 1)
+
+
+_HELPS: Final[Mapping[Kind, str]] = {
+    "operator": "another export without {}",
+    "input": "the input as an initializer that is no input of the model",
+    "opset": "another opset, by onnx.version_converter",
+    "type": "another precision of the model: `auto(...)`",
+    "size": "smaller parts",
+    "whole": "smaller parts",
+    "node": "other rules",
+}
+
+
+def _helps(costs: Costs, op: str, refusal: Refusal) -> str:
+    if refusal.kind != "shape":
+        return _HELPS.get(refusal.kind, "another export without {} like this").format(op)
+    named = ", ".join(f"{name}=N" for name in costs.model.symbols if name not in costs.model.dims)
+    return f"sizes: `dims` with {named}" if named else "a model whose shapes don't depend on values"
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Judges the nodes of a model by the rules of a device."""
+
+    costs: Costs
+    rules: DeviceRules
+
+    @cached_property
+    def _by_op(self) -> Mapping[str, Sequence[OperatorRule]]:
+        found: dict[str, list[OperatorRule]] = {}
+        for rule in self.rules.operators:
+            for op in rule.names:
+                found.setdefault(op, []).append(rule)
+        return found
+
+    @cached_property
+    def _told(self) -> Callable[[Node], str | None]:
+        """Why the rules refuse a node by its name, or None."""
+        refused = {name: one.why for one in self.rules.refused for name in one.nodes}
+        only = set(self.rules.nodes)
+
+        def why(node: Node) -> str | None:
+            if (name := _matching(refused, node.name)) is not None:
+                return refused[name]
+            return "not named in the rules" if only and _matching(only, node.name) is None else None
+
+        return why
+
+    @cached_property
+    def _operations(self) -> Sequence[Operation]:
+        return self.costs.model.once(operations_of)
+
+    def refusal_of(self, index: int) -> Refusal | None:
+        """Why the device can't run a node of the model, or None."""
+        node, operation = self.costs.model.graph.nodes[index], self._operations[index]
+        if (why := self._told(node)) is not None:
+            return Refusal("node", why)
+        if refusal := self._inner(operation.node):
+            return refusal
+        if not self.rules.operators or (node.op not in self._by_op and self._is_call(operation.node)):
+            return self._of_tensors(node, operation, self.rules)
+        found = [self._by_rule(node, operation, rule) for rule in self._by_op.get(node.op, ())]
+        return None if None in found else next(iter(found), Refusal("operator", "no such operator"))
+
+    def _is_call(self, proto: NodeProto) -> bool:
+        return callee_key(proto) in self.costs.model.functions
+
+    def _inner(self, proto: NodeProto) -> Refusal | None:
+        """Why it can't run what is inside a node: operators alone are judged there."""
+        functions, called = self.costs.model.functions, set[FunctionKey]()
+        waiting = [proto] if self.rules.operators else []
+        while waiting:
+            for one in nodes_within([waiting.pop()]):
+                if (key := callee_key(one)) in functions and operator(one) not in self._by_op:
+                    waiting += functions[key].node if key not in called else ()
+                    called.add(key)
+                elif one is not proto and operator(one) not in self._by_op:
+                    return Refusal("operator", f"{operator(one)} inside")
+        return None
+
+    def _by_rule(self, node: Node, operation: Operation, rule: OperatorRule) -> Refusal | None:
+        if not rule.opset_from <= operation.version <= (rule.opset_to or operation.version):
+            return Refusal(
+                "opset", f"opset {operation.version}, and it has {rule.opset_from} to {rule.opset_to or 'any'}"
+            )
+        for i in rule.constant_inputs:
+            if operation.has(i) and operation.inputs[i] in node.reads:
+                return Refusal("input", f"input {i} is no constant")
+        for attribute in rule.attributes:
+            if (why := _wrong(operation, attribute)) is not None:
+                return Refusal("attribute", why)
+        own = {name: getattr(rule, name) for name in TensorRules.__struct_fields__}
+        merged = {name: getattr(self.rules, name) if value is None else value for name, value in own.items()}
+        return self._of_tensors(node, operation, TensorRules(**merged))
+
+    def _of_tensors(self, node: Node, operation: Operation, rules: TensorRules) -> Refusal | None:
+        """Why the tensors of a node are refused, or None."""
+        model = self.costs.model
+        activations = [model.tensors[name] for name in (*node.reads, *node.writes)]
+        wrong = [one.dtype for one in activations if rules.types is not None and one.dtype not in rules.types]
+        wrong += [one.dtype for one in self._constants(node, operation) if _is_wrong_constant(one, rules.types)]
+        if wrong:
+            return Refusal("type", f"type {wrong[0]}")
+        if rules.static_shapes and any(not model.tensor_bytes[one.name][1] for one in activations):
+            return Refusal("shape", "dynamic shape")
+        shapes = [model.sizes.found.get(one.name, one).shape for one in activations]
+        if rules.ranks is not None:
+            unlike = [shape for shape in shapes if shape is None or len(shape) not in rules.ranks]
+            if unlike:
+                return Refusal("rank", "unknown rank" if unlike[0] is None else f"rank {len(unlike[0])}")
+        limit = rules.largest_tensor_bytes
+        sizes = [self.costs.tensor_bytes[one.name][0] for one in activations]
+        largest = max([*sizes, *(model.graph.weights[name].bytes for name in node.weights)], default=0)
+        return Refusal("size", f"a tensor of more than {size(limit)}") if limit and largest > limit else None
+
+    def _constants(self, node: Node, operation: Operation) -> list[Tensor]:
+        names = [*node.weights, *node.constants]
+        return [operation.tensors[name] for name in names if name in operation.tensors]
+
+
+def _is_wrong_constant(tensor: Tensor, types: Sequence[str] | None) -> bool:
+    """Whether a constant has another type, and is not one of shapes, axes, indices or masks."""
+    return types is not None and tensor.dtype not in {*types, "int64", "int32", "bool"}
+
+
+def _matching(patterns: Mapping[str, object] | set[str], name: str) -> str | None:
+    return name if name in patterns else next((one for one in patterns if fnmatchcase(name, one)), None)
+
+
+def _wrong(operation: Operation, rule: AttributeRule) -> str | None:
+    """What is wrong with an attribute, or None."""
+    value = operation.attributes.get(rule.name)
+    if value is None and (value := _default(operation, rule.name)) is None:
+        return None
+    for one in value if isinstance(value, list | tuple) else (value,):
+        is_wrong = rule.any_of is not None and one not in rule.any_of
+        is_wrong = is_wrong or (rule.at_least is not None and one < rule.at_least)
+        if is_wrong or (rule.at_most is not None and one > rule.at_most):
+            shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
+            return f"{rule.name} is {shown}"
+    return None
+
+
+def _default(operation: Operation, name: str) -> Any:  # noqa: ANN401 - an attribute of any type
+    """The value that an attribute has where it is left out; None if ONNX gives none."""
+    proto = operation.node
+    try:
+        schema = defs.get_schema(proto.op_type, operation.version, domain(proto.domain))
+    except defs.SchemaError:
+        return None
+    attribute = schema.attributes.get(name)
+    if attribute is None or not attribute.default_value.name:
+        return None
+    value = get_attribute_value(attribute.default_value)
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,126 @@
+"""A node goes only where the rules of a device let it run; plans against brute force."""
+
+# ruff: noqa: S311 - seeds make the same models each time, and keep no secrets
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from math import inf
+
+import pytest
+from test_all_plans import Repeated, divisions, minimized, random_model
+
+import graphcut
+from graphcut import Across, Analysis, Cluster, Limits, PlanError
+from graphcut.core.graph import partition
+from graphcut.costs.device import Device, run_s
+from graphcut.costs.device_rules import DeviceRules, RefusedNodes
+from graphcut.costs.device_support import possible_s
+from graphcut.costs.weighing import Costs, weigh
+from graphcut.planning.disk_size import serialized_sizes
+from graphcut.planning.planner import plan
+from graphcut.planning.plans import Plan
+from graphcut.planning.predictions import part_metrics
+
+from cases import seeded
+from conftest import Draw
+
+
+def rules_refusing(names: list[str]) -> DeviceRules:
+    return DeviceRules(name="few", refused=(RefusedNodes(nodes=tuple(names)),) if names else ())
+
+
+def random_cluster(analysis: Analysis, draw: random.Random) -> Cluster:
+    """An accelerator that refuses some nodes, and a device that refuses none, or few."""
+    names = [analysis.model.graph.nodes[node].name for node in analysis.model.graph.flow]
+    refused = [name for name in names if draw.random() < 0.3]
+    others = [name for name in names if draw.random() < 0.1 and name not in refused] * (draw.random() < 0.3)
+    devices: tuple[Device, ...] = (
+        Device(name="npu", flops_per_s=draw.choice((1e11, 1e9)), rules=rules_refusing(refused)),
+        Device(name="cpu", flops_per_s=draw.choice((1e11, 1e9)), rules=rules_refusing(others)),
+    )
+    if draw.random() < 0.3:
+        devices += (Device(name="third", rules=rules_refusing(refused + others)),)
+    return Cluster(devices=devices, overlap=draw.choice(("all", "none")))
+
+
+def on_devices(parts: int, goal: Across) -> Iterator[tuple[Device, ...]]:
+    devices = goal.cluster.devices
+    return itertools.product(devices, repeat=parts) if goal.interleave else itertools.permutations(devices, parts)
+
+
+def least(analysis: Analysis, costs: Costs, goal: Across, limits: Limits, most: int) -> float:
+    """The least value of all plans of at most so many parts in which each node is where it can run."""
+    graph, sizes, best = analysis.model.graph, serialized_sizes(analysis.model), inf
+
+    def seconds(device: Device) -> tuple[float, ...]:
+        return tuple(possible_s(costs, device, run_s(costs, device)))
+
+    once = {n for d in goal.cluster.devices for n, s in zip(graph.flow, seconds(d), strict=True) if s == inf}
+
+    def repeats(parts: Repeated) -> bool:
+        nodes = [node for part in parts for node in part]
+        return any(nodes.count(node) > 1 for node in once)
+
+    for parts in divisions(analysis, most, limits):
+        if repeats(parts):
+            continue
+        made = partition(graph, parts)
+        for chosen in on_devices(len(parts), goal):
+            metrics = part_metrics(made, costs, sizes, chosen, seconds, goal)
+            if all(one.run_s < inf for one in metrics):
+                best = min(best, Plan(goal, graph, parts, devices=chosen, costs=costs, metrics=metrics).minimized(inf))
+    return best
+
+
+def assert_runs_where_it_can(made: Plan, costs: Costs) -> None:
+    for nodes, device in zip(made.parts, made.devices, strict=True):
+        seconds = dict(zip(made.graph.flow, possible_s(costs, device, run_s(costs, device)), strict=True))
+        assert all(seconds[node] < inf for node in nodes)
+
+
+@seeded(6, together=6)
+def test_no_plan_on_devices_with_rules_beats_the_bound_and_each_node_is_where_it_can_run(
+    seed: int, opened: Draw
+) -> None:
+    draw = random.Random(3000 + seed)
+    analysis = graphcut.analyze(opened(random_model(seed)))
+    costs = weigh(analysis.model)
+    goal = Across(
+        random_cluster(analysis, draw), draw.choice(("throughput", "latency", "decode", "bytes", "devices")), ranks=1
+    )
+    limits = Limits(inside_layers=True, recompute=draw.choice(("auto", "never")))
+    best = least(analysis, costs, goal, limits, len(goal.cluster.devices))
+    if best == inf:
+        with pytest.raises(PlanError):
+            plan(analysis, goal, costs=costs, limits=limits)
+        return
+    made = plan(analysis, goal, costs=costs, limits=limits)
+    assert_runs_where_it_can(made, costs)
+    value, bound = minimized(made)
+    assert bound <= best * (1 + 1e-6), (goal, limits, value, bound, best)
+    assert best <= value * (1 + 1e-9), (goal, limits, value, bound, best)
+    if made.outcome is not None and made.outcome.is_optimal:
+        assert value <= best * (1 + 1e-6), (goal, limits, value, bound, best)
+
+
+@seeded(4, together=4)
+def test_no_interleaved_plan_beats_the_bound_and_each_node_is_where_it_can_run(seed: int, opened: Draw) -> None:
+    draw = random.Random(4000 + seed)
+    analysis = graphcut.analyze(opened(random_model(seed)))
+    costs = weigh(analysis.model)
+    goal = Across(random_cluster(analysis, draw), interleave=True)
+    limits = Limits(inside_layers=True, recompute="never")
+    most = 3
+    best = least(analysis, costs, goal, limits, most)
+    if best == inf:
+        with pytest.raises(PlanError):
+            plan(analysis, goal, costs=costs, limits=limits)
+        return
+    made = plan(analysis, goal, costs=costs, limits=limits)
+    assert_runs_where_it_can(made, costs)
+    value, bound = minimized(made)
+    assert bound <= best * (1 + 1e-6), (goal, value, bound, best)
+    assert len(made.parts) > most or best <= value * (1 + 1e-9), (goal, value, bound, best)
