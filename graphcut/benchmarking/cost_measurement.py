@@ -1,9 +1,10 @@
 """Measure a model's time and memory in ONNX Runtime, module by module."""
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 from statistics import median
 
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from ..core.graph import Block, partition
 from ..core.product import Product
 from ..costs.device import Device, run_s
 from ..costs.matching import spread
+from ..costs.part_memory import part_memory
 from ..costs.tables import REMAINDER, CostRow, CostTable, module_names, table_of
 from ..costs.weighing import Costs, weigh
 from ..inputs.searching import find_accepted_inputs
@@ -21,7 +23,7 @@ from ..loading.model import Model
 from ..running.process_memory import available_bytes
 from ..running.values import Value, symbol_sizes, to_value
 from ..surgery.part_models import part_model
-from .ort_profile import ProfiledPiece, is_half, profile
+from .ort_profile import ProfiledPiece, profile
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,54 +78,49 @@ def measure(
     """
     if rounds < 1:
         raise UsageError(f"can't measure in {rounds} rounds", hint="take 12 or more")
-    blocks = pieces_within(model, available_bytes() if memory_bytes is None else memory_bytes)
+    limit = available_bytes() if memory_bytes is None else memory_bytes
     if inputs is not None:
-        return _measure(model, blocks, inputs, rounds, threads)
+        return _measure(model, limit, inputs, rounds, threads)
     found: list[MeasuredCosts] = []
     tried = find_accepted_inputs(
-        model, lambda feeds: found.append(_measure(model, blocks, feeds, rounds, threads)), sizes=model.dims, variants=1
+        model, lambda feeds: found.append(_measure(model, limit, feeds, rounds, threads)), sizes=model.dims, variants=1
     )
     if not found:
         raise RunError(f"the model refuses generated inputs: {tried.refusal}", hint="feed it with `inputs`")
     return found[0]
 
 
-def pieces_within(model: Model, memory_bytes: int | None) -> tuple[Block, ...]:
-    """A partition of the model into consecutive pieces, each with weights that load within `memory_bytes`.
+def pieces_within(costs: Costs, memory_bytes: int | None) -> tuple[Block, ...]:
+    """A partition of the model into consecutive pieces, each of which takes at most `memory_bytes` to run.
 
-    A weight counts twice, since ONNX Runtime copies what it packs for its kernels. In half precision it counts four
-    times: the copy is float32, and once more in the optimized graph. Pieces end where segments (`Analysis.segments`)
-    end, and inside a segment that alone is too large. A node that alone is too large is still a piece. None means no
-    limit: one piece.
+    What a piece takes is what a part with its nodes takes (`part_memory`). Pieces end where segments
+    (`Analysis.segments`) end, and inside a segment that alone is too large. A node that alone is too large is still a
+    piece. None means no limit: one piece.
     """
-    graph = model.graph
-    needs = {name: 2 * weight.bytes for name, weight in graph.weights.items()}
-    needs.update({t.name: 4 * graph.weights[t.name].bytes for t in model.proto.graph.initializer if is_half(t)})
-    if memory_bytes is None or sum(needs.values()) <= memory_bytes:
-        return partition(graph, [graph.flow]).blocks
+    graph, rows = costs.model.graph, list[list[int]]()
+    segments = [one.nodes for one in analyze(costs.model).segments.blocks]
+    order, ends = [*chain(*segments)], [*accumulate(map(len, segments))]
 
-    def fits(weights: Iterable[str]) -> bool:
-        return sum(needs[name] for name in weights) <= memory_bytes
+    def is_too_large(end: int) -> bool:
+        begin = sum(map(len, rows))
+        block = partition(graph, [order[:begin], order[begin:end], order[end:]]).blocks[1]
+        memory = part_memory(costs.held(Device(name="here")), costs.tensor_bytes, costs.caches, block)
+        return memory_bytes is not None and memory.needs > memory_bytes
 
-    segments = analyze(model).segments.blocks
-    units = [row for one in segments for row in ([one.nodes] if fits(one.weights) else [(n,) for n in one.nodes])]
-    rows: list[list[int]] = [[]]
-    held: set[str] = set()
-    for nodes in units:
-        weights = {name for i in nodes for name in graph.weights_of(i)}
-        if rows[-1] and not fits(held | weights):
-            rows.append([])
-            held = set()
-        rows[-1].extend(nodes)
-        held |= weights
+    while (begin := sum(map(len, rows))) < len(order):
+        rest: Sequence[int] = [end for end in ends if end > begin]
+        if is_too_large(rest[0]):
+            rest = range(begin + 1, rest[0] + 1)
+        rows.append(order[begin : rest[max(0, bisect_left(rest, True, key=is_too_large) - 1)]])
     return partition(graph, rows).blocks
 
 
 def _measure(
-    model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int, threads: int
+    model: Model, memory_bytes: int | None, feeds: Mapping[str, object], rounds: int, threads: int
 ) -> MeasuredCosts:
     shapes = {name: shape for name, value in feeds.items() if isinstance(shape := getattr(value, "shape", None), tuple)}
     costs = weigh(model, {**model.dims, **symbol_sizes(shapes, model.tensors)})
+    blocks = pieces_within(costs, memory_bytes)
     # Each piece is loaded so often: a busy minute spoils a third of its runs, not all runs of one.
     passes = min(3, rounds)
     per_pass = [rounds // passes + (i < rounds % passes) for i in range(passes)]

@@ -122,12 +122,12 @@ def _session(piece: ModelProto, folder: Path, scratch: Path, threads: int) -> or
     options.profile_file_prefix = os.fspath(scratch / "profile")
     options.optimized_model_filepath = os.fspath(scratch / "optimized.onnx")
     options.add_session_config_entry(*external_weights_entry(folder))
-    if sum(values_bytes(tensor) for tensor in piece.graph.initializer if is_half(tensor)) > _MOST_INLINE_HALF_BYTES:
+    if sum(values_bytes(tensor) for tensor in piece.graph.initializer if _is_half(tensor)) > _MOST_INLINE_HALF_BYTES:
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.data")
     return ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def is_half(tensor: TensorProto) -> bool:
+def _is_half(tensor: TensorProto) -> bool:
     """Is it of a type that ONNX Runtime's CPU kernels compute in float32, with a float32 copy of the weights?"""
     return tensor.data_type in {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 

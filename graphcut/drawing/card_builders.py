@@ -70,8 +70,8 @@ def cascade_card(cascade: Cascade, part: Part, replicas: int, content: str, dept
 
 
 def needs_of(cascade: Cascade, part: Part) -> dict[str, Any]:
-    """The fields of a card that say what a part needs: its memory; of ranks, whose parts share weights, its files."""
-    if part.memory is None or part.rank is not None:
+    """The fields of a card that say what a part needs: its memory; its files if the manifest does not tell it."""
+    if part.memory is None:
         return {"need_bytes": file_bytes(cascade, part), "measure": _measure(None)}
     budgets = (host.memory_bytes for host in cascade.manifest.devices if host.name == part.device)
     needed = {"need_bytes": part.memory.needs, "need_exact": part.memory.is_exact}

@@ -23,9 +23,12 @@ from graphcut.benchmarking.ort_profile import (
     kernel_seconds,
     shape_bytes,
 )
+from graphcut.core.graph import partition
+from graphcut.costs.device import Device
 from graphcut.costs.matching import cover
 from graphcut.costs.tables import REMAINDER, read_table, save_table
 from graphcut.costs.weighing import weigh
+from graphcut.planning.predictions import block_memory
 
 from conftest import FIXTURES, floats, model_of, weight
 
@@ -45,6 +48,12 @@ def mlp(layers: int, width: int = 8) -> ModelProto:
             helper.make_node("Add", [f"r{i}", f"s{i}"], [f"x{i + 1}"], name=f"{at}/Add"),
         ]
     return model_of(nodes, [floats("x0", "n", width)], [floats(f"x{layers}", "n", width)], weights)
+
+
+def needs(model: Model, *nodes: int) -> int:
+    """What plans say that a first part with these nodes needs."""
+    rest = model.graph.flow[len(nodes) :]
+    return block_memory(partition(model.graph, [nodes, rest]).blocks[0], weigh(model), Device(name="d")).needs
 
 
 def assert_adds_up(found: MeasuredCosts) -> None:
@@ -137,14 +146,13 @@ def test_rounds_are_divided_among_passes_over_all_pieces(opened: Open, monkeypat
 
     measured = ort_profile.profile
     monkeypatch.setattr(cost_measurement, "profile", profile)
-    found = measure(model, rounds=5, memory_bytes=2 * 8 * 8 * 4, inputs={"x0": np.ones((3, 8), np.float32)})
+    found = measure(model, rounds=5, memory_bytes=needs(model, *range(4)), inputs={"x0": np.ones((3, 8), np.float32)})
     assert (found.pieces, order) == (2, [("x1", 2), ("x2", 2), ("x1", 2), ("x2", 2), ("x1", 1), ("x2", 1)])
 
 
 def test_a_model_that_exceeds_the_memory_limit_is_measured_in_pieces(opened: Open) -> None:
     model = opened(mlp(4), dims={"n": 3})
-    a_layer = 8 * 8 * 4
-    found = measure(model, rounds=2, memory_bytes=2 * a_layer)
+    found = measure(model, rounds=2, memory_bytes=needs(model, *range(4)))
     assert found.pieces == 4
     assert_adds_up(found)
 
@@ -188,7 +196,7 @@ def test_sequences_are_passed_from_piece_to_piece(opened: Open) -> None:
     ]
     weights = [weight("w", 4, 4), weight("v", 4, 4)]
     model = opened(model_of(nodes, [floats("x", 1, 4)], [floats("out", 2, 4)], weights))
-    found = measure(model, rounds=1, memory_bytes=2 * 64)
+    found = measure(model, rounds=1, memory_bytes=needs(model, 0, 1))
     assert found.pieces == 2
     assert_adds_up(found)
 
@@ -232,7 +240,7 @@ def test_a_model_whose_initializers_are_inputs_is_measured(opened: Open) -> None
     proto.opset_import.append(helper.make_opsetid("", 8))
     proto.graph.input.extend(floats(tensor.name, *tensor.dims) for tensor in proto.graph.initializer)
     model = opened(proto, dims={"n": 64})
-    for memory_bytes in (None, 2 * 8 * 8 * 4):
+    for memory_bytes in (None, needs(model, *range(4))):
         found = measure(model, rounds=2, memory_bytes=memory_bytes)
         assert_adds_up(found)
         assert (found.table.rows[1].module, found.table.rows[1].num_params) == ("layers.0.fc", 64)
@@ -260,13 +268,16 @@ def test_zero_rounds_are_refused(opened: Open) -> None:
 # --- pieces
 
 
+def pieces(model: Model, memory_bytes: int | None) -> list[tuple[int, ...]]:
+    return [block.nodes for block in pieces_within(weigh(model), memory_bytes)]
+
+
 def test_pieces_are_as_large_as_the_limit_allows(opened: Open) -> None:
     model = opened(mlp(4))
-    a_layer = 8 * 8 * 4
-    rows = [block.nodes for block in pieces_within(model, 2 * 2 * a_layer)]
-    assert rows == [tuple(range(8)), tuple(range(8, 16))]
-    assert [block.nodes for block in pieces_within(model, None)] == [model.graph.flow]
-    assert [block.nodes for block in pieces_within(model, 2 * 4 * a_layer)] == [model.graph.flow]
+    half, whole = needs(model, *range(8)), needs(model, *range(16))
+    assert pieces(model, half) == [tuple(range(8)), tuple(range(8, 16))]
+    assert len(pieces(model, half - 1)) > 2
+    assert pieces(model, None) == pieces(model, whole) == [model.graph.flow]
 
 
 def test_a_segment_that_is_too_large_is_divided(opened: Open) -> None:
@@ -274,16 +285,8 @@ def test_a_segment_that_is_too_large_is_divided(opened: Open) -> None:
     model = opened(
         model_of(nodes, [floats("x0", 1, 4)], [floats("x3", 1, 4)], [weight(f"w{i}", 4, 4) for i in range(3)])
     )
-    assert [block.nodes for block in pieces_within(model, 2 * 2 * 64)] == [(0, 1), (2,)]
-    assert [block.nodes for block in pieces_within(model, 1)] == [(0,), (1,), (2,)]
-
-
-def test_a_weight_that_two_nodes_of_a_piece_share_counts_once(opened: Open) -> None:
-    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i // 2}"], [f"x{i + 1}"], name=f"m{i}") for i in range(4)]
-    model = opened(
-        model_of(nodes, [floats("x0", 1, 4)], [floats("x4", 1, 4)], [weight("w0", 4, 4), weight("w1", 4, 4)])
-    )
-    assert [block.nodes for block in pieces_within(model, 2 * 64)] == [(0, 1), (2, 3)]
+    assert pieces(model, needs(model, 0, 1)) == [(0, 1), (2,)]
+    assert pieces(model, 1) == [(0,), (1,), (2,)]
 
 
 # --- fused nodes

@@ -13,6 +13,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import (
     Across,
+    Cascade,
     Cluster,
     Device,
     PlanError,
@@ -21,17 +22,22 @@ from graphcut import (
     scenario_of_cascade,
     scenario_of_plan,
 )
+from graphcut.core.errors import MemoryCapError
 from graphcut.core.manifest import HalfType
 from graphcut.costs.held_weights import HeldBytes
 from graphcut.costs.part_memory import SESSION_BYTES
+from graphcut.decoding.decoder import Decoder
+from graphcut.decoding.decoding_memory import predict_decoding, state_bytes
+from graphcut.demos import write
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan, scene_of_split
-from graphcut.running.in_process.memory_plan import part_memory, tensor_sizes
+from graphcut.running.in_process.memory_plan import AvailableMemory, part_memory, predict_memory, tensor_sizes
 
 from cases import each
 from conftest import ORT_VERSION, Draw, floats, model_of
 from heavy import in_a_process
 
 MIB = 1 << 20
+SLACK_BYTES = 1 << 20  # by so much the memory of a process differs from start to start
 
 MEASURE = """
 import numpy as np, onnxruntime as ort
@@ -128,7 +134,7 @@ def test_a_part_needs_what_is_measured_and_at_most_15_percent_more(kind: str, wi
 
 @each("kind", ["MatMul float32", "MatMul float16", "QDQ int8"])
 def test_what_a_part_needs_is_one_number_everywhere(kind: str, tmp_path: Path) -> None:
-    """Planned, split, shown, run, decoded, scheduled and simulated, to the byte: the manifest has what was planned."""
+    """Planned, split, shown, on the page, run, in `bench`, scheduled and simulated, to the byte."""
     model = graphcut.load(saved(kind, 64, tmp_path / "model.onnx"))
     whole = graphcut.plan(model, Within(1 << 40)).needs[0]
     made = graphcut.plan(model, Within(SESSION_BYTES + 3 * (whole - SESSION_BYTES) // 4))
@@ -145,6 +151,32 @@ def test_what_a_part_needs_is_one_number_everywhere(kind: str, tmp_path: Path) -
         *(tuple(part.memory_bytes for part in scenario.parts) for scenario in simulated),
     }
     assert found == {made.needs}
+    assert least_allowed(cascade) == max(made.needs)
+
+
+def least_allowed(cascade: Cascade) -> int:
+    """What a limit must leave for the parts loaded in turn, without what the process has: `bench` allows this."""
+    with pytest.raises(MemoryCapError) as caught:
+        predict_memory(cascade, {}, AvailableMemory(1, is_exact=True, base_bytes=0), is_once=False)
+    return caught.value.smallest_bytes - SLACK_BYTES
+
+
+def test_the_same_is_needed_to_decode_and_by_ranks(tmp_path: Path) -> None:
+    """Decoding a prompt of the sizes that the plan assumes: besides, the logits of the step before are still held."""
+    path = tmp_path / "model.onnx"
+    write("llm", path, layers=1)
+    model = graphcut.load(path)
+    cascade = graphcut.split(model, graphcut.plan(model, Within(1 << 40)), tmp_path / "parts")
+    (memory,), total = (part.memory for part in cascade.parts), cascade.manifest.dims["total"]
+    decoder = Decoder(cascade, {})
+    found = predict_decoding(decoder, AvailableMemory(None, base_bytes=0), (total, total), 1, prepacked=True)
+    states, logits = sum(state_bytes(decoder, 1, total).values()), cascade.tensors["logits"]
+    assert memory is not None
+    assert found.plan.peak_bytes + states == memory.needs + logits.bytes_for(cascade.manifest.dims)[0]
+    ranked = graphcut.split_by_rank(model, tmp_path / "ranks", ranks=2)
+    assert [(card.measure, card.need_bytes) for card in scene_of_cascade(ranked).cards] == [
+        ("needs", part.needed.needs) for part in ranked.parts
+    ]
 
 
 # By hand
