@@ -13,7 +13,7 @@ from typing import Final, get_args
 import msgspec
 from msgspec.structs import replace
 
-from ..core.atomic_files import Content, OwnFiles, check_target, scratch_folder, write_folder
+from ..core.atomic_files import Content, OwnFiles, check_target, mend, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
 from ..core.manifest import MANIFEST, PARTS, Cascade, TextFile, is_inside, save_manifest
@@ -87,8 +87,7 @@ class Automation(Product):
             GraphcutError: a package is missing or fails, or files can't be written.
         """
         parent, is_given = output.absolute().parent, bool(self.inputs)
-        if not parent.is_dir():
-            raise UsageError(f"there is no folder {parent}", hint="make it first")
+        mend(parent, f"{output.name}.auto")
         names = [RECORD, *read_auto(output / RECORD).files] if (output / RECORD).exists() else [MANIFEST]
         own: OwnFiles = {**dict.fromkeys(names), PARTS: is_own}
         check_target(output, output, own=own, what=_WHAT, force=force)

@@ -1,13 +1,24 @@
 """How commands declare arguments and options: each with the word for its value, and its text in the help."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
-from typer import Argument, Option
+from typer import Argument, Context, Option
 
 from ..core.units import parse_bytes
 
-Output: Final = partial(Option, "--output", "-o", metavar="FILE")
+
+def _checked(context: Context, output: Path | None) -> Path | None:
+    """What `-o` names, before any work is done: the folder that it is to be in must exist."""
+    if output is not None and not context.resilient_parsing:
+        from ..core.atomic_files import mend
+
+        mend(output.absolute().parent, output.name)
+    return output
+
+
+Output: Final = partial(Option, "--output", "-o", metavar="FILE", callback=_checked)
 Size: Final = partial(Option, parser=parse_bytes, metavar="SIZE")
 
 

@@ -243,5 +243,3 @@ def check_output(output: Path | None, *, force: bool, option: str = "-o") -> Non
     mend(output.absolute().parent, output.name)
     if output.exists() and not force:
         raise UsageError(f"{output} already exists", hint=f"choose another name with {option}, or add --force")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent}", hint=f"make it first, or choose another with {option}")

@@ -82,7 +82,12 @@ def _delete(home: Path) -> None:
 
 
 def mend(parent: Path, name: str) -> None:
-    """Undo and delete what a killed process left of `scratch_folder(parent, name)`, whose errors it raises."""
+    """Undo and delete what a killed process left of `scratch_folder(parent, name)`, whose errors it raises.
+
+    Every writer calls it before its work. A UsageError if there is no folder `parent`: none is made by mistake.
+    """
+    if not parent.is_dir():
+        raise UsageError(f"there is no folder {parent}", hint="make it first, or choose another")
     if _home(parent, name).exists():
         with scratch_folder(parent, name):
             pass

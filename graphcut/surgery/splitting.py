@@ -254,8 +254,6 @@ def _files_to_replace(files: PreparedFiles, target: Path, kept: Path | None, *, 
         old, listed = list(own_files(found, manifest)), {part.file for part in found.parts if files.weights == "share"}
     if target.exists() and not target.is_dir():
         raise UsageError(f"{files.folder} is a file", hint="choose another folder with `output`")
-    if not target.parent.is_dir():
-        raise UsageError(f"there is no folder {target.parent}", hint="make it first, or choose another with `output`")
     existing = set(target.iterdir()) if target.exists() else set()
     if files.weights == "share":
         existing &= {target / name for name in (files.manifest_name, *files.files, *listed)}

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.error import HTTPError
 from warnings import warn
 
-from ..core.atomic_files import replacing, write_errors
+from ..core.atomic_files import mend, replacing, write_errors
 from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
 from ..core.manifest import FETCHED, Cascade, Part, is_inside, open_cascade
@@ -133,8 +133,7 @@ def _tried(read: Callable[[], bytes], what: str) -> bytes:
 @contextmanager
 def _claim(output: Path, name: str, manifest: bytes) -> Iterator[Path]:
     """The manifest in the folder, which has nothing but what was fetched of this cascade; undone after an error."""
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.parent}", hint="make it first, or choose another with `output`")
+    mend(output.absolute().parent, output.name)
     is_new = not output.exists()
     output.mkdir(exist_ok=True)
     path = output / name if (output / name).exists() else output / (name + _UNFINISHED)

@@ -18,7 +18,7 @@ from onnx import helper, numpy_helper
 
 from graphcut import demos
 
-from command_line import MIDDLE, SMALL, Run, holdings, llm, own_llm, own_parts, parts, run
+from command_line import COMMANDS, MIDDLE, SMALL, Run, holdings, llm, own_llm, own_parts, parts, run
 from conftest import floats, model_of
 
 __all__ = ["llm", "own_llm", "own_parts", "parts", "run"]
@@ -366,3 +366,15 @@ def test_an_internal_error_is_called_a_defect(run: Run, llm: Path, monkeypatch: 
 def test_an_error_that_is_no_defect_is_the_same_with_debug(run: Run, tmp_path: Path) -> None:
     words = "analyze", tmp_path / "missing.onnx"
     assert run(*words, "--debug") == run(*words)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(COMMANDS) - {"analyze", "bench", "doctor", "generate", "simulate", "verify"})
+)
+def test_an_output_in_a_folder_that_does_not_exist_is_refused_before_any_work(
+    name: str, run: Run, tmp_path: Path
+) -> None:
+    """Not even the other arguments are looked at."""
+    message, hint = run(name, "-o", tmp_path / "none" / "out").error
+    assert (message, hint) == (f"there is no folder {tmp_path / 'none'}", "make it first, or choose another")
+    assert not (tmp_path / "none").exists()
