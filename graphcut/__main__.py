@@ -5,6 +5,8 @@ import signal
 import sys
 from types import FrameType
 
+_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
+
 
 def start() -> None:
     """Load the command and run it. SIGTERM and SIGHUP end it as Ctrl-C does: it cleans up, without a traceback."""
@@ -12,16 +14,17 @@ def start() -> None:
     received: list[int] = []
 
     def stop(number: int, _frame: FrameType | None) -> None:
-        for each in (signal.SIGTERM, signal.SIGHUP):
+        for each in _ENDING:
             signal.signal(each, signal.SIG_IGN)  # a second one would stop the cleaning up
         received.append(number)
         raise KeyboardInterrupt
 
-    for each in (signal.SIGTERM, signal.SIGHUP):
+    for each in _ENDING:
         if signal.getsignal(each) == signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(each, stop)
-    signal.signal(signal.SIGALRM, signal.default_int_handler)
-    sys.unraisablehook = _interrupt_again
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        sys.unraisablehook = _interrupt_again
     try:
         from .cli import main
 

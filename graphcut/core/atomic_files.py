@@ -6,7 +6,6 @@ does. Only a machine that stops between two renames can leave a mixture; the old
 
 import ctypes
 import errno
-import fcntl
 import os
 import shutil
 import sys
@@ -99,6 +98,8 @@ def _home(parent: Path, name: str) -> Path:
 
 def _lock(home: Path) -> int:
     """Make the folder, and lock a file in it. The lock ends when the process ends, in whatever way."""
+    import fcntl  # not on Windows, where what only reads works without it
+
     hint = f"wait until it has ended; if none is running, move {home} away"
     busy = UsageError(f"another run is writing {home.with_name(home.name[1:].removesuffix(_SUFFIX))}", hint=hint)
     while True:

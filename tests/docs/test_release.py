@@ -90,3 +90,31 @@ def test_a_container_gets_the_parts_of_its_device_and_joins_as_it(home: Path) ->
     done = started([ROOT / "examples" / "worker" / "start"], home, **given)
     assert done.stdout == f'start --address=10.0.0.1:6379 --resources={{"dev:{device}": 1}} --block\n', done.stderr
     assert (home / "mine" / "part-0.onnx").is_file()
+
+
+WITHOUT = """
+import os, signal, sys
+
+sys.modules["fcntl"] = sys.modules["resource"] = None
+for place, names in (
+    (os, "pread preadv pwrite copy_file_range sysconf posix_fallocate sched_getaffinity O_NOFOLLOW O_CLOEXEC"),
+    (signal, "SIGHUP SIGKILL SIGALRM setitimer"),
+):
+    for name in names.split():
+        if hasattr(place, name):
+            delattr(place, name)
+from graphcut.__main__ import start
+
+for words in ("analyze model.onnx", "plan model.onnx --num-splits 2", "show parts", "compare model.onnx model.onnx"):
+    sys.argv = ["graphcut", *words.split()]
+    try:
+        start()
+    except SystemExit as end:
+        assert not end.code, words
+"""
+
+
+def test_commands_that_only_read_need_nothing_that_windows_lacks(home: Path) -> None:
+    """As docs/explanation/limitations.md says; what else there is on Windows, this does not show."""
+    done = started([sys.executable, "-c", WITHOUT], home)
+    assert done.returncode == 0, done.stderr
