@@ -97,6 +97,16 @@ def seen_from(at: Drawing, positions: str, total: str) -> str:
     return at.node("Where", allowed, at.number(0, np.float32), at.number(-1e4, np.float32), writes="seen")
 
 
+def seen_through(at: Drawing, mask: str, ids: str) -> str:
+    """The same for places that the mask names, too: as exports of transformers have it, whose padding comes first."""
+    total, length = length_of(at, mask, 1), length_of(at, ids, 1)
+    places = at.node("Range", at.number(0), total, at.number(1))
+    own = at.node("Unsqueeze", at.node("Range", at.node("Sub", total, length), total, at.number(1)), at.number([1]))
+    named = at.node("Cast", at.node("Unsqueeze", mask, at.number([1, 2])), to=TensorProto.BOOL)
+    allowed = at.node("And", at.node("LessOrEqual", places, own), named)
+    return at.node("Where", allowed, at.number(0, np.float32), at.number(-1e4, np.float32), writes="seen")
+
+
 def length_of(at: Drawing, tensor: str, axis: int) -> str:
     """One size, as a scalar."""
     return at.node("Gather", at.node("Shape", tensor), at.number(axis))
@@ -152,14 +162,25 @@ def tensor_scattered(at: Drawing, i: int, key: str, value: str) -> tuple[str, st
 
 
 def with_concat(
-    past: str = "past_key_values.{i}.{kind}", present: str = "present.{i}.{kind}", *, says_pieces: bool = False
+    past: str = "past_key_values.{i}.{kind}",
+    present: str = "present.{i}.{kind}",
+    *,
+    says_pieces: bool = False,
+    masked: bool = False,
 ) -> ModelProto:
-    """Ids, mask and positions, and caches that grow. `says_pieces`: what it says depends on how many come at once."""
+    """Ids, mask and positions, and caches that grow.
+
+    Of the mask only the length is read, unless it is `masked`. `says_pieces`: what it says depends on how many come at
+    once.
+    """
     at = Drawing()
     ids = at.reads("input_ids", TensorProto.INT64, "batch", "seq")
     mask = at.reads("attention_mask", TensorProto.INT64, "batch", "total")
     positions = at.reads("position_ids", TensorProto.INT64, "batch", "seq")
-    seen_from(at, positions, length_of(at, mask, 1))
+    if masked:
+        seen_through(at, mask, ids)
+    else:
+        seen_from(at, positions, length_of(at, mask, 1))
     x = embedded(at, ids, positions)
     if says_pieces:
         length = at.node("Cast", length_of(at, ids, 1), to=TensorProto.FLOAT)

@@ -51,7 +51,7 @@ def generate(
     inputs: Inputs = None,
     dims: Dims = None,
     seed: Seed = 0,
-    batch: Annotated[int, takes("N", "Sequences that are decoded together at most.", min=1)] = 8,
+    batch: Annotated[int, takes("N", "Sequences that share a step at most.", min=1)] = 8,
     via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
     workers: Workers = None,
     as_json: AsJson = False,

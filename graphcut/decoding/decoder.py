@@ -20,7 +20,7 @@ from ..workers.run_log import RunLog
 from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.requests import Routing
 from .genai_config import GenaiConfig
-from .token_inputs import DecoderInputRole, TokenChunk, input_array, role_of
+from .token_inputs import DecoderInputRole, TokenChunk, has_axis_of_batch, input_array, role_of
 
 _FLOATS: Final = {"float32", "float16", "bfloat16", "float64"}
 _IN_CONFIG: Final = "in a genai_config.json beside the model"
@@ -48,7 +48,7 @@ class DecodingSettings(TypedDict, total=False):
     memory_bytes: int | None
     exact: bool  #: see `Runner`.
     #: keep the states of sequences that have ended, up to so many bytes, for prompts that begin with the same tokens.
-    #: Sequences are decoded one by one then, not in batches.
+    #: `generate` decodes sequences one by one then.
     cache_bytes: int
     #: what proposes tokens for a sequence that is decoded alone: `lookup` (what came after the last tokens before), or
     #: a smaller decoder of the same tokenizer. The tokens are those without it, up to the rounding of longer steps.
@@ -107,6 +107,10 @@ class Decoder:
         has_axes = self.has_batch and not given and not dims
         #: the axis of each state for the batch; None if it takes one sequence only.
         self.batch_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if has_axes else None
+        types = {tensors[name].dtype for name in (self.logits, *(state.past for state in states))}
+        self.is_precise = types <= {"float32", "float64"}  #: its logits and states have 32 bits or more.
+        #: where the states of a shorter sequence in a batch have unused places; None if all must have one length.
+        self.padding = self._padding(states)
         #: the maximum length of a sequence, prompt included; None for no limit.
         self.capacity = _capacity(cascade, self.roles, states, settings.get("max_context") or config.context_length)
         session = settings.get("config") or SessionConfig()
@@ -114,6 +118,25 @@ class Decoder:
         shared = (s for s in states if in_place and s.is_shareable and s.past in local)
         #: the axis of the tokens of each state that is written where it is read.
         self.room_axes = {state.past: state.axis for state in shared if state.axis is not None}
+
+    def _padding(self, states: Sequence[State]) -> Literal["before", "after"] | None:
+        """By what the inputs and the states are: whether it computes the right thing is found when it is tried.
+
+        A state that grows gets what is new at its end, so unused places are at its beginning, unless an operator knows
+        the length of each row. What tells lengths must have an axis for the batch.
+        """
+        tensors, told = self.cascade.tensors, self.roles.items()
+        each = {role for name, role in told if has_axis_of_batch(role, tensors[name])}
+        is_told = not {role for _, role in told} - each - {"ids", "types", "keep", "total"}
+        if self.batch_axes is None or self.sent or self._is_rolling or not states or not is_told:
+            return None
+        places = [(state, state.axis) for state in states if state.axis is not None and state.start]
+        is_known = {state.is_shareable or state.start[axis] != 0 for state, axis in places if state.start}
+        if not is_known:
+            return "after"  # nothing has places for tokens
+        if len(is_known) > 1 or not each & {"mask", "past", "total", "last"}:
+            return None
+        return "after" if True in is_known or "last" in each else "before"
 
     @property
     def is_cuttable(self) -> bool:

@@ -50,7 +50,10 @@ class DecodingService(AbstractContextManager["DecodingService"]):
     """
 
     def __init__(self, cascade: CascadeLike, *, most: int = 8, **settings: Unpack[DecodingSettings]) -> None:
-        """Load the parts. About `most` sequences are decoded at the same time; any number may wait."""
+        """Load the parts. Up to `most` sequences share a step; any number may wait.
+
+        Those that can't share steps, see `generate`, take turns.
+        """
         self.streams: dict[int, TokenStream] = {}
         self.error: BaseException | None = None
         self._lock = Lock()
@@ -58,7 +61,7 @@ class DecodingService(AbstractContextManager["DecodingService"]):
         self._inbox: SimpleQueue[TokenStream | None] = SimpleQueue()
         settings.setdefault("window", most)
         self.generation = Generation(
-            cascade, (), self._later(), most, batch=1, stop=self._is_last, on_error="skip", settings=settings
+            cascade, (), self._later(), most, batch=most, stop=self._is_last, on_error="skip", settings=settings
         )
         self._thread = Thread(target=self._work, name="graphcut decoding", daemon=True)
         self._thread.start()

@@ -25,10 +25,12 @@ from ..workers.scheduling.in_flight import Answer
 from ..workers.scheduling.one_worker import OneWorker
 from ..workers.scheduling.requests import Request
 from ..workers.scheduling.scheduler import Scheduler
+from ..workers.scheduling.state_recovery import LostStatesError
 from ..workers.scheduling.worker_pool import WorkerState
 from .decoder import Decoder, DecodingSettings
 from .decoding_memory import predict_decoding
 from .prefix_cache import PrefixCache
+from .shared_steps import SharedSteps
 from .speculation import Draft, DraftProposer, Lookup, Speculation
 from .token_sequences import SequenceBatch, TokenSequence
 
@@ -77,9 +79,10 @@ class Generation:
         cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
         self._decoder = decoder = Decoder(cascade, settings)
         self._cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
-        batch = batch if decoder.batch_axes is not None and not self._cache.max_bytes else 1
+        if decoder.batch_axes is None or (self._cache.max_bytes if sequences else decoder.padding is None):
+            batch = 1  # later prompts reuse the states of those before; or those that come later can't join
         pool = _pool(cascade, settings, ceil(most / batch))
-        self._batch = max(1, min(batch, ceil(most / len(pool))))
+        self._batch = max(1, min(batch, ceil(most / len(pool)))) if sequences else batch
         window = settings.get("window") or 2 * len(pool)
         config = share_threads(settings.get("config") or SessionConfig(), max(1, min(len(pool), window, most)), via)
         self.limited = None
@@ -107,8 +110,13 @@ class Generation:
         self._waiting = [one for one in sequences if self._is_possible(one)]
         self._waiting.sort(key=lambda one: (-len(one.unfed), -one.index))  # similar lengths are decoded together
         self._ready: deque[SequenceBatch] = deque()
+        # by the number of a batch, those whose states it takes at its next step, and whether the cache keeps them
+        self._left: dict[int, list[tuple[int, bool]]] = {}
         self._in_flight: deque[SequenceBatch] = deque()
-        self._batches = count()
+        self._numbers = count()
+        may_share = settings.get("memory_bytes") is None and self._batch > 1
+        self._sharing = SharedSteps(decoder, self._numbers, may=may_share)
+        self._rows = self._batch * len(pool)  # sequences that are decoded at once, if they share steps
         self._tokens = self._decode()
 
     def _drafted(self, settings: DecodingSettings, config: SessionConfig) -> Draft | None:
@@ -128,11 +136,15 @@ class Generation:
             self._draft.worker.forget(batch.number)
 
     def _new_batch(self, row: Sequence[TokenSequence], origin: Origin | None = None) -> SequenceBatch:
-        batch = SequenceBatch(next(self._batches), row, self._decoder, self._cache.piece, origin)
-        if self._is_proposing and len(row) == 1:
-            proposer = Lookup() if self._draft is None else DraftProposer(self._draft, row[0], batch.number)
-            batch.proposals = Speculation(proposer)
+        batch = SequenceBatch(next(self._numbers), row, self._decoder, self._cache.piece, origin)
+        self._propose(batch)
         return batch
+
+    def _propose(self, batch: SequenceBatch) -> None:
+        """Let tokens be proposed to a sequence that is alone, if they are asked for."""
+        if self._is_proposing and batch.proposals is None and len(batch.sequences) == 1:
+            proposer = Lookup() if self._draft is None else DraftProposer(self._draft, batch.sequences[0], batch.number)
+            batch.proposals = Speculation(proposer)
 
     def _limited(
         self, sequences: Sequence[TokenSequence], at_once: int, config: SessionConfig, settings: DecodingSettings
@@ -165,15 +177,32 @@ class Generation:
         with closing(cast("Generator[Answer]", self._scheduler.run(self._requests()))) as answers:
             for answer in answers:
                 batch = self._in_flight.popleft()
-                if isinstance(answer, RunError):
+                if batch.sequences[0].index < 0:
+                    self._tried(batch, answer)
+                elif isinstance(answer, RunError):
                     self._failed(batch, answer)
                 else:
                     yield from self._continued(batch, answer)
                 del answer  # its memory is free in the next step
 
+    def _tried(self, batch: SequenceBatch, answer: Answer) -> None:
+        """A step of the trial is done."""
+        sharing = self._sharing
+        if isinstance(answer, RunError):
+            sharing.failed(is_lost=isinstance(answer, LostStatesError))
+        else:
+            sharing.step_done(batch, answer)
+        if sharing.verdict is not None or isinstance(answer, RunError):
+            for number in sharing.used:
+                self._scheduler.forget(number)
+        if sharing.verdict is False:
+            self.log.notify("sequences of other lengths share no steps: a trial of it had other scores or failed", None)
+
     def _continued(self, batch: SequenceBatch, answer: Mapping[str, Value]) -> Iterator[Token]:
         if batch.origin is not None and not batch.is_begun:
             self.reused += batch.origin.kept
+        for number, is_kept in self._left.pop(batch.number, ()):
+            self._scheduler.forget(number, states=not is_kept)
         for one, token in batch.step_done(answer):
             one.generated += 1
             end = self._end(one, token)
@@ -202,12 +231,15 @@ class Generation:
 
     def _failed(self, batch: SequenceBatch, error: RunError) -> None:
         """A step of a batch failed: find the sequences that are to blame."""
-        self._scheduler.forget(batch.number)
+        for number, is_kept in ((batch.number, False), *self._left.pop(batch.number, ())):
+            self._scheduler.forget(number, states=not is_kept)
         self._forget_draft(batch)
-        if len(batch.sequences) > 1 or batch.origin is not None:  # each begins again, alone and without kept states
+        is_lost, is_shared = isinstance(error, LostStatesError), len(batch.sequences) > 1
+        if is_shared or is_lost or batch.origin is not None:  # each begins again, alone and without kept states
             if batch.origin is not None:
                 self._cache.drop(batch.origin.sequence)
             for one in batch.sequences:
+                one.is_alone = is_shared and not is_lost
                 self._ready.append(self._new_batch([one]))
             return
         (one,) = batch.sequences
@@ -226,14 +258,74 @@ class Generation:
     def _requests(self) -> Iterator[Request | None]:
         """The next step of each batch after its last answer; new ones as the window allows; None if all wait."""
         while self._begin_later() or self._open:
-            if not self._ready and self._waiting:
-                self._begin([self._waiting.pop() for _ in range(min(self._batch, len(self._waiting)))])
-            if not self._ready:
+            while self._begin_waiting():
+                pass
+            batch = self._sharing.next_batch() or self._next_batch()
+            if batch is None:
                 yield None
                 continue
-            batch = self._ready.popleft()
             self._in_flight.append(batch)
             yield batch.request()
+
+    def _begin_waiting(self) -> bool:
+        """Begin the next sequences: those of one length that share later steps, or as many as fit in a batch.
+
+        Returns whether any began.
+        """
+        if not self._waiting or (self._ready and self._sharing.verdict is not True):
+            return False
+        row = self._waiting[-self._batch :]
+        lengths = {len(one.unfed) for one in row}
+        if len(lengths) > 1:
+            self._sharing.begin()
+            if self._sharing.verdict is None:
+                return False
+        if self._sharing.verdict:
+            free = self._rows - sum(len(batch.sequences) for batch in (*self._ready, *self._in_flight))
+            same = [one for one in row if len(one.unfed) == len(self._waiting[-1].unfed)]
+            row = same[max(0, len(same) - free) :] if free > 0 else []
+        if row:
+            del self._waiting[-len(row) :]
+            self._begin(row[::-1])
+        return bool(row)
+
+    def _next_batch(self) -> SequenceBatch | None:
+        """The batch whose step comes next: those that generate share it, unless there would be too many in flight."""
+        going = [len(batch.sequences) for batch in (*self._ready, *self._in_flight) if self._may_share(batch)]
+        if sum(sorted(going)[:2]) <= self._batch and (len(going) > 1 or (going and self._waiting)):
+            self._sharing.begin()
+        running = sum(map(self._may_share, self._in_flight))
+        for batch in list(self._ready):
+            if not (self._sharing.verdict and self._may_share(batch)):
+                self._ready.remove(batch)
+                if batch.is_generating and len(self._open) == 1:
+                    self._propose(batch)
+                return batch
+            if running < ceil(sum(going) / self._batch):
+                return self._joined(batch)
+        return None
+
+    def _may_share(self, batch: SequenceBatch) -> bool:
+        """Whether the next step of a batch may be that of others, too. If there are none, tokens are proposed."""
+        is_alone = any(one.is_alone for one in batch.sequences) or (self._is_proposing and len(self._open) == 1)
+        return batch.is_generating and not is_alone
+
+    def _joined(self, batch: SequenceBatch) -> SequenceBatch:
+        """A batch, and those that are ready to share its steps, as far as there is room."""
+        mates, rows = list[SequenceBatch](), 0
+        for one in (batch, *(other for other in self._ready if other is not batch and self._may_share(other))):
+            if rows + len(one.sequences) <= self._batch:
+                mates.append(one)
+                rows += len(one.sequences)
+        for one in mates:
+            self._ready.remove(one)
+        if len(mates) == 1:
+            return batch
+        joined = self._sharing.join(mates, self._cache.piece)
+        self._left[joined.number] = [(one.number, self._cache.keep(one)) for one in mates]
+        for one in mates:
+            self._forget_draft(one)
+        return joined
 
     def _begin_later(self) -> bool:
         """Begin the sequences that were asked for meanwhile. Returns whether there may be more."""
@@ -284,10 +376,11 @@ def generate(
 ) -> Generation:
     """The tokens after each of `prompts`, as they are generated: the most likely ones, or as `sampling` draws them.
 
-    Each prompt is a sequence of its own. Several are decoded together, as a batch, if the model declares an axis for
-    it. Kernels add in another order for a batch, so a token may then differ where two are equally likely up to
-    rounding. A state that only one part reads and writes stays with that part. A stateless model is fed the whole
-    sequence at each step. Each step feeds what the whole model would be fed.
+    Each prompt is a sequence of its own. Several share steps if the model declares an axis for them, those of other
+    lengths once a trial has shown that it computes the same for each, see `shared_steps`. Kernels may add in another
+    order for several, so a token may then differ where two are equally likely up to rounding. A state that only one
+    part reads and writes stays with that part. A stateless model is fed the whole sequence at each step. Each step
+    feeds what the whole model would be fed.
 
     Args:
         cascade: a cascade or its path.
@@ -296,8 +389,8 @@ def generate(
         stop: token ids that end a sequence, or a function of the index of the prompt and a new token, which tells
             whether the sequence ends there. The last token is returned, too.
         sampling: how the next token is chosen.
-        batch: the maximum number of sequences in a batch. Each worker gets one if there are enough prompts. Given
-            `inputs` or `dims` are those of one sequence, so there are no batches then.
+        batch: the maximum number of sequences that share a step; with several workers fewer, so that each has some.
+            Given `inputs` or `dims` are those of one sequence, so no steps are shared then.
         on_error: what to do if a sequence fails: `raise` the error, or go on with the others (`skip`).
         **settings: see `DecodingSettings`.
 

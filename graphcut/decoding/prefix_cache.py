@@ -46,7 +46,7 @@ class PrefixCache:
 
     def keep(self, batch: SequenceBatch) -> bool:
         """Keep the states of the only sequence of a batch, if they fit. What they begin with is not kept twice."""
-        if self.piece is None:
+        if self.piece is None or len(batch.sequences) > 1:
             return False
         (one,) = batch.sequences
         length = batch.held

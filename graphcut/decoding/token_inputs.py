@@ -17,10 +17,12 @@ logits to return."""
 
 
 class TokenChunk(NamedTuple):
-    """Tokens that are fed in one step: as many of each sequence in a batch, after as many before them."""
+    """Tokens that are fed in one step, as many of each sequence in a batch."""
 
-    past: int  #: the number of tokens before them.
+    past: int  #: the number of tokens before them: those of the longest sequence.
     rows: tuple[tuple[int, ...], ...]  #: the tokens of each sequence.
+    missing: tuple[int, ...] = ()  #: how many fewer tokens each sequence has than the longest one; empty if none has.
+    is_padded_before: bool = False  #: states have these unused places before the tokens of a sequence, else after them.
 
     @property
     def length(self) -> int:
@@ -28,31 +30,63 @@ class TokenChunk(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of tokens of a sequence up to the end of this chunk."""
+        """The number of tokens of the longest sequence up to the end of this chunk."""
         return self.past + self.length
+
+    @property
+    def pasts(self) -> Any:  # noqa: ANN401 - a number, or one for each row
+        """The number of tokens of each sequence before this chunk, in a column if they differ."""
+        return self.past - np.array(self.missing)[:, None] if self.missing else self.past
+
+    @property
+    def used(self) -> np.ndarray[Any, Any]:
+        """Which places of states hold a token after this step, of each sequence if they differ."""
+        if not self.missing:
+            return np.ones(self.total, np.int64)
+        places, missing = np.arange(self.total), np.array(self.missing)[:, None]
+        return np.asarray(places >= missing if self.is_padded_before else places < self.total - missing)
+
+    @property
+    def visible(self) -> np.ndarray[Any, Any]:
+        """Which of these places each token may attend to: those of its sequence up to its own."""
+        own = np.arange(self.past, self.total)[:, None]
+        if not self.missing:
+            return np.arange(self.total) <= own
+        own = own if self.is_padded_before else own - np.array(self.missing)[:, None, None]
+        return np.asarray((np.arange(self.total) <= own) & self.used[:, None, :])
 
 
 _ROLES: Final[Mapping[DecoderInputRole, tuple[str, Callable[[TokenChunk], Any]]]] = {
     # The names that torch.onnx, optimum, onnxruntime-genai and transformers.js give, and the values.
     "ids": (r"(decoder_)?(input_ids|tokens|input_tokens|token_ids)", lambda chunk: chunk.rows),
-    "mask": (r"(decoder_)?(attention_mask|attn_mask|causal_mask)", lambda chunk: np.ones(chunk.total, np.int64)),
+    "mask": (r"(decoder_)?(attention_mask|attn_mask|causal_mask)", lambda chunk: chunk.used),
     "positions": (
         r"(decoder_)?(position_ids|cache_positions?|input_pos|pos_ids|positions)",
-        lambda chunk: np.arange(chunk.past, chunk.total),
+        lambda chunk: chunk.pasts + np.arange(chunk.length),
     ),
-    "past": (r"past_(sequence_length|seq_len|length|len)|start_pos|write_indices", lambda chunk: chunk.past),
-    "total": (r"total_(sequence_length|seq_len|length|len)|nonpad_kv_seqlen", lambda chunk: chunk.total),
-    "last": (r"seqlens_k", lambda chunk: chunk.total - 1),
+    "past": (r"past_(sequence_length|seq_len|length|len)|start_pos|write_indices", lambda chunk: chunk.pasts),
+    "total": (r"total_(sequence_length|seq_len|length|len)|nonpad_kv_seqlen", lambda chunk: chunk.pasts + chunk.length),
+    "last": (r"seqlens_k", lambda chunk: chunk.pasts + chunk.length - 1),
     "branch": (r"use_cache(_branch)?", lambda chunk: chunk.past > 0),
     "types": (r"token_type_ids", lambda chunk: np.zeros(chunk.length, np.int64)),
     "keep": (r"(num_)?logits_to_keep", lambda _: 0),  # all logits: `LogitsChoice.tokens` selects the row
 }
 
 
+_LENGTHS: Final[frozenset[DecoderInputRole]] = frozenset({"past", "total", "last"})
+
+
 def role_of(tensor: Tensor) -> DecoderInputRole | None:
     """The role of an input; None if its name is not known or its type is not one of such inputs."""
     names = {role: pattern for role, (pattern, _) in _ROLES.items() if tensor.dtype in _TYPES}
     return next((role for role, pattern in names.items() if re.fullmatch(pattern, tensor.name.lower())), None)
+
+
+def has_axis_of_batch(role: DecoderInputRole, tensor: Tensor) -> bool:
+    """Whether an input may have another value for each sequence of a batch."""
+    axes = tensor.shape or ()
+    least = 1 if role in _LENGTHS else 2
+    return len(axes) >= least and not isinstance(axes[-2 if role == "positions" else 0], int)
 
 
 def input_array(
@@ -66,11 +100,15 @@ def input_array(
     """
     dtype, batch = np.dtype(tensor.dtype), len(chunk.rows)
     found = np.asarray(_ROLES[role][1](chunk), dtype)
+    if role in _LENGTHS:
+        sizes = [size if isinstance(size, int) else batch for size in tensor.shape or ()]
+        each = np.broadcast_to(found.ravel(), batch) if has_axis_of_batch(role, tensor) else found.max()
+        return np.array(each if prod(sizes) > 1 else each.max()).reshape(sizes)
     is_last = is_rolling and role == "mask"
     if role == "ids" and tensor.shape is not None and len(tensor.shape) == 1:
         return _filled(found.ravel(), tensor, batch)
     if role == "mask" and tensor.shape is not None and len(tensor.shape) == 4:
-        visible = np.arange(chunk.total) <= np.arange(chunk.past, chunk.total)[:, None]
+        visible = chunk.visible[:, None] if chunk.missing else chunk.visible
         if dtype.kind != "f":
             return _filled(visible.astype(dtype), tensor, batch, is_last=is_last)
         lowest = float(np.finfo(dtype).min)

@@ -11,7 +11,7 @@ from ..core.errors import UsageError
 from ..core.states import next_state
 from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow, TokenScores
 from ..running.values import Value, rows_of
-from ..workers.executors.protocol import Origin, Step
+from ..workers.executors.protocol import KeptRow, Origin, Step
 from ..workers.scheduling.requests import Request
 from .decoder import Decoder
 from .token_inputs import TokenChunk
@@ -36,7 +36,7 @@ class TokenSequence(msgspec.Struct):
     index: int
     unfed: tuple[int, ...]  #: the tokens that were not fed yet.
     max_tokens: int  #: the maximum number of generated tokens.
-    sampling: Sampling  #: how the next token is chosen; the same in a batch.
+    sampling: Sampling  #: how the next token is chosen.
     draws: int  #: what is drawn depends on this number.
     fed: list[int] = []  #: the tokens before them.
     generated: int = 0  #: how many of its tokens were generated.
@@ -44,6 +44,7 @@ class TokenSequence(msgspec.Struct):
     top: int | None = None  #: the scores of its tokens and of so many of the likeliest are wanted; None for none.
     scores: list[TokenScores] = []  #: these, of all its generated tokens.
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
+    is_alone: bool = False  #: a step that it shared failed, so it shares no other.
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -75,8 +76,9 @@ class TokenSequence(msgspec.Struct):
 class SequenceBatch:
     """Sequences that are decoded together.
 
-    All have the same number of tokens after each step, so nothing is padded and no mask is needed. Where prompts are of
-    unequal length, longer ones are still being fed while shorter ones are continued.
+    Those that begin together have the same number of tokens after each step, so nothing is padded and no mask is
+    needed: longer prompts are still being fed while shorter ones are continued. Those that join later have other
+    lengths, see `Decoder.padding`.
     """
 
     def __init__(
@@ -86,16 +88,18 @@ class SequenceBatch:
         decoder: Decoder,
         piece: int | None,
         origin: Origin | None = None,
+        joined: "Sequence[SequenceBatch]" = (),
     ) -> None:
         """Begin with the first token of all `sequences`, or after those that a single one shares with its `origin`.
 
-        `number` tells the workers whose states are continued; see `TokenSequence.next_length` for `piece`.
+        Or go on with those of the batches that are `joined`, in their order. `number` tells the workers whose states
+        are continued; see `TokenSequence.next_length` for `piece`.
         """
         self.number = number
         self.sequences = list(sequences)  #: in the order of the rows.
         self.chunk = TokenChunk(0, ())  #: the tokens of the last step.
         self.origin = origin  #: the sequence whose states it begins with.
-        self.is_begun = False  #: its first step is done.
+        self.is_begun = bool(joined)  #: its first step is done.
         self._decoder = decoder
         self._piece = piece
         self.proposals: Proposals | None = None  #: of tokens that may come next, while it is a single sequence.
@@ -106,43 +110,70 @@ class SequenceBatch:
         self._sent, zero_states = decoder.begin(len(self.sequences), room if in_place else 0)
         if origin is not None and not in_place:
             zero_states = {}
-        self._next = Step(sequence=number, zero_states=zero_states, origin=origin, in_place=in_place)
+        self._next = Step(sequence=number, zero_states=zero_states, origin=origin, in_place=in_place, room=room)
+        self._count = len(self.sequences)  # the rows of its states
+        #: the batch that has the states of each sequence, its row there, and the place of its first token.
+        self.places: list[tuple[int, int, int]] = [place for batch in joined for place in batch.places]
+        if joined:
+            self._next = Step(sequence=number, in_place=in_place, room=room)
+            return
+        self.places = [(number, row, 0) for row in range(self._count)]
         for one in self.sequences:
             tokens, one.reused = (*one.fed, *one.unfed), origin.kept if origin else 0
             one.unfed, one.fed = tokens[one.reused :], list(tokens[: one.reused])
 
     def request(self) -> Request:
         """The request of the next step. Its tokens count as fed."""
-        past = len(self.sequences[0].fed)
+        past = max(len(one.fed) for one in self.sequences)
         length = min(len(one.unfed) for one in self.sequences)
-        if len(self.sequences) == 1 and self._decoder.presents:
-            length = self.sequences[0].next_length(self._piece)
+        if self._decoder.presents:
+            length = min(one.next_length(self._piece) for one in self.sequences)
         length = min(length, self._decoder.most or length)
+        missing = tuple(past - len(one.fed) for one in self.sequences)
+        self._join(missing)
         self._drafts = self._proposed()
         rows = tuple(one.unfed[:length] for one in self.sequences)
         for one, now in zip(self.sequences, rows, strict=True):
             one.fed.extend(now)
             one.unfed = one.unfed[length:]
         if self._decoder.presents:
-            self.chunk = TokenChunk(past, tuple((*row, *self._drafts) for row in rows))
+            padding, missing = self._decoder.padding == "before", missing if any(missing) else ()
+            self.chunk = TokenChunk(past, tuple((*row, *self._drafts) for row in rows), missing, padding)
             self.held = self.chunk.total
         else:
             self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
         names = ", ".join(str(one.index) for one in self.sequences)
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds = self._decoder.feeds(self.chunk, self._sent)
-        sampling, drafts = self.sequences[0].sampling, self._drafts
+        drafts = self._drafts
         ended = [
-            ScoredRow(row, one.draws, len(one.fed) + i, sampling.needed((*one.fed, *drafts[:i])), one.top, place)
+            ScoredRow(row, one.draws, len(one.fed) + i, how.needed((*one.fed, *drafts[:i])), how, one.top, place)
             for row, one in self._complete()
             for i, place in enumerate(range(1, len(drafts) + 2) if drafts else (0,))
+            for how in (one.sampling,)
         ]
         logits = self._decoder.cascade.tensors[self._decoder.logits]
         is_batch, length = self._decoder.has_batch, self.chunk.length
-        self._choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, sampling, tuple(ended))
+        self._choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, tuple(ended))
         step = replace(self._next, choice=self._choice, length=length)
-        self._next = Step(sequence=self.number, in_place=step.in_place)
+        self._next = Step(sequence=self.number, in_place=step.in_place, room=step.room)
         return Request(feeds, title, step)
+
+    def _join(self, missing: Sequence[int]) -> None:
+        """Let the states be those of the sequences, where some have ended or joined."""
+        begins = missing if self._decoder.padding == "before" else [0] * len(missing)
+        own = [(self.number, row) for row in range(self._count)]
+        if [place[:2] for place in self.places] != own:
+            rows = zip(self.places, self.sequences, begins, strict=True)
+            joined = tuple(KeptRow(n, row, first, len(one.fed), begin) for (n, row, first), one, begin in rows)
+            self._next = replace(self._next, rows=joined, batch_axes=self._decoder.batch_axes or {})
+        self._count = len(self.sequences)
+        self.places = [(self.number, row, begin) for row, begin in enumerate(begins)]
+
+    @property
+    def is_generating(self) -> bool:
+        """Whether it is begun, and all its sequences go on a token at a time."""
+        return self.is_begun and all(len(one.fed) >= one.prompt_length for one in self.sequences)
 
     def step_done(self, answer: Mapping[str, Value]) -> Iterator[tuple[TokenSequence, int]]:
         """The next tokens of each sequence whose tokens are all fed: one, and those after proposed ones that are right.
@@ -203,9 +234,7 @@ class SequenceBatch:
         """Go on with the sequences that have a token to be fed. Returns whether there are any."""
         rows = [row for row, one in enumerate(self.sequences) if one.unfed]
         if rows and len(rows) < len(self.sequences):
-            self.sequences = [self.sequences[row] for row in rows]
-            axes = self._decoder.batch_axes or {}
-            self._next = replace(self._next, rows={name: (axis, tuple(rows)) for name, axis in axes.items()})
-            tensors = self._decoder.cascade.tensors
+            self.sequences, self.places = [self.sequences[row] for row in rows], [self.places[row] for row in rows]
+            axes, tensors = self._decoder.batch_axes or {}, self._decoder.cascade.tensors
             self._sent = {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in self._sent.items()}
         return bool(rows)

@@ -109,6 +109,7 @@ class ScoredRow(NamedTuple):
     sequence: int  #: the number of its sequence, for `Sampling.choose`.
     length: int  #: the number of tokens before.
     before: tuple[int, ...]  #: these tokens, if they are needed.
+    sampling: Sampling  #: how its next token is chosen.
     top: int | None = None  #: the scores of the token and of so many of the likeliest are returned.
     place: int = 0  #: how many of the fed tokens are before the next one; 0 for all.
 
@@ -120,7 +121,6 @@ class LogitsChoice(msgspec.Struct, frozen=True):
     dtype: str  #: and their type.
     has_batch: bool  #: there is an axis for the batch.
     length: int  #: the number of tokens that were fed of each sequence.
-    sampling: Sampling  #: how tokens are chosen.
     rows: tuple[ScoredRow, ...]  #: the rows whose next token is chosen.
 
     def scores(self, logits: Value) -> np.ndarray[Any, Any]:
@@ -135,11 +135,11 @@ class LogitsChoice(msgspec.Struct, frozen=True):
         if scored < self.length and any(row.place for row in self.rows):
             message = "the model scores the last token alone, and so no proposed tokens"
             raise RunError(message, hint="leave out `draft`")
-        for row, sequence, length, before, top, place in self.rows:
+        for row, sequence, length, before, sampling, top, place in self.rows:
             found = scores[row, (place or scored) - 1]
             if self.dtype == "bfloat16":
                 found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
-            numbers.append(self.sampling.choose(found, before or range(length), sequence))
+            numbers.append(sampling.choose(found, before or range(length), sequence))
             numbers += [] if top is None else _scores(found, numbers[-1], top)
         return from_array(np.array(numbers, np.int64), TOKENS)
 

@@ -65,8 +65,8 @@ def test_json_has_sequences_times_and_parts(run: Run, parts: Path, expected: lis
         {"prompt": prompt, "tokens": row, "text": None, "end": "max_tokens", "error": None}
         for prompt, row in zip(PROMPTS, expected, strict=True)
     ]
-    # A batch of two: two tokens of each prompt, then the third of the longer one, and nine steps from there on.
-    assert [(part["file"], part["steps"]) for part in told["parts"]] == [("part-0.onnx", 10), ("part-1.onnx", 10)]
+    # A trial of five steps, for the prompts have other lengths; each prompt; and eight steps of both.
+    assert [(part["file"], part["steps"]) for part in told["parts"]] == [("part-0.onnx", 15), ("part-1.onnx", 15)]
     assert told["first_token_s"] > 0
     assert told["tokens_per_s"] > 0
     assert told["deaths"] == []

@@ -22,6 +22,13 @@ from graphcut.workers.executors.worker import Worker
 
 EQUAL = ([3, 1, 4], [9, 2, 6], [5, 3, 5], [8, 9, 7])
 BATCHED = ("optimum", "keys and values in one", "GroupQueryAttention", "Attention", "recurrent")
+TOGETHER = [3] * 12 + [2] + [1] * 2  # two tokens of each, then one after another: the prompt of five after four steps
+TRIAL = [1, 1, 2, 1, 1]  # two prompts, and a step of both, together and alone
+SIZES = {
+    **dict.fromkeys(("optimum", "keys and values in one"), TRIAL + TOGETHER),  # whose masks name no places
+    **dict.fromkeys(("GroupQueryAttention", "recurrent"), TRIAL + [1] * 3 + [3] * (NUMBER - 1)),
+    "Attention": TOGETHER,  # it is not told the length of each row
+}
 
 
 def alone(path: Path, style: Style, prompts: tuple[list[int], ...], number: int = NUMBER) -> list[list[int]]:
@@ -59,12 +66,13 @@ def test_prompts_of_equal_length_are_one_batch(tmp_path: Path, name: str, sizes:
 
 
 @pytest.mark.parametrize("name", BATCHED)
-def test_longer_prompts_are_fed_while_shorter_ones_are_continued(tmp_path: Path, name: str, sizes: list[int]) -> None:
-    # Two tokens of each, then one after another: the prompt of five is fed after four steps.
+def test_prompts_of_other_lengths_share_the_steps_after_them_or_those_with_them(
+    tmp_path: Path, name: str, sizes: list[int]
+) -> None:
     style = STYLES[name]
     path = written(tmp_path, style.draw())
     assert generate(cut(path, 2), PROMPTS, max_tokens=NUMBER).all() == alone(path, style, PROMPTS)
-    assert sizes == [3] * 12 + [2] + [1] * 2
+    assert sizes == SIZES[name]
 
 
 def test_a_model_without_caches_is_batched_too(path: Path, tmp_path: Path, sizes: list[int]) -> None:

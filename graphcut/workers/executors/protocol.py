@@ -27,6 +27,16 @@ class Origin(NamedTuple):
     kept: int  #: how many of them the new sequence begins with.
 
 
+class KeptRow(NamedTuple):
+    """Where the states of one sequence are: a row of a batch, and its place among the tokens of that row."""
+
+    sequence: int  #: the number of the batch.
+    row: int  #: its index in the batch.
+    begin: int  #: the place of its first token.
+    length: int  #: the number of its tokens.
+    to: int  #: the place of its first token in the row that it becomes.
+
+
 class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     """Parts that one worker runs one after the other for one request."""
 
@@ -37,8 +47,10 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
     #: on the first step of a sequence, the shapes of its states, which start as zeros, or from those of the `origin`.
     zero_states: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
-    #: where rows of a batch have ended, for each state its axis of the batch, and the rows that go on.
-    rows: Mapping[str, tuple[int, tuple[int, ...]]] = msgspec.field(default_factory=dict)
+    #: the rows that its states are made of before it runs, where sequences have ended or joined; else none.
+    rows: tuple[KeptRow, ...] = ()
+    batch_axes: Mapping[str, int] = msgspec.field(default_factory=dict)  #: of each state, the axis of these rows.
+    room: int = 0  #: for so many tokens there is room in states that are written in place.
     #: the number of tokens that the states have, and how many of them they keep: those after were proposed, and wrong.
     cut: tuple[int, int] | None = None
     #: the parts after which what was made so far is reported, since other workers can go on with it.

@@ -12,7 +12,7 @@ from ...core.states import next_state
 from ...running.providers import NodesByProvider
 from ...running.sampling import TOKENS, LogitsChoice
 from ...running.stage import Stage
-from ...running.values import Value, Values, first_tokens, rows_of, zeros
+from ...running.values import Value, Values, bits_type, first_tokens, from_array, to_array, zeros
 from .protocol import Step
 
 _LONGEST: Final = 16  #: the maximum number of tokens in steps that write to the memory of the steps before.
@@ -132,7 +132,7 @@ class Worker:
         return outputs
 
     def _change_states(self, stage: Stage, step: Step, states: tuple[State, ...], kept: dict[str, Value]) -> None:
-        """What a step does to states before it runs: they begin, lose the last tokens, or rows that have ended."""
+        """What a step does to states before it runs: they begin, lose the last tokens, or are made of other rows."""
         if not (step.origin or step.zero_states or step.rows or step.cut):
             return
         tensors = self._cascade.tensors
@@ -146,11 +146,29 @@ class Worker:
                 before, length, shared = step.origin
                 room = kept[past] if step.in_place and state.is_shareable else None
                 kept[past] = first_tokens(self.sequences[before][past], tensors[past], state.axis, length, shared, room)
-            if past in step.rows:
-                kept[past] = rows_of(kept[past], tensors[past], *step.rows[past])
+            if step.rows and past in step.batch_axes:
+                kept[past] = self._joined(state, step)
             has_room = step.in_place and state.is_shareable
             if step.cut and not has_room and state.start and state.axis is not None and not state.start[state.axis]:
                 kept[past] = first_tokens(kept[past], tensors[past], state.axis, *step.cut)
+
+    def _joined(self, state: State, step: Step) -> Value:
+        """A state whose rows are those of `step.rows`, which may be of other sequences."""
+        tensor, batch = self._cascade.tensors[state.past], step.batch_axes[state.past]
+        axis = state.axis if state.axis is not None and state.start and state.start[state.axis] == 0 else None
+        sources = [to_array(self.sequences[one.sequence][state.past], tensor, copy=False) for one in step.rows]
+
+        def place(row: int, begin: int, length: int) -> tuple[int | slice, ...]:
+            places: dict[int | None, int | slice] = {batch: row, axis: slice(begin, begin + length)}
+            return tuple(places.get(i, slice(None)) for i in range(sources[0].ndim))
+
+        has_room = step.in_place and state.is_shareable
+        tokens = step.room if has_room else max(one.to + one.length for one in step.rows)
+        sizes = {batch: len(sources), axis: tokens}
+        made = np.zeros([sizes.get(i, size) for i, size in enumerate(sources[0].shape)], bits_type(tensor.dtype))
+        for i, (one, source) in enumerate(zip(step.rows, sources, strict=True)):
+            made[place(i, one.to, one.length)] = source[place(one.row, one.begin, one.length)]
+        return from_array(made, tensor)
 
     def _is_alike(self, stage: Stage, part: int, step: Step, kept: dict[str, Value]) -> bool:
         """Whether a step is like later ones: its states stay in place, and they feed as many tokens."""

@@ -37,8 +37,8 @@ class RequestsInFlight:
 
     def start(self, number: int, request: Request, before: RequestState | None = None) -> None:
         """Take in a request, as one more attempt if `before` is given."""
-        if (origin := request.template.origin) is not None and request.template.sequence is not None:
-            self._history.fork(request.template.sequence, origin.sequence)
+        if (sequence := request.template.sequence) is not None:
+            self._history.fork(sequence, request.template)
         used = [name for name in request.feeds if name in self._routing.readers or name in self._routing.outputs]
         handles = {name: self._executor.put(request.feeds[name], name) for name in used}
         state = self.states[number] = RequestState(number, request, self._routing, handles, before)

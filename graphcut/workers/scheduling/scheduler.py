@@ -15,7 +15,7 @@ from .in_flight import Answer, RequestsInFlight
 from .link_times import LinkTimes
 from .load_balancing import Bounds, Rebalancing, movable_bounds
 from .requests import Request, RequestState, Routing, waiting_in_turn
-from .state_recovery import StateRecovery, StepHistory
+from .state_recovery import LostStatesError, StateRecovery, StepHistory
 from .worker_pool import GivenStep, WorkerPool, WorkerState
 
 MAX_KILLS: Final = 3  #: a request fails once so many workers ended while they ran the same step of it.
@@ -135,7 +135,7 @@ class Scheduler:
         parts, sequence = state.step_parts(first, worker.can_run), state.request.template.sequence
         if sequence is not None and (replay := self._history.lost(sequence, parts, index)):
             if not replay.entries:
-                self._flight.fail(state, RunError(f"{state.title} lost its states with a worker"))
+                self._flight.fail(state, LostStatesError(f"{state.title} lost its states with a worker"))
                 self._employ(index)
                 return
             self._flight.put_back(state, first)

@@ -20,6 +20,10 @@ from .worker_pool import WorkerPool
 REBUILDING = -1  #: the request number of a step that rebuilds states.
 
 
+class LostStatesError(RunError):
+    """The states of a sequence were lost with a worker, and can't be made again from its steps."""
+
+
 class CompletedStep(msgspec.Struct, frozen=True):
     """A step that was done, and the values it read."""
 
@@ -71,10 +75,13 @@ class StepHistory:
         repeated = (self._shortened(entry, needs) for entry in entries)
         return ReplayPlan(sequence, missing, needs, tuple(entry for entry in repeated if entry.step.parts))
 
-    def fork(self, sequence: int, origin: int) -> None:
-        """Let a sequence begin with the states of another one, whose steps were deleted: they can't be repeated."""
-        if self._executor.can_die:
-            self._owners[sequence] = dict(self._owners.get(origin, {}))
+    def fork(self, sequence: int, step: Step) -> None:
+        """Let a sequence begin with the states of others, if its step says so: their steps can't be repeated."""
+        others = {one.sequence for one in (step.origin, *step.rows) if one is not None} - {sequence}
+        if others and self._executor.can_die:
+            first, *more = (self._owners.get(other, {}) for other in others)
+            same = {part: worker for part, worker in first.items() if all(own.get(part) == worker for own in more)}
+            self._owners[sequence] = same
             self._forks.add(sequence)
 
     def rebuilt(self, sequence: int, parts: Sequence[int], worker: int) -> None:
