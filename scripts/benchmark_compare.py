@@ -2,8 +2,9 @@
 
 Each fault is planted in a copy of a model, at a node that chance chooses among those that can have it; the copy is then
 converted: not at all, to float16, or to int8. A case counts if the fault alone changes an output to less than 40 dB. A
-hit names a tensor that the node computes. Conversions without a fault must have no culprit. Of int8 it is also told at
-which place ONNX Runtime's qdq_loss_debug has the tensor, in the order of the errors against the first model.
+hit names a tensor that the node computes. Conversions without a fault must have no culprit. Beside it: of int8 at which
+place ONNX Runtime's qdq_loss_debug has the tensor, by the errors against the first model; and if polygraphy
+can be imported, at which place it is among the tensors that differ by more than its default, and by more than 1 %.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import encoders
+from planted_faults import FAULTS, HELD_OUT, Plant, Subject
 
 import graphcut
 from graphcut import demos, generate_inputs
@@ -57,174 +58,6 @@ MODELS: Mapping[str, Callable[[Path], object]] = {
 }
 
 Feeds = Mapping[str, Any]
-Array = np.ndarray[Any, Any]
-
-
-class Subject:
-    """A model that a fault is planted in."""
-
-    def __init__(self, proto: ModelProto, values: Mapping[str, Any]) -> None:
-        self.proto, self.graph, self.values = proto, proto.graph, values
-        self.weights = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self.constants = {node.output[0]: node for node in proto.graph.node if node.op_type == "Constant"}
-
-    def array(self, name: str) -> Array | None:
-        """The values of a constant; None for another tensor."""
-        if name in self.weights:
-            return numpy_helper.to_array(self.weights[name])
-        values = [a.t for a in self.constants[name].attribute if a.name == "value"] if name in self.constants else []
-        return numpy_helper.to_array(values[0]) if values else None
-
-    def give(self, node: NodeProto, index: int, array: Array) -> None:
-        """Give one node another constant."""
-        name = f"{node.input[index]}@planted"
-        self.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
-        node.input[index] = name
-
-    def through(self, node: NodeProto, *made: NodeProto) -> None:
-        """Put nodes after the first output of a node, which keeps its name: they read and write `@`."""
-        name = node.output[0]
-        node.output[0] = f"{name}@raw"
-        for i, one in enumerate(made):
-            one.name = f"{name}@planted{i}"
-            one.input[0] = f"{name}@raw" if i == 0 else f"{name}@{i}"
-            one.output[0] = name if i == len(made) - 1 else f"{name}@{i + 1}"
-        place = next(i for i, other in enumerate(self.graph.node) if other is node or other == node)
-        rest = [*self.graph.node][place + 1 :]
-        kept = [*self.graph.node][: place + 1]
-        copies = [NodeProto.FromString(one.SerializeToString()) for one in (*kept, *made, *rest)]
-        del self.graph.node[:]
-        self.graph.node.extend(copies)
-
-    def is_float(self, name: str) -> bool:
-        """Whether it is a tensor of floats that a node writes."""
-        return name in self.values and self.values[name].dtype in (np.float32, np.float16)
-
-
-Plant = Callable[[Subject, NodeProto], bool]  #: plants a fault in a node; False if that can't have it.
-
-
-def scale(on: Subject, node: NodeProto) -> bool:
-    """A vector of weights is 1.5 times what it was."""
-    for i, name in enumerate(node.input):
-        array = on.array(name)
-        if array is not None and array.dtype.kind == "f" and array.ndim == 1 and array.size > 1:
-            on.give(node, i, array * array.dtype.type(1.5))
-            return True
-    return False
-
-
-def epsilon(on: Subject, node: NodeProto) -> bool:
-    """The epsilon of a norm is 0.1."""
-    for attribute in node.attribute:
-        if attribute.name == "epsilon":
-            attribute.f = 0.1
-            return True
-    readers = {other.op_type for other in on.graph.node if node.output[0] in other.input}
-    if node.op_type == "Add" and "Sqrt" in readers:
-        for i, name in enumerate(node.input):
-            array = on.array(name)
-            if array is not None:
-                on.give(node, i, np.full_like(array, 0.1))
-                return True
-    return False
-
-
-def transposed(on: Subject, node: NodeProto) -> bool:
-    """A square weight is transposed."""
-    for i, name in enumerate(node.input):
-        array = on.array(name)
-        if array is not None and array.dtype.kind == "f" and array.ndim > 1 and array.shape[-1] == array.shape[-2] > 1:
-            on.give(node, i, array.swapaxes(-1, -2))
-            return True
-    return False
-
-
-def axis(on: Subject, node: NodeProto) -> bool:
-    """Another axis, or two axes of equal length in another order."""
-    value = on.values.get(node.output[0])
-    if (
-        node.op_type in {"Softmax", "LogSoftmax", "CumSum", "LayerNormalization"}
-        and value is not None
-        and value.ndim > 1
-    ):
-        kept = [a for a in node.attribute if a.name != "axis"]
-        del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute("axis", -2)])
-        return True
-    if node.op_type == "Transpose":
-        for perm in node.attribute:
-            shape = on.values[node.output[0]].shape if node.output[0] in on.values else ()
-            same = [(i, j) for i in range(len(shape)) for j in range(i) if shape[i] == shape[j] > 1]
-            if same:
-                i, j = same[0]
-                perm.ints[i], perm.ints[j] = perm.ints[j], perm.ints[i]
-                return True
-    return False
-
-
-def wrong_cast(on: Subject, node: NodeProto) -> bool:
-    """Floats become integers, and floats again."""
-    if not on.is_float(node.output[0]):
-        return False
-    kind = helper.np_dtype_to_tensor_dtype(on.values[node.output[0]].dtype)
-    on.through(node, *(helper.make_node("Cast", ["@"], ["@"], to=to) for to in (TensorProto.INT32, kind)))
-    return True
-
-
-def clip(on: Subject, node: NodeProto) -> bool:
-    """Values above the mean magnitude are cut off."""
-    if not on.is_float(node.output[0]):
-        return False
-    value = on.values[node.output[0]]
-    most = np.array(np.abs(value.astype(np.float64)).mean(), value.dtype)
-    names = f"{node.output[0]}@least", f"{node.output[0]}@most"
-    for name, limit in zip(names, (-most, most), strict=True):
-        on.graph.initializer.append(numpy_helper.from_array(np.array(limit, value.dtype), name))
-    on.through(node, helper.make_node("Clip", ["@", *names], ["@"]))
-    return True
-
-
-def int8_scale(on: Subject, node: NodeProto) -> bool:
-    """Values are quantized with one scale, and dequantized with 1.5 times it."""
-    name = node.output[0]
-    if not on.is_float(name) or on.values[name].dtype != np.float32 or not on.values[name].size:
-        return False
-    step = np.float32(np.abs(on.values[name]).max() / 127)
-    for end, factor in (("q", 1.0), ("dq", 1.5)):
-        on.graph.initializer.append(numpy_helper.from_array(np.array(step * factor, np.float32), f"{name}@{end}"))
-    on.graph.initializer.append(numpy_helper.from_array(np.array(0, np.int8), f"{name}@zero"))
-    pair = (("QuantizeLinear", "q"), ("DequantizeLinear", "dq"))
-    on.through(node, *(helper.make_node(op, ["@", f"{name}@{end}", f"{name}@zero"], ["@"]) for op, end in pair))
-    return True
-
-
-def sign(on: Subject, node: NodeProto) -> bool:
-    """A minus is left out, a difference turned round, the sines of a rotary embedding negated."""
-    if node.op_type == "Neg" and on.is_float(node.output[0]):
-        node.op_type = "Identity"
-    elif node.op_type == "Sub" and on.is_float(node.output[0]):
-        node.input[0], node.input[1] = node.input[1], node.input[0]
-    elif node.op_type in {"RotaryEmbedding", "GroupQueryAttention"} and len(node.input) > 3:
-        index = 3 if node.op_type == "RotaryEmbedding" else 8
-        if index >= len(node.input) or (array := on.array(node.input[index])) is None:
-            return False
-        on.give(node, index, -array)
-    else:
-        return False
-    return True
-
-
-FAULTS: Mapping[str, Plant] = {
-    "scale": scale,
-    "epsilon": epsilon,
-    "transposed": transposed,
-    "axis": axis,
-    "cast": wrong_cast,
-    "clip": clip,
-    "int8 scale": int8_scale,
-    "sign": sign,
-}
 
 
 def plain(source: Path, target: Path, _: Feeds) -> None:
@@ -275,7 +108,8 @@ class Case(NamedTuple):
     target: str  #: the node; empty without a fault.
     found: graphcut.ModelComparison
     seconds: float
-    peer: int | None = None  #: the place in qdq_loss_debug; 0: it does not have the tensor, or fails.
+    #: by other tools the place of the tensor, 0 if it does not have it or fails, and processor seconds.
+    peers: Mapping[str, tuple[int, float]] = {}
 
 
 def values_of(model: graphcut.Model, feeds: Feeds) -> dict[str, Any]:
@@ -338,8 +172,8 @@ def compared(path: Path, target: Path, feeds: Feeds, name: str, node: str) -> Ca
     return Case(name, node, found, time.process_time() - started)
 
 
-def place_in_loss_debug(path: Path, target: Path, feeds: Feeds, tensor: str) -> int | None:
-    """The place of a tensor in the order of errors of qdq_loss_debug; 0 if it has others, None if it has none."""
+def places_in_loss_debug(path: Path, target: Path, feeds: Feeds, tensor: str) -> dict[str, int]:
+    """The place of a tensor in the order of errors of qdq_loss_debug; 0 if it has others, none if it has none."""
     from onnxruntime.quantization import qdq_loss_debug as peer
 
     activations = []
@@ -350,7 +184,47 @@ def place_in_loss_debug(path: Path, target: Path, feeds: Feeds, tensor: str) -> 
     order = sorted(
         (name for name in errors if "xmodel_err" in errors[name]), key=lambda name: errors[name]["xmodel_err"]
     )
-    return order.index(tensor) + 1 if tensor in order else 0 if order else None
+    return {"qdq_loss_debug": order.index(tensor) + 1 if tensor in order else 0} if order else {}
+
+
+def places_in_polygraphy(path: Path, target: Path, feeds: Feeds, tensor: str) -> dict[str, int]:
+    """The place of a tensor among those that differ, in the order of the model, by two allowed differences."""
+    from polygraphy import constants
+    from polygraphy.backend.onnx import BytesFromOnnx, ModifyOutputs, OnnxFromPath
+    from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
+    from polygraphy.comparator import Comparator, CompareFunc
+    from polygraphy.logger import G_LOGGER
+
+    G_LOGGER.module_severity = G_LOGGER.CRITICAL
+    marked = (ModifyOutputs(OnnxFromPath(str(one)), outputs=constants.MARK_ALL) for one in (path, target))
+    found = Comparator.run([OnnxrtRunner(SessionFromOnnx(BytesFromOnnx(one))) for one in marked], data_loader=[feeds])
+    places = {}
+    for allowed in (1e-5, 1e-2):
+        same = CompareFunc.simple(atol=allowed, rtol=allowed)
+        (outputs,) = next(iter(Comparator.compare_accuracy(found, compare_func=same)[0].dct.values()))
+        differing = [name for name, is_same in outputs.items() if not is_same]
+        places[f"polygraphy {allowed}"] = differing.index(tensor) + 1 if tensor in differing else 0
+    return places
+
+
+PEERS = {"int8": places_in_loss_debug, "": places_in_polygraphy}  #: each with the conversion that it is for.
+
+
+def places(path: Path, target: Path, feeds: Feeds, tensor: str, noise: str) -> dict[str, tuple[int, float]]:
+    """For other tools the place of the tensor that a fault was planted in, and processor seconds."""
+    found = {}
+    for ending, peer in PEERS.items():
+        if not noise.endswith(ending):
+            continue
+        started = time.process_time()
+        try:
+            made = peer(path, target, feeds, tensor)
+        except ImportError:
+            continue
+        except Exception:  # noqa: BLE001 - a tool that fails does not find the tensor
+            made = {f"{peer.__name__} fails": 0}
+        found |= {name: (place, time.process_time() - started) for name, place in made.items()}
+    return found
 
 
 def cases(folder: Path, models: Sequence[str], faults: Sequence[str], seed: int) -> Iterator[Case]:
@@ -364,17 +238,14 @@ def cases(folder: Path, models: Sequence[str], faults: Sequence[str], seed: int)
             values, padding = values_of(loaded, feeds), "" if feeds is given else " padded"
             for fault in ("", *faults):
                 rng = np.random.default_rng([seed, *f"{model}{fault}{padding}".encode()])
-                node = planted(path, FAULTS[fault], values, feeds, rng, source) if fault else ""
+                node = planted(path, (FAULTS | HELD_OUT)[fault], values, feeds, rng, source) if fault else ""
                 for noise in NOISES if node or not fault else ():
                     name = f"{model}{padding}, {fault or 'no fault'}, {noise}"
                     try:
                         NOISES[noise](source if fault else path, target, feeds)
                         case = compared(path, target, feeds, name, node)
-                        if node and noise == "int8":
-                            with suppress(KeyError):  # it fails if it knows no tensor in one of the models
-                                case = case._replace(peer=0)
-                                case = case._replace(peer=place_in_loss_debug(path, target, feeds, node.split("\n")[1]))
-                        yield case
+                        tensor = node.partition("\n")[2]
+                        yield case._replace(peers=places(path, target, feeds, tensor, noise) if node else {})
                     except (graphcut.GraphcutError, Exception) as error:  # noqa: BLE001 - of the converter
                         print(f"  {name}: {type(error).__name__}: {str(error)[:150]}", flush=True)
 
@@ -390,16 +261,18 @@ def is_hit(culprit: graphcut.Culprit, target: str) -> bool:
     return culprit.error.node == node or inside
 
 
-def bench_compare(folder: Path, *, small: bool, seed: int = 17) -> None:
+def bench_compare(folder: Path, *, small: bool, seed: int = 17, faults: Iterable[str] = (*FAULTS, *HELD_OUT)) -> None:
     """Print hits at rank 1 and 3, false alarms and processor seconds."""
     ranks, alarms, seconds = defaultdict[str, Counter[int]](Counter), Counter[bool](), list[float]()
-    for case in cases(folder, [*MODELS][:: 3 if small else 1], [*FAULTS], seed):
+    peer_seconds = defaultdict[str, list[float]](list)
+    for case in cases(folder, [*MODELS][:: 3 if small else 1], [*faults], seed):
         seconds.append(case.seconds)
         culprits = case.found.culprits
         rank = next((i for i, one in enumerate(culprits, 1) if is_hit(one, case.target)), 0)
         if case.target:
-            if case.peer is not None:
-                ranks["qdq_loss_debug, int8"][case.peer] += 1
+            for peer, (place, took) in case.peers.items():
+                ranks[f"{case.name.split(', ')[-1]}, {peer}"][place] += 1
+                peer_seconds[peer].append(took)
             for group in ("all", case.name.split(", ")[-1], case.name.split(", ")[-2]):
                 ranks[group][rank] += 1
             is_good, what = rank == 1, f"rank {rank}"
@@ -413,4 +286,6 @@ def bench_compare(folder: Path, *, small: bool, seed: int = 17) -> None:
         total, three = sum(counts.values()), sum(number for rank, number in counts.items() if 1 <= rank <= 3)
         print(f"{group}: first {counts[1] / total:.1%}, among three {three / total:.1%} of {total}")
     print(f"without a fault: {alarms[False]} alarms of {alarms.total()}")
+    for peer, took in peer_seconds.items():
+        print(f"{peer}: processor seconds: median {np.median(took):.2f}, most {max(took):.2f}")
     print(f"processor seconds: median {np.median(seconds):.2f}, most {max(seconds):.2f}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,6 +21,7 @@ from .common_options import (
     Optimized,
     OriginalModel,
     Seed,
+    SessionOptions,
     Texts,
     load,
     names_in,
@@ -28,14 +29,17 @@ from .common_options import (
 )
 from .declaring import Output, argument, takes
 from .input_files import read_given
-from .output import check_output, put_answer, say
+from .output import check_output, put_answer, put_text, say
+
+if TYPE_CHECKING:
+    from .. import SessionConfig
 
 
 def compare(
     ctx: typer.Context,
     before: Annotated[Path, argument("A", "A model, a plan, or the folder or manifest of a cascade.")],
     after: Annotated[Path, argument("B", "Another model; or another plan or cascade of the same model.")],
-    output: Annotated[Path | None, Output(help="A text file; with --json or the ending .json a JSON file.")] = None,
+    output: Annotated[Path | None, Output(help="A .txt or .json file; of two models also .html or .svg.")] = None,
     model: OriginalModel = None,
     dims: Dims = None,
     inputs: Inputs = None,
@@ -48,7 +52,9 @@ def compare(
     ] = None,
     ignore: Annotated[Texts, takes("NAMES", "Tensors, nodes or globs that are not reported. Comma-separated.")] = None,
     optimize: Optimized = "none",
-    provider: Annotated[str | None, takes("NAME", "Execution provider of model B.")] = None,
+    provider: Annotated[
+        list[str] | None, takes("NAME,KEY=VALUE...", "Execution provider of B; given twice, of A and then of B.")
+    ] = None,
     extract: Annotated[
         Path | None, takes("DIR", "A folder for the first culprit: its nodes in both models, inputs, outputs.")
     ] = None,
@@ -76,20 +82,39 @@ def compare(
         check_apply(given, ("--model",), "models")
     else:
         raise _mixed(kinds)
+    ending = "" if output is None else output.suffix.lower()
+    is_picture, is_json = ending in {".html", ".htm", ".svg"}, as_json or ending == ".json"
+    if is_picture and (as_json or "model" not in kinds):
+        what = "JSON" if as_json else "plans and cascades"
+        raise UsageError(f"{output} is not a file name for {what}", hint="write -o NAME.txt or -o NAME.json")
     check_output(output, force=force)
-    is_json = as_json or (output is not None and output.suffix.lower() == ".json")
     if "model" in kinds:
-        from .. import EXACT, compare_models, write_reproducer
+        from .. import compare_models, write_reproducer
         from ..drawing.terminal.verification import draw_model_comparison
         from ..drawing.verification_records import verification_record
 
-        first, config = load(before, dims), replace(EXACT, optimize=optimize, provider=provider)
-        feeds = read_given(inputs, first)
-        globs = names_in(ignore or ())
-        found = compare_models(first, after, inputs=feeds, seed=seed, tolerance=tolerance, ignore=globs, config=config)
+        model_a, configs = load(before, dims), _configs(provider or (), optimize)
+        found = compare_models(
+            model_a,
+            after,
+            inputs=read_given(inputs, model_a),
+            seed=seed,
+            tolerance=tolerance,
+            ignore=names_in(ignore or ()),
+            config=configs[1],
+            model_config=configs[0],
+            histograms=is_picture,
+        )
         if extract is not None and found.culprits:
-            write_reproducer(first, after, found, extract, force=force)
+            write_reproducer(model_a, after, found, extract, force=force)
             say(f"wrote {extract}: {found.culprits[0].node} in both models")
+        if is_picture:
+            from ..drawing.comparison_page import comparison_html
+            from ..drawing.svg.error_chart import comparison_svg
+
+            title = f"{before.name} and {after.name}"
+            put_text(comparison_svg(found, title) if ending == ".svg" else comparison_html(found, title), output)
+            raise typer.Exit(0 if found else 1)
         draw, record = partial(draw_model_comparison, found), verification_record(found)
         put_answer(record, draw, output, as_json=is_json, is_yes=found.same)
     else:
@@ -100,6 +125,19 @@ def compare(
         sizes = parsed_dims(dims)
         changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (before, after)))
         put_answer(changes, partial(draw_changes, changes), output, as_json=is_json)
+
+
+def _configs(providers: Sequence[str], optimize: Literal["none", "all"]) -> tuple[SessionConfig, SessionConfig]:
+    """How A and B run."""
+    from .. import EXACT
+
+    if len(providers) > 2:
+        raise UsageError(
+            "--provider is given more than twice", hint="give it once for B, or first for A and then for B"
+        )
+    sides = [SessionOptions(provider=text).session_config() for text in [None, None, *providers][-2:]]
+    first, second = (replace(EXACT, provider=side.provider, options=side.options) for side in sides)
+    return first, replace(second, optimize=optimize)
 
 
 def _mixed(kinds: Mapping[str, Path]) -> UsageError:

@@ -21,8 +21,8 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 
 @cache
-def template() -> str:
-    """The page without what a scene fills in. Its policy allows its own style and script and nothing else."""
+def template(page: str = "page.html") -> str:
+    """A page without what is filled in. Its policy allows its own style and script and nothing else."""
     folder = resources.files(__package__) / "page"
     files = {one.name: one.read_text(encoding="utf-8") for one in folder.iterdir() if one.is_file()}
     look = {"light": variables(LIGHT), "dark": variables(DARK), "sans": SANS, "mono": MONO, "svg_style": page_style()}
@@ -30,7 +30,7 @@ def template() -> str:
     script = one_script({name.removesuffix(".js"): text for name, text in files.items() if name.endswith(".js")})
     allowed = f"style-src {_digest(style)}; script-src {_digest(script)}"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    return filled(files["page.html"], {"style": style, "script": script, "policy": policy})
+    return filled(files[page], {"style": style, "script": script, "policy": policy})
 
 
 def one_script(modules: Mapping[str, str]) -> str:

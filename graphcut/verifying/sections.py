@@ -22,8 +22,9 @@ from ..running.providers import CPU
 from ..running.stage import SessionConfig
 from ..running.values import Feeds, Value, from_array, is_numeric_tensor, symbol_sizes
 from .differences import Error, array_of, error_between, flatten, numpy_type
+from .histograms import Histogram, histogram_of
 from .matching import matched_tensors
-from .numerical import EXACT, proto_of, random_tensors, run_proto
+from .numerical import proto_of, random_tensors, run_proto
 
 ROUNDOFF: Final = {
     "float64": 2.0**-49,
@@ -64,6 +65,7 @@ class Measured(NamedTuple):
     rounding: float  #: the relative error of one rounding of the coarsest floats in both sections.
     expected: float  #: the relative error that this explains.
     value: Value | None  #: what the second model's section computed.
+    histogram: Histogram | None  #: of the values of both models, if asked for.
 
 
 class Side:
@@ -124,7 +126,9 @@ def quantization_noise(bits: int, crest: float) -> float:
 class Pair:
     """Two models, and the tensors that both have: `there` gives the name of each in the second one."""
 
-    def __init__(self, model: Model, other: Model, config: SessionConfig) -> None:
+    def __init__(
+        self, model: Model, other: Model, config: SessionConfig, model_config: SessionConfig, *, has_histograms: bool
+    ) -> None:
         random = random_tensors(model), random_tensors(other)
 
         def fits(name: str, partner: str) -> bool:
@@ -133,8 +137,8 @@ class Pair:
             return are_alike and not is_chance and _fit(model.tensors[name], other.tensors[partner])
 
         self.there = matched_tensors(model.graph, other.graph, fits)
-        self.here = {partner: name for name, partner in self.there.items()}
-        self.first, self.second = Side(model, self.there, EXACT), Side(other, self.here, config)
+        self.here, self.has_histograms = {partner: name for name, partner in self.there.items()}, has_histograms
+        self.first, self.second = Side(model, self.there, model_config), Side(other, self.here, config)
         #: nodes of the first model of which an attribute, an input or a weight differs by more than rounding.
         self.changed = set[str]()
         #: the tensors that both compute, in topological order.
@@ -187,7 +191,9 @@ class Pair:
                 gain = error_of(own[name], shifted[name], *kinds[:1] * 2, most).relative if name in shifted else 0.0
                 gain = gain / _STEPS[kinds[0].dtype] if kinds[0].dtype in _STEPS and isfinite(gain) else 0.0
                 whole, least = error_of(ours[name], theirs[partner], *kinds), min(errors, key=lambda one: one.relative)
-                yield Measured(name, whole, least, *self._expected(name, gain, given), found[partner])
+                arrays = array_of(ours[name], kinds[0]), array_of(theirs[partner], kinds[1])
+                histogram = histogram_of(*arrays, most) if self.has_histograms else None
+                yield Measured(name, whole, least, *self._expected(name, gain, given), found[partner], histogram)
 
     def _back(self, names: Iterable[str], values: Feeds) -> dict[str, Any]:
         """Values of the second model as those of the first."""

@@ -18,6 +18,7 @@ from ..running.stage import SessionConfig
 from ..running.values import Feeds
 from .causes import ModelChange, causes_of, changes_of
 from .differences import decibels
+from .histograms import Histogram
 from .numerical import EXACT, TensorComparison, accepted_inputs, compare_tensor, run_whole
 from .sections import EXCESS, Measured, Pair, converted, error_of
 
@@ -49,6 +50,8 @@ class TensorError:
     own_db: float  #: of what the second model computes for it from the values of the first.
     expected_db: float  #: of the rounding that its types explain.
     broken: int  #: how many of its numbers are finite in one model alone.
+    #: how its numbers are spread in both models, if that was asked for.
+    histogram: Histogram | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,9 @@ class ModelComparison(Product):
     worst_db: float
     worst: str  #: this output; empty if all are equal.
     has_tolerance: bool  #: a tolerance was given, so the outputs decide whether the models agree.
-    #: the outputs differ by more than 4 times of what they do if all tensors that are compared are outputs, too.
-    is_unexplained: bool = False
+    #: if the outputs differ by more than 4 times of what they do where all tensors that are compared are outputs, too:
+    #: the tensor of which this is true, since graph optimizations across it make the difference; else empty.
+    fused: str = ""
     inputs: Feeds = field(default_factory=dict, repr=False)  #: those of the run that this is about.
 
     @property
@@ -90,11 +94,11 @@ class ModelComparison(Product):
         """Whether the models agree: the outputs within the tolerance given; without one, by `culprits`.
 
         Without a tolerance no node may add more error by itself than its types explain, unless it changes no output;
-        outputs may not be unexplained, nor differ in which numbers are finite.
+        graph optimizations may not make a difference, nor may outputs differ in which numbers are finite.
         """
         if self.has_tolerance:
             return all(one.passes for one in self.outputs)
-        return not self.culprits and not self.is_unexplained and self.worst_db > -inf
+        return not self.culprits and not self.fused and self.worst_db > -inf
 
     @property
     def table(self) -> "np.ndarray[Any, Any]":
@@ -127,7 +131,9 @@ class ModelComparison(Product):
             module = f" in {one.error.module}" if one.error.module else ""
             effect = f"an output has {ratio(one.effect_db)} by it alone"
             found += [f"{number}. {one.node!r}{module}: {_own(one.error)}; {effect}", *(f"   {c}" for c in one.causes)]
-        if not self.same and not self.culprits:
+        if self.fused:
+            found.append(f"graph optimizations across {self.fused!r} make a difference; as an output it prevents them")
+        elif not self.same and not self.culprits:
             found.append("no tensor that was compared shows where: graph optimizations across them can be the cause")
         found += [f"harmless: {one.node!r}: {_own(one.error)}; it changes no output by more" for one in self.harmless]
         if self.errors:
@@ -149,7 +155,7 @@ def _own(error: TensorError) -> str:
     return f"{ratio(error.own_db)} by itself, {ratio(error.expected_db)} by its types"
 
 
-def compare_models(
+def compare_models(  # noqa: PLR0913 - independent settings
     model: ModelLike,
     other: ModelLike,
     *,
@@ -158,6 +164,8 @@ def compare_models(
     tolerance: float | None = None,
     ignore: Sequence[str] = (),
     config: SessionConfig = EXACT,
+    model_config: SessionConfig = EXACT,
+    histograms: bool = False,
 ) -> ModelComparison:
     """Run two models on the same inputs, and find the nodes of the second one that add an error of their own.
 
@@ -175,7 +183,7 @@ def compare_models(
     that it converts, such as float16 on the CPU.
 
     Args:
-        model: the model or its path. It runs on the CPU, without graph optimizations.
+        model: the model or its path.
         other: the model that is compared with it. Inputs of other names are matched by their position.
         inputs: sets of inputs; by default two sets of different sizes are generated.
         seed: seed of the generated inputs.
@@ -184,12 +192,14 @@ def compare_models(
         ignore: names or globs of tensors and nodes that are not reported.
         config: how the other model runs: its provider and its graph optimizations. Exposed tensors restrict what can be
             fused.
+        model_config: how the first model runs; by default on the CPU, without graph optimizations.
+        histograms: count how the numbers of each tensor are spread in both models.
 
     Raises:
         UsageError: the other model has another input, or computes no output of the model.
         RunError: a model refuses the inputs.
     """
-    pair = Pair(load(model), load(other), config)
+    pair = Pair(load(model), load(other), config, model_config, has_histograms=histograms)
     first = pair.first.model
     _check_ends(pair)
     sets, refusal = accepted_inputs(first, inputs, seed, first.dims)
@@ -226,7 +236,7 @@ class _Run:
         if not self.writes:
             raise UsageError("every output that both models compute is ignored", hint="ignore fewer, or inner tensors")
         partners = [pair.there[name] for name in self.writes]
-        self.values = run_whole(pair.first.model, feeds, self.writes, config=EXACT)
+        self.values = run_whole(pair.first.model, feeds, self.writes, config=pair.first.config)
         found = run_whole(pair.second.model, pair.fed(feeds), partners, config=pair.second.config)
         self.found = dict(zip(self.writes, (found[partner] for partner in partners), strict=True))
 
@@ -261,9 +271,25 @@ class _Run:
             error.db,
             worst if error.relative else "",
             result.has_tolerance,
-            error.relative > EXCESS * max(exposed, default=inf),
+            self._fused(EXCESS * max(exposed, default=inf), error.relative),
             self.feeds,
         )
+
+    def _fused(self, most: float, error: float) -> str:
+        """The tensor that must be an output of the second model so that no output has a larger error than `most`.
+
+        That is the first one with which those before it suffice. Takes a run for each bisection of all tensors.
+        """
+        second, names = self.pair.second, [self.pair.there[name] for name in self.pair.computed]
+        low, high = 0, len(names) if error > most else 0
+        while high - low > 1:
+            middle = (low + high) // 2
+            wanted = [*dict.fromkeys((*(self.pair.there[name] for name in self.writes), *names[:middle]))]
+            found = run_whole(second.model, self.pair.fed(self.feeds), wanted, config=second.config)
+            kinds = ((name, self.pair.there[name], self.pair.kinds(name)) for name in self.writes)
+            worst = max(error_of(self.values[n], found[partner], *both).relative for n, partner, both in kinds)
+            low, high = (middle, high) if worst > most else (low, middle)
+        return names[high - 1] if high else ""
 
     def _is_ignored(self, *names: str) -> bool:
         return any(fnmatchcase(name, glob) for name in names for glob in self.ignore)
@@ -288,7 +314,7 @@ class _Run:
     def _row(self, one: Measured) -> TensorError:
         node, partner = self.graph.nodes[self.graph.producer[one.tensor]], self.pair.there[one.tensor]
         ratios = one.error.db, one.own.db, decibels(one.expected)
-        return TensorError(one.tensor, partner, node.name, node.module, *ratios, one.error.broken)
+        return TensorError(one.tensor, partner, node.name, node.module, *ratios, one.error.broken, one.histogram)
 
     def _culprit(self, one: Measured, effect: float) -> Culprit:
         row, graph, pair = self._row(one), self.pair.second.model.graph, self.pair

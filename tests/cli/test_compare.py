@@ -104,8 +104,34 @@ def test_two_models_are_compared_and_the_node_that_adds_an_error_is_named(
     assert f"wrote {folder}" in run("compare", house.model, path, "--extract", folder).err
     assert {one.name for one in folder.iterdir()} >= {"first.onnx", "second.onnx", "first-inputs.npz"}
     assert run("compare", house.model, house.model, "--optimize", "all", "--tolerance", "1e-4").code == 0
-    missing = run("compare", house.model, house.model, "--provider", "NoSuchProvider")
-    assert missing.error[0].startswith("the model is to run with NoSuchProvider: this ONNX Runtime does not have it")
+    cpu, absent = ("--provider", "CPUExecutionProvider"), ("--provider", "NoSuchProvider")
+    for providers in (absent, (*cpu, *absent), (*absent, *cpu)):
+        missing = run("compare", house.model, house.model, *providers)
+        assert missing.error[0].startswith(
+            "the model is to run with NoSuchProvider: this ONNX Runtime does not have it"
+        )
+    assert run("compare", house.model, house.model, *cpu, *cpu).code == 0
+    assert run("compare", house.model, house.model, *cpu, *cpu, *cpu).error[0] == "--provider is given more than twice"
+
+
+def test_the_ending_of_the_output_decides_how_two_models_are_drawn(run: Run, house: House, tmp_path: Path) -> None:
+    other = onnx.load(house.model)
+    next(node for node in other.graph.node if node.op_type == "Sigmoid").op_type = "Tanh"
+    onnx.save(other, tmp_path / "other.onnx")
+    title = f"{house.model.name} and other.onnx"
+    for ending, begin in ((".html", "<!doctype html>"), (".svg", "<svg ")):
+        result = run("compare", house.model, tmp_path / "other.onnx", "-o", tmp_path / f"errors{ending}")
+        assert (result.code, result.out, result.err) == (1, "", f"wrote {tmp_path / f'errors{ending}'}\n")
+        text = (tmp_path / f"errors{ending}").read_text(encoding="utf-8")
+        assert text.startswith(begin)
+        assert f"<title>{title}" in text
+    assert run("compare", house.model, house.model, "-o", tmp_path / "same.html").code == 0
+    for words, what in (
+        ((house.plan, house.cascade), "plans and cascades"),
+        ((house.model, house.model, "--json"), "JSON"),
+    ):
+        result = run("compare", *words, "-o", tmp_path / "no.html")
+        assert (result.code, result.error[0]) == (2, f"{tmp_path / 'no.html'} is not a file name for {what}")
 
 
 def test_both_things_take_the_model_that_is_named(

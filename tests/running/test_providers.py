@@ -208,5 +208,6 @@ def test_models_are_compared_on_two_providers_and_the_faulty_node_is_named(tmp_p
     found = compared("m.onnx", *openvino)[1]  # in float32 or bfloat16, as the processor has it
     assert not found["outputs"][0]["is_identical"]
     assert [error["tensor"] for error in found["errors"] if error["db"] is not None] == ["b", "y"]
-    code, found = compared("faulty.onnx", *openvino)
-    assert (code, found["culprits"][0]["node"], found["culprits"][0]["sources"]) == (1, "b", [["a", "a"]])
+    for sides in (openvino, (*openvino, "--provider", "CPUExecutionProvider"), (*openvino, *openvino)):
+        code, found = compared("faulty.onnx", *sides)
+        assert (code, found["culprits"][0]["node"], found["culprits"][0]["sources"]) == (1, "b", [["a", "a"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -393,3 +394,77 @@ def test_names_that_are_counted_up_are_matched_unless_they_are_shifted(shift: in
     assert [one.nodes[0] for one in found.culprits] == ["added"]
     numbers = {int(one.tensor[4:]): int(one.other[4:]) for one in found.errors}
     assert all(there == here + shift * (here > 3) for here, there in numbers.items())
+
+
+def masked_rows(mask: float, factor: float = 1.0) -> ModelProto:
+    """Rows of shares, of which the last two see nothing: NaN with a mask of -inf. The output has the first two."""
+    nodes = [
+        helper.make_node("Where", ["is_seen", "zero", "mask"], ["at/mask"], "fill"),
+        helper.make_node("Add", ["x", "at/mask"], ["at/scores"], "add"),
+        helper.make_node("Softmax", ["at/scores"], ["at/shares"], "softmax"),
+        helper.make_node("MatMul", ["at/shares", "w"], ["at/mixed"], "mix"),
+        helper.make_node("Gather", ["at/mixed", "rows"], ["y"], "gather", axis=0),
+    ]
+    values = {"zero": np.float32(0), "mask": np.float32(mask), "rows": np.arange(2), "w": SQUARE * np.float32(factor)}
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()]
+    inputs = [floats("x", 4, 8), helper.make_tensor_value_info("is_seen", TensorProto.BOOL, [4, 8])]
+    return model_of(nodes, inputs, [floats("y", 2, 8)], weights)
+
+
+@each("masks", [(-1e4, -inf), (-inf, -1e4)])
+def test_nan_in_rows_that_are_not_read_is_harmless_and_hides_no_fault_after_it(masks: tuple[float, float]) -> None:
+    is_seen = np.arange(4)[:, None] < np.array([2] * 5 + [1] * 3)
+    feeds = [{"x": SQUARE[:4], "is_seen": is_seen}]
+    assert graphcut.compare_models(*map(masked_rows, masks), inputs=feeds)
+    found = graphcut.compare_models(masked_rows(masks[0]), masked_rows(masks[1], 1.5), inputs=feeds)
+    assert [error.broken for error in found.errors] == [19, 19, 16, 16, 0]  # 3 numbers of row 1, and rows 2 and 3
+    assert ([one.node for one in found.culprits], [one.node for one in found.harmless]) == (["mix"], ["fill"])
+
+
+def test_a_difference_that_only_graph_optimizations_make_names_what_they_fuse() -> None:
+    """ONNX Runtime's fused norm loses what is small beside a mean of 3000; the nodes one by one do not."""
+
+    def node(op: str, reads: Sequence[str], name: str, axes: Sequence[int] | None = None) -> NodeProto:
+        return helper.make_node(op, reads, [name], name, axes=axes)
+
+    nodes = [
+        node("Neg", ["x"], "at/in"),
+        node("ReduceMean", ["at/in"], "at/mean", axes=[-1]),
+        node("Sub", ["at/in", "at/mean"], "at/centred"),
+        node("Pow", ["at/centred", "two"], "at/squared"),
+        node("ReduceMean", ["at/squared"], "at/variance", axes=[-1]),
+        node("Add", ["at/variance", "epsilon"], "at/shifted"),
+        node("Sqrt", ["at/shifted"], "at/deviation"),
+        node("Div", ["at/centred", "at/deviation"], "at/normal"),
+        node("Mul", ["at/normal", "scale"], "at/scaled"),
+        node("Add", ["at/scaled", "bias"], "at/norm"),
+        node("Tanh", ["at/norm"], "y"),
+    ]
+    values = {"two": np.float32(2), "epsilon": np.float32(1e-5), "scale": np.ones(64, "f"), "bias": np.zeros(64, "f")}
+    weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in values.items()]
+    model = model_of(nodes, [floats("x", 4, 64)], [floats("y", 4, 64)], weights)
+    small = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
+    optimized = replace(graphcut.EXACT, optimize="all")
+    assert graphcut.compare_models(model, model, inputs=[{"x": small}], config=optimized)
+    found = graphcut.compare_models(model, model, inputs=[{"x": small + 3000}], config=optimized)
+    assert (found.same, found.culprits, found.changes) == (False, (), ())
+    inside = [one.name for one in nodes[1:-2]]
+    assert found.fused in inside
+    assert f"graph optimizations across {found.fused!r} make a difference" in str(found)
+
+
+def test_histograms_have_all_numbers_of_both_sides() -> None:
+    model = transformer(-3.4e38)
+    feeds = {**SEEN, "seen": np.arange(16, dtype=np.float32).reshape(2, 8) // 3}
+    found = graphcut.compare_models(model, transformer(-3.4e38, 1.25), inputs=[feeds], histograms=True)
+    add, norm = (next(error.histogram for error in found.errors if error.node == n) for n in ("add", "layer/norm"))
+    assert add is not None
+    assert norm is not None
+    assert (sum(add.counts[0]), add.others, add.step) == (13, (3, 3), 1)  # 3 of 16 are masked
+    values = ort.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    bins = np.linspace(norm.low, norm.high, 33)
+    assert (norm.low, norm.high) == pytest.approx((values.min() * 1.25, values.max() * 1.25))
+    for counts, factor in zip(norm.counts, (1.0, 1.25), strict=True):
+        inside = [int(((values * factor >= a) & (values * factor < b)).sum()) for a, b in pairwise(bins[1:-1])]
+        assert list(counts[1:-1]) == inside
+        assert sum(counts) == 16

@@ -40,17 +40,17 @@ def svg_of(scene: Scene) -> str:
     """
     pictures = map_and_lanes(scene, WIDE)
     width = max((panel.width for panel in pictures.values()), default=WIDE)
-    panels = [_titled(title, panel) for title, panel in pictures.items()]
+    panels = [titled(title, panel) for title, panel in pictures.items()]
     if (matrix := matrix_of(scene, MAX_ROWS)).cells:
-        panels.append(_titled(MATRIX, stacked([_text(matrix_legend(scene), width), draw_matrix(matrix, width)])))
+        panels.append(titled(MATRIX, stacked([small_text(matrix_legend(scene), width), draw_matrix(matrix, width)])))
     if scene.profile is not None and scene.profile.nodes:
         alive = "bytes alive" if all(scene.profile.exact) else "lower bound of the bytes alive"
         legend = "A cut sends this many bytes. Where several nodes share a bin: dark is the lowest, pale the highest."
         legend += " Strokes are key nodes." if scene.profile.keys else ""
         legend += "" if scene.cards else " Triangles are the cut points below."
-        profile = stacked([_text(legend, width), draw_profile(scene, scene.profile, width)])
-        panels.append(_titled(f"Cut profile: {alive} after each node", profile))
-    panels += [_titled(title, panel) for title, panel in schedule_panel(scene, width).items()]
+        profile = stacked([small_text(legend, width), draw_profile(scene, scene.profile, width)])
+        panels.append(titled(f"Cut profile: {alive} after each node", profile))
+    panels += [titled(title, panel) for title, panel in schedule_panel(scene, width).items()]
     whole = stacked([_header(scene, width), *panels, *_sentences(scene, width)], gap=26.0)
     return svg_file(scene.title, scene.sentence, whole._replace(width=width))
 
@@ -66,15 +66,15 @@ def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
         found[MAP] = stacked([_legend(scene, width), cards])
     if scene.tensors:
         ranks = " Blue: exchanged between ranks; grey: kept by a rank." if scene.is_ranked else ""
-        found[LANES] = stacked([_text(_LANES_LEGEND + ranks, width), draw_lanes(scene, width)])
+        found[LANES] = stacked([small_text(_LANES_LEGEND + ranks, width), draw_lanes(scene, width)])
     return found
 
 
 def schedule_panel(scene: Scene, width: float) -> dict[str, Panel]:
     """The schedules of a plan below one another, by title."""
-    panels, first = [_text(SCHEDULE_LEGEND, width)], 0
+    panels, first = [small_text(SCHEDULE_LEGEND, width)], 0
     for schedule in scene.schedules():
-        panels += [_text(schedule.title, width), draw_schedule(schedule, width, first)]
+        panels += [small_text(schedule.title, width), draw_schedule(schedule, width, first)]
         first += len(schedule.runs)
     return {SCHEDULE: stacked(panels, gap=4)} if first else {}
 
@@ -99,11 +99,13 @@ def _header(scene: Scene, width: float) -> Panel:
     return Panel(width, y + 6, tuple(marks))
 
 
-def _titled(title: str, panel: Panel) -> Panel:
+def titled(title: str, panel: Panel) -> Panel:
+    """A panel below its title."""
     return stacked([Panel(panel.width, 20, (label(0, 12, title, HEAD),)), panel])
 
 
-def _text(text: str, width: float) -> Panel:
+def small_text(text: str, width: float) -> Panel:
+    """A small text in lines."""
     lines = wrapped(text, width, SMALL)
     marks = (label(0, 12 + 15 * i, one, SMALL, css="muted") for i, one in enumerate(lines))
     return Panel(width, 15 * len(lines) + 7, tuple(marks))
@@ -149,13 +151,14 @@ def _sentences(scene: Scene, width: float) -> Iterator[Panel]:
         ("Notes", scene.notes),
     ):
         if texts:
-            yield _paragraphs(title, texts, width)
+            yield paragraphs(title, texts, width)
 
 
-def _paragraphs(title: str, texts: Sequence[str], width: float) -> Panel:
+def paragraphs(title: str, sentences: Sequence[str], width: float) -> Panel:
+    """A title and sentences below it, at most 8."""
     marks, y = [label(0, 12, title, HEAD)], 16.0
-    more = [(f"and {len(texts) - _MAX_SENTENCES} more", "muted")] if len(texts) > _MAX_SENTENCES else []
-    for text, css in [*((text, "") for text in texts[:_MAX_SENTENCES]), *more]:
+    more = [(f"and {len(sentences) - _MAX_SENTENCES} more", "muted")] if len(sentences) > _MAX_SENTENCES else []
+    for text, css in [*((text, "") for text in sentences[:_MAX_SENTENCES]), *more]:
         for part in wrapped(text, width, BODY):
             y += BODY.size * LINE_HEIGHT
             marks.append(label(0, y, part, BODY, css=css))

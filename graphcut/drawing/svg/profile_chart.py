@@ -30,7 +30,7 @@ def draw_profile(scene: Scene, profile: CutProfile, width: float) -> Panel:
     most = max(highest) or 1
     marks = [*_ticks(most, width)]
     for values, css in ((highest, "high"), (lowest, "low")):
-        marks.append(_area(edges, [_BOTTOM - _PLOT * value / most for value in values], css))
+        marks.append(area(edges, [_BOTTOM - _PLOT * value / most for value in values], css, _BOTTOM))
     marks += _key_nodes(profile, middle)
     if profile.parts:
         marks += _cuts_and_parts(scene, profile, middle, edges[-1])
@@ -44,13 +44,14 @@ def draw_profile(scene: Scene, profile: CutProfile, width: float) -> Panel:
     return Panel(width, height, tuple(marks))
 
 
-def _area(edges: Sequence[float], ys: Sequence[float], css: str) -> str:
-    path = f"M{number(edges[0])} {number(_BOTTOM)}"
+def area(edges: Sequence[float], ys: Sequence[float], css: str, base: float) -> str:
+    """An area between steps and its base: from each edge to the next one height."""
+    path = f"M{number(edges[0])} {number(base)}"
     bins = 0
     for y, same in groupby(ys):
         bins += len(list(same))
         path += f"V{number(y)}H{number(edges[bins])}"
-    return f'<path class="{css}" d="{path}V{number(_BOTTOM)}Z"/>'
+    return f'<path class="{css}" d="{path}V{number(base)}Z"/>'
 
 
 def _ticks(most: int, width: float) -> Iterator[str]:

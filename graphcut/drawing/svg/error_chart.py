@@ -1,0 +1,158 @@
+"""The comparison of two models as a chart: the error of each tensor in the order of the graph, and histograms."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from math import log1p
+from string import ascii_letters
+from typing import Final, NamedTuple
+from xml.sax.saxutils import escape
+
+from ...verifying.histograms import BINS, Histogram
+from ...verifying.two_models import ModelComparison, TensorError, ratio
+from .document import WIDE, paragraphs, small_text, titled
+from .primitives import BOLD, SMALL, Panel, box, dot, label, line, number, plain, stacked, width_of
+from .profile_chart import area
+from .style import svg_file
+
+LEGEND: Final = (
+    "The higher, the worse: 0 dB is an error as large as the tensor. Pale: a tensor's error. Dark: what its nodes add "
+    "by themselves. The line is what their types explain; numbers are the culprits, triangles nodes that differ in "
+    "graph or weights. Where tensors share a column, the worst is shown."
+)
+_NO_ERROR_DB: Final = 140.0
+_TOP: Final = 26.0
+_PLOT: Final = 170.0
+_BOTTOM: Final = _TOP + _PLOT
+_AXIS: Final = 52.0
+_COLUMN: Final = 3.0  #: the least width of a column.
+_MODULES: Final = 24  #: the most that are named.
+
+
+class Columns(NamedTuple):
+    """Tensors in the columns of a chart."""
+
+    spans: Sequence[tuple[int, int]]  #: the first tensor of each column, and that after the last.
+    worst: Sequence[int]  #: the tensor of each column that is shown: a culprit, or else that of the largest error.
+
+
+def columns_of(found: ModelComparison, width: float) -> Columns:
+    """The columns of a chart that is `width` wide."""
+    errors, culprits = found.errors, {one.error.tensor for one in found.culprits}
+    bins = min(len(errors), int((width - _AXIS) / _COLUMN))
+    spans = [*pairwise(len(errors) * i // bins for i in range(bins + 1))] if bins else []
+
+    def badness(i: int) -> tuple[bool, float, float]:
+        return errors[i].tensor not in culprits, errors[i].db, errors[i].own_db
+
+    return Columns(spans, [min(range(*span), key=badness) for span in spans])
+
+
+def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
+    """Successive tensors by module: of the steps of its path as many as give few runs."""
+    paths, runs = [tuple(filter(None, error.module.split("/"))) for error in found.errors], list[tuple[str, range]]()
+    for depth in range(1, 1 + max(map(len, paths), default=0)):
+        made, start = list[tuple[str, range]](), 0
+        for path, same in groupby(path[:depth] for path in paths):
+            stop = start + len([*same])
+            made.append(("/".join(path), range(start, stop)))
+            start = stop
+        runs = made if not runs or len(made) <= _MODULES else runs
+    return runs
+
+
+def draw_errors(found: ModelComparison, width: float, links: Mapping[int, str]) -> Panel:
+    """The errors along the graph. `links` has the address of what is said of a tensor, for tensors by their index."""
+    columns, errors, room = columns_of(found, width), found.errors, width - _AXIS - 8
+    bins = len(columns.spans)
+    edges = [_AXIS + room * i / bins for i in range(bins + 1)]
+    at = {i: edges[n] for n, span in enumerate(columns.spans) for i in range(*span)}
+    half = room / bins / 2
+    marks = [*_axis(width)]
+    for pick, css in (("db", "high"), ("own_db", "low")):
+        ys = [_y(min(getattr(errors[i], pick) for i in range(*span))) for span in columns.spans]
+        marks.append(area(edges, ys, css, _BOTTOM))
+    steps = [
+        (x, _y(errors[i].expected_db)) for i, ends in zip(columns.worst, pairwise(edges), strict=True) for x in ends
+    ]
+    marks += [line(steps, "key"), *_modules(found, at, edges[-1])]
+    touched = {change.node for change in found.changes}
+    tips = dict.fromkeys(at[i] + half for i, error in enumerate(errors) if error.node in touched)
+    marks.append(f'<g class="far">{"".join(_triangle(x) for x in tips)}</g>')
+    for rank, one in enumerate(found.culprits, 1):
+        i = next(i for i, error in enumerate(errors) if error.tensor == one.error.tensor)
+        x, y = at[i] + half, _y(one.error.own_db)
+        marks.append(f'<g class="far">{dot(x, y, 4)}</g>{label(x, y - 7, str(rank), BOLD, css="far", anchor="middle")}')
+    for i, (left, right) in zip(columns.worst, pairwise(edges), strict=True):
+        if i in links:
+            tip = f"<title>{escape(plain(error_text(errors[i])))}</title>"
+            cell = box(left, _TOP - 20, right - left, _PLOT + 20, "lane")
+            marks.append(f'<a href="{links[i]}" tabindex="-1">{tip}{cell}</a>')
+    return Panel(width, _BOTTOM + 46, tuple(marks))
+
+
+def error_text(error: TensorError) -> str:
+    """A tensor and its errors in one line."""
+    own = f"{ratio(error.own_db)} by itself, {ratio(error.expected_db)} by its types"
+    return f"{error.tensor}: {ratio(error.db)}; {own}"
+
+
+def draw_histogram(one: Histogram, width: float, height: float) -> Panel:
+    """The first model's numbers as an area, the second's as a line, both by the logarithm of how many there are."""
+    most, step = log1p(max(map(max, one.counts))) or 1.0, width / BINS
+    heights = [[height - (height - 4) * log1p(number) / most for number in side] for side in one.counts]
+    outline = [(step * (i + after), y) for i, y in enumerate(heights[1]) for after in (0, 1)]
+    marks = [
+        f'<g class="near">{area([step * i for i in range(BINS + 1)], heights[0], "block", height)}</g>',
+        f'<g class="far">{line(outline, "wire", width=2)}</g>',
+        line(((0, height), (width, height)), "grid"),
+        label(0, height + 14, f"{one.low:.4g}", SMALL, css="muted"),
+        label(width, height + 14, f"{one.high:.4g}", SMALL, css="muted", anchor="end"),
+    ]
+    return Panel(width, height + 18, tuple(marks))
+
+
+def histogram_note(one: Histogram) -> str:
+    """What the picture of a histogram does not say."""
+    others = f" Not in it: {one.others[0]:,} and {one.others[1]:,} masks or numbers that are not finite."
+    step = f" One of {one.step} numbers is counted." if one.step > 1 else ""
+    return f"Area: A, dashes: B, by the logarithm of how many numbers.{others * any(one.others)}{step}"
+
+
+def comparison_svg(found: ModelComparison, title: str) -> str:
+    """A comparison as an SVG file: the chart, what was found, and the histogram of the first culprit."""
+    panels = [small_text(LEGEND, WIDE), draw_errors(found, WIDE, {})] if found.errors else []
+    panels += [paragraphs("What was found", found.lines, WIDE)]
+    for one in found.culprits[:1]:
+        if one.error.histogram is not None:
+            name = f"Numbers of {one.error.tensor} in both models"
+            panels.append(titled(name, draw_histogram(one.error.histogram, WIDE / 2, 120)))
+    whole = titled(f"{title}: {found.answer}", stacked(panels, gap=14))
+    return svg_file(title, found.answer, whole._replace(width=WIDE))
+
+
+def _y(db: float) -> float:
+    return _TOP + _PLOT * min(max(db, 0.0), _NO_ERROR_DB) / _NO_ERROR_DB
+
+
+def _triangle(x: float) -> str:
+    base = _BOTTOM + 9
+    return f'<path class="tip" d="M{number(x)} {number(base - 7)}l4 7h-8Z"/>'
+
+
+def _axis(width: float) -> Iterator[str]:
+    for db in range(0, int(_NO_ERROR_DB) + 1, 20):
+        yield line(((_AXIS, _y(db)), (width - 8, _y(db))), "grid")
+        text = f"{db} dB" if db < _NO_ERROR_DB else "none"
+        yield label(_AXIS - 8, _y(db) + 4, text, SMALL, css="muted", anchor="end")
+
+
+def _modules(found: ModelComparison, at: Mapping[int, float], end: float) -> Iterator[str]:
+    """The modules below the axis."""
+    for n, (name, run) in enumerate(module_runs(found)):
+        left, right = at[run.start], at.get(run.stop, end)
+        yield box(left, _BOTTOM + 14, right - left, 16, "even" if n % 2 == 0 else "odd")
+        last = name.rpartition("/")[2]
+        fitting = next(
+            text for text in (last, last.strip(ascii_letters + "._"), "") if width_of(text, SMALL) <= right - left
+        )
+        yield label((left + right) / 2, _BOTTOM + 26, fitting, SMALL, anchor="middle")
