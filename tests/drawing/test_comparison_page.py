@@ -14,7 +14,7 @@ from onnx import ModelProto, helper
 from test_accessibility import AXE, violations
 
 import graphcut
-from graphcut import ModelComparison
+from graphcut import ModelComparison, TensorError
 from graphcut.drawing.comparison_page import comparison_html
 from graphcut.drawing.svg.error_chart import columns_of, comparison_svg, module_runs
 
@@ -130,6 +130,14 @@ def test_a_column_shows_its_culprit_or_its_largest_error_and_modules_follow_one_
     runs = module_runs(found)
     assert [name for name, _ in runs] == ["model/layers.0", "model/layers.1", "model/layers.2", "head"]
     assert [i for _, run in runs for i in run] == [*range(len(found.errors))]
+
+
+def test_modules_are_numbered_below_the_axis_if_their_names_do_not_fit() -> None:
+    """Of 69 layers those below ten, and then every second one, as far as two digits have room."""
+    kinds = (TensorError(f"t{i}", f"t{i}", f"n{i}", f"layers.{i // 60}/mlp", 20, 20, 120, 0) for i in range(69 * 60))
+    whole = ModelComparison((), tuple(kinds), (), (), (), 20, "y", has_tolerance=True)
+    numbers = re.findall(r'text-anchor="middle">(\d+)<', comparison_svg(whole, "deep"))
+    assert [int(number) for number in numbers] == [*range(10), *range(11, 69, 2)]
 
 
 def test_equal_models_have_a_page_without_a_chart() -> None:

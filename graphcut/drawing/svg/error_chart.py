@@ -25,7 +25,7 @@ _PLOT: Final = 170.0
 _BOTTOM: Final = _TOP + _PLOT
 _AXIS: Final = 52.0
 _COLUMN: Final = 3.0  #: the least width of a column.
-_MODULES: Final = 24  #: the most that are named.
+_MODULES: Final = 100  #: the most that are named.
 
 
 class Columns(NamedTuple):
@@ -56,7 +56,7 @@ def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
             stop = start + len([*same])
             made.append(("/".join(path), range(start, stop)))
             start = stop
-        runs = made if not runs or len(made) <= _MODULES else runs
+        runs = made if not runs or len(runs) < len(made) <= _MODULES else runs
     return runs
 
 
@@ -147,12 +147,14 @@ def _axis(width: float) -> Iterator[str]:
 
 
 def _modules(found: ModelComparison, at: Mapping[int, float], end: float) -> Iterator[str]:
-    """The modules below the axis."""
+    """The modules below the axis: their names, or numbers if these do not fit, or every second number, ..."""
+    taken = _AXIS
     for n, (name, run) in enumerate(module_runs(found)):
         left, right = at[run.start], at.get(run.stop, end)
         yield box(left, _BOTTOM + 14, right - left, 16, "even" if n % 2 == 0 else "odd")
         last = name.rpartition("/")[2]
-        fitting = next(
-            text for text in (last, last.strip(ascii_letters + "._"), "") if width_of(text, SMALL) <= right - left
-        )
-        yield label((left + right) / 2, _BOTTOM + 26, fitting, SMALL, anchor="middle")
+        shown = last if width_of(last, SMALL) <= right - left else last.strip(ascii_letters + "._")
+        middle, half = (left + right) / 2, width_of(shown, SMALL) / 2
+        if shown and middle - half >= taken and middle + half <= end:
+            yield label(middle, _BOTTOM + 26, shown, SMALL, anchor="middle")
+            taken = middle + half + 4
