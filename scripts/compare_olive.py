@@ -4,7 +4,7 @@ source scripts/setup olive
 .venv-olive/bin/python scripts/compare_olive.py auto --memory 20MB   # both from fp32 to int4 parts within a budget
 .venv-olive/bin/python scripts/compare_olive.py olive                # splitting alone: into three parts, by Olive
 .venv-olive/bin/python scripts/compare_olive.py graphcut             # by graphcut's pass for Olive
-.venv-olive/bin/python scripts/compare_olive.py graphcut --memory 170MB
+.venv-olive/bin/python scripts/compare_olive.py graphcut --memory 250MB
 
 Olive's way to a budget is `olive auto-opt --precision int4 --memory 20MB --cost-model costs.csv`: it assigns the
 modules of the PyTorch model to parts, exports, quantizes and splits. `auto-opt` is measured on the exported model,

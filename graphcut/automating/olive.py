@@ -30,7 +30,7 @@ class GraphcutSplit(Pass):  # type: ignore[misc]
     def _default_config(cls, accelerator_spec: object) -> dict[str, PassConfigParam]:  # noqa: ARG003
         parameters = {
             "num_splits": (int, "Number of parts."),
-            "memory": (str, "No part over this size, such as 2GB, in the fewest parts."),
+            "memory": (str, "What no part needs more of, to be loaded and run, such as 2GB: the fewest parts."),
             "cluster": (str, "A TOML file of devices and links: at most one part on each device."),
             "cost_model": (str, "A CSV file of costs by module, as those of Olive."),
         }
