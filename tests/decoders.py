@@ -167,11 +167,12 @@ def with_concat(
     *,
     says_pieces: bool = False,
     masked: bool = False,
+    last: bool = False,
 ) -> ModelProto:
     """Ids, mask and positions, and caches that grow.
 
     Of the mask only the length is read, unless it is `masked`. `says_pieces`: what it says depends on how many come at
-    once.
+    once. `last`: it scores the last token alone.
     """
     at = Drawing()
     ids = at.reads("input_ids", TensorProto.INT64, "batch", "seq")
@@ -187,7 +188,9 @@ def with_concat(
         x = at.node("Add", x, at.node("Mul", length, at.weight("pieces", WIDTH, scale=0.5)))
     for i in range(LAYERS):
         x = layer(at, i, x, concatenated(past, present))
-    logits(at, x)
+    if last:
+        x = at.node("Slice", x, at.number([-1]), at.number([2**31 - 1]), at.number([1]))
+    logits(at, x, seq=1 if last else "seq")
     return at.model()
 
 
@@ -249,6 +252,31 @@ def of_one_size(keep: Keep) -> ModelProto:
 def with_buffer() -> ModelProto:
     """Caches whose first places fill up."""
     return of_one_size(scattered)
+
+
+def with_static() -> ModelProto:
+    """transformers' StaticCache: caches of one size, written at `cache_position`, which has no axis for a batch."""
+    at = Drawing()
+    ids = at.reads("input_ids", TensorProto.INT64, 1, "seq")
+    places = at.reads("cache_position", TensorProto.INT64, "seq")
+    positions = at.node("Unsqueeze", places, at.number([0]))
+    seen_from(at, positions, at.number(ROOM))
+    x = embedded(at, ids, positions)
+    index = at.node("Unsqueeze", places, at.number([0, 1, 3]))
+
+    def keep(at: Drawing, i: int, key: str, value: str) -> tuple[str, str]:
+        made = []
+        for kind, new in (("key", key), ("value", value)):
+            before = at.reads(f"{kind}_cache_{i}", TensorProto.FLOAT, 1, 1, ROOM, WIDTH)
+            where = at.node("Expand", index, at.node("Shape", new))
+            after = at.node("ScatterElements", before, where, new, axis=2, writes=f"index_put_{i}_{kind}")
+            made.append(at.returns(after, 1, 1, ROOM, WIDTH))
+        return made[0], made[1]
+
+    for i in range(LAYERS):
+        x = layer(at, i, x, keep)
+    logits(at, x)
+    return at.model()
 
 
 def with_rolling(*, cropped_first: bool = False) -> ModelProto:

@@ -89,17 +89,30 @@ class DraftProposer:
 
 
 class Speculation:
-    """How many tokens of a sequence are proposed: more where they are right, none for a while where they are not."""
+    """How many tokens of a sequence are proposed: more where they are right, none for a while where they are not.
+
+    To look tokens up costs next to nothing, so they are proposed only after one that was looked up, and not proposed,
+    was right: where text does not repeat, no step has more than its own token.
+    """
 
     def __init__(self, proposer: Lookup | DraftProposer) -> None:
         self._proposer = proposer
         self._most = 2
         self._pause = self._waits = 0
+        self._is_trusted = not isinstance(proposer, Lookup)
+        self._guess: int | None = None  # the next token, as far as it was looked up and not proposed
 
     def propose(self, one: TokenSequence, most: int) -> tuple[int, ...]:
         """See `Proposals`."""
         self._waits -= 1
-        return self._proposer.propose(one, min(most, self._most)) if self._waits < 0 and most > 0 else ()
+        if most <= 0 or (self._waits >= 0 and self._is_trusted):
+            return ()
+        self._is_trusted = self._is_trusted or one.unfed[:1] == (self._guess,)
+        found = self._proposer.propose(one, min(most, self._most))
+        if self._is_trusted and self._waits < 0:
+            return found
+        self._guess = found[0] if found else None
+        return ()
 
     def judge(self, proposed: int, right: int) -> None:
         """See `Proposals`."""
@@ -109,3 +122,5 @@ class Speculation:
             self._most = max(2, self._most // 2)
         self._pause = 0 if right else min(2 * self._pause + 1, _LONGEST_PAUSE)
         self._waits = self._pause
+        self._is_trusted = bool(right) or not isinstance(self._proposer, Lookup)
+        self._guess = None

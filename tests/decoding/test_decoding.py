@@ -32,6 +32,7 @@ from decoders import (
     with_group_query_attention,
     with_lstm,
     with_rolling,
+    with_static,
     with_tensor_scatter,
     without_caches,
 )
@@ -125,6 +126,10 @@ def buffer_rows(past: int, now: Sequence[int]) -> Feeds:
     return {**rows(past, now), "attention_mask": filled[None]}
 
 
+def static_rows(past: int, now: Sequence[int]) -> Feeds:
+    return {**ids_and()(past, now), "cache_position": np.arange(past, past + len(now))}
+
+
 def rolling_rows(past: int, now: Sequence[int]) -> Feeds:
     filled = (np.arange(ROOM) >= ROOM - past - len(now)).astype(np.int64)
     return {**rows(past, now), "attention_mask": filled[None]}
@@ -156,6 +161,13 @@ RECURRENT = {name: np.zeros((LAYERS, 1, WIDTH), np.float32) for name in ("h0", "
 STYLES = {
     "optimum": Style(with_concat, rows, *OPTIMUM),
     "unusual names": Style(partial(with_concat, "a{i}{kind}", "b{i}{kind}"), rows, *caches("a{i}{kind}", "b{i}{kind}")),
+    # torch.onnx with dynamo: inputs are called by their place in the cache, outputs by their operators
+    "dynamo": Style(
+        partial(with_concat, "past_key_values_{kind}_cache_{i}", "cat_{i}_{kind}"),
+        rows,
+        *caches("past_key_values_{kind}_cache_{i}", "cat_{i}_{kind}"),
+    ),
+    "last logits": Style(partial(with_concat, last=True), rows, *OPTIMUM),
     "keys and values in one": Style(
         with_combined, combined_rows, COMBINED, {f"past_{i}": f"present_{i}" for i in range(LAYERS)}
     ),
@@ -165,6 +177,7 @@ STYLES = {
         *buffers("past_{kind}_{i}", "present_{kind}_{i}", ("key", "value")),
         at_once=False,
     ),
+    "static": Style(with_static, static_rows, *buffers("{kind}_cache_{i}", "index_put_{i}_{kind}", ("key", "value"))),
     "a rolling buffer": Style(
         with_rolling, rolling_rows, *buffers("past_{kind}_{i}", "present_{kind}_{i}", ("key", "value")), at_once=False
     ),

@@ -20,9 +20,9 @@ from graphcut.running.values import Value
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.executors.worker import Worker
 
-MASKED = partial(with_concat, masked=True)
 STYLES: dict[str, Callable[[], ModelProto]] = {
-    "masked": MASKED,
+    "masked": partial(with_concat, masked=True),
+    "last logits": partial(with_concat, masked=True, last=True),
     "lengths": with_group_query_attention,
     "recurrent": with_lstm,
 }
