@@ -100,8 +100,8 @@ def _names(error: TensorError) -> str:
 
 
 def _changes(found: ModelComparison) -> Iterator[Sequence[str]]:
-    """Rows of what differs, in the order of the modules."""
-    for one in sorted(found.changes, key=lambda one: one.module):
+    """Rows of what differs, by modules; weights that are rounded last."""
+    for one in sorted(found.changes, key=lambda one: (one.is_rounding, one.module)):
         css, where = _SIDES.get(one.kind, ("", "both"))
         cells = (
             f'<span class="mono">{_text(one.node)}</span>',

@@ -1,7 +1,7 @@
 """What differs in the graphs and weights of two models, as records and as sentences."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -11,12 +11,14 @@ import numpy as np
 from onnx import AttributeProto, numpy_helper
 from onnx.helper import get_attribute_value
 
+from ..core.graph import Graph
 from ..core.product import short_repr
 from ..loading.fingerprint import same_message, same_values
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import is_external
 from .differences import Array, numpy_type
+from .matching import SAME_VALUES
 from .sections import CREST, EXCESS, ROUNDOFF, Pair, Side, quantization_noise
 
 Change = Literal["added", "removed", "operator", "attribute", "input", "weight"]
@@ -67,11 +69,28 @@ def causes_of(pair: Pair, tensor: str) -> tuple[str, ...]:
 
 
 def _node_pairs(pair: Pair, ours: Iterable[int], theirs: Iterable[int]) -> dict[int, int]:
-    """Nodes of the first model with those of the second that write the same tensor."""
-    sides = pair.first.model.graph.nodes, pair.second.model.graph.nodes
-    writer = {name: j for j in theirs for name in sides[1][j].writes}
-    written = ((i, pair.there.get(name, "")) for i in ours for name in sides[0][i].writes)
-    return {i: writer[partner] for i, partner in written if partner in writer}
+    """Nodes of the first model with those of the second that write the same tensor.
+
+    If their operators differ, what only converts a value stands for the node that computes this value.
+    """
+    graph, other = pair.first.model.graph, pair.second.model.graph
+    writer = {name: j for j in theirs for name in other.nodes[j].writes}
+    written = ((i, pair.there.get(name, "")) for i in ours for name in graph.nodes[i].writes)
+    found = dict[int, int]()
+    for i, j in ((i, writer[partner]) for i, partner in written if partner in writer):
+        here, there = _converted_node(graph, i, pair.there), _converted_node(other, j, pair.here)
+        is_better = graph.nodes[i].op != other.nodes[j].op and graph.nodes[here].op == other.nodes[there].op
+        found |= {here: there} if is_better else {i: j}
+    return found
+
+
+def _converted_node(graph: Graph, n: int, known: Mapping[str, str]) -> int:
+    """The node whose value a node converts, if no tensor of both models is between them; else the node itself."""
+    while graph.nodes[n].op in SAME_VALUES and (source := next(iter(graph.nodes[n].reads), "")) not in known:
+        if source not in graph.producer:
+            break
+        n = graph.producer[source]
+    return n
 
 
 def _all_changes(pair: Pair, pairs: dict[int, int]) -> Iterator[ModelChange]:

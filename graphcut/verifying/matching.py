@@ -8,7 +8,7 @@ from typing import Final
 from ..core.graph import Graph, Node
 
 _Groups = Mapping[Hashable, Sequence[Node]]
-_SAME_VALUES: Final = frozenset(
+SAME_VALUES: Final = frozenset(
     {"Cast", "CastLike", "Identity", "Dropout", "QuantizeLinear", "DequantizeLinear", "com.microsoft.QuantizeLinear"}
 ) | {"com.microsoft.DequantizeLinear"}
 """Operators that write what they read, but for rounding. Conversions insert them, so the search passes through them."""
@@ -82,7 +82,7 @@ class _Matching:
         """Match nodes of one operator in a module, if both graphs have as many that are not matched."""
         groups = list[_Groups]()
         for graph, known in ((self.graph, self.there), (self.other, self.here)):
-            nodes = [graph.nodes[i] for i in graph.flow if graph.nodes[i].op not in _SAME_VALUES]
+            nodes = [graph.nodes[i] for i in graph.flow if graph.nodes[i].op not in SAME_VALUES]
             free = [node for node in nodes if node.module and known.keys().isdisjoint(node.writes)]
             made = defaultdict[Hashable, list[Node]](list)
             for node in free:
@@ -126,7 +126,7 @@ def _source(graph: Graph, name: str, known: Mapping[str, str]) -> str:
     """The tensor itself if it is known; else what it was converted from."""
     while name not in known and (i := graph.producer.get(name)) is not None:
         node = graph.nodes[i]
-        if node.op not in _SAME_VALUES or not node.reads:
+        if node.op not in SAME_VALUES or not node.reads:
             break
         name = node.reads[0]
     return name
@@ -137,7 +137,7 @@ def _readers(graph: Graph, name: str) -> Iterator[int]:
     waiting = [name]
     while waiting:
         for i in graph.readers.get(waiting.pop(), ()):
-            if graph.nodes[i].op in _SAME_VALUES:
+            if graph.nodes[i].op in SAME_VALUES:
                 waiting.extend(graph.nodes[i].writes[:1])
             else:
                 yield i

@@ -148,7 +148,7 @@ def ratio(db: float) -> str:
     """A signal-to-noise ratio: `61.3 dB`; `no error`; or why there is none."""
     if db == -inf:
         return "no ratio (another shape, zeros, or numbers that are not finite)"
-    return "no error" if db == inf else f"{db:.1f} dB"
+    return "no error" if db == inf else f"{round(db, 1) + 0.0:.1f} dB"
 
 
 def _own(error: TensorError) -> str:

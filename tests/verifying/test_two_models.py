@@ -468,3 +468,19 @@ def test_histograms_have_all_numbers_of_both_sides() -> None:
         inside = [int(((values * factor >= a) & (values * factor < b)).sum()) for a, b in pairwise(bins[1:-1])]
         assert list(counts[1:-1]) == inside
         assert sum(counts) == 16
+
+
+def test_a_cast_that_takes_the_name_of_what_it_converts_is_added_and_the_node_before_it_is_the_same() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    model = model_of(nodes, [floats("x", 8, 8)], [floats("y", 8, 8)], [numpy_helper.from_array(SQUARE, "w")])
+    inside = [
+        helper.make_node("Cast", ["x"], ["x16"], "to_half", to=TensorProto.FLOAT16),
+        helper.make_node("MatMul", ["x16", "w"], ["y16"], "product16"),
+        helper.make_node("Cast", ["y16"], ["y"], "from_half", to=TensorProto.FLOAT),
+    ]
+    half = [numpy_helper.from_array((SQUARE * 1.5).astype(np.float16), "w")]
+    other = model_of(inside, [floats("x", 8, 8)], [floats("y", 8, 8)], half)
+    found = graphcut.compare_models(model, other, inputs=[{"x": SQUARE}])
+    kinds = [(change.kind, change.node) for change in found.changes]
+    assert kinds == [("added", "to_half"), ("added", "from_half"), ("weight", "product")]
+    assert any("'w' is 1.5 times what it was" in cause for cause in found.culprits[0].causes)

@@ -1,5 +1,6 @@
 """The comparison of two models as a chart: the error of each tensor in the order of the graph, and histograms."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from math import log1p
@@ -25,7 +26,7 @@ _PLOT: Final = 170.0
 _BOTTOM: Final = _TOP + _PLOT
 _AXIS: Final = 52.0
 _COLUMN: Final = 3.0  #: the least width of a column.
-_MODULES: Final = 100  #: the most that are named.
+_MODULES: Final = 100  #: the most that are told apart.
 
 
 class Columns(NamedTuple):
@@ -48,7 +49,7 @@ def columns_of(found: ModelComparison, width: float) -> Columns:
 
 
 def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
-    """Successive tensors by module: of the steps of its path as many as give few runs."""
+    """Successive tensors by module: by the steps of its path up to the first that is numbered, or as many as fit."""
     paths, runs = [tuple(filter(None, error.module.split("/"))) for error in found.errors], list[tuple[str, range]]()
     for depth in range(1, 1 + max(map(len, paths), default=0)):
         made, start = list[tuple[str, range]](), 0
@@ -56,7 +57,9 @@ def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
             stop = start + len([*same])
             made.append(("/".join(path), range(start, stop)))
             start = stop
-        runs = made if not runs or len(runs) < len(made) <= _MODULES else runs
+        runs = made if not runs or len(made) <= _MODULES else runs
+        if any(re.search(r"\d", step) for path in paths for step in path[depth - 1 : depth]):
+            break
     return runs
 
 
@@ -75,7 +78,7 @@ def draw_errors(found: ModelComparison, width: float, links: Mapping[int, str]) 
         (x, _y(errors[i].expected_db)) for i, ends in zip(columns.worst, pairwise(edges), strict=True) for x in ends
     ]
     marks += [line(steps, "key"), *_modules(found, at, edges[-1])]
-    touched = {change.node for change in found.changes}
+    touched = {change.node for change in found.changes if not change.is_rounding}
     tips = dict.fromkeys(at[i] + half for i, error in enumerate(errors) if error.node in touched)
     marks.append(f'<g class="far">{"".join(_triangle(x) for x in tips)}</g>')
     for rank, one in enumerate(found.culprits, 1):
