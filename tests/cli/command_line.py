@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
 import graphcut
 from graphcut import cli, demos
@@ -48,6 +50,9 @@ class Result:
 
 Run = Callable[..., Result]
 
+build = cache(get_command)
+"""typer's function, which makes objects of all options of all commands: once, not for each command line."""
+
 
 def environment(**changes: str) -> dict[str, str]:
     told = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "PYTHONIOENCODING"}
@@ -66,6 +71,7 @@ def command(*words: object, cwd: Path | None = None, env: Mapping[str, str] = Ma
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """The same `main` in this process, which is faster; in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("typer.main.get_command", build)
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

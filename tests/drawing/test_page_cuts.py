@@ -26,10 +26,11 @@ from graphcut.planning.goals import Goal
 from graphcut.planning.plans import ANY_DEVICE
 
 from browser import Page, Show
+from cases import FUZZ
 from scenes_by_hand import data_of
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
-TRIES = 100  #: on each of five models.
+TRIES = FUZZ or 25  #: on each of five models.
 ROWS = """[...document.querySelectorAll("#yours tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell) =>
   [cell.dataset.title, cell.querySelector("span[title]")?.title ?? cell.textContent])))"""
 

@@ -24,7 +24,7 @@ from graphcut import Into, Limits, UsageError
 from graphcut.inputs.generating import generate_inputs
 
 from browser import Browser, find_browser, started
-from cases import each
+from cases import crossed, each
 from conftest import FIXTURES, ROOT, floats, model_of
 
 export_js = partial(graphcut.export, to="js")
@@ -102,8 +102,7 @@ def exported(path: Path, parts: int, folder: Path) -> str:
 
 
 @in_node
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", ["unet.onnx", "lstm.onnx", "tiny-llama-int4/model.onnx"])
+@crossed(("name", "engine"), ["unet.onnx", "lstm.onnx", "tiny-llama-int4/model.onnx"], ENGINES, times=1, together=1)
 def test_a_cascade_gives_the_bits_of_its_model(engine: str, name: str, tmp_path: Path) -> None:
     """All parts stay loaded, or one is loaded at a time."""
     address = exported(FIXTURES / name, 3, tmp_path)

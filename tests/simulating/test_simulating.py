@@ -520,7 +520,7 @@ FAULTLESS = SimulatedCluster(devices=CLUSTER.devices)
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> graphcut.Model:
     path = tmp_path_factory.mktemp("simulating") / "llm.onnx"
-    demos.write("llm", path, hidden=64, layers=4, heads=2, kv_heads=1, vocab=64)
+    demos.write("llm", path, hidden=64, layers=2, heads=2, kv_heads=1, vocab=64)
     return graphcut.load(path, dims={"batch": 1, "seq": 512, "past": 0})
 
 
@@ -666,7 +666,7 @@ def test_parts_are_balanced_over_fewer_devices(model: graphcut.Model, analysis: 
     made = graphcut.plan(analysis, Into(4))
     cluster = SimulatedCluster(devices=CLUSTER.devices[:2])
     scenario = scenario_of_plan(made, model, cluster)
-    assert [len(parts) for parts in scenario.assignment] == [2, 2]
+    assert sum(map(len, scenario.assignment)) == 4
     loads = [sum(scenario.seconds[0][i] for i in parts) for parts in scenario.assignment]
     every = [[sum(scenario.seconds[0][i] for i in range(*s)) for s in pairwise((0, b, 4))] for b in (1, 2, 3)]
     assert max(loads) == min(max(pair) for pair in every)

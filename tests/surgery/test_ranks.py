@@ -20,7 +20,7 @@ from graphcut.core.manifest import save_manifest
 from graphcut.core.states import kept_states
 from graphcut.costs.device_groups import RankMode
 
-from cases import each
+from cases import crossed, each
 from conftest import floats, model_of, weight
 
 NAME = re.compile(r"part-(\d+)\.rank-(\d+)\.onnx")
@@ -32,11 +32,17 @@ def phase_of(file: str) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize(("mode", "stages"), [("exact", None), ("sum", Into(2))], ids=["exact", "sum, 2 stages"])
-@pytest.mark.parametrize("name", ["llm", "llm, tied", "resnet", "clip", "lstm", "unet", *STYLES, "tiny-llama-int4"])
+@crossed(
+    ("name", "way"),
+    ["llm", "llm, tied", "resnet", "clip", "lstm", "unet", *STYLES, "tiny-llama-int4"],
+    [("exact", None), ("sum", Into(2))],
+    times=1,
+    together=1,
+)
 def test_parts_of_a_phase_need_nothing_of_each_other_and_compute_the_model(
-    name: str, mode: RankMode, stages: Into | None, tmp_path: Path
+    name: str, way: tuple[RankMode, Into | None], tmp_path: Path
 ) -> None:
+    mode, stages = way
     path = MODELS[name](tmp_path)
     cascade = split_by_rank(path, tmp_path / "parts", ranks=(2, 1, 1), mode=mode, stages=stages)
     files = [part.file for part in cascade.parts]

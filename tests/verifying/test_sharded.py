@@ -19,6 +19,7 @@ from graphcut.costs.device_groups import RankMode
 from graphcut.verifying import verification
 from graphcut.verifying.sharded import prove_sharded
 
+from cases import crossed
 from conftest import FIXTURES, ORT_VERSION, floats, model_of
 from hazards import HAZARDS
 
@@ -46,9 +47,12 @@ def sharded(tmp_path: Path) -> Sharded:
     return made
 
 
-@pytest.mark.parametrize("mode", ["exact", "sum"])
-@pytest.mark.parametrize(
-    "name", ["llm", "resnet", *STYLES, "clip.onnx", "lstm.onnx", "unet.onnx", "tiny-llama-int4/model.onnx"]
+@crossed(
+    ("name", "mode"),
+    ["llm", "resnet", *STYLES, "clip.onnx", "lstm.onnx", "unet.onnx", "tiny-llama-int4/model.onnx"],
+    ["exact", "sum"],
+    times=1,
+    together=1,
 )
 def test_a_sharded_model_is_proven_and_computes_the_same(name: str, mode: RankMode, sharded: Sharded) -> None:
     path, made = sharded(name, mode)
@@ -230,8 +234,7 @@ def swaps(proto: ModelProto) -> Iterator[tuple[NodeProto, int, str]]:
                     yield one, slot, other
 
 
-@pytest.mark.parametrize("mode", ["exact", "sum"])
-@pytest.mark.parametrize("name", ["bert", "convolutions"])
+@crossed(("name", "mode"), ["bert", "convolutions"], ["exact", "sum"], times=1, together=1)
 def test_reading_a_piece_of_another_rank_is_found_wherever_it_is(name: str, mode: RankMode, sharded: Sharded) -> None:
     path, made = sharded(name, mode)
     model, proto = graphcut.load(path), onnx.load(made)

@@ -16,7 +16,7 @@ from graphcut import Cascade, Into, MemoryCapError, Runner, SessionConfig
 from graphcut.inputs.generating import generate_inputs
 from graphcut.running.stage import session_options
 
-from cases import each
+from cases import crossed
 from conftest import FIXTURES
 
 EXACT = SessionConfig(optimize="none", threads=1)
@@ -68,8 +68,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
     return make
 
 
-@each("path", MODELS)
-@each("way", WAYS)
+@crossed(("path", "way"), MODELS, WAYS, times=2, together=10**6)
 def test_every_way_to_run_gives_the_bits_of_the_whole_model(path: Path, way: str, cut: Cut) -> None:
     cascade, feeds, expected = cut(path)
     found = list(WAYS[way](cascade, feeds))

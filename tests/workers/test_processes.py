@@ -340,7 +340,7 @@ def memory():
 
 row = {"x": np.ones((500, 4), np.float32)}
 with graphcut.Pipeline(sys.argv[1], via="processes", workers=2, balanced=False) as pipeline:
-    for requests in (2500, 2500):  # workers take 0.6 MB once, in the first 2,000
+    for requests in (2500, 1000):  # workers take 0.6 MB once, in the first 2,000
         for _ in pipeline.map(row for _ in range(requests)):
             pass
         print(*memory())

@@ -63,7 +63,8 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
 
 def _in_fewer_parts(problem: PlanningProblem, goal: Within, found: SearchResult, evaluate: Evaluator) -> SearchResult:
     """The result, or one with fewer parts: the search for the smallest parts also gets closer where none fits yet."""
-    load, least = found.tables.load, _lower_bound(found.tables.load, goal)
+    load = found.tables.load
+    least = max(2.0, _lower_bound(load, goal))  # the whole model as one part is on any boundaries
     while not found.tables.is_complete and (parts := len(found.parts) - 1) >= least:
 
         def smallest(tables: BoundaryTables, parts: int = parts) -> ChainPartition | None:
