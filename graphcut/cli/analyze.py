@@ -2,7 +2,10 @@
 
 from typing import Annotated
 
-from .common_options import AsJson, Dims, ModelPath, load
+from msgspec.structs import replace
+
+from .argument_names import in_options
+from .common_options import AsJson, Dims, ModelPath, load, parsed_provider
 from .declaring import flag, takes
 from .output import print_, print_line, put_answer, put_json, say_next
 
@@ -13,7 +16,8 @@ def analyze(
     cuts: Annotated[int | None, takes("[N]", "List all cut points, or the N cheapest.", min=0)] = None,
     axes: Annotated[bool, flag("List the axes along which layers can be divided.", "--axes")] = False,
     device: Annotated[
-        str | None, takes("NAME", "List what a device can't run: a rule file, or one that graphcut has.", "--device")
+        str | None,
+        takes("NAME", "List what a device can't run: a rule file, one that graphcut has, or a provider.", "--device"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,10 +35,15 @@ def analyze(
 
     analysis = analyzed(load(model, dims))
     if device is not None:
-        from .. import default_dims, device_support, read_rules, weigh
+        from .. import ask, default_dims, device_support, read_rules, weigh
         from ..drawing.terminal.device_support import draw_support
 
-        found = device_support(weigh(analysis.model, default_dims(analysis)), read_rules(device))
+        name, options = parsed_provider(device)
+        is_asked = name.endswith("ExecutionProvider")
+        rules = ask(analysis.model, name, options) if is_asked else read_rules(device)
+        found = device_support(weigh(analysis.model, default_dims(analysis)), rules)
+        rows = (replace(row, helps=in_options(row.helps, "analyze")) for row in found.unsupported)
+        found = replace(found, unsupported=tuple(rows))
         put_answer(found, lambda screen: draw_support(found, screen), as_json=as_json)
     elif as_json:
         from ..drawing.json_records import analysis_record

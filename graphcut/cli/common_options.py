@@ -79,18 +79,23 @@ class SessionOptions:
     def session_config(self) -> SessionConfig:
         from .. import SessionConfig
 
-        words = names_in([self.provider or ""])
-        names, options = [word for word in words if "=" not in word], [word for word in words if "=" in word]
-        if len(names) > 1 or any(option.startswith("=") for option in options):
-            message = f"--provider {self.provider}: expected NAME,KEY=VALUE,..."
-            raise UsageError(message, hint="for example --provider device_id=0")
+        provider, options = parsed_provider(self.provider or "")
         return SessionConfig(
             optimize=self.optimize,
-            provider=next(iter(names), None),
-            options=dict(option.split("=", 1) for option in options),
+            provider=provider or None,
+            options=options,
             allow_fallback=self.allow_fallback,
             insecure=self.insecure,
         )
+
+
+def parsed_provider(text: str, option: str = "--provider") -> tuple[str, dict[str, str]]:
+    """The name of a provider, or empty, and its options, from a text like `NAME,KEY=VALUE`; a UsageError if wrong."""
+    words = names_in([text])
+    names, options = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    if len(names) > 1 or any(one.startswith("=") for one in options):
+        raise UsageError(f"{option} {text}: expected NAME,KEY=VALUE,...", hint=f"for example {option} device_id=0")
+    return next(iter(names), ""), dict(one.split("=", 1) for one in options)
 
 
 @dataclass(frozen=True)

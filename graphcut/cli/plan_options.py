@@ -51,8 +51,11 @@ class GoalOptions:
     memory: Annotated[str | None, takes("SIZE", "Split into the fewest parts of at most SIZE.")] = None
     cluster: Annotated[Path | None, takes("FILE", "One part per device of a cluster file (TOML).")] = None
     objective: Annotated[
-        Literal["throughput", "interleaved", "latency", "decode", "bytes", "devices"],
-        Option(help="What --cluster optimizes. interleaved: throughput, and a device may have several parts."),
+        Literal["throughput", "interleaved", "latency", "decode", "bytes", "devices", "crossings"],
+        Option(
+            help="What --cluster optimizes. interleaved: throughput, and a device may have several parts. "
+            "crossings: nodes where they are fastest, with the fewest changes of the device."
+        ),
     ] = "throughput"
     at_nodes: Annotated[
         Texts, takes("NAMES", "Cut after these nodes or tensors; globs too. Comma-separated, repeatable.")

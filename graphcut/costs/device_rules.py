@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -10,6 +10,9 @@ from ..core.errors import RecordError, UsageError, did_you_mean, validation_mess
 from ..core.product import Product
 from ..core.tensors import ELEMENT_TYPES
 from ..core.units import parse_bytes
+
+Kind = Literal["operator", "opset", "type", "rank", "attribute", "input", "shape", "size", "node", "whole"]
+"""Why a node can't run. `whole`: the node can, and not in one model together with those before it."""
 
 Value = int | float | str  #: of an attribute.
 
@@ -65,6 +68,7 @@ class RefusedNodes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     nodes: tuple[str, ...]  #: their names, or globs.
     why: str = "named in the rules"  #: the reason, in a few words.
+    kind: Kind = "node"  #: what it is, if that is known.
 
 
 class DeviceRules(Product, TensorRules, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +94,7 @@ def shipped_rules() -> Mapping[str, Path]:
 
 
 def read_rules(path: str | Path) -> DeviceRules:
-    """The rules in a TOML file, in the JSON that `analyze --device` prints, or in a file that comes with graphcut.
+    """The rules in a TOML file, in the JSON of a `DeviceSupport`, or in a file that comes with graphcut.
 
     Raises:
         RecordError: the file can't be read, or has no such rules; the message says where.
@@ -134,5 +138,5 @@ def _check_operators(path: Path, operators: Sequence[OperatorRule]) -> None:
     for i, rule in enumerate(operators):
         names = known.get("" if rule.domain == "ai.onnx" else rule.domain)
         if unknown := next((op for op in rule.ops if names is not None and op not in names), None):
-            hint = f"{did_you_mean(unknown, names or ())}one of another domain has `domain`"
+            hint = f"{did_you_mean(unknown, names or ())}an operator of another domain names it in the field domain"
             raise RecordError(f"{path}: operators[{i}]: ONNX has no operator {unknown!r}", hint=hint)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
 from math import inf
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from onnx import NodeProto, defs
@@ -18,11 +18,8 @@ from ..core.units import size
 from ..loading.operations import Operation, operations_of
 from ..loading.subgraphs import FunctionKey, callee_key, domain, nodes_within, operator
 from .device import Device, run_s
-from .device_rules import AttributeRule, DeviceRules, OperatorRule, TensorRules
+from .device_rules import AttributeRule, DeviceRules, Kind, OperatorRule, TensorRules
 from .weighing import Costs
-
-Kind = Literal["operator", "opset", "type", "rank", "attribute", "input", "shape", "size", "node", "whole"]
-"""Why a node can't run. `whole`: each node can, and a model, or a part, of all of them can't be compiled."""
 
 
 class Refusal(msgspec.Struct, frozen=True, order=True):
@@ -107,7 +104,7 @@ _HELPS: Final[Mapping[Kind, str]] = {
     "operator": "another export without {}",
     "input": "the input as an initializer that is no input of the model",
     "opset": "another opset, by onnx.version_converter",
-    "type": "another precision of the model: `auto(...)`",
+    "type": "the model converted to another type",
     "size": "smaller parts",
     "whole": "smaller parts",
     "node": "other rules",
@@ -117,8 +114,8 @@ _HELPS: Final[Mapping[Kind, str]] = {
 def _helps(costs: Costs, op: str, refusal: Refusal) -> str:
     if refusal.kind != "shape":
         return _HELPS.get(refusal.kind, "another export without {} like this").format(op)
-    named = ", ".join(f"{name}=N" for name in costs.model.symbols if name not in costs.model.dims)
-    return f"sizes: `dims` with {named}" if named else "a model whose shapes don't depend on values"
+    named = ", ".join(name for name in costs.model.symbols if name not in costs.model.dims)
+    return f"`dims` for {named}" if named else "a model whose shapes don't depend on values"
 
 
 @dataclass(frozen=True)
@@ -137,17 +134,18 @@ class _Judge:
         return found
 
     @cached_property
-    def _told(self) -> Callable[[Node], str | None]:
+    def _told(self) -> Callable[[Node], Refusal | None]:
         """Why the rules refuse a node by its name, or None."""
-        refused = {name: one.why for one in self.rules.refused for name in one.nodes}
+        refused = {name: Refusal(one.kind, one.why) for one in self.rules.refused for name in one.nodes}
         only = set(self.rules.nodes)
 
-        def why(node: Node) -> str | None:
+        def told(node: Node) -> Refusal | None:
             if (name := _matching(refused, node.name)) is not None:
                 return refused[name]
-            return "not named in the rules" if only and _matching(only, node.name) is None else None
+            is_left_out = only and _matching(only, node.name) is None
+            return Refusal("node", "not named in the rules") if is_left_out else None
 
-        return why
+        return told
 
     @cached_property
     def _operations(self) -> Sequence[Operation]:
@@ -156,9 +154,7 @@ class _Judge:
     def refusal_of(self, index: int) -> Refusal | None:
         """Why the device can't run a node of the model, or None."""
         node, operation = self.costs.model.graph.nodes[index], self._operations[index]
-        if (why := self._told(node)) is not None:
-            return Refusal("node", why)
-        if refusal := self._inner(operation.node):
+        if refusal := self._told(node) or self._inner(operation.node):
             return refusal
         if not self.rules.operators or (node.op not in self._by_op and self._is_call(operation.node)):
             return self._of_tensors(node, operation, self.rules)

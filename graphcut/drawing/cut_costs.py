@@ -34,14 +34,15 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     """The costs for cuts in `model`, by the rules of `plan`; of one without a goal that counts, those of one device.
 
     Nodes are named as in `cut_model_of`.
-    None if parts of the plan are not on one device each, on devices that hold weights in different ways, or send other
-    tensors than the model has.
+    None if parts of the plan are not on one device each, on devices that hold weights in different ways or have rules,
+    or send other tensors than the model has.
     """
     goal = None if plan is None else plan.goal
     costs = (plan and plan.costs) or weigh(model, dims if plan is None else plan.dims)
     cluster = goal.cluster if isinstance(goal, Across) else Cluster(devices=(ANY_DEVICE,), overlap="none")
     is_mixed = len({device.widened for device in cluster.devices}) > 1
-    if is_mixed or (plan is not None and (plan.has_groups or costs.sends_half)):
+    has_rules = any(device.rules is not None for device in cluster.devices)
+    if is_mixed or has_rules or (plan is not None and (plan.has_groups or costs.sends_half)):
         return None
     graph, sizes, held = model.graph, model.once(serialized_sizes), costs.held(cluster.devices[0])
     memory = memory_sizes(model, sizes)

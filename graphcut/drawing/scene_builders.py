@@ -281,7 +281,11 @@ def _other_plans(plan: Plan) -> Iterable[OtherPlan]:
 
 def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:
     """Whether these times give the plan's objective its value; False if they do not determine it."""
-    if plan.outcome is None or not isinstance(plan.goal, Across) or plan.goal.objective in {"bytes", "devices"}:
+    if (
+        plan.outcome is None
+        or not isinstance(plan.goal, Across)
+        or plan.goal.objective in {"bytes", "devices", "crossings"}
+    ):
         return False
     value = latency_s if plan.goal.objective == "latency" else period_s
     if plan.goal.objective == "decode":

@@ -174,7 +174,7 @@ def _outcome(outcome: Optimality) -> Iterable[str]:
         yield "nothing is proven"
     else:
         side = "upper" if outcome.unit == "tokens/s" else "lower"
-        has_gap = outcome.unit not in {"parts", "devices"} and outcome.gap != float("inf")
+        has_gap = outcome.unit not in {"parts", "devices", "crossings"} and outcome.gap != float("inf")
         gap = f", gap {100 * outcome.gap:.1f} %" if has_gap else ""
         yield f"{side} bound {quantity(outcome.bound, outcome.unit)}{gap}"
 
@@ -186,7 +186,7 @@ def quantity(value: float, unit: MetricUnit) -> str:
             return duration(value)
         case "bytes":
             return size(round(value))
-        case "parts" | "devices" | "layers":
+        case "parts" | "devices" | "layers" | "crossings":
             return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
         case "flops":
             return flop(value)
@@ -243,6 +243,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
             yield f"splitting brings little here: {takes}; one device takes {duration(whole_s)} for the whole model"
     yield from assumed_sizes(plan.dims, (plan.model or model).dims)
     yield from _shared_devices(plan)
+    yield from _shares_by_rules(plan)
     yield from _groups(plan)
     yield from _memory_notes(plan)
     if plan.metrics and isinstance(plan.goal, Across):
@@ -323,6 +324,15 @@ def _shared_devices(plan: Plan) -> Iterable[str]:
         if len(parts) > 1:
             listed, run_s = ", ".join(f"p{part}" for part in parts), sum(plan.metrics[part].run_s for part in parts)
             yield f"{printable(name)} has {listed}, and computes for {duration(run_s)} of each request"
+
+
+def _shares_by_rules(plan: Plan) -> Iterable[str]:
+    """How much of the model runs on each device with rules."""
+    whole = sum(metrics.flops for metrics in plan.metrics) or 1
+    for device in dict.fromkeys(device for device in plan.devices if device.rules is not None):
+        own = [i for i, other in enumerate(plan.devices) if other == device]
+        share = sum(plan.metrics[i].flops for i in own) / whole if plan.metrics else 0.0
+        yield f"{printable(device.name)} runs {share:.1%} of the FLOPs, in {count(len(own), 'part')}"
 
 
 def uncounted_operators(uncounted: Mapping[str, int]) -> Iterable[str]:

@@ -101,11 +101,15 @@ class Finisher:
         named = self.goal.nodes if isinstance(self.goal, At) else ()
         pinned = find_nodes(self.graph, [*named, *(pattern for pattern, _ in self.limits.pins)])
         inexact = () if self.limits.recompute == "approximate" else inexact_copies(self.graph)
+        touching = (nodes_touching(self.graph, pair) for pair in self.costs.caches)
+        return frozenset(pinned.union(inexact, self.refused, *touching))
+
+    @cached_property
+    def refused(self) -> frozenset[int]:
+        """Nodes that the rules of a device refuse."""
         devices = self.goal.cluster.devices if isinstance(self.goal, Across) else ()
         ruled = [zip(self.graph.flow, self.seconds(one), strict=True) for one in devices if one.rules is not None]
-        refused = (node for row in ruled for node, seconds in row if seconds == inf)
-        touching = (nodes_touching(self.graph, pair) for pair in self.costs.caches)
-        return frozenset(pinned.union(inexact, refused, *touching))
+        return frozenset(node for row in ruled for node, seconds in row if seconds == inf)
 
     def replicable(self, goal: Goal) -> tuple[frozenset[int], frozenset[int]]:
         """The nodes that are planned to run in every part that needs them, and those with a rewritten replica."""
@@ -232,7 +236,7 @@ class Finisher:
 def most_planned(goal: Goal, solution: Solution) -> float:
     """What the most expensive part costs as planned; `inf` if the goal does not compare parts. See `Plan.expense`."""
     match goal:
-        case Across(interleave=True):
+        case Across(interleave=True, objective="throughput"):
             return solution.value
         case Across(objective="throughput" | "latency" | "decode" | "devices"):
             return max(solution.busy_s)

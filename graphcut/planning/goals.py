@@ -17,7 +17,9 @@ from ..costs.device import COUNTING, Counted
 from ..costs.device_groups import RankMode
 
 Measure = Literal["time", "layers", "bytes", "flops"]  #: what parts are balanced by.
-Objective = Literal["throughput", "latency", "decode", "bytes", "devices"]  #: what a plan for a cluster optimizes.
+Objective = Literal[
+    "throughput", "latency", "decode", "bytes", "devices", "crossings"
+]  #: what a plan for a cluster optimizes.
 Recomputing = Literal["auto", "never", "approximate"]  #: what parts may recompute.
 
 
@@ -93,7 +95,8 @@ class Across(_Checked, frozen=True, tag=True):
     cluster: Cluster  #: the devices and the links between them.
     #: `throughput`: the shortest time between two requests. `latency`: the shortest time of one request. `decode`: the
     #: most tokens a second with `in_flight` sequences. `bytes`: the fewest bytes sent. `devices`: the fewest devices,
-    #: of these the least latency.
+    #: of these the least latency. `crossings`: the fewest changes of the device, each node with FLOPs on the fastest
+    #: device that can run it; a device may have several parts.
     objective: Objective = "throughput"
     in_flight: int = 1  #: how many sequences are decoded at the same time, for `decode`.
     interleave: bool = False  #: a device may have several parts, for `throughput`.

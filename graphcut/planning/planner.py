@@ -26,6 +26,7 @@ from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
 from ..sharding.rank_costs import RankCosts
 from .by_goal.cluster_mapping import plan_across
+from .by_goal.fewest_crossings import plan_crossings
 from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, named_budget, plan_within
 from .by_goal.output_heads import parts_of_heads
@@ -241,7 +242,9 @@ class _Planner(Finisher):
         Much better is a part less, or a tenth less of what the most expensive part costs.
         """
         if self.limits.inside_layers is not None or self.analysis.repeat is None or isinstance(goal, Across):
-            return self._best_of_all(goal, self.limits, prove_s)
+            is_cut = self.limits.inside_layers is None and self.refused  # a layer need not run on any one device
+            limits = changed(self.limits, inside_layers=True) if is_cut else self.limits
+            return self._best_of_all(goal, limits, prove_s)
         kept, inside = (changed(self.limits, inside_layers=value) for value in (False, True))
         try:
             whole = self._best_of_all(goal, kept, prove_s)
@@ -344,6 +347,8 @@ class _Planner(Finisher):
         """The best plan for a cluster. Layers are divided if that is asked for, or nothing else fits."""
         is_asked = goal.ranks is not None or goal.objective == "latency"
         ranks = self._dividing(goal) if is_asked else None
+        if goal.objective == "crossings":
+            return plan_crossings(problem, goal, self.seconds)
         if goal.interleave:
             return plan_interleaved(problem, goal, self.seconds, prove_s=prove_s)
         try:

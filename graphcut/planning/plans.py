@@ -180,6 +180,8 @@ class Plan(Product):
                 is_far = [device.name != goal.cluster.driver.name for device in self.devices]
                 rows = zip(self.metrics, is_far, strict=True)
                 return float(sum(m.received_bytes + far * (m.input_bytes + m.output_bytes) for m, far in rows))
+            case Across(objective="crossings"):
+                return float(len(self.parts) - 1)
             case Within() | Across(objective="devices"):
                 return float(len(self.parts))
             case _:

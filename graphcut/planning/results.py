@@ -25,7 +25,7 @@ _TOLERANCE: Final = 1e-6
 _MOST_TRIED: Final = 4
 _MANY_CUTS: Final = 5  #: of more cuts half as many other places are tried.
 
-MetricUnit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s"]
+MetricUnit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s", "crossings"]
 
 
 class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

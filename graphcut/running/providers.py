@@ -2,11 +2,11 @@
 
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distributions
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +16,16 @@ from ..core.errors import RunError
 
 CPU: Final = "CPUExecutionProvider"
 _NAMES_A_FILE: Final = re.compile(r"[/\\]|\.[A-Za-z]\w*$")
+
+_PACKAGES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("CUDAExecutionProvider", "TensorrtExecutionProvider"), "onnxruntime-gpu"),
+    "DmlExecutionProvider": "onnxruntime-directml",
+    "OpenVINOExecutionProvider": "onnxruntime-openvino",
+    "QNNExecutionProvider": "onnxruntime-qnn",
+    "WebGpuExecutionProvider": "onnxruntime-ep-webgpu",
+}
+
+_BUILT_IN: Final = ort.get_available_providers()  #: later it lists those of plugins, too.
 
 NodesByProvider = Mapping[str, int]  #: how many nodes of a part each provider took.
 
@@ -72,16 +82,24 @@ def open_session(
             hint=f"there is {known}; choose one with `provider`, or accept the CPU with `allow_fallback=True`",
         )
     session = session or ort.InferenceSession(os.fspath(file), options, providers=[CPU])
-    return session, _nodes_of(session)
+    return session, {name: len(nodes) for name, nodes in placement_of(session).items()}
 
 
 def session_on(
-    file: Path | bytes, options: ort.SessionOptions, provider: str, provider_options: dict[str, str]
+    file: Path | bytes,
+    options: ort.SessionOptions,
+    provider: str,
+    provider_options: dict[str, str],
+    *,
+    is_strict: bool = False,
 ) -> tuple[ort.InferenceSession | None, str]:
-    """A session with a provider; or None, and why there is none. ONNX Runtime itself would silently take the CPU."""
+    """A session with a provider; or None, and why there is none. ONNX Runtime itself would silently take the CPU.
+
+    If `is_strict`, errors of a provider that is here are raised: it may refuse this model alone.
+    """
     providers = None
     try:
-        if provider in ort.get_available_providers():
+        if provider in _BUILT_IN:
             providers = [(provider, provider_options), *([(CPU, {})] if provider != CPU else [])]
         elif devices := _plugin_devices(provider):
             options.add_provider_for_devices(devices[:1], provider_options)
@@ -90,6 +108,8 @@ def session_on(
             return None, f"this ONNX Runtime does not have it, and no installed plugin has a device for it{failed}"
         session = ort.InferenceSession(os.fspath(file), options, providers=providers, enable_fallback=0)
     except (RuntimeError, ValueError) as error:
+        if is_strict:
+            raise
         return None, f"it can't be started: {_last_words(error)}"
     if provider not in session.get_providers():
         return None, "it could not be started; the log of ONNX Runtime above may say why"
@@ -104,19 +124,34 @@ def _plugin_devices(name: str) -> list[ort.OrtEpDevice]:
 
 @cache
 def plugins() -> Mapping[str, str]:
-    """The installed packages called `onnxruntime-ep-*`, and why the provider library of each can't be used, or nothing.
+    """The installed packages with a provider, and why the provider library of each can't be used, or nothing.
 
-    The libraries are registered, once in a process. Each package has a module of its name with a function
-    `get_library_path`, see ONNX Runtime's "Plugin Execution Provider Library Packaging Guidance".
+    The libraries are registered, once in a process. Each package is called `onnxruntime-*` and has a module of its name
+    with a function `get_library_path`, see ONNX Runtime's "Plugin Execution Provider Library Packaging Guidance".
     """
     names = {re.sub(r"[-_.]+", "_", package.metadata["Name"].lower()) for package in distributions()}
-    return {name: _registered(name) for name in sorted(names) if name.startswith("onnxruntime_ep_")}
+    return {name: _registered(name) for name in sorted(names) if _is_plugin(name)}
+
+
+def _is_plugin(name: str) -> bool:
+    """Whether a package has a provider. Of packages with other names than the guidance asks for the text is read."""
+    if not name.startswith("onnxruntime_") or name.startswith("onnxruntime_ep_"):
+        return name.startswith("onnxruntime_ep_")
+    found = find_spec(name)
+    return bool(found and found.origin and "def get_library_path" in Path(found.origin).read_text("utf-8", "replace"))
+
+
+def package_of(provider: str) -> str:
+    """The package on PyPI that has a provider; empty if none is known."""
+    return _PACKAGES.get(provider, "")
 
 
 def _registered(name: str) -> str:
     """Register the library of a package; returns why that failed."""
     try:
-        ort.register_execution_provider_library(name, import_module(name).get_library_path())
+        module = import_module(name)  # some libraries call their provider as they are registered
+        registered = module.get_ep_name() if hasattr(module, "get_ep_name") else name
+        ort.register_execution_provider_library(registered, module.get_library_path())
     except Exception as error:  # noqa: BLE001 - code of others, which may raise anything
         return _last_words(error)
     return ""
@@ -126,8 +161,9 @@ def _last_words(error: Exception) -> str:
     return " ".join(str(error).split())[-200:] or type(error).__name__
 
 
-def _nodes_of(session: ort.InferenceSession) -> NodesByProvider:
-    taken = Counter[str]()
+def placement_of(session: ort.InferenceSession) -> dict[str, tuple[str, ...]]:
+    """For each provider the names of the nodes that it took, of a session that records them."""
+    taken: dict[str, tuple[str, ...]] = {}
     for subgraph in session.get_provider_graph_assignment_info():
-        taken[subgraph.ep_name] += len(subgraph.get_nodes())
-    return dict(taken)
+        taken[subgraph.ep_name] = (*taken.get(subgraph.ep_name, ()), *(node.name for node in subgraph.get_nodes()))
+    return taken

@@ -57,17 +57,22 @@ def test_the_types_that_the_cpu_widens_are_cast_in_its_runs_and_the_native_ones_
 def test_a_plugin_that_fails_is_named_with_its_reason_and_hinders_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "onnxruntime_ep_broken.py").write_text("raise OSError('libbroken.so: no such driver')")
-    (tmp_path / "onnxruntime_ep_broken-1.dist-info").mkdir()
-    (tmp_path / "onnxruntime_ep_broken-1.dist-info" / "METADATA").write_text(
-        "Name: onnxruntime-ep-broken\nVersion: 1\n"
-    )
+    """Of packages with other names than the guidance for plugins asks for, those are plugins that name a library."""
+    for name in ("onnxruntime_ep_broken", "onnxruntime_npu", "onnxruntime_tools"):
+        code = "raise OSError('libbroken.so: no such driver')"
+        if name == "onnxruntime_npu":
+            code = "def get_library_path(): raise OSError('no NPU')\ndef get_ep_name(): return 'NPUExecutionProvider'"
+        (tmp_path / f"{name}.py").write_text(code)
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info" / "METADATA").write_text(f"Name: {name.replace('_', '-')}\nVersion: 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     providers.plugins.cache_clear()
     found = graphcut.environment()
     named = {one.name: one.problem for one in found.providers}
     assert named["onnxruntime_ep_broken"] == "libbroken.so: no such driver"
+    assert named["onnxruntime_npu"] == "no NPU"
+    assert "onnxruntime_tools" not in named
     assert found.works
     _, problem = providers.session_on(b"", ort.SessionOptions(), "BrokenExecutionProvider", {})
     assert "onnxruntime_ep_broken failed: libbroken.so" in problem

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import inf
 
 import pytest
+from onnx import ModelProto, helper
 from test_all_plans import Repeated, divisions, minimized, random_model
 
 import graphcut
@@ -19,13 +20,14 @@ from graphcut.costs.device import Device, run_s
 from graphcut.costs.device_rules import DeviceRules, RefusedNodes
 from graphcut.costs.device_support import possible_s
 from graphcut.costs.weighing import Costs, weigh
+from graphcut.drawing.sentences import plan_notes
 from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.planner import plan
 from graphcut.planning.plans import Plan
 from graphcut.planning.predictions import part_metrics
 
 from cases import seeded
-from conftest import Draw
+from conftest import Draw, floats, model_of
 
 
 def rules_refusing(names: list[str]) -> DeviceRules:
@@ -124,3 +126,65 @@ def test_no_interleaved_plan_beats_the_bound_and_each_node_is_where_it_can_run(s
     value, bound = minimized(made)
     assert bound <= best * (1 + 1e-6), (goal, value, bound, best)
     assert len(made.parts) > most or best <= value * (1 + 1e-9), (goal, value, bound, best)
+
+
+def chain_of(*ops: str) -> ModelProto:
+    """Nodes called by their operators and places; Transpose has no FLOPs."""
+    names = ["x", *(f"t{i}" for i in range(len(ops)))]
+    nodes = [helper.make_node(op, [names[i]], [names[i + 1]], name=f"{op}.{i}") for i, op in enumerate(ops)]
+    return model_of(nodes, [floats("x", 8, 8)], [floats(names[-1], 8, 8)])
+
+
+def beside_a_cpu(*refused: str) -> Cluster:
+    """An accelerator that is faster at everything, and a CPU."""
+    return Cluster(
+        devices=(
+            Device(name="npu", flops_per_s=1e12, bytes_per_s=1e12, dispatch_s=1e-7, rules=rules_refusing([*refused])),
+            Device(name="cpu"),
+        )
+    )
+
+
+def test_a_node_without_flops_between_two_that_the_accelerator_refuses_is_on_the_cpu_with_them(opened: Draw) -> None:
+    analysis = graphcut.analyze(opened(chain_of("Exp", "Relu", "Transpose", "Relu", "Exp")))
+    made = plan(analysis, Across(beside_a_cpu("Relu*"), "crossings"))
+    assert [made.graph.names(part) for part in made.parts] == [
+        ("Exp.0",),
+        ("Relu.1", "Transpose.2", "Relu.3"),
+        ("Exp.4",),
+    ]
+    assert [device.name for device in made.devices] == ["npu", "cpu", "npu"]
+    assert made.outcome is not None
+    assert (made.outcome.value, made.outcome.is_optimal) == (2, True)
+    flops = weigh(analysis.model).flops
+    share = (flops[0] + flops[4]) / sum(flops)
+    notes = [text for text in plan_notes(made, analysis.model) if "of the FLOPs" in text]
+    assert notes == [f"npu runs {share:.1%} of the FLOPs, in 2 parts"]
+
+
+def test_a_node_with_flops_stays_on_the_accelerator_whatever_it_crosses(opened: Draw) -> None:
+    analysis = graphcut.analyze(opened(chain_of("Exp", "Relu", "Exp", "Relu", "Exp")))
+    made = plan(analysis, Across(beside_a_cpu("Relu*"), "crossings"))
+    assert [device.name for device in made.devices] == ["npu", "cpu", "npu", "cpu", "npu"]
+
+
+@seeded(6, together=6)
+def test_no_plan_with_nodes_where_they_are_fastest_has_fewer_crossings(seed: int, opened: Draw) -> None:
+    draw = random.Random(5000 + seed)
+    analysis = graphcut.analyze(opened(random_model(seed)))
+    costs, graph = weigh(analysis.model), analysis.model.graph
+    refused = [name for name in graph.names(graph.flow) if draw.random() < 0.4]
+    goal = Across(beside_a_cpu(*refused), "crossings")
+    made = plan(analysis, goal, costs=costs, limits=Limits(inside_layers=True, recompute="never"))
+    assert_runs_where_it_can(made, costs)
+    assert made.outcome is not None
+    assert made.outcome.is_optimal
+    fast = {n for n, flops in zip(graph.flow, costs.flops, strict=True) if graph.nodes[n].name not in refused and flops}
+    slow = {n for n in graph.flow if graph.nodes[n].name in refused}
+    least = next(
+        number
+        for number in range(1, len(graph.flow) + 1)
+        for parts in divisions(analysis, number, Limits(recompute="never"))
+        if len(parts) == number and all(fast.isdisjoint(part) or slow.isdisjoint(part) for part in parts)
+    )
+    assert made.outcome.value == least - 1

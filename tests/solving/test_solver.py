@@ -429,7 +429,7 @@ def worth(
             return (max(*busy, sum(busy) / in_flight),)
         case "bytes":
             return (float(sum(map(brute.received, division))),)
-        case "devices":
+        case _:  # devices
             return (float(len(division)), sum(busy))
 
 

@@ -24,5 +24,5 @@ def draw_support(found: DeviceSupport, screen: Screen) -> RenderableType:
     nodes = f"{found.supported:,} of {count(found.nodes, 'node')}"
     said = f"{rules.name} can run {nodes}, {found.flops_share:.1%} of the FLOPs"
     source = " ".join(filter(None, (rules.source, rules.version)))
-    notes = [screen.note(f"by the rules of {source}")] if source else []
+    notes = [screen.note(f"rules: {source}")] if source else []
     return picture([screen.verdict(said, holds=not rows)], section(screen, columns), notes=notes)

@@ -37,14 +37,14 @@ from ...solving.milp import MilpObjective, MilpProblem
 from ...solving.relaxed_tables import bounded
 from ...solving.search import SearchResult, better, result_on, search
 from ...solving.transfers import RequestTimes
-from ..goals import Across, Objective
+from ..goals import Across
 from ..predictions import driven_bytes
 from ..problem import PlanningProblem
 from ..results import FrontPlan, MetricUnit, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
 
 _MOST_NAMED: Final = 4  #: a message names so many sizes that were assumed.
-_OBJECTIVES: Final[dict[Objective, tuple[MilpObjective, str, MetricUnit]]] = {
+_OBJECTIVES: Final[dict[str, tuple[MilpObjective, str, MetricUnit]]] = {
     "throughput": ("period", "time between two requests", "s"),
     "latency": ("latency", "time of one request", "s"),
     "decode": ("token", "tokens a second, {} in flight", "tokens/s"),
@@ -234,7 +234,7 @@ class ClusterEvaluator:
                 busy = [chains.costs(c, c)[0] for c in range(len(self.classes))]
                 criteria = [Criterion(self._received(chains), "sum"), Criterion(busy, "max")]
                 return chain_dp(criteria, self.counts, allowed=chains.allowed, only=self.only).best()
-            case "devices":
+            case _:  # devices
                 received = Criterion(self._received(chains), "sum")
                 tried = chain_dp([received], self.counts, allowed=chains.allowed, only=self.only, fewest_parts=True)
                 fewest = tried.best()

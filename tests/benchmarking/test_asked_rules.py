@@ -1,0 +1,126 @@
+"""What a provider can run, asked: nodes that it leaves, and nodes that it can't compile alone or together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+import graphcut
+from graphcut import Model, RunError, ask, device_support, weigh
+from graphcut.benchmarking.asked_rules import _Asked
+from graphcut.costs.device_rules import RefusedNodes
+from graphcut.running.placement import Placement, PlacementProcess
+
+from conftest import floats, model_of
+
+Open = Callable[[ModelProto], Model]
+Takes = Callable[[list[str]], "Placement | None"]
+OPS = ("Relu", "Neg", "Abs", "Exp", "Tanh", "Sqrt")
+
+
+def chain(*ops: str) -> ModelProto:
+    names = ["x", *(f"t{i}" for i in range(len(ops)))]
+    nodes = [helper.make_node(op, [names[i]], [names[i + 1]], name=f"{op}.{i}") for i, op in enumerate(ops)]
+    return model_of(nodes, [floats("x", 2)], [floats(names[-1], 2)])
+
+
+class FakeCompiler:
+    """A compiler that leaves some operators to the CPU, and fails on a row of operators."""
+
+    provider = "NPU"
+
+    def __init__(
+        self, leaves: tuple[str, ...] = (), fails_on: tuple[str, ...] = (), fuses: tuple[str, ...] = ()
+    ) -> None:
+        self.leaves, self.fails_on, self.fuses, self.tried = leaves, fails_on, fuses, list[int]()
+
+    def ask(self, model: bytes, _: Mapping[str, int], __: Mapping[str, str]) -> Placement:
+        nodes = onnx.load_from_string(model).graph.node
+        self.tried.append(len(nodes))
+        ops, length = [node.op_type for node in nodes], len(self.fails_on)
+        if length and any(tuple(ops[i : i + length]) == self.fails_on for i in range(len(ops))):
+            return Placement({}, "Failed to finalize QNN graph. Error code: 1002")
+        there = [node for node in nodes if node.op_type not in self.fuses]
+        left = [node.name for node in there if node.op_type in self.leaves]
+        return Placement({"NPU": tuple({node.name for node in there}.difference(left)), "CPU": tuple(left)})
+
+
+def refused(model: Model, compiler: FakeCompiler) -> list[RefusedNodes]:
+    return list(_Asked(model, cast(PlacementProcess, compiler)).refused())
+
+
+def test_a_node_that_is_left_to_the_cpu_is_refused(opened: Open) -> None:
+    found = refused(opened(chain(*OPS)), FakeCompiler(leaves=("Abs", "Sqrt")))
+    assert found == [RefusedNodes(nodes=("Abs.2", "Sqrt.5"), why="not taken", kind="operator")]
+
+
+def test_a_node_that_onnx_runtime_fused_goes_where_what_reads_it_goes(opened: Open) -> None:
+    (found,) = refused(opened(chain(*OPS)), FakeCompiler(leaves=("Exp",), fuses=("Abs", "Tanh")))
+    assert found.nodes == ("Abs.2", "Exp.3")
+
+
+def test_a_node_that_fails_alone_is_found_by_halving(opened: Open) -> None:
+    compiler = FakeCompiler(fails_on=("Exp",))
+    (found,) = refused(opened(chain(*OPS)), compiler)
+    assert (found.nodes, found.kind) == (("Exp.3",), "operator")
+    assert "1002" in found.why
+    assert len(compiler.tried) <= 10
+
+
+def test_of_nodes_that_fail_together_one_is_refused_and_the_rest_is_compiled(opened: Open) -> None:
+    (found,) = refused(opened(chain(*OPS)), FakeCompiler(fails_on=("Neg", "Abs", "Exp")))
+    assert (found.nodes, found.kind, found.why) == (("Neg.1",), "whole", "3 nodes in a row can't be compiled")
+
+
+def test_what_fails_in_one_layer_is_refused_in_all_and_tried_once(opened: Open) -> None:
+    layer = ("Relu", "Neg", "Abs", "Exp")
+    few, many = (FakeCompiler(fails_on=("Neg", "Abs")) for _ in range(2))
+    (found,) = refused(opened(chain(*layer * 8)), many)
+    refused(opened(chain(*layer * 4)), few)
+    assert found.nodes == tuple(f"Neg.{4 * i + 1}" for i in range(8))
+    assert len(many.tried) - len(few.tried) <= 6  # the eight rows between them, and not the search
+
+
+def test_what_is_known_of_a_node_says_what_would_help(opened: Open) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"], name="relu")
+    model = opened(model_of([node], [floats("x", "n")], [floats("y", "n")]))
+    assert [one.kind for one in refused(model, FakeCompiler(leaves=("Relu",)))] == ["shape"]
+    fixed = graphcut.load(model, dims={"n": 1})
+    assert [one.kind for one in refused(fixed, FakeCompiler(leaves=("Relu",)))] == ["operator"]
+    weight = numpy_helper.from_array(np.zeros(2, dtype=np.float32), "w")
+    add = helper.make_node("Add", ["x", "w"], ["y"], name="add")
+    model = opened(model_of([add], [floats("x", 2), floats("w", 2)], [floats("y", 2)], [weight]))
+    assert [one.kind for one in refused(model, FakeCompiler(leaves=("Add",)))] == ["input"]
+
+
+def test_onnx_runtime_is_asked_in_a_process_of_its_own(opened: Open) -> None:
+    """Its own provider takes all nodes; the answer for a dimension without a number is the same."""
+    model = graphcut.load(opened(chain(*OPS)), dims={})
+    rules = ask(model, "CPUExecutionProvider")
+    assert rules.refused == ()
+    assert device_support(weigh(model), rules).supported == len(OPS)
+
+
+def test_a_provider_that_is_not_installed_names_its_package(opened: Open) -> None:
+    with pytest.raises(RunError) as caught:
+        ask(opened(chain("Relu")), "QNNExecutionProvider")
+    assert "QNNExecutionProvider can't be asked" in str(caught.value)
+    assert "install onnxruntime-qnn" in caught.value.hint
+
+
+def test_a_compiler_that_hangs_or_dies_ends_its_process_alone(tmp_path: Path) -> None:
+    file = tmp_path / "m.onnx"
+    onnx.save(chain(*OPS), file)
+    with PlacementProcess("CPUExecutionProvider", limit_s=0.0) as process:
+        assert process.ask(file, {}).problem.startswith("its compiler was stopped after 0")
+        process.limit_s = 60.0
+        assert len(process.ask(file, {}).names["CPUExecutionProvider"]) == len(OPS)
+        assert process.running is not None
+        process.running[0].kill()
+        assert "ended the process, with status -9" in process.ask(file, {}).problem
