@@ -26,6 +26,7 @@ FORMATS: Final = {  #: what each format is, for the help.
     "mobile": "parts in ORT format, the operators that they need, and whether they suit NNAPI and CoreML",
     "model-package": "a model package of ONNX Runtime, with a component for each part",
     "ort-annotations": "one model with `layer_ann` metadata, and the session option that maps parts to devices",
+    "qnn": "parts compiled for Qualcomm's NPUs, context binary and model of each, and their order as JSON",
     "triton": "a model repository with an ensemble",
 }
 

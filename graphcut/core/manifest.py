@@ -27,6 +27,7 @@ FORMAT: Final = "graphcut.cascade/1.1"
 MANIFEST: Final = "cascade.json"
 """File name of a manifest in a folder of its own; beside the model (shared weights) it is `STEM.cascade.json`."""
 
+COMPILED: Final = ".ctx.onnx"  #: how the names of parts end that the compiler of a provider made.
 PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
 
 
@@ -100,8 +101,8 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def is_converted(self) -> bool:
-        """Whether its file is in ONNX Runtime's own format, so that it holds no nodes of ONNX."""
-        return self.file.endswith(".ort")
+        """Whether its file is in ONNX Runtime's own format, or compiled, so that it holds no nodes of ONNX."""
+        return self.file.endswith((".ort", COMPILED))
 
     @property
     def place(self) -> str:

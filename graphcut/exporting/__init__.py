@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from ..core.manifest import CascadeLike
 
-ExportFormat = Literal["cpp", "genai", "js", "lingualinked", "mobile", "model-package", "ort-annotations", "triton"]
+ExportFormat = Literal[
+    "cpp", "genai", "js", "lingualinked", "mobile", "model-package", "ort-annotations", "qnn", "triton"
+]
 """The formats that `export` writes."""
 
 

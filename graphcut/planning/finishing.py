@@ -104,6 +104,12 @@ class Finisher:
         touching = (nodes_touching(self.graph, pair) for pair in self.costs.caches)
         return frozenset(pinned.union(inexact, self.refused, *touching))
 
+    @property
+    def repeats_nothing(self) -> bool:
+        """Whether each node is in one part: that is asked for, or each belongs to the fastest device."""
+        is_placed = isinstance(self.goal, Across) and self.goal.objective == "crossings"
+        return self.limits.recompute == "never" or is_placed
+
     @cached_property
     def refused(self) -> frozenset[int]:
         """Nodes that the rules of a device refuse."""
@@ -113,7 +119,7 @@ class Finisher:
 
     def replicable(self, goal: Goal) -> tuple[frozenset[int], frozenset[int]]:
         """The nodes that are planned to run in every part that needs them, and those with a rewritten replica."""
-        if self.limits.recompute == "never":
+        if self.repeats_nothing:
             return frozenset(), frozenset()
         devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
         slowest = min(devices, key=lambda device: device.flops_per_s)
@@ -188,7 +194,7 @@ class Finisher:
 
         A part that would cost more repeats only the nodes that it was `planned` to run, or none. See `Plan.expense`.
         """
-        if self.limits.recompute == "never":
+        if self.repeats_nothing:
             return self._planned(parts, devices, ())
         goal, repeatable = self.goal, dict[int, frozenset[int]]()
         prices = self.prices(parts, devices, counts_all=counts_all)

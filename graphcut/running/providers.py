@@ -25,6 +25,7 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "WebGpuExecutionProvider": "onnxruntime-ep-webgpu",
 }
 
+_NEED_SIZES: Final = frozenset({"QNNExecutionProvider"})  #: they take no node whose shape is dynamic.
 _BUILT_IN: Final = ort.get_available_providers()  #: later it lists those of plugins, too.
 
 NodesByProvider = Mapping[str, int]  #: how many nodes of a part each provider took.
@@ -83,6 +84,14 @@ def open_session(
         )
     session = session or ort.InferenceSession(os.fspath(file), options, providers=[CPU])
     return session, {name: len(nodes) for name, nodes in placement_of(session).items()}
+
+
+def fixed_sizes(provider: str, dims: Mapping[str, int]) -> Mapping[str, int]:
+    """The sizes with which sessions of a provider are built: those that were planned if it takes no dynamic shapes.
+
+    Such a session refuses other sizes.
+    """
+    return dims if provider in _NEED_SIZES else {}
 
 
 def session_on(

@@ -16,7 +16,7 @@ from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, Part
 from ..core.tensors import Tensor
-from .providers import entries, open_session
+from .providers import entries, fixed_sizes, open_session
 from .values import CPU_MEMORY, Value, Values, copied, from_array, is_numeric_tensor
 
 _MOST_FOLDED_BYTES: Final = "65536"
@@ -103,6 +103,8 @@ class Stage:
         options = session_options(replace(config, threads=settings.threads or config.threads))
         for key, value in entries(settings.session_config).items():
             options.add_session_config_entry(key, value)
+        for name, number in fixed_sizes(provider, cascade.manifest.given_dims).items():
+            options.add_free_dimension_override_by_name(name, number)
         try:
             self._session, nodes = open_session(
                 file, options, provider, {**given, **config.options}, may_fall_back=config.allow_fallback

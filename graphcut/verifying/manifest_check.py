@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from onnx import load as load_model
 
 from ..core.digests import unchanged_version, wrong_blocks
 from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
-from ..core.manifest import SHARDED_FILE, Cascade, Manifest, Part
+from ..core.manifest import COMPILED, SHARDED_FILE, Cascade, Manifest, Part
 from ..core.tensors import UNDEFINED
 from ..core.units import count
 from ..costs.facts import boundary_type, contradicts, model_facts, shapes_contradict, text_facts
@@ -72,23 +73,31 @@ def wrong_bytes(cascade: Cascade, part: Part) -> Iterator[str]:
 
 
 def wrong_ends(cascade: Cascade, part: Part) -> Iterator[str]:
-    """How inputs and outputs of a part in ONNX Runtime's own format differ from the manifest, one sentence each."""
+    """How inputs and outputs of a part that holds no nodes of ONNX differ from the manifest, one sentence each."""
     try:
-        session, _ = open_session(cascade.file(part), session_options(SessionConfig()), CPU, {}, may_fall_back=False)
+        if part.file.endswith(COMPILED):  # the CPU has no kernel for it
+            graph = load_model(cascade.file(part), load_external_data=False).graph
+            ends: tuple[Iterable[Any], Iterable[Any]] = graph.input, graph.output
+        else:
+            options = session_options(SessionConfig())
+            session, _ = open_session(cascade.file(part), options, CPU, {}, may_fall_back=False)
+            ends = (*session.get_inputs(), *session.get_overridable_initializers()), session.get_outputs()
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class
         yield f"ONNX Runtime can't load it: {ort_message(error)}"
         return
-    reads = {one.name for one in (*session.get_inputs(), *session.get_overridable_initializers())}
-    writes = tuple(one.name for one in session.get_outputs())
+    reads, writes = {one.name for one in ends[0]}, tuple(one.name for one in ends[1])
     if (reads, writes) != ({*part.reads}, part.writes):
         listed, found = ((shown(tuple(sorted(a))), shown(b)) for a, b in ((part.reads, part.writes), (reads, writes)))
         yield f"it reads {found[0]} and writes {found[1]}, but the manifest lists {listed[0]} and {listed[1]}"
 
 
 def format_gap(converted: Sequence[str]) -> str:
-    """What can't be compared of parts in ONNX Runtime's own format, as a sentence; empty if there are none."""
+    """What can't be compared of parts that hold no nodes of ONNX, as a sentence; empty if there are none."""
     parts = count(len(converted), "part")
-    return f"the nodes of {parts} in ONNX Runtime's own format can't be compared" if converted else ""
+    kind = (
+        "that a compiler made" if any(name.endswith(COMPILED) for name in converted) else "in ONNX Runtime's own format"
+    )
+    return f"the nodes of {parts} {kind} can't be compared" if converted else ""
 
 
 def wrong_text(cascade: Cascade) -> Iterator[str]:

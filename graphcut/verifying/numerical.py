@@ -173,20 +173,21 @@ def not_returned(model: Model, cascade: Cascade, *, optimized: bool) -> str:
 Compared = tuple[TensorComparison, ...]  #: what a run compared.
 
 
-def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool) -> Compared:
+def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool, on_cpu: bool = True) -> Compared:
     """Run the model and the cascade on `feeds`, and compare tensor by tensor in the order in which parts write them.
 
     With `optimized` (graph optimizations on) only outputs are compared. The allowed difference is then 4 times what
     the optimizations change in the unsplit model, and at least 1e-5 of the tensor's largest value. Integers, booleans
     and strings must be equal. What differs by more is explained if it has the bits of the model's own nodes, run part
-    by part. A RunError if the model or the cascade refuses `feeds`.
+    by part. A RunError if the model or the cascade refuses `feeds`. Unless `on_cpu`, parts run on the providers of
+    their devices, whose numbers differ, and finite ones pass.
 
     Memory: one session is loaded at a time, and weights stay on disk. All compared tensors of the model are held until
     the end, beside those of the cascade that later parts read. Comparing takes less than 32 MiB in addition.
     """
     config = OPTIMIZED if optimized else EXACT
     boundary_tensors = [] if optimized else [n for n in cascade.wiring.boundary_tensors if n in model.tensors]
-    is_lossy = not model.tensors.keys() >= cascade.wiring.boundary_tensors.keys()
+    is_lossy = not (on_cpu and model.tensors.keys() >= cascade.wiring.boundary_tensors.keys())
     wanted = list(dict.fromkeys((*cascade.manifest.writes, *boundary_tensors)))
     whole = run_whole(model, feeds, wanted, config=config)
     noisy = run_whole(model, feeds, wanted, config=EXACT) if optimized else None
@@ -195,10 +196,11 @@ def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool) ->
     before = _boundaries_before(cascade)
     divided: Feeds = {}
     found = []
-    for part, name, value in _written(cascade, feeds, config, set(wanted)):
+    there = replace(config, provider=CPU) if on_cpu else config
+    for part, name, value in _written(cascade, feeds, there, set(wanted)):
         allowed = fraction * max(1.0, (before[part] + 1) / ROUNDINGS)
         compared = compare_tensor(cascade.tensors[name], whole[name], value, allowed, noisy and noisy[name])
-        if is_lossy:  # as asked: the difference is measured, and only what is no longer finite is refused
+        if is_lossy:  # as planned: the difference is measured, and only what is no longer finite is refused
             compared = replace(compared, allowed=float_info.max)
         elif not compared.passes and (fraction or optimized):
             with suppress(GraphcutError):  # a rewritten replica can't be computed from what its part reads

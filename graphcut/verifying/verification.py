@@ -32,6 +32,7 @@ from .numerical import (
     not_returned,
     run_whole,
 )
+from .placement_check import NOT_PLACED, PlacementCheck, check_placement
 from .sharded import prove_sharded
 from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
@@ -57,6 +58,7 @@ class Verification(Product):
     failure: str  #: the error of the cascade for inputs that the model accepts; empty if it accepts them.
     refusal: str  #: the error of the model for generated inputs, so that nothing was run; empty if something was.
     reason: str  #: why differences are allowed; empty if bits must be equal.
+    placement: PlacementCheck = NOT_PLACED  #: where the nodes of parts of devices with a provider run.
     subject: str = "cascade"  #: what was compared with the model: `cascade` or `sharded model`.
 
     @property
@@ -81,7 +83,8 @@ class Verification(Product):
         Where the nodes of parts could not be compared, the runs alone count, and there must be one.
         """
         is_proved = not self.proof.objections and bool(self.runs or not self.proof.unread)
-        return is_proved and not self.failure and self.first_difference is None
+        is_placed = not self.placement.objections
+        return is_proved and is_placed and not self.failure and self.first_difference is None
 
     def __bool__(self) -> bool:
         return self.same
@@ -117,7 +120,8 @@ class Verification(Product):
         numbers += filter(None, (self.failure, self.refusal, self.reason))
         answer = f"the {self.subject} {'matches' if self.same else 'does not match'} the model"
         answer += " in these runs" if self.same and self.proof.unread else ""
-        structure = "; ".join((self.structure_summary, *self.proof.objections[:_SHOWN_OBJECTIONS]))
+        objections = (*self.proof.objections, *self.placement.objections)
+        structure = "; ".join((self.structure_summary, *objections[:_SHOWN_OBJECTIONS]))
         return f"{answer}\nstructure: {structure}\nnumbers: {'; '.join(numbers)}"
 
 
@@ -170,8 +174,12 @@ def verify(
     if gap := not_returned(model, cascade, optimized=optimized):
         return Verification(proof, (), "", "", gap)
     sizes = {**cascade.manifest.given_dims, **model.dims}
-    ran = _ran(model, inputs, seed, sizes, partial(compare, model, cascade, optimized=optimized))
-    return Verification(proof, *ran, _with_defect(_reason(model, proof, ran[0], optimized=optimized), model, ran[0]))
+    placed = check_placement(cascade)
+    comparing = partial(compare, model, cascade, optimized=optimized, on_cpu=not placed.providers)
+    ran = _ran(model, inputs, seed, sizes, comparing)
+    reason = _on_providers(placed.providers, ran[0]) or _reason(model, proof, ran[0], optimized=optimized)
+    reason = _with_defect(reason, model, ran[0])
+    return Verification(proof, *ran, reason, placed)
 
 
 def _opened(given: ModelLike | CascadeLike) -> Cascade | Model:
@@ -188,7 +196,7 @@ def _verify_sharded(
         comparing = partial(compare_sharded, model, sharded, found, optimized=optimized)
         ran = _ran(model, inputs, seed, model.dims, comparing)
     reason = rounding(model, found)[1] or (_OPTIMIZED if optimized else "")
-    return Verification(found.proof, *ran, _with_defect(reason, model, ran[0]), "sharded model")
+    return Verification(found.proof, *ran, _with_defect(reason, model, ran[0]), subject="sharded model")
 
 
 _Ran = tuple[tuple[Compared, ...], str, str]  #: the runs, the failure and the refusal of a `Verification`.
@@ -213,7 +221,8 @@ def _together(whole: Verification, parts: Verification, more: Iterable[str]) -> 
     weight_bytes = whole.proof.weight_bytes + parts.proof.weight_bytes
     proof = replace(parts.proof, objections=objections, nodes=whole.proof.nodes, weight_bytes=weight_bytes)
     texts = ((getattr(one, name) for one in (whole, parts)) for name in ("failure", "refusal", "reason"))
-    return Verification(proof, (*whole.runs, *parts.runs), *(next(filter(None, pair), "") for pair in texts))
+    failure, refusal, reason = (next(filter(None, pair), "") for pair in texts)
+    return Verification(proof, (*whole.runs, *parts.runs), failure, refusal, reason, parts.placement)
 
 
 def original_of(cascade: Cascade | Model) -> Path:
@@ -247,6 +256,14 @@ def find_source(cascade: Cascade) -> Path:
         raise CascadeError(f"the model that was cut is not at {cascade.source}", hint="name it with `model`")
     hint = "`verify_files(...)` compares files, and runs need your inputs; auto keeps it with `Automation(keep=True)`"
     raise CascadeError(f"the model that was cut, {file}, was not kept in {cascade.root}", hint=hint)
+
+
+def _on_providers(providers: Sequence[str], runs: Sequence[Sequence[TensorComparison]]) -> str:
+    """What is known of numbers that other providers than the CPU's computed; empty if none did."""
+    if not providers:
+        return ""
+    worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
+    return f"parts ran on {', '.join(providers)}: tensors differ by at most {worst:.3g}, which is not judged"
 
 
 def _with_defect(reason: str, model: Model, runs: Iterable[Compared]) -> str:

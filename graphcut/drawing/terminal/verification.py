@@ -31,6 +31,10 @@ def draw_verification(verification: Verification, cascade: Cascade | Model, scre
     sign = glyphs.more if proof.unread and not proof.objections else sign
     lines = [_answer(verification, screen), screen.text(f"{sign} structure: {verification.structure_summary}")]
     lines += [screen.text(f"  {sentence}", "red") for sentence in proof.objections[:MAX_ROWS]]
+    placed = verification.placement
+    lines += [screen.text(f"{glyphs.no} placement: {sentence}", "red") for sentence in placed.objections[:MAX_ROWS]]
+    lines += [screen.text(f"{glyphs.yes} placement: {placed.held}")] if placed.held else []
+    lines += [screen.text(f"{glyphs.more} {placed.gap}")] if placed.gap else []
     if verification.runs:
         sign = glyphs.no if worst is not None or verification.failure else glyphs.yes
         lines.append(screen.text(f"{sign} numbers: {verification.numbers_summary}"))
@@ -88,6 +92,7 @@ def _answer(verification: Verification, screen: Screen) -> Text:
     how = "runs differ by what float16 loses" if verification.proof.halves and not verification.is_identical else how
     is_explained = any(tensor.is_explained for run in verification.runs for tensor in run)
     how = "runs have the bits of the model's nodes run part by part" if is_explained else how
+    how = "runs on other providers are not judged" if verification.placement.providers else how
     how = how if verification.runs else "nothing was run"
     structure = "structure not compared" if verification.proof.unread else "same structure"
     return screen.verdict(f"the {verification.subject} matches the model: {structure}, {how}", holds=True)

@@ -1,0 +1,107 @@
+"""Export a cascade for Qualcomm's NPUs: each part of a device with QNN compiled, the others as they are.
+
+    part-0.ctx.onnx      a model of one node, EPContext, that reads the context binary beside it
+    part-0.ctx_qnn.bin   what the compiler made of the part, for one chip and one version of its library
+    cascade.json         the manifest, with these files
+    pipeline.json        inputs, outputs and the parts in their order, with the provider and its options of each
+
+The compiler is that of the package onnxruntime-qnn. Shapes are those that the cascade was planned for.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from ..core.atomic_files import Content
+from ..core.digests import DataFile, file_digest, read_digest
+from ..core.errors import GraphcutError, UsageError
+from ..core.manifest import COMPILED, MANIFEST, Cascade, Part, save_manifest
+from ..core.units import count
+from ..running.placement import PlacementProcess, missing
+from ..running.providers import entries
+from ..surgery.own_files import is_own, mark
+from .cascade_files import Export, cascade_files
+
+QNN: Final = "QNNExecutionProvider"
+PIPELINE: Final = "pipeline.json"
+_SHOWN: Final = 5  #: an error names so many nodes.
+
+
+def export_of(cascade: Cascade) -> Export:
+    """The parts, those for QNN compiled, and how they make one model."""
+    compiled = [part for part in cascade.parts if cascade.settings(part).provider == QNN]
+    if not compiled:
+        hint = f'plan for a device with provider = "{QNN}", and with its provider_options'
+        raise UsageError(f"no part in {cascade.root} is for {QNN}", hint=hint)
+    files = cascade_files(cascade, for_each="the compiler reads them from the parts' own files")
+    for name in (MANIFEST, *(name for part in compiled for name in part.contents)):
+        files.pop(name, None)
+    for part in compiled:
+        files[_compiled(part)] = partial(_compile, cascade, part)
+        files[_binary(part)] = _check_written
+    made: dict[str, Content] = {**files, PIPELINE: _pipeline(cascade), MANIFEST: partial(_write_manifest, cascade)}
+    return made, {"part-*.onnx": is_own}
+
+
+def _compiled(part: Part) -> str:
+    return part.file.removesuffix(".onnx") + COMPILED
+
+
+def _binary(part: Part) -> str:
+    """The name that the compiler gives it."""
+    return _compiled(part).replace(".onnx", "_qnn.bin")
+
+
+def _compile(cascade: Cascade, part: Part, target: Path) -> None:
+    """Write the compiled part, and the context binary beside it."""
+    settings = cascade.settings(part)
+    with PlacementProcess(QNN, entries(settings.provider_options)) as process:
+        made = {"ep.context_enable": "1", "ep.context_file_path": str(target)}
+        found = process.ask(cascade.file(part), cascade.manifest.given_dims, entries(settings.session_config) | made)
+    if found.is_missing:
+        raise missing(QNN, found.problem)
+    fallen = found.fallen_back(QNN)
+    if found.problem or fallen or not target.exists():
+        named = ", ".join(map(repr, fallen[:_SHOWN])) + ", …" * (len(fallen) > _SHOWN)
+        problem = found.problem or f"it does not take {count(len(fallen), 'node')}: {named}"
+        hint = f"ask what {QNN} takes, and plan for a device with these rules"
+        raise GraphcutError(f"{QNN} can't compile {part.file}: {problem}", hint=hint)
+    mark(target)
+
+
+def _check_written(path: Path) -> None:
+    if not path.exists():
+        raise GraphcutError(f"the compiler of {QNN} wrote no {path.name}", hint="use onnxruntime-qnn 2.7 or newer")
+
+
+def _pipeline(cascade: Cascade) -> dict[str, object]:
+    """What a program on the device needs to run the parts, without numbers for what has none."""
+    dims, manifest = cascade.manifest.given_dims, cascade.manifest
+    tensors = {name: tensor.with_numbers(dims) for name, tensor in cascade.tensors.items()}
+
+    def described(names: tuple[str, ...]) -> list[object]:
+        return [{"name": name, "type": tensors[name].dtype, "shape": tensors[name].shape} for name in names]
+
+    parts = []
+    for part in cascade.parts:
+        settings = cascade.settings(part)
+        provider = {"provider": settings.provider, "provider_options": entries(settings.provider_options)}
+        file = _compiled(part) if settings.provider == QNN else part.file
+        parts.append({"file": file, **provider, "reads": described(part.reads), "writes": described(part.writes)})
+    states = {state.past: state.present for state in manifest.states}
+    return {"inputs": manifest.reads, "outputs": manifest.writes, "states": states, "parts": parts}
+
+
+def _write_manifest(cascade: Cascade, target: Path) -> None:
+    def compiled(part: Part) -> Part:
+        if cascade.settings(part).provider != QNN:
+            return part
+        binary = target.with_name(_binary(part))
+        size_bytes = binary.stat().st_size
+        data = {binary.name: DataFile(bytes=size_bytes, digest=read_digest(binary, [(0, size_bytes)]))}
+        file = _compiled(part)
+        return replace(part, file=file, sha256=file_digest(target.with_name(file)), data=data)
+
+    save_manifest(replace(cascade.manifest, parts=tuple(map(compiled, cascade.parts))), target)

@@ -1,0 +1,71 @@
+"""Parts of a device with a provider: whether it takes their nodes; made up here, scripts/check-qnn asks Qualcomm's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+import graphcut
+from graphcut import Across, Cascade, Cluster, Device, verify
+from graphcut.running.placement import Placement
+from graphcut.verifying import placement_check
+
+
+@pytest.fixture
+def cascade(chain: Path) -> Cascade:
+    """The part of all nodes, for a device with a provider that is not here."""
+    npu = Device(name="npu", provider="QNNExecutionProvider", provider_options=("backend_type=htp",))
+    model = graphcut.load(chain, dims={"n": 2})
+    return graphcut.split(model, graphcut.plan(model, Across(Cluster(devices=(npu,)))))
+
+
+class Process:
+    """A provider that takes all nodes but some."""
+
+    answer = Placement({"QNNExecutionProvider": ("a", "b")})
+
+    def __init__(self, provider: str, options: Mapping[str, str]) -> None:
+        assert (provider, options) == ("QNNExecutionProvider", {"backend_type": "htp"})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was started."""
+
+    def ask(self, _: Path, dims: Mapping[str, int], __: Mapping[str, str]) -> Placement:
+        assert dims == {"n": 2}
+        return self.answer
+
+
+def test_without_the_provider_the_cut_is_verified_on_the_cpu_and_it_is_said(cascade: Cascade) -> None:
+    found = verify(cascade)
+    assert (found.same, found.is_identical) == (True, True)
+    assert "where nodes run was not checked: QNNExecutionProvider" in found.placement.gap
+
+
+def test_a_node_that_the_provider_does_not_take_is_a_no_with_its_name(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement_check, "PlacementProcess", Process)
+    monkeypatch.setattr(Process, "answer", Placement({"QNNExecutionProvider": ("a",), "CPUExecutionProvider": ("b",)}))
+    found = verify(cascade)
+    assert not found
+    assert found.placement.objections == ("part-0.onnx (npu): QNNExecutionProvider does not take 1 node: 'b'",)
+    assert found.placement.objections[0] in str(found)
+
+
+def test_a_part_that_does_not_compile_is_a_no_with_the_reason(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement_check, "PlacementProcess", Process)
+    monkeypatch.setattr(Process, "answer", Placement({}, "Failed to finalize QNN graph"))
+    (said,) = verify(cascade).placement.objections
+    assert said == "part-0.onnx (npu) can't be opened with QNNExecutionProvider: Failed to finalize QNN graph"
+
+
+def test_what_is_only_proven_asks_no_provider(cascade: Cascade) -> None:
+    assert verify(cascade, structural_only=True).placement == placement_check.NOT_PLACED
