@@ -10,7 +10,7 @@ from typing import Final
 
 from ..core.units import count
 from ..core.version import __version__
-from ..verifying.two_models import Culprit, ModelComparison, TensorError, ratio
+from ..verifying.two_models import ModelComparison, TensorError, ratio
 from .svg.document import NARROW, WIDE, inline_svg
 from .svg.error_chart import LEGEND, columns_of, draw_errors, draw_histogram, histogram_note, module_runs
 from .svg.primitives import plain
@@ -23,12 +23,11 @@ _SIDES: Final = {"removed": ("a", "\N{MINUS SIGN} only in A"), "added": ("b", "+
 def comparison_html(found: ModelComparison, title: str) -> str:
     """A comparison as one HTML file. It has the histograms of the tensors that the chart shows, and of all culprits."""
     shown = _shown(found)
-    links = {i: f"#t{i}" for i in shown}
     values = {
         "title": escape(plain(title)),
         "answer": f"{'✓' if found else '✗'} {_text(found.answer)}",
-        "sections": "\n".join(_sections(found, links)),
-        "tensors": "\n".join(_tensor(i, found.errors[i], is_first=i == shown[0]) for i in shown),
+        "sections": "\n".join(_sections(found, {found.errors[i].tensor: f"#t{i}" for i in shown})),
+        "tensors": "\n".join(_tensor(i, found.errors[i], "tensor first" if i == shown[0] else "tensor") for i in shown),
         "version": __version__,
     }
     return filled(template("comparison.html"), values)
@@ -46,74 +45,66 @@ def _shown(found: ModelComparison) -> list[int]:
     return [*dict.fromkeys([*named, *columns_of(found, WIDE).worst, *columns_of(found, NARROW).worst])]
 
 
-def _sections(found: ModelComparison, links: dict[int, str]) -> Iterator[str]:
-    if found.errors:
-        chart = "".join(
+def _sections(found: ModelComparison, links: dict[str, str]) -> Iterator[str]:
+    errors = found.errors
+    if errors:
+        pictures = (
             inline_svg(draw_errors(found, width, links), "error along the graph", css)
             for css, width in (("wide", WIDE), ("narrow", NARROW))
         )
-        content = f'<p class="lead">{LEGEND}</p><div class="chart">{chart}</div>'
-        yield _section("Error along the graph", content)
-    if found.culprits or found.harmless:
-        yield _section("Nodes that add an error of their own", "".join(_culprits(found, links)))
-    if found.errors:
-        rows = [_module_row(name, [found.errors[i] for i in run]) for name, run in module_runs(found)]
+        chart = f'<p class="lead">{LEGEND}</p><div class="chart">{"".join(pictures)}</div>'
+        yield _section("Error along the graph", chart)
+    yield _section("What was found", f'<ul class="plain">{"".join(_lines(found, links))}</ul>')
+    if errors:
+        runs = ((name or "(no module)", errors[run.start : run.stop]) for name, run in module_runs(found))
+        rows = [(_mono(name), f"{len(some):,}", *_worst(some, "db", "own_db")) for name, some in runs]
         yield _section("Modules", _table(("module", "tensors", "error", "by itself"), rows))
-        rows = [_tensor_row(error, links.get(i)) for i, error in enumerate(found.errors)]
+        rows = [(_link(one, links), *_worst([one], "db", "own_db", "expected_db")) for one in errors]
         table = _table(("tensor", "error", "by itself", "by its types"), rows)
         yield _section("Tensors", f"<details><summary>{count(len(rows), 'tensor')}</summary>{table}</details>")
-    lead = f'<p class="lead">{_text(found.lines[-1].capitalize())}.</p>'
-    table = _table(("node", "where", "what"), [*_changes(found)]) if found.changes else ""
-    yield _section("Graph and weights", lead + table)
+    if found.changes:
+        yield _section("Graph and weights", _table(("node", "where", "what"), [*_changes(found)]))
 
 
-def _culprits(found: ModelComparison, links: dict[int, str]) -> Iterator[str]:
-    place = {error.tensor: i for i, error in enumerate(found.errors)}
-    for title, css, some in (("", "", found.culprits), ("Harmless", "plain", found.harmless)):
-        if some:
-            items = "".join(f"<li>{_culprit(one, links[place[one.error.tensor]])}</li>" for one in some)
-            yield f"{f'<h3>{title}</h3>' if title else ''}<ol class='{css}'>{items}</ol>"
+def _lines(found: ModelComparison, links: dict[str, str]) -> Iterator[str]:
+    """The sentences of the comparison. Those of culprits and of what is harmless, in this order, are links."""
+    named = iter((*found.culprits, *found.harmless))
+    for line in found.lines:
+        text = _text(line.strip())
+        if re.match(r"\d+\. |harmless: ", line):
+            text = f'<a href="{links[next(named).error.tensor]}">{text}</a>'
+        yield f"<li{' class=cause' * line.startswith(' ')}>{text}</li>"
 
 
-def _culprit(one: Culprit, link: str) -> str:
-    module = f" in {_text(one.error.module)}" if one.error.module else ""
-    causes = "".join(f"<div>{_text(cause)}</div>" for cause in one.causes)
-    effect = f"an output has {ratio(one.effect_db)} by it alone"
-    own = f"{ratio(one.error.own_db)} by itself, {ratio(one.error.expected_db)} by its types; {effect}"
-    return f'<a class="mono" href="{link}">{_text(one.node)}</a>{module}<div>{own}</div>{causes}'
+def _worst(errors: Sequence[TensorError], *picks: str) -> Sequence[str]:
+    return [ratio(min(getattr(error, pick) for error in errors)) for pick in picks]
 
 
-def _module_row(name: str, errors: Sequence[TensorError]) -> Sequence[str]:
-    worst = (ratio(min(getattr(error, pick) for error in errors)) for pick in ("db", "own_db"))
-    return (f'<span class="mono">{_text(name or "(no module)")}</span>', f"{len(errors):,}", *worst)
+def _link(error: TensorError, links: dict[str, str]) -> str:
+    name = _mono(_name(error))
+    return f'<a href="{links[error.tensor]}">{name}</a>' if error.tensor in links else name
 
 
-def _tensor_row(error: TensorError, link: str | None) -> Sequence[str]:
-    name = f'<span class="mono">{_names(error)}</span>'
-    name = f'<a href="{link}">{name}</a>' if link else name
-    return (name, *(ratio(db) for db in (error.db, error.own_db, error.expected_db)))
+def _name(error: TensorError) -> str:
+    return " ↔ ".join(dict.fromkeys((error.tensor, error.other)))
 
 
-def _names(error: TensorError) -> str:
-    both = dict.fromkeys((error.tensor, error.other))
-    return " ↔ ".join(map(_text, both))
+def _mono(text: str) -> str:
+    return f'<span class="mono">{_text(text)}</span>'
 
 
 def _changes(found: ModelComparison) -> Iterator[Sequence[str]]:
     """Rows of what differs, by modules; weights that are rounded last."""
     for one in sorted(found.changes, key=lambda one: (one.is_rounding, one.module)):
         css, where = _SIDES.get(one.kind, ("", "both"))
-        cells = (
-            f'<span class="mono">{_text(one.node)}</span>',
-            where,
-            _text(one.text) + " (rounding)" * one.is_rounding,
-        )
+        cells = (_mono(one.node), where, _text(one.text) + " (rounding)" * one.is_rounding)
         yield tuple(f'<span class="{css}">{cell}</span>' for cell in cells)
 
 
-def _tensor(index: int, error: TensorError, *, is_first: bool) -> str:
+def _tensor(index: int, error: TensorError, css: str) -> str:
     """What is said of a tensor, with its histogram."""
-    pairs = [("error", ratio(error.db)), ("by itself", ratio(error.own_db)), ("by its types", ratio(error.expected_db))]
+    own, expected = ratio(error.own_db), ratio(error.expected_db)
+    pairs = [("error", ratio(error.db)), ("by itself", own), ("by its types", expected)]
     pairs += [("node", _text(error.node)), ("module", _text(error.module))]
     pairs += [("finite in one alone", f"{error.broken:,}")] if error.broken else []
     facts = "".join(f"<dt>{word}</dt><dd>{value}</dd>" for word, value in pairs if value)
@@ -122,8 +113,7 @@ def _tensor(index: int, error: TensorError, *, is_first: bool) -> str:
         drawn = inline_svg(draw_histogram(error.histogram, 264, 110), "histogram of the tensor in both models", "")
         picture = f'<div class="chart">{drawn}</div><p class="hint">{histogram_note(error.histogram)}</p>'
     back = '<a href="#sections">Back to the chart</a>'
-    css = "tensor first" if is_first else "tensor"
-    return f'<div class="{css}" id="t{index}"><h2>{_names(error)}</h2>{picture}<dl>{facts}</dl>{back}</div>'
+    return f'<div class="{css}" id="t{index}"><h2>{_text(_name(error))}</h2>{picture}<dl>{facts}</dl>{back}</div>'
 
 
 def _section(title: str, content: str) -> str:
@@ -132,13 +122,10 @@ def _section(title: str, content: str) -> str:
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table; the first column names the row. Cells are HTML."""
+    classes = ("name", *[""] * len(titles))
+    cell = '<td class="{}" data-title="{}">{}</td>'.format
+    body = "".join(f"<tr>{''.join(map(cell, classes, titles, row))}</tr>" for row in rows[:_MAX_ROWS])
     head = "".join(f"<th>{title}</th>" for title in titles)
-    body = "".join(f"<tr>{_cells(titles, row)}</tr>" for row in rows[:_MAX_ROWS])
     more = f"<p>and {len(rows) - _MAX_ROWS:,} more</p>" if len(rows) > _MAX_ROWS else ""
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll" tabindex="0">{table}</div>{more}'
-
-
-def _cells(titles: Sequence[str], row: Sequence[str]) -> str:
-    cells = zip(("name", *[""] * len(row)), titles, row, strict=False)
-    return "".join(f'<td class="{css}" data-title="{title}">{cell}</td>' for css, title, cell in cells)

@@ -130,12 +130,17 @@ class ModelComparison(Product):
         for number, one in enumerate(self.culprits, 1):
             module = f" in {one.error.module}" if one.error.module else ""
             effect = f"an output has {ratio(one.effect_db)} by it alone"
-            found += [f"{number}. {one.node!r}{module}: {_own(one.error)}; {effect}", *(f"   {c}" for c in one.causes)]
+            found += [
+                f"{number}. {one.node!r}{module}: {own_text(one.error)}; {effect}",
+                *(f"   {c}" for c in one.causes),
+            ]
         if self.fused:
             found.append(f"graph optimizations across {self.fused!r} make a difference; as an output it prevents them")
         elif not self.same and not self.culprits:
             found.append("no tensor that was compared shows where: graph optimizations across them can be the cause")
-        found += [f"harmless: {one.node!r}: {_own(one.error)}; it changes no output by more" for one in self.harmless]
+        found += [
+            f"harmless: {one.node!r}: {own_text(one.error)}; it changes no output by more" for one in self.harmless
+        ]
         if self.errors:
             named = sum(error.tensor != error.other for error in self.errors)
             found.append(f"{count(len(self.errors), 'tensor')} compared, {named:,} of them under two names")
@@ -151,7 +156,8 @@ def ratio(db: float) -> str:
     return "no error" if db == inf else f"{round(db, 1) + 0.0:.1f} dB"
 
 
-def _own(error: TensorError) -> str:
+def own_text(error: TensorError) -> str:
+    """What the nodes of a tensor add by themselves, and what their types explain."""
     return f"{ratio(error.own_db)} by itself, {ratio(error.expected_db)} by its types"
 
 

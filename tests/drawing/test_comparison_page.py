@@ -64,11 +64,10 @@ def test_of_first_sight_are_the_culprit_and_the_histogram_of_its_tensor(found: M
     assert [one.node for one in found.culprits] == [f"model/layers.1/{FAULTY}", "head/last"]
     (text,) = page.evaluate(SHOWN)
     assert text.startswith(f"model/layers.1/{FAULTY}\n")
-    items = page.evaluate("[...document.querySelectorAll('ol li')].map((one) => one.innerText)")
-    assert [item.split("\n")[0] for item in items] == [
-        f"model/layers.1/{FAULTY} in model/layers.1",
-        "head/last in head",
-    ]
+    lines = page.evaluate("[...document.querySelectorAll('.plain li')].map((one) => one.textContent)")
+    assert lines == [line.strip() for line in found.lines]
+    links = page.evaluate("[...document.querySelectorAll('.plain a')].map((one) => one.getAttribute('href'))")
+    assert links == [f"#t{FAULTY}", f"#t{NODES}"]
     assert page.evaluate("document.querySelectorAll('.tensor.first .near .block').length") == 1
     assert page.evaluate("document.querySelectorAll('.tensor.first .far .wire').length") == 1
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from ...verifying.histograms import BINS, Histogram
-from ...verifying.two_models import ModelComparison, TensorError, ratio
+from ...verifying.two_models import ModelComparison, own_text, ratio
 from .document import WIDE, paragraphs, small_text, titled
 from .primitives import BOLD, SMALL, Panel, box, dot, label, line, number, plain, stacked, width_of
 from .profile_chart import area
@@ -63,8 +63,8 @@ def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
     return runs
 
 
-def draw_errors(found: ModelComparison, width: float, links: Mapping[int, str]) -> Panel:
-    """The errors along the graph. `links` has the address of what is said of a tensor, for tensors by their index."""
+def draw_errors(found: ModelComparison, width: float, links: Mapping[str, str]) -> Panel:
+    """The errors along the graph. `links` has for tensors the address of what is said of them."""
     columns, errors, room = columns_of(found, width), found.errors, width - _AXIS - 8
     bins = len(columns.spans)
     edges = [_AXIS + room * i / bins for i in range(bins + 1)]
@@ -85,18 +85,12 @@ def draw_errors(found: ModelComparison, width: float, links: Mapping[int, str]) 
         i = next(i for i, error in enumerate(errors) if error.tensor == one.error.tensor)
         x, y = at[i] + half, _y(one.error.own_db)
         marks.append(f'<g class="far">{dot(x, y, 4)}</g>{label(x, y - 7, str(rank), BOLD, css="far", anchor="middle")}')
-    for i, (left, right) in zip(columns.worst, pairwise(edges), strict=True):
-        if i in links:
-            tip = f"<title>{escape(plain(error_text(errors[i])))}</title>"
+    for error, (left, right) in zip((errors[i] for i in columns.worst), pairwise(edges), strict=True):
+        if link := links.get(error.tensor):
+            tip = f"<title>{escape(plain(f'{error.tensor}: {ratio(error.db)}; {own_text(error)}'))}</title>"
             cell = box(left, _TOP - 20, right - left, _PLOT + 20, "lane")
-            marks.append(f'<a href="{links[i]}" tabindex="-1">{tip}{cell}</a>')
+            marks.append(f'<a href="{link}" tabindex="-1">{tip}{cell}</a>')
     return Panel(width, _BOTTOM + 46, tuple(marks))
-
-
-def error_text(error: TensorError) -> str:
-    """A tensor and its errors in one line."""
-    own = f"{ratio(error.own_db)} by itself, {ratio(error.expected_db)} by its types"
-    return f"{error.tensor}: {ratio(error.db)}; {own}"
 
 
 def draw_histogram(one: Histogram, width: float, height: float) -> Panel:
