@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from dataclasses import replace as replace_sizes
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from benchmark_llama import Llama, write_gguf, write_onnx
@@ -194,6 +194,9 @@ def bench_rival(folder: Path, llama: Llama, llama_cpp: Path | None) -> None:
                 one = made.measured("decode", f"{TMP}/llama.parts", number)
                 name = f"graphcut over Ray, {number} sequence{'s' * (number > 1)}"
                 found.setdefault(name, []).append((one["per_s"], one["bytes"]))
+            for lookup, name in enumerate(("text that repeats", "the same, --draft lookup")):
+                one = made.measured("repeat", f"{TMP}/llama.parts", lookup)
+                found.setdefault(f"graphcut over Ray, {name}", []).append((one["per_s"], one["bytes"]))
     print(f"two machines of one core, 100 Mbit/s, a prompt of {PROMPT}, {DECODED} decoded, medians of {ROUNDS} rounds")
     print(f"{'':46} {'tokens/s':>10} {'wire bytes a token':>20}")
     for name, rows in found.items():
@@ -340,14 +343,24 @@ def seconds_of(log: RunLog, first: int) -> list[float]:
 def decode(parts: str, number: int) -> dict[str, Any]:
     """Decode so many sequences; the prompts are not counted."""
     draw = np.random.default_rng(0)
-    prompts = [draw.integers(0, 256, PROMPT).tolist() for _ in range(number)]
-    tokens = graphcut.generate(parts, prompts, max_tokens=DECODED, via="ray", config=SessionConfig(threads=1))
+    return decoded(parts, [draw.integers(0, 256, PROMPT).tolist() for _ in range(number)], DECODED)
+
+
+def repeat(parts: str, has_lookup: int) -> dict[str, Any]:
+    """Decode a sequence whose prompt repeats, and what follows, too."""
+    return decoded(parts, [[5, 6, 7, 8, 9, 11] * 8], 4 * DECODED, "lookup" if has_lookup else None)
+
+
+def decoded(parts: str, prompts: list[list[int]], most: int, draft: Literal["lookup"] | None = None) -> dict[str, Any]:
+    """Decode so many tokens after each prompt."""
+    number, config = len(prompts), SessionConfig(threads=1)
+    tokens = graphcut.generate(parts, prompts, max_tokens=most, via="ray", config=config, draft=draft)
     tokens.log.is_tracing = True
     stream = iter(tokens)
     for _ in islice(stream, number):
         pass
     began_s, before = time.perf_counter(), carried()
-    count = sum(1 for _ in islice(stream, number * (DECODED - 1)))
+    count = sum(1 for _ in islice(stream, number * (most - 1)))
     ended_s, after = time.perf_counter(), carried()
     tokens.close()
     found = {"per_s": count / (ended_s - began_s), "period_s": (ended_s - began_s) / count}
@@ -375,4 +388,4 @@ def pipeline(parts: str, window: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     word, path, *numbers = sys.argv[1:]
-    print(json.dumps({"decode": decode, "pipeline": pipeline}[word](path, *map(int, numbers))))
+    print(json.dumps({"decode": decode, "repeat": repeat, "pipeline": pipeline}[word](path, *map(int, numbers))))

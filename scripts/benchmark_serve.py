@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -46,15 +47,20 @@ def bench_serve(folder: Path, *, small: bool) -> None:
     graphcut.split(model, Into(4), folder / "served")
     with served_here(folder / "served") as (mark, kill):
         report("four parts on threads", asked, mark, kill)
+    shutil.rmtree(folder / "served")
     if os.geteuid() or shutil.which("tc") is None:
         print("three machines: needs root and iproute2")
-        return
+    else:
+        bench_machines(model, folder)
+
+
+def bench_machines(model: graphcut.Model, folder: Path) -> None:
+    """A part on each of three machines, the second and the third on one core."""
     from benchmark_cluster import machines
 
-    devices = tuple(Device(name=name, threads=1, link_bytes_per_s=1.25e7, bytes_per_s=1e10) for name in "abc")
-    goal = Across(Cluster(devices=devices, origin="a"), "decode", 2)
-    shutil.rmtree(folder / "served")
-    graphcut.split(model, graphcut.plan(model, goal), folder / "served")
+    devices = tuple(Device(name=name, threads=1) for name in "abc")
+    made = replace(graphcut.plan(model, Into(3)), goal=Across(Cluster(devices=devices)), devices=devices)
+    graphcut.split(model, made, folder / "served")
     with machines(["100mbit"] * 3, [0, 1, 1]) as made:
         made.start_ray()
         made.put(folder / "served")
@@ -62,7 +68,7 @@ def bench_serve(folder: Path, *, small: bool) -> None:
         made.start(0, f"env {own} python {SERVE} {TMP}/served --via ray --most 32 --port {PORT}")
         script = Path(__file__).resolve()
         report(
-            f"{len(goal.cluster.devices)} machines, 100 Mbit/s",
+            "three machines, 100 Mbit/s",
             lambda *words: json.loads(made.on(0, f"python {script} {' '.join(map(str, words))}").splitlines()[-1]),
             made.environment["NETCLUSTER"],
             lambda: made.net("on", 2, "pkill -KILL -f '[r]ay::RemoteWorker'"),

@@ -291,6 +291,9 @@ class Generation:
 
     def _next_batch(self) -> SequenceBatch | None:
         """The batch whose step comes next: those that generate share it, unless there would be too many in flight."""
+        if len(self._ready) == 1 and not (self._in_flight or self._waiting):  # nothing to join, as for one sequence
+            self._propose(self._ready[0])
+            return self._ready.pop()
         going = [len(batch.sequences) for batch in (*self._ready, *self._in_flight) if self._may_share(batch)]
         if sum(sorted(going)[:2]) <= self._batch and (len(going) > 1 or (going and self._waiting)):
             self._sharing.begin()
