@@ -52,7 +52,7 @@ from graphcut.running.stage import SessionConfig, Stage
 from graphcut.workers.executors.worker import Worker
 
 from cases import each
-from conftest import ORT_VERSION, floats, model_of
+from conftest import ORT_VERSION, floats, model_of, simple_plan
 
 LEAST = float(np.finfo(np.float32).min)
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3])
@@ -61,7 +61,7 @@ NUMBER = 12
 
 def cut(path: Path, parts: int, *, states: Mapping[str, str] | None = None) -> Cascade:
     model = load(path, states=states)
-    return split(model, plan(analyze(model), Into(parts)), path.with_name(f"parts-{len(list(path.parent.iterdir()))}"))
+    return split(model, simple_plan(model, parts), path.with_name(f"parts-{len(list(path.parent.iterdir()))}"))
 
 
 def written(folder: Path, proto: ModelProto) -> Path:

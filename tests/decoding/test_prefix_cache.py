@@ -22,9 +22,11 @@ from decoders import (
 )
 from onnx import ModelProto
 
-from graphcut import Cascade, DecodingService, Into, generate, split
+from graphcut import Cascade, DecodingService, generate, split
 from graphcut.running.stage import Stage
 from graphcut.workers.executors.via import Via
+
+from conftest import simple_plan
 
 PLENTY = 1 << 20
 
@@ -36,7 +38,7 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cut(folder: Path, proto: ModelProto) -> Cascade:
     onnx.save(proto, folder / "m.onnx")
-    return split(folder / "m.onnx", Into(2))
+    return split(folder / "m.onnx", simple_plan(folder / "m.onnx", 2))
 
 
 @pytest.fixture

@@ -12,13 +12,15 @@ import pytest
 from decoders import with_attention, with_combined, with_concat, with_group_query_attention, with_lstm
 from onnx import ModelProto
 
-from graphcut import Cascade, Into, RunError, Sampling, generate, split
+from graphcut import Cascade, RunError, Sampling, generate, split
 from graphcut.decoding.decoder import Decoder, DecodingSettings
 from graphcut.decoding.generation import Generation
 from graphcut.decoding.token_sequences import TokenSequence
 from graphcut.running.values import Value
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.executors.worker import Worker
+
+from conftest import simple_plan
 
 STYLES: dict[str, Callable[[], ModelProto]] = {
     "masked": partial(with_concat, masked=True),
@@ -38,7 +40,7 @@ def cascades(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cascade]:
 
 def cut(folder: Path, proto: ModelProto) -> Cascade:
     onnx.save(proto, folder / "m.onnx")
-    return split(folder / "m.onnx", Into(2))
+    return split(folder / "m.onnx", simple_plan(folder / "m.onnx", 2))
 
 
 class Told:

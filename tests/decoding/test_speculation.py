@@ -15,9 +15,11 @@ from child_processes import children
 from decoders import with_attention, with_concat, with_group_query_attention, with_lstm, without_caches
 from onnx import ModelProto
 
-from graphcut import Cascade, DecodingService, Into, Sampling, UsageError, generate, split
+from graphcut import Cascade, DecodingService, Sampling, UsageError, generate, split
 from graphcut.decoding.speculation import Lookup, Speculation
 from graphcut.decoding.token_sequences import TokenSequence
+
+from conftest import simple_plan
 
 PROMPT = [3, 1, 4, 1, 5, 9, 3, 1, 4, 1, 5]
 OTHERS = ([7], [2, 6, 2, 6, 2, 6], [9, 2])
@@ -33,7 +35,7 @@ def cascades(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cascade]:
 
 def cut(folder: Path, proto: ModelProto) -> Cascade:
     onnx.save(proto, folder / "m.onnx")
-    return split(folder / "m.onnx", Into(2))
+    return split(folder / "m.onnx", simple_plan(folder / "m.onnx", 2))
 
 
 def told(cascade: Cascade, prompts: list[list[int]], **settings: Any) -> tuple[list[list[int]], int]:  # noqa: ANN401

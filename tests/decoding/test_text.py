@@ -20,7 +20,7 @@ from graphcut.core.digests import file_digest
 from graphcut.decoding.text_stream import TextStream
 
 from cases import each
-from conftest import FIXTURES
+from conftest import FIXTURES, simple_plan
 from tokenizers_by_hand import KINDS, LINES, folder_with
 
 export_genai = partial(graphcut.export, to="genai")
@@ -33,7 +33,8 @@ MESSAGES = [{"role": "user", "content": "Hi 🚀"}]
 
 
 def cut(kind: str, folder: Path, **files: object) -> Cascade:
-    return graphcut.split(folder_with(kind, folder, **files), Into(2))
+    path = folder_with(kind, folder, **files)
+    return graphcut.split(path, simple_plan(path, 2))
 
 
 # Text as it comes

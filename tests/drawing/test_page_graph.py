@@ -17,7 +17,7 @@ from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
 
 from browser import Browser, Page, Show
-from conftest import model_of
+from conftest import model_of, simple_plan
 from control_flow import write_model
 from scenes_by_hand import decoder
 
@@ -441,10 +441,10 @@ def test_no_box_covers_another_and_no_edge_goes_through_one(show: Show, demo: De
     unet = analyze(load(FIXTURES / "unet.onnx"))
     pages = [
         (
-            scene_of_plan(plan(llm, Into(4)), llm),
+            scene_of_plan(simple_plan(llm.model, 4), llm),
             ["#part=1", "#node=/model/layers.2/add", "#tensor=/model/layers.1/add_1_output_0"],
         ),
-        (scene_of_plan(plan(unet, Into(8)), unet), ["#part=3"]),
+        (scene_of_plan(simple_plan(unet.model, 8), unet), ["#part=3"]),
         (scene_of_analysis(analyze(load(FIXTURES / "clip.onnx"))), ["#at=100"]),
         (scene_of_analysis(demo("control-flow")), []),
         (scene_of_analysis(demo("multitask")), []),

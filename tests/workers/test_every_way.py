@@ -12,12 +12,12 @@ import onnxruntime as ort
 import pytest
 
 import graphcut
-from graphcut import Cascade, Into, MemoryCapError, Runner, SessionConfig
+from graphcut import Cascade, MemoryCapError, Runner, SessionConfig
 from graphcut.inputs.generating import generate_inputs
 from graphcut.running.stage import session_options
 
 from cases import crossed
-from conftest import FIXTURES
+from conftest import FIXTURES, simple_plan
 
 EXACT = SessionConfig(optimize="none", threads=1)
 SLACK_BYTES = 8 << 20
@@ -62,8 +62,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> Cut:
         session = ort.InferenceSession(path, session_options(EXACT), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         expected: list[Feeds] = [dict(zip(names, session.run(None, dict(feed)), strict=True)) for feed in feeds]
-        plan = graphcut.plan(graphcut.analyze(model), Into(4))
-        return graphcut.split(model, plan, tmp_path_factory.mktemp("parts") / "parts"), feeds, expected
+        return graphcut.split(model, simple_plan(model, 4), tmp_path_factory.mktemp("parts") / "parts"), feeds, expected
 
     return make
 

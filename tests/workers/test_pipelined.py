@@ -36,7 +36,7 @@ from graphcut.workers.run_log import save_trace
 from graphcut.workers.scheduling.assignment import assign_parts
 
 from cases import FUZZ, each
-from conftest import floats, model_of
+from conftest import floats, model_of, simple_plan
 from control_flow import write_model
 
 Array = NDArray[Any]
@@ -76,7 +76,7 @@ def test_outputs_come_in_the_order_of_the_feeds(cascade: Cascade, chain: Path, w
 def test_a_pipeline_gives_the_outputs_of_a_sequential_run(tmp_path: Path, name: str) -> None:
     write_model(name, tmp_path / "m.onnx")
     model = graphcut.load(tmp_path / "m.onnx")
-    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(3)))
+    cascade = graphcut.split(model, simple_plan(model, 3))
     feeds = [dict(generate_inputs(model, seed=seed)) for seed in range(4)]
     expected = [graphcut.run(cascade, feed, config=ONE_THREAD) for feed in feeds]
     found = list(graphcut.stream(cascade, feeds, workers=2, config=ONE_THREAD))

@@ -24,7 +24,7 @@ from onnx import TensorProto, helper
 from waiting import until
 
 import graphcut
-from graphcut import At, Cascade, Into, RunError, RunLog, SessionConfig, demos
+from graphcut import At, Cascade, RunError, RunLog, SessionConfig, demos
 from graphcut.core.errors import GraphcutError
 from graphcut.inputs.generating import generate_inputs
 from graphcut.transferring.locked_folders import SHARED_MEMORY
@@ -34,7 +34,7 @@ from graphcut.workers.executors.via import Via
 from graphcut.workers.scheduling import scheduler
 
 from cases import FUZZ, each
-from conftest import FIXTURES, ROOT, floats, model_of
+from conftest import FIXTURES, ROOT, floats, model_of, simple_plan
 from control_flow import write_model
 from hazards import boundary_types
 from hazards.hazard import Hazard
@@ -53,7 +53,7 @@ def cut(path: Path, *names: str) -> Cascade:
 
 def cut_into(path: Path, parts: int) -> Cascade:
     model = graphcut.load(path)
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), Into(parts)), path.parent / "parts")
+    return graphcut.split(model, simple_plan(model, parts), path.parent / "parts")
 
 
 def demo(folder: Path, name: str) -> tuple[Cascade, list[Feeds]]:
@@ -133,7 +133,7 @@ def test_results_of_a_demo_are_bit_identical_to_one_process(name: str, tmp_path:
 def test_results_of_an_export_are_bit_identical_to_one_process(name: str, tmp_path: Path) -> None:
     path = FIXTURES / name if name.endswith(".onnx") else FIXTURES / name / "model.onnx"
     model = graphcut.load(path)
-    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), Into(3)), tmp_path / "parts")
+    cascade = graphcut.split(model, simple_plan(model, 3), tmp_path / "parts")
     feeds = [generate_inputs(model, seed=i, variant=i % 2) for i in range(4)]
     check(cascade, feeds, answers(cascade, feeds, workers=2))
 
