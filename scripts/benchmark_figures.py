@@ -5,13 +5,15 @@ by three plans: into two parts of equal time, into parts of at most half of the 
 two unequal devices.
 
 - Memory: each part is opened and run twice in a process of its own, as graphcut does it; what counts is by how much the
-  second time raises the memory of the process, so that the code that ONNX Runtime loads does not count.
+  second time raises the memory of the process, so that the code that ONNX Runtime loads does not count. Rows of mapped
+  tables that the run did not read are added: another run may read them.
 - Bytes: what parts write and others read in a run, beside what the plan and its simulation send.
 - Time: the share of each part in the processor time of all, predicted from the costs that were measured for the model.
 """
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -240,10 +242,24 @@ def measure_part(root: str, index: str, folder: str) -> None:
         fed = {name: from_array(array.copy(), cascade.tensors[name]) for name, array in arrays.items()}
         stage = Stage(cascade, part, config=SessionConfig(threads=1, arena=False))
         made = stage.step(fed)
-        most = peak.bytes - before
+        most = peak.bytes - before + unread_bytes(cascade.root)
         stage.close()
+        written = {name: value.numpy().copy() for name, value in made.items()}
+        del fed, made, stage
     print(most)
-    np.savez(f"{folder}/made.npz", **{name: value.numpy() for name, value in made.items()})
+    written_arrays: dict[str, Any] = written
+    np.savez(f"{folder}/made.npz", **written_arrays)
+
+
+def unread_bytes(folder: Path) -> int:
+    """What is not in memory of the weights that this process maps from the folder: rows that this run did not read."""
+    number, is_own = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            is_own = str(folder) in line
+        elif is_own and (found := re.match(r"(Size|Rss): +(\d+) kB", line)):
+            number += int(found[2]) * (1024 if found[1] == "Size" else -1024)
+    return number
 
 
 if __name__ == "__main__":

@@ -10,11 +10,14 @@ optimizations, freed blocks given back: the peak of a fresh process above that o
     float16, where the operator has no kernel for it             2       the largest, widened
     the same, if several nodes read it                           1       the largest, widened: it is cast in each run
     float16, transposed or computed otherwise before that        2       the largest, and all as they are in the file
-    Conv in blocks of 16 channels, padded to these               1       the largest three times; float16: and all
+    Conv in blocks of 16 channels, padded to these               1       three times, less those that are made after it;
+                                                                         float16: and all
     scales of MatMulNBits: with accuracy level 4, else           3.25, 1    nothing; float16 is widened besides
     int8 by channels, dequantized before a MatMul                1.45    the largest; if transposed all, 8.5 times
     int4 in blocks, dequantized before a MatMul                  as MatMulNBits with accuracy level 4
     dequantized in any other way                                 1       all, as float32: in each run
+
+A node whose output is widened has casts around it, and takes 8 KiB more (7 to 10, on six models).
 
 Other providers than the CPU's were not measured: they are taken to hold what the file has.
 """
@@ -42,7 +45,11 @@ MOVES: Final = frozenset({
 })  # fmt: skip
 """Operators that move numbers and compute none: they have kernels for all types, and pack nothing."""
 
-_BLOCK: Final = 16  #: channels in a block with AVX-512; 8 with AVX2.
+NODE_BYTES: Final = 6 << 10
+"""What a session takes for a node and its share of the initializers, on graphs of 25 to 2,000 nodes."""
+CAST_BYTES: Final = 8 << 10
+"""The same for the casts around a node whose output is widened."""
+BLOCK: Final = 16  #: channels in a block with AVX-512; 8 with AVX2.
 _ALIGNED: Final = 4  #: channels of a Conv that is made in blocks are a multiple of this.
 
 
@@ -53,6 +60,7 @@ class Holding(NamedTuple):
     largest: float = 0.0  #: besides, while a part is opened or runs, of one weight at a time.
     all: float = 0.0  #: the same, of all weights at once.
     is_cast: bool = False  #: it is widened; where several nodes do so, in each run.
+    reordered: float = 0.0  #: besides, while it is put into another order, before any weight that follows is open.
 
 
 _PACKED: Final = {Holding(1.0, 1.0), Holding(1.0, 2.0)}  #: a weight that is packed, for one node or several.
@@ -76,22 +84,27 @@ class HeldWeights:
     def of(self, nodes: Iterable[int]) -> HeldBytes:
         """Those of a part with these nodes, of which the flowing ones count."""
         uses = defaultdict[str, list[Holding]](list)
+        casts = 0
         for node in nodes:
+            casts += self.widens(node)
             for name, use in self.uses.get(node, {}).items():
                 uses[name].append(use)
-        more = largest = every = unpacked = 0.0
-        for name, found in uses.items():
+        more = largest = every = unpacked = later = 0.0
+        for name, found in reversed(uses.items()):
             number, use = self.model.graph.weights[name].bytes, _together(found)
             more += number * (use.open - 1)
-            largest = max(largest, number * use.largest)
-            every += number * use.all
-            unpacked = max(unpacked, 0 if use in _PACKED else number * use.largest)
-        return HeldBytes(ceil(more), ceil(largest + every), ceil(unpacked + every))
+            besides = max(number * use.largest, number * use.reordered - later)
+            largest, every = max(largest, besides), every + number * use.all
+            later += number * use.open if use.reordered else 0
+            unpacked = max(unpacked, 0 if use in _PACKED else besides)
+        return HeldBytes(ceil(more) + casts * CAST_BYTES, ceil(largest + every), ceil(unpacked + every))
 
     @cached_property
     def at_least(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """What parts hold at least, besides the bytes of their files: bytes, and the nodes any of which need them."""
-        users, found = defaultdict[str, dict[int, Holding]](dict), list[tuple[int, tuple[int, ...]]]()
+        users = defaultdict[str, dict[int, Holding]](dict)
+        found = list[tuple[int, tuple[int, ...]]]()
+        found += [(CAST_BYTES, (node,)) for node in self.model.graph.flow if self.widens(node)]
         for node, weights in self.uses.items():
             for name, use in weights.items():
                 users[name][node] = use
@@ -136,6 +149,21 @@ class HeldWeights:
             found[node] = uses | {name: self._read(node, name) for name in own.weights}
         return {} if self.widened is None else found
 
+    def shape_of(self, name: str) -> tuple[int, ...]:
+        """The dimensions of a weight that are known; none of what is no initializer."""
+        shape = self._types[name].shape if name in self._types else None
+        return tuple(dim for dim in shape or () if isinstance(dim, int))
+
+    def in_blocks(self, node: int) -> bool:
+        """Whether a node is a Conv that is computed in blocks of channels."""
+        is_conv, proto = self.model.graph.nodes[node].op == "Conv", self.model.proto.graph.node[node]
+        return is_conv and self.widened is not None and self._padded(proto) > 0
+
+    def widens(self, node: int) -> bool:
+        """Whether what a node writes is computed in a wider type, between casts."""
+        own, types = self.model.graph.nodes[node], self.model.tensors
+        return any(types[name].dtype in (self.widened or ()) for name in own.writes)
+
     def _width(self, name: str) -> float:
         """How much wider a weight is held than in its file, if its operator has no kernel for its type."""
         return 2.0 if name in self._types and self._types[name].dtype in (self.widened or ()) else 1.0
@@ -150,29 +178,28 @@ class HeldWeights:
         if op in MOVES:
             return Holding()
         if op == "com.microsoft.MatMulNBits" and name != proto.input[1]:
-            copies = 3.25 if _number(proto, "accuracy_level", 0) == 4 else 1.0
+            copies = 3.25 if number_of(proto, "accuracy_level", 0) == 4 else 1.0
             return Holding(copies if width == 1 else 1 + width * copies)
-        if op == "Conv" and name == proto.input[1] and (padded := self._padded(proto, name)):
-            return Holding(width * padded, 3 * width * padded, width * padded if width > 1 else 0.0)
+        if op == "Conv" and name == proto.input[1] and (padded := self._padded(proto)):
+            blocks = width * padded
+            return Holding(blocks, blocks, blocks if width > 1 else 0.0, reordered=3 * blocks)
         return Holding(width, width, is_cast=width > 1)
 
-    def _padded(self, conv: NodeProto, name: str) -> float:
+    def _padded(self, conv: NodeProto) -> float:
         """How much larger the weight of a Conv is in blocks of channels; 0 if it is not made so.
 
         The rules of onnxruntime/core/optimizer/nchwc_transformer.cc.
         """
-        shape = self._types[name].shape if name in self._types else None
-        groups = _number(conv, "group", 1)
-        outputs, inputs, *kernel = (dim for dim in shape or () if isinstance(dim, int))
-        if len(kernel) != 2 or 0 in {outputs, inputs}:
+        groups, (outputs, inputs, *kernel) = number_of(conv, "group", 1), (*self.shape_of(conv.input[1]), 0, 0)
+        if len(kernel) != 4 or 0 in {outputs, inputs}:
             return 0.0
-        blocks = [ceil(number / _BLOCK) * _BLOCK / number for number in (outputs, inputs)]
+        blocks = [ceil(number / BLOCK) * BLOCK / number for number in (outputs, inputs)]
         if groups > 1:
-            is_whole = outputs % _BLOCK == 0 and (inputs == 1 or inputs % _BLOCK == 0)
+            is_whole = outputs % BLOCK == 0 and (inputs == 1 or inputs % BLOCK == 0)
             return 1.0 if is_whole else 0.0
-        if outputs % _ALIGNED or (inputs >= _BLOCK and inputs % _ALIGNED):
+        if outputs % _ALIGNED or (inputs >= BLOCK and inputs % _ALIGNED):
             return 0.0
-        return blocks[0] * (blocks[1] if inputs >= _BLOCK else 1.0)
+        return blocks[0] * (blocks[1] if inputs >= BLOCK else 1.0)
 
     def _computed(self, node: int, first: int, name: str) -> Holding:
         """What is held of a weight from which constant nodes, of which `first` reads it, compute what a node reads."""
@@ -185,7 +212,7 @@ class HeldWeights:
         writers = [graph.nodes[graph.producer[tensor]].op for tensor in own.reads if tensor in graph.producer]
         if any(op.endswith("DequantizeLinear") for op in writers):
             return Holding(1.0, 1.0)
-        if own.op == "MatMul" and _number(proto, "block_size", 0):
+        if own.op == "MatMul" and number_of(proto, "block_size", 0):
             return Holding(3.25) if is_scale else Holding(1.0, 1.0)
         if is_scale or own.op in MOVES:
             return Holding(1.0, 0.0 if is_scale else 32 / bits)
@@ -208,9 +235,9 @@ def _together(uses: Sequence[Holding]) -> Holding:
     if sum(use.is_cast for use in uses) > 1:
         return Holding(1.0, largest, all_, is_cast=True)
     packing = sum(use.largest > 0 for use in uses)
-    return Holding(open_, largest * (2 if packing > 1 else 1), all_)
+    return Holding(open_, largest * (2 if packing > 1 else 1), all_, reordered=max(use.reordered for use in uses))
 
 
-def _number(node: NodeProto, name: str, default: int) -> int:
+def number_of(node: NodeProto, name: str, default: int) -> int:
     """An attribute that is a number."""
     return next((attribute.i for attribute in node.attribute if attribute.name == name), default)

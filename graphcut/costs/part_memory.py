@@ -12,13 +12,12 @@ from ..core.tensors import TensorBytes
 from ..loading.model import Model
 from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import values_bytes
-from .held_weights import MOVES, HeldWeights
+from .held_weights import MOVES, NODE_BYTES, HeldWeights
+from .kernel_work import kernel_work
 from .weighing import peak_bytes
 
 SESSION_BYTES: Final = 512 << 10
 """What a session takes for its threads, its graph without nodes, and the first buffers of its kernels."""
-NODE_BYTES: Final = 6 << 10
-"""What a session takes for a node and its share of the initializers, on graphs of 25 to 2,000 nodes."""
 
 
 def part_memory(
@@ -34,6 +33,9 @@ def part_memory(
     pasts, presents = ({getattr(cache, end) for cache in caches} for end in ("past", "present"))
     states = pasts.intersection(part.reads) | presents.intersection(part.writes)
     computed = [pair for node in flowing for pair in computed_bytes(held, node, sizes).items()]
+    inside = {*flowing}
+    kernels = {node: found for node in flowing if any(found := kernel_work(held, node, sizes))}
+    work = {node: found.within(graph, node, inside) for node, found in kernels.items()}
     own = {name: (number, True) for name, number in computed if name not in presents}
     weights = sum(graph.weights[name].bytes for name in part.weights) + sum(inner_bytes(held.model, nodes).values())
     return RunMemory(
@@ -42,7 +44,7 @@ def part_memory(
         unpacked=unpacked,
         inputs=sum(sizes[name][0] for name in part.reads if name not in pasts) + halves,
         states=sum(sizes[name][0] for name in states),
-        activations=peak_bytes(graph, flowing, own, writes=part.writes, copies={*part.replicas}),
+        activations=peak_bytes(graph, flowing, own, writes=part.writes, copies={*part.replicas}, work=work),
         is_exact=all(sizes[name][1] for n in flowing for name in (*graph.nodes[n].reads, *graph.nodes[n].writes)),
     )
 

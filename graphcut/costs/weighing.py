@@ -31,6 +31,8 @@ VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueez
 _PICKING: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """Operators that read no more of their first input than they write."""
 
+_NO_WORK: Final[Mapping[int, int]] = MappingProxyType({})
+
 _SHAPE_ONLY: Final = frozenset({"Shape", "Size"})  #: operators that read the shape of their input and not its values.
 
 
@@ -127,7 +129,13 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
 
 
 def peak_bytes(
-    graph: Graph, nodes: Sequence[int], sizes: TensorBytes, *, writes: Collection[str], copies: Collection[int] = ()
+    graph: Graph,
+    nodes: Sequence[int],
+    sizes: TensorBytes,
+    *,
+    writes: Collection[str],
+    copies: Collection[int] = (),
+    work: Mapping[int, int] = _NO_WORK,
 ) -> int:
     """The most bytes of activations that a part holds at once while ONNX Runtime runs `nodes`, in `execution_order`.
 
@@ -135,7 +143,8 @@ def peak_bytes(
     after its last reader. While a node runs, its inputs and outputs are all held. Views count as copies. Linear in the
     nodes and edges of the part.
 
-    `writes` are the outputs of the part, `copies` the nodes that it repeats. A tensor not in `sizes` counts as 0.
+    `writes` are the outputs of the part, `copies` the nodes that it repeats, `work` what nodes take besides while they
+    run. A tensor not in `sizes` counts as 0.
     """
     nodes = execution_order(graph, nodes, copies)
     own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
@@ -148,7 +157,7 @@ def peak_bytes(
     peak = held = sum(number for tensor, number in bytes_of.items() if tensor not in written)
     for n in nodes:
         held += sum(bytes_of[tensor] for tensor in own[n].writes)
-        peak = max(peak, held)
+        peak = max(peak, held + work.get(n, 0))
         held -= sum(bytes_of[t] for t in used[n] if last[t] == n and t in written and t not in kept)
     return peak
 

@@ -8,7 +8,8 @@ from typing import Final
 from ..core.wiring import MESSAGE_BYTES
 from ..costs.cluster import Cluster
 from ..costs.device import run_s
-from ..costs.held_weights import HeldWeights
+from ..costs.held_weights import CAST_BYTES, HeldWeights, Holding
+from ..costs.kernel_work import kernel_work
 from ..costs.matching import apply_table
 from ..costs.part_memory import computed_bytes
 from ..costs.weighing import weigh
@@ -64,9 +65,11 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         "writers": tuple(index.get(graph.producer.get(name, -1), -1) for name in names),
         "readers": tuple(tuple(index[node] for node in graph.readers.get(name, ())) for name in names),
         "bytes": tuple(costs.tensor_bytes[name][0] for name in names),
-        # The same where they are computed, and what devices hold of each weight that nodes read, see held_weights.py.
+        # The same where they are computed, and what devices hold of each weight that nodes read, see held_weights.py,
         "computed": tuple(computed.get(name, costs.tensor_bytes[name][0]) for name in names),
+        # and what the kernel of each node takes besides, see kernel_work.py.
         "held": tuple(_held(held, index)),
+        "work": tuple(kernel_work(held, node, costs.tensor_bytes) for node in graph.flow),
         "exact": tuple(costs.tensor_bytes[name][1] for name in names),
         "declared": tuple(sizes.declarations[name] for name in names),
         "listed": tuple(sizes.listed.get(name, 0) for name in names),
@@ -118,4 +121,7 @@ def _held(weights: HeldWeights, index: Mapping[int, int]) -> Iterator[tuple[int,
     for node, uses in weights.uses.items():
         for name, use in uses.items():
             users[name].append((index[node], *use))
-    return ((weights.model.graph.weights[name].bytes, rows) for name, rows in users.items())
+    yield from ((weights.model.graph.weights[name].bytes, rows) for name, rows in users.items())
+    for node, i in index.items():
+        if weights.widens(node):
+            yield CAST_BYTES, [(i, *Holding(2.0))]

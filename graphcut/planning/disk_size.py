@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..core.tensors import by_kind
-from ..costs.part_memory import NODE_BYTES, SESSION_BYTES, inner_bytes
+from ..costs.held_weights import NODE_BYTES
+from ..costs.part_memory import SESSION_BYTES, inner_bytes
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.fingerprint import head_of

@@ -17,6 +17,7 @@ from ..core.units import count
 from ..costs.device import Counted, Device
 from ..costs.device_groups import DeviceGroup
 from ..costs.held_weights import HeldWeights
+from ..costs.kernel_work import kernel_work
 from ..costs.weighing import Costs, peak_bytes
 from ..loading.subgraphs import callee_key, nodes_within
 from ..sharding.rank_costs import RankCosts
@@ -334,10 +335,11 @@ class PlanningProblem:
         return found
 
     def _peak_within(self, group: Sequence[int], leaving: Collection[str]) -> int:
-        """The most bytes alive while a group runs of the tensors that it writes and that do not leave it."""
+        """The most bytes alive while a group runs: what its kernels take, and what it writes and does not leave it."""
         written = (tensor for node in group for tensor in self.graph.nodes[node].writes)
         own = {tensor: self.costs.tensor_bytes[tensor] for tensor in written if tensor not in leaving}
-        return peak_bytes(self.graph, group, own, writes=()) if own else 0
+        work = {node: kernel_work(self.held, node, self.costs.tensor_bytes).always for node in group}
+        return peak_bytes(self.graph, group, own, writes=(), work=work) if own or any(work.values()) else 0
 
 
 def _union(users: Mapping[int, frozenset[int]], nodes: Iterable[int]) -> frozenset[int]:

@@ -33,8 +33,8 @@ export function runOrder(costs, nodes, inside) {
   return order;
 }
 
-/** The most bytes alive at once while nodes run in this order. */
-export function peakOf(costs, order, isOwn, isKept, bytesOf) {
+/** The most bytes alive at once while nodes run in this order, with what the kernel of each takes. */
+export function peakOf(costs, order, isOwn, isKept, bytesOf, workOf = () => 0) {
   const last = new Map();
   for (const node of order) for (const tensor of costs.used[node]) last.set(tensor, node);
   let held = 0;
@@ -42,7 +42,7 @@ export function peakOf(costs, order, isOwn, isKept, bytesOf) {
   let peak = held;
   for (const node of order) {
     for (const tensor of costs.writes[node]) held += bytesOf(tensor);
-    peak = Math.max(peak, held);
+    peak = Math.max(peak, held + workOf(node));
     for (const tensor of costs.used[node]) if (last.get(tensor) === node && isOwn(tensor) && !isKept(tensor)) held -= bytesOf(tensor);
   }
   return peak;
@@ -50,16 +50,17 @@ export function peakOf(costs, order, isOwn, isKept, bytesOf) {
 
 /** What ONNX Runtime holds of the weights of a part besides its files, and what it takes besides while it opens the part. */
 function heldBytes(costs, inside) {
-  let [more, largest, every] = [0, 0, 0];
-  for (const [bytes, users] of costs.held) {
+  let [more, largest, every, later] = [0, 0, 0, 0];
+  for (const [bytes, users] of [...costs.held].reverse()) {
     const own = users.filter(([node]) => inside.has(node));
     if (!own.length) continue;
     const isRecast = own.filter((use) => use[4]).length > 1;
     const isPackedTwice = !isRecast && own.filter((use) => use[2] > 0).length > 1;
-    const [open, one, all] = [1, 2, 3].map((field) => Math.max(...own.map((use) => use[field])));
+    const [open, one, all, reordered] = [1, 2, 3, 5].map((field) => Math.max(...own.map((use) => use[field])));
     more += bytes * ((isRecast ? 1 : open) - 1);
-    largest = Math.max(largest, bytes * (one * (isPackedTwice ? 2 : 1)));
+    largest = Math.max(largest, bytes * one * (isPackedTwice ? 2 : 1), bytes * reordered - later);
     every += bytes * all;
+    if (reordered) later += bytes * open;
   }
   return [Math.ceil(more), Math.ceil(largest + every)];
 }
@@ -73,12 +74,16 @@ export function memoryOf(costs, nodes) {
   const writes = nodes.flatMap((node) => costs.writes[node]).filter(isKept);
   const order = runOrder(costs, nodes, inside);
   const bytesOf = (tensor) => costs.bytes[tensor];
+  const workOf = (node) => {
+    const [always, reading, writing] = costs.work[node];
+    return Math.max(always, costs.reads[node].every(isOwn) ? 0 : reading, costs.writes[node].some(isKept) ? writing : 0);
+  };
   const ofUsed = (items) => sumOf(items, ([bytes, users]) => (users.some((node) => inside.has(node)) ? bytes : 0));
   const [more, opening] = heldBytes(costs, inside);
   const counted = {
     inputs: () => sumOf(reads.filter((tensor) => !costs.pasts.has(tensor)), bytesOf),
     cache: () => sumOf([...reads.filter((tensor) => costs.pasts.has(tensor)), ...writes.filter((tensor) => costs.presents.has(tensor))], bytesOf),
-    activations: () => Math.max(opening, peakOf(costs, order, isOwn, isKept, (tensor) => (isOwn(tensor) && !costs.presents.has(tensor) ? costs.computed[tensor] : 0))),
+    activations: () => Math.max(opening, peakOf(costs, order, isOwn, isKept, (tensor) => (isOwn(tensor) && !costs.presents.has(tensor) ? costs.computed[tensor] : 0), workOf)),
   };
   const written_bytes = costs.part + sumOf(nodes, (node) => costs.nodes[node])
     + sumOf([...reads, ...writes], (tensor) => costs.declared[tensor]) - sumOf(writes, (tensor) => costs.listed[tensor])
