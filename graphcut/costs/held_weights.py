@@ -50,6 +50,7 @@ NODE_BYTES: Final = 6 << 10
 CAST_BYTES: Final = 8 << 10
 """The same for the casts around a node whose output is widened."""
 BLOCK: Final = 16  #: channels in a block with AVX-512; 8 with AVX2.
+_UNOPENED: Final = 7 / 8  #: the share of weights that follow which is not there yet, at least.
 _ALIGNED: Final = 4  #: channels of a Conv that is made in blocks are a multiple of this.
 
 
@@ -95,7 +96,7 @@ class HeldWeights:
             more += number * (use.open - 1)
             besides = max(number * use.largest, number * use.reordered - later)
             largest, every = max(largest, besides), every + number * use.all
-            later += number * use.open if use.reordered else 0
+            later += number * use.open * _UNOPENED if use.reordered else 0
             unpacked = max(unpacked, 0 if use in _PACKED else besides)
         return HeldBytes(ceil(more) + casts * CAST_BYTES, ceil(largest + every), ceil(unpacked + every))
 

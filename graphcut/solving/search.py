@@ -30,7 +30,7 @@ _LARGE: Final = 4000
 _WINDOW: Final = 200
 _PASSES: Final = 3
 _FURTHER: Final = 2  #: around a cut more lengths are tried, up to so many shares away.
-_SMALL: Final = 400  #: the most groups of a workload that is tried along 24 orders, and over all of them together.
+SMALL: Final = 400  #: the most groups of a workload that is tried along 24 orders, and over all of them together.
 _MOST_POOLED: Final = 1000
 
 Evaluator = Callable[[BoundaryTables], ChainPartition | None]
@@ -77,17 +77,17 @@ def search(
         return result_on(tables, evaluate)
     most = min(most, max(_MOST_ALONG, 2 * parts))
     best = None
-    tries = 24 if load.groups <= _SMALL else 4 if load.groups <= _LARGE * 5 else 2
+    tries = 24 if load.groups <= SMALL else 4 if load.groups <= _LARGE * 5 else 2
     tried: list[tuple[tuple[float, ...], Order]] = []
     for order in islice(orders(load), tries):
         found = _along(load, evaluate, order, most, marked)
-        if found is not None and load.groups > max(most, _SMALL):
+        if found is not None and load.groups > max(most, SMALL):
             found = better(found, _along(load, evaluate, order, most, marked, _cuts(found)))
         tried.append(((np.inf,) if found is None else found.chain.values, order))
         best = better(best, found)
         if best is not None and best.chain.values[0] <= lower_bound:
             return best
-    if load.groups <= _SMALL:
+    if load.groups <= SMALL:
         best_first = [order for _, order in sorted(tried, key=itemgetter(0))]
         best = _along_all(load, evaluate, best, best_first, min(most, _MOST_POOLED))
     if best is None and most <= load.groups:  # what is impossible with few boundaries may be possible with more

@@ -197,6 +197,12 @@ def test_cuts_by_hand_that_recompute_do_not_beat_the_plan(named: Named) -> None:
     assert not made.outcome.is_optimal
 
 
+def test_of_the_fewest_parts_those_are_taken_that_receive_the_fewest_bytes_inside_a_layer_too(named: Named) -> None:
+    """17 patches of 96 numbers in the middle of a layer; before, parts that kept it whole received 10,896 bytes."""
+    made = plan(named("clip.onnx"), Within(1206833))
+    assert (len(made.parts), made.received_bytes) == (2, 17 * 96 * 4)
+
+
 @pytest.mark.parametrize("name", ["multitask", "control-flow", "unet.onnx", "tiny-llama-int4/model.onnx"])
 def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     """Memory is so scarce that no device holds the model."""
@@ -211,7 +217,7 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
         try:
             made = plan(analysis, Across(Cluster(devices=devices), objective), limits=Limits(inside_layers=True))
         except PlanError as error:
-            assert re.search("fits the devices|the largest device has", str(error))  # noqa: PT017 - which fit is not the claim
+            assert re.search("fits the devices|the largest device has|no plan was found", str(error))  # noqa: PT017 - which fit is not the claim
             continue
         found += 1
         assert len(made.parts) > 1

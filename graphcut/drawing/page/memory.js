@@ -60,7 +60,7 @@ function heldBytes(costs, inside) {
     more += bytes * ((isRecast ? 1 : open) - 1);
     largest = Math.max(largest, bytes * one * (isPackedTwice ? 2 : 1), bytes * reordered - later);
     every += bytes * all;
-    if (reordered) later += bytes * open;
+    if (reordered) later += (bytes * open * 7) / 8;
   }
   return [Math.ceil(more), Math.ceil(largest + every)];
 }

@@ -14,7 +14,7 @@ from ...solving.cost_tables import DeviceClass, allowed_by, memory_bytes, receiv
 from ...solving.instance import Workload
 from ...solving.milp import MilpProblem
 from ...solving.relaxed_tables import bounded
-from ...solving.search import Evaluator, SearchResult, result_on, search
+from ...solving.search import SMALL, Evaluator, SearchResult, result_on, search
 from ..goals import Within
 from ..problem import PlanningProblem
 from ..results import Solution
@@ -29,7 +29,8 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
     """
     load = problem.workload([[0.0] * len(problem.graph.flow)], goal.counting)
     evaluator = _BudgetEvaluator(problem, goal)
-    found = search(load, evaluator, marked=problem.pins, lower_bound=_lower_bound(load, goal))
+    least = _lower_bound(load, goal)  # of a small model, plans with as few parts are searched for fewer bytes
+    found = search(load, evaluator, marked=problem.pins, lower_bound=1.0 if load.groups <= SMALL else least)
     if found is None:
         raise _impossible(problem, goal, load, evaluator)
     found = _in_fewer_parts(problem, goal, found, evaluator)
