@@ -55,7 +55,7 @@ def on_terminal(scene: Scene) -> Iterator[Said]:
             is_part = titles[0] == "part"
             of = part_of(cells[0]) if is_part else cells[0]
             said = dict(zip(titles[1:], cells[1:], strict=True))
-            names = [n for n in said if n in {"activations", "compute", "time", "bytes", "needs"} or "weights" in n]
+            names = [n for n in said if n in {"nodes", "activations", "compute", "time", "bytes", "needs"} or "weights" in n]
             yield from ((of, name, said[name]) for name in names)
         else:
             titles = []
@@ -67,6 +67,7 @@ def on_the_page(scene: Scene) -> Iterator[Said]:
     for card in data["cards"]:
         part, least = part_of(card["name"]), "" if card["is_exact"] else "≥ "
         yield part, "weights", size(card["weight_bytes"])
+        yield part, "nodes", f"{card['nodes']:,}"
         yield (
             part,
             card["measure"],
@@ -106,6 +107,7 @@ def in_the_document(made: Plan) -> Iterator[Said]:
         if (one := part.predicted) is not None:
             least = "" if one.is_exact else "≥ "
             yield f"p{i}", "weights", size(one.weight_bytes)
+            yield f"p{i}", "nodes", f"{one.nodes:,}"
             yield f"p{i}", "weights and graph", size(one.written_bytes)
             yield f"p{i}", "activations", least + size(one.activation_bytes)
             yield f"p{i}", "compute", least + flop(one.flops)
@@ -177,7 +179,7 @@ def test_a_quantity_of_one_name_has_one_value(case: str, tmp_path: Path) -> None
     of_files = {"weights and graph"}  # predicted in a plan, and then written
     both = {key: plans.get(key, set()) | many for key, many in folders.items() if key[1] not in of_files}
     assert {key: many for found in (plans, folders, both) for key, many in found.items() if len(many) > 1} == {}
-    assert {word for _, word in folders} >= {"weights", "bytes"}
+    assert {word for _, word in folders} >= {"nodes", "weights", "bytes"}
     assert planned.tensors == shown.tensors == alone.tensors == split.tensors
     assert len({dict(scene.facts).get("dims") for scene in (planned, shown, alone, split)}) == 1
 
