@@ -48,7 +48,8 @@ class RunMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     unpacked: int  #: the same for a session that packs no weights.
     inputs: int  #: its inputs, states left out.
     states: int  #: its states, as inputs and as outputs.
-    activations: int  #: the most alive at once of what its nodes compute, states left out.
+    #: the most alive at once of what its nodes compute, states left out, with what kernels take besides.
+    activations: int
     is_exact: bool = True  #: whether all its tensors have a size; else all but `load` and `opening` are lower bounds.
 
     @property

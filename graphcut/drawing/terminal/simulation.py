@@ -12,7 +12,7 @@ from rich.text import Text
 from ...core.units import count, duration, size
 from ...simulating.results import DeviceUse, SimulationResult
 from ..path_kinds import kind_of
-from ..sentences import assumed_sizes
+from ..sentences import assumed_sizes, spread
 from .lanes import MAX_ROWS
 from .screen import Screen, Section, picture
 from .tables import Column, section, table
@@ -48,7 +48,7 @@ def _answer(result: SimulationResult, how: str, screen: Screen) -> Iterable[Rend
         yield screen.note("requests arrive faster than they are answered: the longer the run, the higher the latency")
     if not result.is_exact:
         yield screen.note("some sizes are not known and count as 1: times are too short, and the throughput too high")
-    for sentence in assumed_sizes(result.assumed, {}, how):
+    for sentence in (spread(), *assumed_sizes(result.assumed, {}, how)):
         yield screen.note(sentence)
     if result.failed:
         yield screen.note(f"{count(result.failed, 'request')} failed: workers ended at every attempt")
