@@ -55,7 +55,9 @@ def on_terminal(scene: Scene) -> Iterator[Said]:
             is_part = titles[0] == "part"
             of = part_of(cells[0]) if is_part else cells[0]
             said = dict(zip(titles[1:], cells[1:], strict=True))
-            names = [n for n in said if n in {"nodes", "activations", "compute", "time", "bytes", "needs"} or "weights" in n]
+            names = [
+                n for n in said if n in {"nodes", "activations", "compute", "time", "bytes", "needs"} or "weights" in n
+            ]
             yield from ((of, name, said[name]) for name in names)
         else:
             titles = []

@@ -17,7 +17,8 @@ from graphcut.analysis.cut_points import CutPoint
 from graphcut.core.errors import CascadeError
 from graphcut.core.text import printable
 from graphcut.core.units import duration
-from graphcut.costs.part_memory import NODE_BYTES, SESSION_BYTES
+from graphcut.costs.held_weights import NODE_BYTES
+from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutProfile, Scene, buses_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.sentences import answer

@@ -16,7 +16,8 @@ from onnx import ModelProto, NodeProto, helper
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, Into, Model, Within, demos, load
 from graphcut.core.errors import PlanError
-from graphcut.costs.part_memory import NODE_BYTES, SESSION_BYTES
+from graphcut.costs.held_weights import NODE_BYTES
+from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.costs.weighing import execution_order, peak_bytes
 from graphcut.inputs.generating import generate_inputs
 from graphcut.running.stage import SessionConfig, session_options

@@ -21,7 +21,8 @@ from graphcut import Analysis, Plan, PlanError, UsageError, demos, verify
 from graphcut.costs.caches import find_caches, nodes_touching
 from graphcut.costs.cluster import Cluster
 from graphcut.costs.device import Counted, Device
-from graphcut.costs.part_memory import NODE_BYTES, SESSION_BYTES
+from graphcut.costs.held_weights import NODE_BYTES
+from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.disk_size import serialized_sizes

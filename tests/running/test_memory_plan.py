@@ -23,7 +23,8 @@ from onnx import TensorProto, helper
 
 import graphcut
 from graphcut import At, Cascade, MemoryCapError, RunError, Runner, SessionConfig, demos
-from graphcut.costs.part_memory import NODE_BYTES, SESSION_BYTES
+from graphcut.costs.held_weights import CAST_BYTES, NODE_BYTES
+from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.running.in_process import loaded_parts, memory_plan
 from graphcut.running.in_process.memory_plan import (
     AvailableMemory,
@@ -224,7 +225,7 @@ def test_half_precision_weights_count_twice(tmp_path: Path) -> None:
     cascade = cut(tmp_path / "model.onnx", "mul0")
     sizes = tensor_sizes(cascade, {"t0": (8, 64)})
     first = part_memory(cascade, sizes, prepacked=False)[0]
-    assert (first.loaded, first.loading) == (2 * 2 * 64 * 64 + SESSION_BYTES + NODE_BYTES, 2 * 2 * 64 * 64)
+    assert (first.loaded, first.loading) == (2 * 2 * 64 * 64 + SESSION_BYTES + NODE_BYTES + CAST_BYTES, 2 * 2 * 64 * 64)
 
 
 def test_weights_are_mapped_only_if_not_all_parts_fit_and_bits_may_differ(cascade: Cascade) -> None:
