@@ -6,7 +6,7 @@ same values, those of either model, so that what they differ by is their own, an
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf, isfinite, sqrt
+from math import inf, isfinite, log, sqrt
 from typing import Any, Final, NamedTuple
 
 import ml_dtypes
@@ -102,6 +102,11 @@ class Side:
         made = run_proto(self.model, proto, fed, list(types), self.config, types)
         return dict(zip(targets, made.values(), strict=True))
 
+    def block_sizes(self, block: Block) -> list[int]:
+        """How many numbers share a scale, in each node of a section that quantizes in blocks."""
+        nodes = (self.model.proto.graph.node[n] for n in (*block.replicas, *block.nodes))
+        return [a.i for node in nodes for a in node.attribute if a.name == "block_size" and a.i > 0]
+
     def types(self, block: Block) -> tuple[float, int | None]:
         """The relative error of one rounding of the coarsest floats in a section, and to how many bits it quantizes."""
         nodes = [self.model.graph.nodes[n] for n in (*block.replicas, *block.nodes)]
@@ -112,6 +117,15 @@ class Side:
         bits = [4 if "NBits" in node.op else _BYTE for node in nodes if _QUANTIZING.search(node.op)]
         bits += [4] if kinds & {"int4", "uint4"} else []
         return max([ROUNDOFF.get(kind, 0.0) for kind in kinds] + accelerated, default=0.0), min(bits, default=None)
+
+
+def block_crest(sizes: Iterable[int]) -> float:
+    """The largest of numbers that share a scale, in standard deviations: at most sqrt(2 ln 2n) of n on average.
+
+    This bound is for numbers of a normal distribution (Boucheron, Lugosi and Massart, Concentration Inequalities, 2.5).
+    Without `sizes` of blocks all numbers of a tensor or channel share one.
+    """
+    return max((sqrt(2 * log(2 * size)) for size in sizes), default=CREST)
 
 
 def quantization_noise(bits: int, crest: float) -> float:
@@ -215,7 +229,8 @@ class Pair:
         is_same = bits == more and self.changed.isdisjoint(self.first.model.graph.names(ours.nodes))
         if least := [number for number in (bits, more) if number and not is_same]:
             read = [n for n in ours.reads if n in given and min(least) == _BYTE]
-            crest = max(CREST, *(_crest(given[n], self.first.model.tensors[n]) for n in read), 0.0)
+            fixed = min(block_crest(self.first.block_sizes(ours)), block_crest(self.second.block_sizes(theirs)))
+            crest = max(fixed, *(_crest(given[n], self.first.model.tensors[n]) for n in read), 0.0)
             rounding = max(rounding, quantization_noise(min(least), crest))
         return floats, rounding * max(gain, sqrt(max(len(ours.nodes), len(theirs.nodes))))
 

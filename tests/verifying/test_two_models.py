@@ -23,7 +23,7 @@ from graphcut.verifying import sections, two_models
 from graphcut.verifying.numerical import run_whole
 
 from cases import each, seeded
-from conftest import floats, model_of
+from conftest import FIXTURES, floats, model_of
 
 OPERATORS = ("Add", "Sub", "Max", "Min")
 X = {"x": np.linspace(-2, 2, 8, dtype=np.float32)}
@@ -249,6 +249,20 @@ def test_what_int8_loses_is_no_error_and_a_wrong_scale_is() -> None:
     assert [one.error.node for one in found.culprits] == ["product"]
     assert found.culprits[0].causes == ("DequantizeLinear, QuantizeLinear added",)
     assert found.culprits[0].nodes == ("q", "dq", "product")
+
+
+def test_what_int4_in_blocks_loses_is_no_error_and_a_quarter_of_its_scales_doubled_is(tmp_path: Path) -> None:
+    model, other = (FIXTURES / f"tiny-llama-{kind}" / "model.onnx" for kind in ("fp32", "int4"))
+    assert graphcut.compare_models(model, other)
+    faulty = onnx.load(other)
+    node = [node for node in faulty.graph.node if node.op_type == "MatMulNBits"][10]
+    scales = next(tensor for tensor in faulty.graph.initializer if tensor.name == node.input[2])
+    values = numpy_helper.to_array(scales).copy()
+    values[: len(values) // 4] *= 2
+    scales.CopyFrom(numpy_helper.from_array(values, scales.name))
+    onnx.save(faulty, tmp_path / "faulty.onnx")
+    found = graphcut.compare_models(model, tmp_path / "faulty.onnx")
+    assert [one.node for one in found.culprits] == [node.name]
 
 
 def test_random_tensors_are_not_compared() -> None:
