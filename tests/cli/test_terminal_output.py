@@ -109,7 +109,6 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*(?:3[0-7]|9[0-7]|38;5)[0-9;]*m")
 def test_colours_can_be_switched_off(parts: Path) -> None:
     assert COLOUR.search(on_a_terminal("show", parts))
     assert not COLOUR.search(on_a_terminal("show", parts, NO_COLOR="1"))
-    assert not COLOUR.search(on_a_terminal("--no-color", "show", parts))
     assert not COLOUR.search(on_a_terminal("show", parts, "--no-color"))
 
 

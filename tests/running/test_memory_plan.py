@@ -44,7 +44,7 @@ from graphcut.running.npz_files import save_outputs
 from graphcut.running.stage import Stage
 from graphcut.running.values import to_array, to_value
 
-from cases import each, seeded
+from cases import crossed, each, seeded
 from conftest import ORT_VERSION, floats, model_of
 from heavy import WEIGHT_BYTES, WIDTH, in_a_process, write_heavy
 
@@ -707,8 +707,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak memory")
-@pytest.mark.parametrize("name", ["heavy", "decoder"])
-@pytest.mark.parametrize("exact", ["exact", "mapped"])
+@crossed(("name", "exact"), ["heavy", "decoder"], ["exact", "mapped"], times=1, together=1)
 def test_the_memory_limit_is_kept(request: pytest.FixtureRequest, name: str, exact: str) -> None:
     cascade: Cascade = request.getfixturevalue(name)
     said = in_a_process(MEASURE + SMALLEST, cascade.path, exact, 3)

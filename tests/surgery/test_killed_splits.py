@@ -27,6 +27,7 @@ from graphcut.core.atomic_files import rename
 from graphcut.core.errors import LeftoverWarning
 from graphcut.surgery.model_files import Storage
 
+from cases import crossed
 from conftest import floats, model_of
 
 KILLS = 12
@@ -139,8 +140,7 @@ def test_after_a_kill_the_next_split_finds_a_whole_state_and_leaves_nothing(
         split_again(net, weights, states)
 
 
-@pytest.mark.parametrize("weights", ["copy", "share"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+@crossed(("number", "weights"), [signal.SIGTERM, signal.SIGHUP], ["copy", "share"], times=1, together=1)
 def test_a_split_that_is_told_to_end_leaves_a_whole_state(
     net: Path, weights: Storage, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,8 +187,7 @@ def test_a_mean_over_an_image_has_the_bits_of_the_model(shares: tuple[int, ...],
     assert fullest(sharding) <= 1.1
 
 
-@pytest.mark.parametrize("shares", [(1, 1, 1), (1, 1, 1, 1), (3, 1)], ids=str)
-@pytest.mark.parametrize("name", MODELS)
+@crossed(("name", "shares"), MODELS, [(1, 1, 1), (1, 1, 1, 1), (3, 1)], times=1, together=6)
 def test_sum_differs_by_rounding_only(name: str, shares: tuple[int, ...], tmp_path: Path) -> None:
     path = MODELS[name](tmp_path)
     feeds = feeds_for(path)
