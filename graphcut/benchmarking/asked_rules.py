@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Final
 
@@ -16,7 +16,7 @@ from ..core.graph import partition
 from ..costs.device_rules import DeviceRules, Kind, RefusedNodes
 from ..costs.weighing import weigh
 from ..loading.model import Model
-from ..running.placement import Placement, PlacementProcess, missing
+from ..running.placement import LIMIT_S, Asked, Placement, placement
 from ..running.stage import external_weights_entry
 from ..surgery.part_models import part_model
 
@@ -24,7 +24,7 @@ _MOST_TRIED: Final = 200  #: so many sub-models are compiled at most to find wha
 
 
 def ask(
-    model: Model, provider: str, options: Mapping[str, str] | None = None, *, limit_s: float = 120.0
+    model: Model, provider: str, options: Mapping[str, str] | None = None, *, limit_s: float = LIMIT_S
 ) -> DeviceRules:
     """The nodes of a model that a provider can't run, as rules for this model.
 
@@ -41,13 +41,9 @@ def ask(
     Raises:
         RunError: the provider is not here, or can't be started.
     """
-    with PlacementProcess(provider, options or {}, limit_s) as process:
-        asked = _Asked(model, process)
-        return DeviceRules(
-            name=provider,
-            source=f"asked from ONNX Runtime {ort.__version__}",
-            refused=tuple(asked.refused()),
-        )
+    asked = _Asked(model, partial(Asked, provider=provider, options=options or {}), partial(placement, limit_s=limit_s))
+    source = f"asked from ONNX Runtime {ort.__version__}"
+    return DeviceRules(name=provider, source=source, refused=tuple(asked.refused()))
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,8 @@ class _Asked:
     """What a provider said of a model and of its sub-models."""
 
     model: Model
-    process: PlacementProcess
+    asked: Callable[..., Asked]  #: a question to the provider about a model.
+    place: Callable[[Asked], Placement]  #: the answer.
 
     @cached_property
     def _answers(self) -> dict[tuple[int, ...], Placement]:
@@ -76,6 +73,9 @@ class _Asked:
         """The nodes that it does not take, for each reason."""
         found: dict[int, tuple[Kind, str]] = {}
         while failed := next((row for row in self._rows(found) if self._fails(row)), None):
+            if len(self._answers) > _MOST_TRIED:
+                found.update(dict.fromkeys(failed, ("whole", "not tried: too many sub-models can't be compiled")))
+                continue
             fault, why = self._fault(failed)
             found.update(dict.fromkeys(self._alike.get(fault, (fault,)), why))
         for row in self._rows(found):
@@ -93,8 +93,8 @@ class _Asked:
 
         ONNX Runtime has folded or fused a node that no provider took: it goes where what reads it goes.
         """
-        graph, answer, left = self.model.graph, self._placed(row), set[int]()
-        fallen, taken = {*answer.fallen_back(self.process.provider)}, {*answer.names.get(self.process.provider, ())}
+        graph, answer, provider, left = self.model.graph, self._placed(row), self.asked().provider, set[int]()
+        fallen, taken = {*answer.fallen_back(provider)}, {*answer.names.get(provider, ())}
         for n in reversed(row):
             node = graph.nodes[n]
             readers = {reader for name in node.writes for reader in graph.readers.get(name, ())}
@@ -113,8 +113,6 @@ class _Asked:
 
     def _fault(self, nodes: Sequence[int]) -> tuple[int, tuple[Kind, str]]:
         """The node to leave out of nodes that can't be compiled, and why."""
-        if len(self._answers) > _MOST_TRIED:
-            return nodes[0], ("whole", "not tried: too many sub-models can't be compiled")
         end = bisect_left(range(len(nodes) - 1), x=True, key=lambda i: self._fails(nodes[: i + 1]))
         length = bisect_left(range(end), x=True, key=lambda i: self._fails(nodes[end - i : end + 1]))
         row = nodes[end - length : end + 1]
@@ -130,11 +128,9 @@ class _Asked:
     def _placed(self, nodes: Sequence[int]) -> Placement:
         key = tuple(nodes)
         if key not in self._answers:
-            folder = dict([external_weights_entry(self.model.path.parent)])
-            answer = self.process.ask(self._sub_model(key), self.model.dims, folder)
-            if answer.is_missing:
-                raise missing(self.process.provider, answer.problem)
-            self._answers[key] = answer
+            entries = dict([external_weights_entry(self.model.path.parent)])
+            asked = self.asked(message=self._sub_model(key), dims=dict(self.model.dims), entries=entries)
+            self._answers[key] = self.place(asked)
         return self._answers[key]
 
     def _sub_model(self, nodes: tuple[int, ...]) -> bytes:

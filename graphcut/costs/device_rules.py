@@ -87,6 +87,12 @@ class DeviceRules(Product, TensorRules, frozen=True, kw_only=True, forbid_unknow
     most_part_inputs: int | None = None  #: the most inputs of a part.
     most_part_outputs: int | None = None  #: the most outputs.
 
+    @property
+    def part_limits(self) -> dict[str, int | None]:
+        """The limits of a part: its bytes, nodes, inputs and outputs."""
+        names = "largest_part_bytes", "most_part_nodes", "most_part_inputs", "most_part_outputs"
+        return {name: getattr(self, name) for name in names}
+
 
 def shipped_rules() -> Mapping[str, Path]:
     """The rule files that come with graphcut, by name."""

@@ -1,6 +1,7 @@
 """Which nodes of a model a device can run by its rules, and why not the others."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -13,7 +14,6 @@ from onnx.helper import get_attribute_value
 
 from ..core.graph import Node
 from ..core.product import Product
-from ..core.tensors import Tensor
 from ..core.units import size
 from ..loading.operations import Operation, operations_of
 from ..loading.subgraphs import FunctionKey, callee_key, domain, nodes_within, operator
@@ -29,7 +29,7 @@ class Refusal(msgspec.Struct, frozen=True, order=True):
     why: str  #: the reason, in a few words.
 
 
-class UnsupportedNodes(msgspec.Struct, frozen=True, kw_only=True):
+class UnsupportedNodes(msgspec.Struct, frozen=True):
     """Nodes of one operator that a device can't run for the same reason."""
 
     op: str  #: their operator.
@@ -41,7 +41,7 @@ class UnsupportedNodes(msgspec.Struct, frozen=True, kw_only=True):
     helps: str  #: what would let the device run them.
 
 
-class DeviceSupport(Product, msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.support/1"):
+class DeviceSupport(Product, msgspec.Struct, frozen=True, tag_field="format", tag="graphcut.support/1"):
     """What of a model a device can run."""
 
     model: str  #: path of the model.
@@ -59,27 +59,14 @@ def device_support(costs: Costs, rules: DeviceRules) -> DeviceSupport:
     for i, refusal in enumerate(found):
         if refusal is not None:
             members.setdefault((graph.nodes[graph.flow[i]].op, refusal), []).append(i)
-    rows = [
-        UnsupportedNodes(
-            op=op,
-            kind=refusal.kind,
-            why=refusal.why,
-            nodes=graph.names(graph.flow[i] for i in indices),
-            flops_share=_share(costs.flops, indices),
-            time_share=_share(seconds, indices),
-            helps=_helps(costs, op, refusal),
-        )
-        for (op, refusal), indices in members.items()
-    ]
-    supported = [i for i, refusal in enumerate(found) if refusal is None]
-    return DeviceSupport(
-        model=str(costs.model.path),
-        rules=rules,
-        nodes=len(graph.flow),
-        supported=len(supported),
-        flops_share=_share(costs.flops, supported),
-        unsupported=tuple(sorted(rows, key=lambda row: (-row.flops_share, -len(row.nodes), row.op, row.why))),
-    )
+    rows = []
+    for (op, refusal), own in members.items():
+        shares, names = (_share(costs.flops, own), _share(seconds, own)), graph.names(graph.flow[i] for i in own)
+        rows.append(UnsupportedNodes(op, refusal.kind, refusal.why, names, *shares, _helps(costs, op, refusal)))
+    rows.sort(key=lambda row: (-row.flops_share, -len(row.nodes), row.op, row.why))
+    rest = [i for i, refusal in enumerate(found) if refusal is None]
+    share = _share(costs.flops, rest)
+    return DeviceSupport(str(costs.model.path), rules, len(graph.flow), len(rest), share, tuple(rows))
 
 
 def possible_s(costs: Costs, device: Device, seconds: Sequence[float]) -> Sequence[float]:
@@ -134,35 +121,27 @@ class _Judge:
         return found
 
     @cached_property
-    def _told(self) -> Callable[[Node], Refusal | None]:
+    def _refused(self) -> Mapping[str, Refusal]:
+        return {name: Refusal(one.kind, one.why) for one in self.rules.refused for name in one.nodes}
+
+    def _told(self, name: str) -> Refusal | None:
         """Why the rules refuse a node by its name, or None."""
-        refused = {name: Refusal(one.kind, one.why) for one in self.rules.refused for name in one.nodes}
-        only = set(self.rules.nodes)
-
-        def told(node: Node) -> Refusal | None:
-            if (name := _matching(refused, node.name)) is not None:
-                return refused[name]
-            is_left_out = only and _matching(only, node.name) is None
-            return Refusal("node", "not named in the rules") if is_left_out else None
-
-        return told
-
-    @cached_property
-    def _operations(self) -> Sequence[Operation]:
-        return self.costs.model.once(operations_of)
+        if (found := _matching(self._refused, name)) is not None:
+            return self._refused[found]
+        is_left_out = self.rules.nodes and _matching(self.rules.nodes, name) is None
+        return Refusal("node", "not named in the rules") if is_left_out else None
 
     def refusal_of(self, index: int) -> Refusal | None:
         """Why the device can't run a node of the model, or None."""
-        node, operation = self.costs.model.graph.nodes[index], self._operations[index]
-        if refusal := self._told(node) or self._inner(operation.node):
+        model = self.costs.model
+        node, operation = model.graph.nodes[index], model.once(operations_of)[index]
+        if refusal := self._told(node.name) or self._inner(operation.node):
             return refusal
-        if not self.rules.operators or (node.op not in self._by_op and self._is_call(operation.node)):
+        is_call = callee_key(operation.node) in model.functions
+        if not self.rules.operators or (is_call and node.op not in self._by_op):
             return self._of_tensors(node, operation, self.rules)
         found = [self._by_rule(node, operation, rule) for rule in self._by_op.get(node.op, ())]
         return None if None in found else next(iter(found), Refusal("operator", "no such operator"))
-
-    def _is_call(self, proto: NodeProto) -> bool:
-        return callee_key(proto) in self.costs.model.functions
 
     def _inner(self, proto: NodeProto) -> Refusal | None:
         """Why it can't run what is inside a node: operators alone are judged there."""
@@ -179,9 +158,8 @@ class _Judge:
 
     def _by_rule(self, node: Node, operation: Operation, rule: OperatorRule) -> Refusal | None:
         if not rule.opset_from <= operation.version <= (rule.opset_to or operation.version):
-            return Refusal(
-                "opset", f"opset {operation.version}, and it has {rule.opset_from} to {rule.opset_to or 'any'}"
-            )
+            has = f"{rule.opset_from} to {rule.opset_to or 'any'}"
+            return Refusal("opset", f"opset {operation.version}, and it has {has}")
         for i in rule.constant_inputs:
             if operation.has(i) and operation.inputs[i] in node.reads:
                 return Refusal("input", f"input {i} is no constant")
@@ -196,33 +174,26 @@ class _Judge:
         """Why the tensors of a node are refused, or None."""
         model = self.costs.model
         activations = [model.tensors[name] for name in (*node.reads, *node.writes)]
-        wrong = [one.dtype for one in activations if rules.types is not None and one.dtype not in rules.types]
-        wrong += [one.dtype for one in self._constants(node, operation) if _is_wrong_constant(one, rules.types)]
-        if wrong:
+        constants = [operation.tensors[name] for name in (*node.weights, *node.constants) if name in operation.tensors]
+        used = [one.dtype for one in (*activations, *(one for one in constants if one.dtype not in _OF_SHAPES))]
+        if rules.types is not None and (wrong := [dtype for dtype in used if dtype not in rules.types]):
             return Refusal("type", f"type {wrong[0]}")
         if rules.static_shapes and any(not model.tensor_bytes[one.name][1] for one in activations):
             return Refusal("shape", "dynamic shape")
         shapes = [model.sizes.found.get(one.name, one).shape for one in activations]
-        if rules.ranks is not None:
-            unlike = [shape for shape in shapes if shape is None or len(shape) not in rules.ranks]
-            if unlike:
-                return Refusal("rank", "unknown rank" if unlike[0] is None else f"rank {len(unlike[0])}")
+        ranks = [None if shape is None else len(shape) for shape in shapes]
+        if rules.ranks is not None and (unlike := [rank for rank in ranks if rank not in rules.ranks]):
+            return Refusal("rank", "unknown rank" if unlike[0] is None else f"rank {unlike[0]}")
         limit = rules.largest_tensor_bytes
         sizes = [self.costs.tensor_bytes[one.name][0] for one in activations]
         largest = max([*sizes, *(model.graph.weights[name].bytes for name in node.weights)], default=0)
         return Refusal("size", f"a tensor of more than {size(limit)}") if limit and largest > limit else None
 
-    def _constants(self, node: Node, operation: Operation) -> list[Tensor]:
-        names = [*node.weights, *node.constants]
-        return [operation.tensors[name] for name in names if name in operation.tensors]
+
+_OF_SHAPES: Final = ("int64", "int32", "bool")  #: types of constants that are shapes, axes, indices or masks.
 
 
-def _is_wrong_constant(tensor: Tensor, types: Sequence[str] | None) -> bool:
-    """Whether a constant has another type, and is not one of shapes, axes, indices or masks."""
-    return types is not None and tensor.dtype not in {*types, "int64", "int32", "bool"}
-
-
-def _matching(patterns: Mapping[str, object] | set[str], name: str) -> str | None:
+def _matching(patterns: Collection[str], name: str) -> str | None:
     return name if name in patterns else next((one for one in patterns if fnmatchcase(name, one)), None)
 
 
@@ -242,13 +213,9 @@ def _wrong(operation: Operation, rule: AttributeRule) -> str | None:
 
 def _default(operation: Operation, name: str) -> Any:  # noqa: ANN401 - an attribute of any type
     """The value that an attribute has where it is left out; None if ONNX gives none."""
-    proto = operation.node
-    try:
+    proto, value = operation.node, None
+    with suppress(defs.SchemaError, KeyError):
         schema = defs.get_schema(proto.op_type, operation.version, domain(proto.domain))
-    except defs.SchemaError:
-        return None
-    attribute = schema.attributes.get(name)
-    if attribute is None or not attribute.default_value.name:
-        return None
-    value = get_attribute_value(attribute.default_value)
+        default = schema.attributes[name].default_value
+        value = get_attribute_value(default) if default.name else None
     return value.decode() if isinstance(value, bytes) else value

@@ -18,15 +18,13 @@ from ..core.atomic_files import Content
 from ..core.digests import DataFile, file_digest, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import COMPILED, MANIFEST, Cascade, Part, save_manifest
-from ..core.units import count
-from ..running.placement import PlacementProcess, missing
+from ..running.placement import place_part
 from ..running.providers import entries
 from ..surgery.own_files import is_own, mark
 from .cascade_files import Export, cascade_files
 
 QNN: Final = "QNNExecutionProvider"
 PIPELINE: Final = "pipeline.json"
-_SHOWN: Final = 5  #: an error names so many nodes.
 
 
 def export_of(cascade: Cascade) -> Export:
@@ -56,22 +54,15 @@ def _binary(part: Part) -> str:
 
 def _compile(cascade: Cascade, part: Part, target: Path) -> None:
     """Write the compiled part, and the context binary beside it."""
-    settings = cascade.settings(part)
-    with PlacementProcess(QNN, entries(settings.provider_options)) as process:
-        made = {"ep.context_enable": "1", "ep.context_file_path": str(target)}
-        found = process.ask(cascade.file(part), cascade.manifest.given_dims, entries(settings.session_config) | made)
-    if found.is_missing:
-        raise missing(QNN, found.problem)
-    fallen = found.fallen_back(QNN)
-    if found.problem or fallen or not target.exists():
-        named = ", ".join(map(repr, fallen[:_SHOWN])) + ", …" * (len(fallen) > _SHOWN)
-        problem = found.problem or f"it does not take {count(len(fallen), 'node')}: {named}"
+    made = {"ep.context_enable": "1", "ep.context_file_path": str(target)}
+    if problem := place_part(cascade, part, made).objection(QNN):
         hint = f"ask what {QNN} takes, and plan for a device with these rules"
         raise GraphcutError(f"{QNN} can't compile {part.file}: {problem}", hint=hint)
     mark(target)
 
 
 def _check_written(path: Path) -> None:
+    """The compiler writes it with the part."""
     if not path.exists():
         raise GraphcutError(f"the compiler of {QNN} wrote no {path.name}", hint="use onnxruntime-qnn 2.7 or newer")
 

@@ -35,7 +35,7 @@ from .by_goal.part_count import plan_into
 from .explaining import explained
 from .finishing import Finisher, most_planned
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
-from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, same_parts
+from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, check_part_limits, same_parts
 from .problem import PlanningProblem, problem_of
 from .results import FrontPlan, Optimality, Solution, optimality_of, places
 
@@ -180,6 +180,7 @@ class _Planner(Finisher):
                 is_optimal = first.is_optimal and made.outcome.value == first.value
                 made = same_parts(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
                 check_part_count(made)
+                check_part_limits(made)
                 return made
             excess = max(made.budget_shares)
             share, least = share * max(1 / excess, _STEP), min(least, excess)

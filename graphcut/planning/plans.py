@@ -228,6 +228,18 @@ def check_part_count(made: Plan) -> None:
     )
 
 
+def check_part_limits(made: Plan) -> None:
+    """Raise a PlanError if a part is larger than the rules of its device allow."""
+    for i, (block, device) in enumerate(zip(made.partition.blocks, made.devices, strict=True)):
+        sizes = made.metrics[i].written_bytes, made.metrics[i].nodes, len(block.reads), len(block.writes)
+        limits = device.rules.part_limits if device.rules is not None else {}
+        for (name, limit), number in zip(limits.items(), sizes, strict=False):
+            if limit is not None and number > limit:
+                hint = "plan for crossings, which keeps limits of nodes and bytes, or cut at nodes that you name"
+                message = f"part {i} on {device.name!r} has {number:,}, and {name} of its rules is {limit:,}"
+                raise PlanError(message, hint=hint)
+
+
 def check_limits(made: Plan) -> None:
     """Raise a PlanError where a plan that was not searched for (`At`, or edited) does not keep its limits."""
     check_part_count(made)

@@ -1,24 +1,24 @@
 """Which nodes of a model a provider takes, asked in a process of its own: a compiler may crash, hang, or print."""
 
-from __future__ import annotations
-
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from tempfile import TemporaryDirectory
+from typing import Final, NamedTuple
+
+import msgspec
 
 from ..core.errors import RunError
-from ..core.units import duration
-from .providers import package_of, placement_of, session_on
+from ..core.manifest import Cascade, Part
+from ..core.units import count, duration
+from .providers import entries, fixed_sizes, package_of, placement_of, session_on
 from .stage import SessionConfig, ort_message, session_options
 
-_SERVE: Final = "import sys; from graphcut.running.placement import serve; serve(int(sys.argv[1]))"
+_SHOWN: Final = 5  #: a sentence names so many nodes.
+LIMIT_S: Final = 120.0  #: a compiler may take so long.
+_ASK: Final = "import sys; from graphcut.running.placement import answer; answer(sys.argv[1])"
 
 
 class Placement(NamedTuple):
@@ -32,84 +32,81 @@ class Placement(NamedTuple):
         """The names of the nodes that another provider took."""
         return tuple(name for other, names in self.names.items() if other != provider for name in names)
 
+    def objection(self, provider: str) -> str:
+        """Why it does not hold that a provider took all nodes; empty if it did."""
+        fallen = self.fallen_back(provider)
+        named = ", ".join(map(repr, fallen[:_SHOWN])) + ", …" * (len(fallen) > _SHOWN)
+        return self.problem or (f"it does not take {count(len(fallen), 'node')}: {named}" if fallen else "")
 
-@dataclass
-class PlacementProcess:
-    """A process that opens models with a provider, one after the other. A new one follows one that died or hung."""
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked: where the nodes of a model go."""
 
     provider: str  #: the provider.
-    options: Mapping[str, str] = field(default_factory=dict)  #: its options.
-    limit_s: float = 120.0  #: opening a model may take so long.
-    running: tuple[subprocess.Popen[bytes], Connection] | None = None  #: the process, and the pipe to it.
+    options: Mapping[str, str] = {}  #: its options.
+    file: str = ""  #: the model, or
+    message: bytes = b""  #: its message.
+    dims: Mapping[str, int] = {}  #: numbers for its symbols.
+    entries: Mapping[str, str] = {}  #: entries of the session.
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def placement(asked: Asked, limit_s: float = LIMIT_S) -> Placement:
+    """Where the nodes of a model go.
 
-    def ask(self, model: Path | bytes, dims: Mapping[str, int], entries: Mapping[str, str] | None = None) -> Placement:
-        """Where the nodes of a model go, with numbers for its symbols, and with more entries of the session."""
-        process, connection = self.running = self.running or _started()
+    Raises:
+        RunError: the provider is not here, or can't be started; the hint names the package that has it.
+    """
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "asked")
+        file.write_bytes(msgspec.msgpack.encode(asked))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+        command, unread = [sys.executable, "-P", "-c", _ASK, str(file)], subprocess.DEVNULL
         try:
-            connection.send((model, self.provider, dict(self.options), dict(dims), dict(entries or {})))
-            if connection.poll(self.limit_s):
-                return Placement(*connection.recv())
-            problem = f"its compiler was stopped after {duration(self.limit_s)}"
-        except (OSError, EOFError):
-            problem = f"its compiler ended the process, with status {process.wait()}"
-        self.close()
-        return Placement({}, problem)
-
-    def close(self) -> None:
-        """End the process."""
-        if self.running is not None:
-            process, connection = self.running
-            process.kill()
-            process.wait()
-            connection.close()
-        self.running = None
+            done = subprocess.run(  # noqa: S603 - this Python, with arguments made here
+                command, stdin=unread, stdout=unread, stderr=unread, env=environment, timeout=limit_s, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Placement({}, f"its compiler was stopped after {duration(limit_s)}")
+        if done.returncode:
+            return Placement({}, f"its compiler ended the process, with status {done.returncode}")
+        found = msgspec.msgpack.decode(file.read_bytes(), type=Placement)
+    if found.is_missing:
+        package = package_of(asked.provider) or "the package of its vendor"
+        hint = f"install {package}, or give a rule file"
+        raise RunError(f"{asked.provider} can't be asked: {found.problem}", hint=hint)
+    return found
 
 
-def missing(provider: str, problem: str) -> RunError:
-    """The error where a provider is not here, with the package that has it."""
-    package = package_of(provider)
-    hint = f"install {package}" if package else "install the package of its vendor"
-    return RunError(f"{provider} can't be asked: {problem}", hint=f"{hint}, or give a rule file")
+def place_part(cascade: Cascade, part: Part, entries_of_session: Mapping[str, str] | None = None) -> Placement:
+    """Where the nodes of a part go with the provider of its device, as a run opens it; see `placement`."""
+    settings = cascade.settings(part)
+    return placement(
+        Asked(
+            provider=settings.provider,
+            options=entries(settings.provider_options),
+            file=str(cascade.file(part)),
+            dims=fixed_sizes(settings.provider, cascade.manifest.given_dims),
+            entries={**entries(settings.session_config), **(entries_of_session or {})},
+        )
+    )
 
 
-def serve(descriptor: int) -> None:
-    """What the process does: answer requests until the pipe is closed."""
-    with Connection(descriptor) as connection, suppress(EOFError):
-        while True:
-            connection.send(tuple(_opened(*connection.recv())))
+def answer(path: str) -> None:
+    """What the process does: read what is asked from a file, and write the answer there."""
+    asked = msgspec.msgpack.decode(Path(path).read_bytes(), type=Asked)
+    Path(path).write_bytes(msgspec.msgpack.encode(_opened(asked)))
 
 
-def _opened(
-    model: Path | bytes, provider: str, options: dict[str, str], dims: Mapping[str, int], entries: Mapping[str, str]
-) -> Placement:
+def _opened(asked: Asked) -> Placement:
     settings = session_options(SessionConfig(optimize="basic"))
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in entries.items():
+    for key, value in asked.entries.items():
         settings.add_session_config_entry(key, value)
-    for name, number in dims.items():
+    for name, number in asked.dims.items():
         settings.add_free_dimension_override_by_name(name, number)
+    model = asked.message or Path(asked.file)
     try:
-        session, problem = session_on(model, settings, provider, options, is_strict=True)
+        session, problem = session_on(model, settings, asked.provider, dict(asked.options), is_strict=True)
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common class
         return Placement({}, ort_message(error))
     return Placement({}, problem, is_missing=True) if session is None else Placement(placement_of(session))
-
-
-def _started() -> tuple[subprocess.Popen[bytes], Connection]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        process = subprocess.Popen(  # noqa: S603 - this Python, with arguments made here
-            [sys.executable, "-P", "-c", _SERVE, str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
-        )
-        return process, Connection(ours.detach())

@@ -33,7 +33,7 @@ import numpy as np
 from ..costs.cluster import Cluster
 from ..costs.device import Counted
 from .cost_tables import DeviceClass, memory_bytes, pair_costs
-from .instance import Bools, Floats, Ints, Parts, Workload
+from .instance import Floats, Ints, Parts, Workload
 from .order_prefixes import PrefixTables, prefix_tables
 from .search import prefix_lengths
 from .topological_orders import Order
@@ -71,19 +71,16 @@ class _Along:
     """
 
     def __init__(
-        self,
-        tables: PrefixTables,
-        classes: Sequence[DeviceClass],
-        cluster: Cluster,
-        counting: Collection[Counted],
-        refused: Bools | None = None,
+        self, tables: PrefixTables, classes: Sequence[DeviceClass], cluster: Cluster, counting: Collection[Counted]
     ) -> None:
         load, pairs = tables.load, pair_costs(classes, cluster, tables.load)
         self.in_turn = cluster.overlap == "none"
         self.order, self.lengths = tables.order, tables.lengths.tolist()
         self.kinds = np.array([c for c, kind in enumerate(classes) for _ in kind.devices])
-        self.work_s = np.stack([tables.work(c) for c in range(len(classes))])
-        refused = np.isinf(load.work) if refused is None else refused
+        refused = np.isinf(load.work)  # a group that a class can't run counts as where it takes longest
+        work = np.where(refused, np.where(refused, 0.0, load.work).max(axis=0), load.work)
+        finite = replace(tables, load=replace(load, work=work))
+        self.work_s = np.stack([finite.work(c) for c in range(len(classes))])
         before = np.pad(refused[:, list(self.order)].cumsum(axis=1), ((0, 0), (1, 0)))[:, tables.lengths]
         self.refused = before[:, :, None] - before[:, None, :]  # groups of a segment that a class can't run
         self.rest_s = np.zeros_like(self.work_s)  # of a step, besides computing and tensors of other parts
@@ -187,12 +184,9 @@ def improved(
 
     It may lack memory, or have groups where they can't run, only if `start` does.
     """
-    refused = np.isinf(load.work)
-    possible = np.where(refused, 0.0, load.work).max(axis=0)
-    load = replace(load, work=np.where(refused, possible, load.work))
     near = [*accumulate(map(len, start.parts))][:-1]
     lengths = sorted({*prefix_lengths(load, start.order, _MOST_BOUNDARIES, near), *near})
-    along = _Along(prefix_tables(load, start.order, lengths), classes, cluster, counting, refused)
+    along = _Along(prefix_tables(load, start.order, lengths), classes, cluster, counting)
     parts = max(per_device * len(along.kinds), len(start.parts))
     draw = np.random.Generator(np.random.PCG64(0))
     ends = np.zeros((_CANDIDATES, parts + 1), dtype=np.int64)

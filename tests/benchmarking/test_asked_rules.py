@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import onnx
@@ -15,7 +15,8 @@ import graphcut
 from graphcut import Model, RunError, ask, device_support, weigh
 from graphcut.benchmarking.asked_rules import _Asked
 from graphcut.costs.device_rules import RefusedNodes
-from graphcut.running.placement import Placement, PlacementProcess
+from graphcut.running import placement as module
+from graphcut.running.placement import Asked, Placement, placement
 
 from conftest import floats, model_of
 
@@ -33,15 +34,13 @@ def chain(*ops: str) -> ModelProto:
 class FakeCompiler:
     """A compiler that leaves some operators to the CPU, and fails on a row of operators."""
 
-    provider = "NPU"
-
     def __init__(
         self, leaves: tuple[str, ...] = (), fails_on: tuple[str, ...] = (), fuses: tuple[str, ...] = ()
     ) -> None:
         self.leaves, self.fails_on, self.fuses, self.tried = leaves, fails_on, fuses, list[int]()
 
-    def ask(self, model: bytes, _: Mapping[str, int], __: Mapping[str, str]) -> Placement:
-        nodes = onnx.load_from_string(model).graph.node
+    def __call__(self, asked: Asked) -> Placement:
+        nodes = onnx.load_from_string(asked.message).graph.node
         self.tried.append(len(nodes))
         ops, length = [node.op_type for node in nodes], len(self.fails_on)
         if length and any(tuple(ops[i : i + length]) == self.fails_on for i in range(len(ops))):
@@ -52,7 +51,7 @@ class FakeCompiler:
 
 
 def refused(model: Model, compiler: FakeCompiler) -> list[RefusedNodes]:
-    return list(_Asked(model, cast(PlacementProcess, compiler)).refused())
+    return list(_Asked(model, partial(Asked, provider="NPU"), compiler).refused())
 
 
 def test_a_node_that_is_left_to_the_cpu_is_refused(opened: Open) -> None:
@@ -114,13 +113,13 @@ def test_a_provider_that_is_not_installed_names_its_package(opened: Open) -> Non
     assert "install onnxruntime-qnn" in caught.value.hint
 
 
-def test_a_compiler_that_hangs_or_dies_ends_its_process_alone(tmp_path: Path) -> None:
-    file = tmp_path / "m.onnx"
-    onnx.save(chain(*OPS), file)
-    with PlacementProcess("CPUExecutionProvider", limit_s=0.0) as process:
-        assert process.ask(file, {}).problem.startswith("its compiler was stopped after 0")
-        process.limit_s = 60.0
-        assert len(process.ask(file, {}).names["CPUExecutionProvider"]) == len(OPS)
-        assert process.running is not None
-        process.running[0].kill()
-        assert "ended the process, with status -9" in process.ask(file, {}).problem
+def test_a_compiler_that_hangs_or_dies_ends_its_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(chain(*OPS), tmp_path / "m.onnx")
+    asked = Asked(provider="CPUExecutionProvider", file=str(tmp_path / "m.onnx"))
+    assert len(placement(asked).names["CPUExecutionProvider"]) == len(OPS)
+    for crash, said in (
+        ("import time; time.sleep(60)", "was stopped after"),
+        ("import os; os.abort()", "with status -6"),
+    ):
+        monkeypatch.setattr(module, "_ASK", crash)
+        assert said in placement(asked, limit_s=1.0).problem

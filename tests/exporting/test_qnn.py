@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
 
 import onnx
 import pytest
@@ -15,7 +14,8 @@ import graphcut
 from graphcut import Across, Cascade, Cluster, Device, GraphcutError, RunError, UsageError
 from graphcut.costs.device_rules import DeviceRules, RefusedNodes
 from graphcut.exporting import qnn
-from graphcut.running.placement import Placement
+from graphcut.running import placement as module
+from graphcut.running.placement import Asked, Placement
 
 from conftest import floats, model_of
 
@@ -35,32 +35,23 @@ def cascade(tmp_path: Path) -> Cascade:
     return graphcut.split(model, plan, tmp_path / "m.parts")
 
 
-class Compiler:
+def compiler(leaves: tuple[str, ...] = ()) -> Callable[[Asked], Placement]:
     """A compiler that writes what it was asked for, and leaves some nodes to the CPU."""
 
-    leaves: tuple[str, ...] = ()
-
-    def __init__(self, provider: str, options: Mapping[str, str]) -> None:
-        assert (provider, options) == (qnn.QNN, {"backend_type": "htp"})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing was started."""
-
-    def ask(self, file: Path, dims: Mapping[str, int], entries: Mapping[str, str]) -> Placement:
-        assert dims == {"n": 3}
-        target = Path(entries["ep.context_file_path"])
-        onnx.save(onnx.load(file), target)
+    def placement(asked: Asked) -> Placement:
+        assert (asked.provider, asked.options, asked.dims) == (qnn.QNN, {"backend_type": "htp"}, {"n": 3})
+        target = Path(asked.entries["ep.context_file_path"])
+        onnx.save(onnx.load(asked.file), target)
         target.with_name(f"{target.stem}_qnn.bin").write_bytes(b"binary")
-        return Placement({qnn.QNN: (), "CPUExecutionProvider": self.leaves})
+        return Placement({qnn.QNN: (), "CPUExecutionProvider": leaves})
+
+    return placement
 
 
 def test_parts_for_the_npu_are_compiled_and_the_others_are_as_they_were(
     cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qnn, "PlacementProcess", Compiler)
+    monkeypatch.setattr(module, "placement", compiler())
     files = graphcut.export(cascade, tmp_path / "out", to="qnn")
     compiled = {f"part-{i}.ctx{end}" for i in (0, 2) for end in (".onnx", "_qnn.bin")}
     assert {file.name for file in files} == {"cascade.json", "part-1.onnx", "pipeline.json"} | compiled
@@ -82,8 +73,7 @@ def test_parts_for_the_npu_are_compiled_and_the_others_are_as_they_were(
 def test_a_node_that_the_compiler_leaves_is_an_error_with_its_name(
     cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(qnn, "PlacementProcess", Compiler)
-    monkeypatch.setattr(Compiler, "leaves", ("Exp",))
+    monkeypatch.setattr(module, "placement", compiler(leaves=("Exp",)))
     with pytest.raises(GraphcutError, match=r"can't compile part-0\.onnx: it does not take 1 node: 'Exp'"):
         graphcut.export(cascade, tmp_path / "out", to="qnn")
     assert not (tmp_path / "out").exists()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 from onnx import ModelProto, helper
 from test_all_plans import Repeated, divisions, minimized, random_model
 
@@ -26,7 +27,7 @@ from graphcut.planning.planner import plan
 from graphcut.planning.plans import Plan
 from graphcut.planning.predictions import part_metrics
 
-from cases import seeded
+from cases import each, seeded
 from conftest import Draw, floats, model_of
 
 
@@ -189,3 +190,26 @@ def test_no_plan_with_nodes_where_they_are_fastest_has_fewer_crossings(seed: int
         if len(parts) == number and all(fast.isdisjoint(part) or slow.isdisjoint(part) for part in parts)
     )
     assert made.outcome.value == least - 1
+
+
+def limited(**limits: int) -> Across:
+    cluster = beside_a_cpu("Relu*")
+    npu, cpu = cluster.devices
+    return Across(
+        replace(cluster, devices=(replace(npu, rules=replace(rules_refusing(["Relu*"]), **limits)), cpu)), "crossings"
+    )
+
+
+def test_parts_have_no_more_nodes_than_rules_allow(opened: Draw) -> None:
+    analysis = graphcut.analyze(opened(chain_of("Exp", "Exp", "Exp", "Relu", "Exp")))
+    made = plan(analysis, limited(most_part_nodes=2))
+    assert [len(part) for part in made.parts] == [2, 1, 1, 1]
+    assert made.outcome is not None
+    assert (made.outcome.value, made.outcome.bound) == (3, 2)
+
+
+@each("limit", ["largest_part_bytes", "most_part_inputs", "most_part_outputs"])
+def test_a_plan_with_a_larger_part_than_rules_allow_is_an_error(limit: str, opened: Draw) -> None:
+    analysis = graphcut.analyze(opened(chain_of("Exp", "Relu")))
+    with pytest.raises(PlanError, match=rf"part 0 on 'npu' has [\d,]+, and {limit} of its rules is 0"):
+        plan(analysis, limited(**{limit: 0}))

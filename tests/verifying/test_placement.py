@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, verify
-from graphcut.running.placement import Placement
+from graphcut.running import placement as module
+from graphcut.running.placement import Asked, Placement
 from graphcut.verifying import placement_check
 
 
@@ -22,23 +22,18 @@ def cascade(chain: Path) -> Cascade:
     return graphcut.split(model, graphcut.plan(model, Across(Cluster(devices=(npu,)))))
 
 
-class Process:
-    """A provider that takes all nodes but some."""
+def answering(names: Mapping[str, tuple[str, ...]], problem: str = "") -> Callable[[Asked], Placement]:
+    """A provider that takes these nodes."""
 
-    answer = Placement({"QNNExecutionProvider": ("a", "b")})
+    def placement(asked: Asked) -> Placement:
+        assert (asked.provider, asked.options, asked.dims) == (
+            "QNNExecutionProvider",
+            {"backend_type": "htp"},
+            {"n": 2},
+        )
+        return Placement(names, problem)
 
-    def __init__(self, provider: str, options: Mapping[str, str]) -> None:
-        assert (provider, options) == ("QNNExecutionProvider", {"backend_type": "htp"})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing was started."""
-
-    def ask(self, _: Path, dims: Mapping[str, int], __: Mapping[str, str]) -> Placement:
-        assert dims == {"n": 2}
-        return self.answer
+    return placement
 
 
 def test_without_the_provider_the_cut_is_verified_on_the_cpu_and_it_is_said(cascade: Cascade) -> None:
@@ -50,21 +45,20 @@ def test_without_the_provider_the_cut_is_verified_on_the_cpu_and_it_is_said(casc
 def test_a_node_that_the_provider_does_not_take_is_a_no_with_its_name(
     cascade: Cascade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement_check, "PlacementProcess", Process)
-    monkeypatch.setattr(Process, "answer", Placement({"QNNExecutionProvider": ("a",), "CPUExecutionProvider": ("b",)}))
+    names = {"QNNExecutionProvider": ("a",), "CPUExecutionProvider": ("b",)}
+    monkeypatch.setattr(module, "placement", answering(names))
     found = verify(cascade)
     assert not found
-    assert found.placement.objections == ("part-0.onnx (npu): QNNExecutionProvider does not take 1 node: 'b'",)
+    assert found.placement.objections == ("part-0.onnx (npu) on QNNExecutionProvider: it does not take 1 node: 'b'",)
     assert found.placement.objections[0] in str(found)
 
 
 def test_a_part_that_does_not_compile_is_a_no_with_the_reason(
     cascade: Cascade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(placement_check, "PlacementProcess", Process)
-    monkeypatch.setattr(Process, "answer", Placement({}, "Failed to finalize QNN graph"))
+    monkeypatch.setattr(module, "placement", answering({}, "Failed to finalize QNN graph"))
     (said,) = verify(cascade).placement.objections
-    assert said == "part-0.onnx (npu) can't be opened with QNNExecutionProvider: Failed to finalize QNN graph"
+    assert said == "part-0.onnx (npu) on QNNExecutionProvider: Failed to finalize QNN graph"
 
 
 def test_what_is_only_proven_asks_no_provider(cascade: Cascade) -> None:

@@ -7,12 +7,13 @@ Example: an accelerator can run all but nodes 1 and 3 of a chain of five, and no
 are one part on the CPU: two crossings, and not four.
 """
 
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from ...core.errors import PlanError, UsageError
-from ...costs.device import NodeSeconds
+from ...costs.device import Device, NodeSeconds
 from ...solving.chain_dp import ChainPartition
 from ...solving.instance import Bools, Workload
 from ...solving.order_prefixes import prefix_tables
@@ -26,7 +27,10 @@ from .cluster_mapping import ClusterEvaluator
 
 
 def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds) -> Solution:
-    """The plan with the fewest crossings. It is exact for two kinds of devices; memory is not planned for."""
+    """The plan with the fewest crossings; it is exact for two kinds of devices.
+
+    A part that is larger than rules allow is cut greedily; memory is not planned for.
+    """
     if problem.pins:
         raise UsageError("nodes can't be pinned where crossings are counted", hint="leave out `pins`")
     evaluator = ClusterEvaluator.of(problem, goal, seconds)
@@ -37,15 +41,30 @@ def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds)
     if not may_run.any(axis=0).all():
         what = problem.describe(int(may_run.any(axis=0).argmin()))
         raise PlanError(f"no device of the cluster can run {what}", hint="add a device that can")
-    runs = fewest_runs(load, may_run)
+    fewest = fewest_runs(load, may_run)
+    runs = [(c, part) for c, run in fewest for part in _within_limits(problem, load, run, classes[c].devices[0])]
     order, ends = tuple(group for _, run in runs for group in run), [0, *accumulate(len(run) for _, run in runs)]
     value = float(len(runs) - 1)
-    bound = value if len(classes) <= 2 else float(_fewest_on_paths(load, may_run))
+    bound = float(len(fewest) - 1 if len(classes) <= 2 else _fewest_on_paths(load, may_run))
     kinds = tuple(c for c, _ in runs)
     chain = ChainPartition(tuple(range(len(ends))), kinds, (value,), is_best=False)
     result = SearchResult(prefix_tables(load, order, ends), chain)
     devices = tuple(classes[c].devices[0] for c in kinds)
     return Solution(result, devices, "changes of the device", "crossings", LowerBounds(bound, bound, bound), (), "sum")
+
+
+def _within_limits(
+    problem: PlanningProblem, load: Workload, run: Sequence[int], device: Device
+) -> Iterator[tuple[int, ...]]:
+    """A run in parts that keep the limits of nodes and bytes of the device's rules, unless a group alone does not."""
+    limits = [*device.rules.part_limits.values()][:2] if device.rules is not None else []
+    most = np.array([np.inf if limit is None else limit for limit in limits])
+    costs = [np.array([load.single_bytes[g] + load.part_bytes, len(problem.groups[g])])[: len(most)] for g in run]
+    begin = 0
+    for end in range(1, len(run) + 1):
+        if end == len(run) or (sum(costs[begin : end + 1]) > most).any():
+            yield tuple(run[begin:end])
+            begin = end
 
 
 def _fewest_on_paths(load: Workload, may_run: Bools) -> int:
