@@ -162,6 +162,11 @@ class Generation:
         """The tokens of all sequences as they are generated; those of one sequence in order."""
         return self._tokens
 
+    @property
+    def shares_steps(self) -> bool | None:
+        """Whether sequences of other lengths share steps; None as long as there was no occasion to try it."""
+        return self._sharing.verdict
+
     def close(self) -> None:
         """End early."""
         self._tokens.close()
