@@ -132,8 +132,7 @@ def _measure(
         for kernel in done.kernels:
             samples.setdefault(kernel.kind, []).extend(kernel.seconds)
     kernel_s = {kind: min(seconds) for kind, seconds in samples.items()}
-    seconds = [0.0] * len(model.graph.flow)
-    index = {node: i for i, node in enumerate(model.graph.flow)}
+    seconds, flow_index = [0.0] * len(model.graph.flow), model.graph.flow_index
     weights = run_s(costs, Device(name="here"))
     total_s = fastest_s = middle_s = 0.0
     for (nodes, first), *others in zip(*profiles, strict=True):
@@ -146,7 +145,7 @@ def _measure(
         ratio = min(times) / min(sums) if spent else 1.0
         total_s += spent * ratio or min(times)
         for kernel in first.kernels:
-            if indices := [index[nodes[i]] for i in kernel.nodes if nodes[i] in index]:
+            if indices := [flow_index[nodes[i]] for i in kernel.nodes if nodes[i] in flow_index]:
                 whole_s = kernel_s[kernel.kind] * min(1.0, ratio)
                 for i, share_s in zip(indices, spread(whole_s, [weights[i] for i in indices]), strict=True):
                     seconds[i] += share_s

@@ -83,6 +83,11 @@ class Graph(Product):
         return tuple(i for i, node in enumerate(self.nodes) if not node.is_constant)
 
     @cached_property
+    def flow_index(self) -> Mapping[int, int]:
+        """The index of each flowing node in `flow`."""
+        return {node: i for i, node in enumerate(self.flow)}
+
+    @cached_property
     def producer(self) -> Mapping[str, int]:
         """The index of the node that writes a tensor."""
         return {tensor: i for i, node in enumerate(self.nodes) for tensor in node.writes}
@@ -130,6 +135,8 @@ class Graph(Product):
         """The constant nodes that `tensors` depend on, in topological order."""
         start = {self.producer[tensor] for tensor in tensors if tensor in self.producer}
         start = {node for node in start if self.nodes[node].is_constant}
+        if not any(self.nodes[node].constants for node in start):
+            return tuple(sorted(start))
         return tuple(sorted(reached(start, lambda n: (self.producer[name] for name in self.nodes[n].constants))))
 
     def weights_of(self, node: int) -> tuple[str, ...]:
@@ -187,7 +194,7 @@ def post_order(start: Iterable[_T], before: Callable[[_T], Iterable[_T]]) -> lis
         elif one not in seen:
             seen.add(one)
             stack.append((one, True))
-            stack.extend((other, False) for other in before(one))
+            stack.extend((other, False) for other in before(one) if other not in seen)
     return order
 
 

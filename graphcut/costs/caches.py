@@ -52,6 +52,10 @@ def find_caches(model: Model) -> tuple[Cache, ...]:
     3. By structure: the input that becomes an output of the same kind through operators that keep states
        (`state_slots`), if no other does.
     """
+    return model.once(_found_caches)
+
+
+def _found_caches(model: Model) -> tuple[Cache, ...]:
     pairs = [*model.states.items()]
     pairs += _pairs_by_name(model, {name for pair in pairs for name in pair})
     pairs += _pairs_by_structure(model, {name for pair in pairs for name in pair})

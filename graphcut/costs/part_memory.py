@@ -1,6 +1,7 @@
 """The memory of a part: what plans, manifests and all that reads them call so."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final
 
 from google.protobuf.message import Message
@@ -58,7 +59,13 @@ def computed_bytes(held: HeldWeights, node: int, sizes: TensorBytes) -> Mapping[
 
 def inner_bytes(model: Model, nodes: Sequence[int]) -> Mapping[object, int]:
     """The bytes of tensors inside nodes, by their indices, and inside the functions that they call, by their keys."""
-    protos = [model.proto.graph.node[node] for node in nodes]
-    messages = dict[object, Message](zip(nodes, protos, strict=True))
-    messages.update((key, model.functions[key]) for key in functions_called(protos, model.functions))
-    return {key: number for key, one in messages.items() if (number := sum(map(values_bytes, tensors_in(one))))}
+    inside = model.once(_bytes_inside)
+    called = [model.proto.graph.node[node] for node in nodes] if model.functions else []
+    keys: Iterable[object] = (*nodes, *functions_called(called, model.functions))
+    return {key: inside[key] for key in keys if key in inside}
+
+
+def _bytes_inside(model: Model) -> Mapping[object, int]:
+    """`inner_bytes` of all nodes and functions, without those of none."""
+    rows = chain[tuple[object, Message]](enumerate(model.proto.graph.node), model.functions.items())
+    return {key: number for key, one in rows if (number := sum(map(values_bytes, tensors_in(one))))}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from onnx import NodeProto
 
@@ -25,6 +25,7 @@ from .flops.counting import Context, count_node, has_inner_nodes, infer_nodes, s
 from .formula import ZERO, Formula, axis, elements, product, rows
 from .held_weights import HeldWeights, held_by
 
+_Made = TypeVar("_Made")
 VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "com.microsoft.ExpandDims"})
 """Operators whose output is the buffer of their input: they move nothing."""
 
@@ -78,6 +79,15 @@ class Costs(Product):
     def held(self) -> Callable[[SessionSettings], HeldWeights]:
         """The weights as a device holds them."""
         return held_by(self.model)
+
+    def once(self, key: object, make: Callable[[], _Made]) -> _Made:
+        """What is made of these costs for a key, made once: plans that are compared have parts in common."""
+        made: dict[object, _Made] = self._made
+        return made[key] if key in made else made.setdefault(key, make())
+
+    @cached_property
+    def _made(self) -> dict[object, Any]:
+        return {}
 
     @cached_property
     def is_view(self) -> tuple[bool, ...]:
@@ -148,17 +158,19 @@ def peak_bytes(
     """
     nodes = execution_order(graph, nodes, copies)
     own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
-    used = {n: dict.fromkeys((*node.reads, *node.writes)) for n, node in own.items()}
-    bytes_of = {tensor: sizes.get(tensor, (0, True))[0] for tensors in used.values() for tensor in tensors}
+    last = {tensor: n for n in nodes for tensor in (*own[n].reads, *own[n].writes)}
+    bytes_of = {tensor: sizes.get(tensor, (0, True))[0] for tensor in last}
     zeros = (node for n, node in own.items() if node is not graph.nodes[n])
     bytes_of |= {node.writes[1]: bytes_of[node.reads[0]] for node in zeros}
-    written = {tensor for node in own.values() for tensor in node.writes}
-    kept, last = set(writes), {tensor: n for n in nodes for tensor in used[n]}
-    peak = held = sum(number for tensor, number in bytes_of.items() if tensor not in written)
+    written = {n: sum(map(bytes_of.__getitem__, node.writes)) for n, node in own.items()}
+    freed, inside = dict.fromkeys(nodes, 0), {tensor for node in own.values() for tensor in node.writes}
+    for tensor in inside.difference(writes):
+        freed[last[tensor]] += bytes_of[tensor]
+    peak = held = sum(number for tensor, number in bytes_of.items() if tensor not in inside)
     for n in nodes:
-        held += sum(bytes_of[tensor] for tensor in own[n].writes)
+        held += written[n]
         peak = max(peak, held + work.get(n, 0))
-        held -= sum(bytes_of[t] for t in used[n] if last[t] == n and t in written and t not in kept)
+        held -= freed[n]
     return peak
 
 
@@ -175,7 +187,8 @@ def execution_order(graph: Graph, nodes: Sequence[int], copies: Collection[int] 
     producer = {tensor: n for n, node in own.items() for tensor in node.writes}
     before = {n: {producer[tensor] for tensor in node.reads if tensor in producer} for n, node in own.items()}
     read = set[int]().union(*before.values())
-    return post_order([n for n in nodes if n not in read], lambda n: sorted(before[n], key=index.__getitem__))
+    starts = [n for n in nodes if n not in read]
+    return post_order(starts, lambda n: sorted(b, key=index.__getitem__) if len(b := before[n]) > 1 else b)
 
 
 def outside_reads(graph: Graph, nodes: Iterable[int]) -> list[str]:

@@ -13,8 +13,7 @@ def cut_model_of(model: Model, rows: NodeRows, sizes: TensorBytes, dims: Mapping
 
     None if an output is a constant: which part writes it is not a matter of the flow.
     """
-    graph, types = model.graph, model.tensors
-    index = {node: i for i, node in enumerate(graph.flow)}
+    graph, types, index = model.graph, model.tensors, model.graph.flow_index
     writer = {name: index[node] for name, node in graph.producer.items() if node in index}
     if not writer.keys() >= {*graph.writes}:
         return None

@@ -307,8 +307,7 @@ def _slower(plan: Plan, part: int, group: DeviceGroup) -> Iterable[str]:
     """Whether a request takes longer on the ranks of a part than on one of them, if that had the memory."""
     if plan.costs is None or not plan.metrics or plan.table is not None:
         return
-    place = {node: i for i, node in enumerate(plan.graph.flow)}
-    own, devices = [place[node] for node in plan.parts[part]], [rank.device for rank in group.ranks]
+    own, devices = [plan.graph.flow_index[node] for node in plan.parts[part]], [rank.device for rank in group.ranks]
     times = [(sum(map(run_s(plan.costs, device).__getitem__, own)), device) for device in devices]
     alone_s, fastest = min(times, key=lambda time: time[0])
     if alone_s < (took_s := plan.metrics[part].run_s):

@@ -98,11 +98,14 @@ _PLAIN: Final = frozenset(
 def operations_of(model: Model) -> tuple[Operation, ...]:
     """The operation of each node of `model.graph.nodes`."""
     graph = model.graph
-    names = {name for node in graph.nodes for name in (*node.writes, *node.reads)} | graph.weights.keys()
-    found = infer_tensors(model.proto, names, folder=model.path.parent)
-    found.update((weight.name, tensor_of_initializer(weight)) for weight in model.proto.graph.initializer)
-    tensors = number_unknown_dims(model.proto, name_unknown_dims(model.proto, found))
-    values = {name: integers_of(tensor) for name, tensor in constants_in(model.proto).items()}
+    constants = constants_in(model.proto)
+    types = {**model.boundary_types, **{name: tensor_of_initializer(value) for name, value in constants.items()}}
+    types.update((weight.name, tensor_of_initializer(weight)) for weight in model.proto.graph.initializer)
+    if missing := {name for node in graph.nodes for name in node.writes}.difference(types):  # of constant nodes
+        found = name_unknown_dims(model.proto, infer_tensors(model.proto, missing, folder=model.path.parent))
+        types.update((name, tensor) for name, tensor in found.items() if name in missing)
+    tensors = number_unknown_dims(model.proto, types)
+    values = {name: integers_of(tensor) for name, tensor in constants.items()}
     versions = {domain(opset.domain): opset.version for opset in model.proto.opset_import}
     return tuple(
         Operation(

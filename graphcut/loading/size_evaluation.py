@@ -17,7 +17,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from ..core.tensors import BITS, UNDEFINED, Tensor
 from .shape_inference import (
@@ -237,6 +236,8 @@ class SizeEvaluation:
         feeds = {name: numpy_helper.to_array(value) for name, value in values.items() if value is not None}
         if len(feeds) < len(values):
             return []
+        from onnx.reference import ReferenceEvaluator  # takes a tenth of a second to import, and few models need it
+
         with np.errstate(all="ignore"):
             alone = NodeProto.FromString(node.SerializeToString())  # a reference cycle would keep its model in memory
             return cast(list[Any], ReferenceEvaluator(alone, opsets={"": self._opsets[""].version}).run(None, feeds))

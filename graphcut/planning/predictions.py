@@ -1,7 +1,8 @@
 """Predicted metrics of the parts of a plan: file size, memory, run time, transfers."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -77,57 +78,72 @@ def part_metrics(
     goal: Goal,
 ) -> tuple[PartMetrics, ...]:
     """The metrics of each part on its device, where the flowing nodes take `seconds`."""
-    graph, tensor_bytes = costs.model.graph, costs.tensor_bytes
-    flow_index = {node: i for i, node in enumerate(graph.flow)}
-
-    def file_bytes(block: Block, nodes: Sequence[int]) -> int:
-        written = {name for node in nodes for name in graph.nodes[node].writes}.intersection(block.writes)
-        declared = sum(sizes.declarations[name] for name in {*block.reads, *block.writes}.difference(written))
-        declared += sum(map(sizes.as_output, written))
-        declared += sum(4 * len(name.encode()) + 96 for name in halves.keys() & {*block.reads, *block.writes})  # casts
-        copies = sizes.rewritten.keys() & block.replicas
-        of_nodes = sum((sizes.rewritten if n in copies else sizes.nodes)[n] for n in nodes)
-        return sizes.part + declared + of_nodes + sizes.shared_bytes(nodes)
-
+    flow_index = costs.model.graph.flow_index
     sent = {t: costs.sent_bytes[t][0] for t in partition.wiring.boundary_tensors}
-    halves = {t: number for t, number in sent.items() if number < tensor_bytes[t][0]}  # held beside the whole tensor
-    runs = [sorted({*block.nodes, *flow_index.keys() & set(block.replicas)}) for block in partition.blocks]
-    indices_of = [[flow_index[node] for node in nodes] for nodes in runs]
+    halves = {t: number for t, number in sent.items() if number < costs.tensor_bytes[t][0]}
+    indices_of = [[flow_index[node] for node in _running(block, flow_index)] for block in partition.blocks]
     run_s = [sum(map(seconds(device).__getitem__, own)) for own, device in zip(indices_of, devices, strict=True)]
     transfers = plan_transfers(partition, costs, goal)
     busy_s = plan_times(transfers, run_s, devices, goal).busy_s
     made = []
-    for part, (block, nodes, indices) in enumerate(zip(partition.blocks, runs, indices_of, strict=True)):
-        flops = sum(costs.flops[i] for i in indices)
-        touched = sum(costs.weight_bytes[i] + costs.moved_bytes[i] for i in indices)
+    for part, block in enumerate(partition.blocks):
         moved = Counter[str]()
         for number, source, readers in transfers:
             moved["received_bytes" if source != DRIVER else "input_bytes"] += number * (part in readers)
             moved["sent_bytes"] += number * (source == part and {*readers} != {DRIVER})
             moved["output_bytes"] += number * (source == part and DRIVER in readers)
-        metrics = PartMetrics(
-            nodes=len(nodes),
-            flops=flops,
-            weight_bytes=sum(graph.weights[name].bytes for name in block.weights),
-            written_bytes=file_bytes(block, nodes),
-            activation_bytes=peak_bytes(graph, nodes, tensor_bytes, writes=block.writes, copies={*block.replicas})
-            + sum(halves.get(name, 0) for name in {*block.reads, *block.writes}),
-            cache_bytes=sum(tensor_bytes[c.present][0] for c in costs.caches if c.present in block.writes),
-            **moved,
-            run_s=run_s[part],
-            busy_s=busy_s[part],
-            intensity=flops / touched if touched else 0.0,
-            is_exact=all(tensor_bytes[t][1] for n in nodes for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)),
-        )
-        made.append(metrics)
+        halved = frozenset((name, halves[name]) for name in halves.keys() & {*block.reads, *block.writes})
+        known = costs.once((block, halved), partial(_block_metrics, costs, sizes, block, halved))
+        made.append(replace(known, **moved, run_s=run_s[part], busy_s=busy_s[part]))
     return tuple(made)
+
+
+def _block_metrics(
+    costs: Costs, sizes: SerializedSizes, block: Block, halves: frozenset[tuple[str, int]]
+) -> PartMetrics:
+    """The metrics of a part that depend neither on its device nor on other parts; the others are 0.
+
+    `halves` are the bytes of what is sent as float16, which are held beside the whole tensor.
+    """
+    graph, tensor_bytes = costs.model.graph, costs.tensor_bytes
+    nodes, ends = _running(block, graph.flow_index), {*block.reads, *block.writes}
+    indices = [graph.flow_index[node] for node in nodes]
+    flops = sum(costs.flops[i] for i in indices)
+    touched = sum(costs.weight_bytes[i] + costs.moved_bytes[i] for i in indices)
+    written = {name for node in nodes for name in graph.nodes[node].writes}.intersection(block.writes)
+    declared = sum(sizes.declarations[name] for name in ends.difference(written)) + sum(map(sizes.as_output, written))
+    declared += sum(4 * len(name.encode()) + 96 for name, _ in halves)  # casts
+    copies = sizes.rewritten.keys() & block.replicas
+    of_nodes = sum((sizes.rewritten if n in copies else sizes.nodes)[n] for n in nodes)
+    peak = peak_bytes(graph, nodes, tensor_bytes, writes=block.writes, copies={*block.replicas})
+    return PartMetrics(
+        nodes=len(nodes),
+        flops=flops,
+        weight_bytes=sum(graph.weights[name].bytes for name in block.weights),
+        written_bytes=sizes.part + declared + of_nodes + sizes.shared_bytes(nodes),
+        activation_bytes=peak + sum(number for _, number in halves),
+        cache_bytes=sum(tensor_bytes[c.present][0] for c in costs.caches if c.present in block.writes),
+        run_s=0.0,
+        busy_s=0.0,
+        intensity=flops / touched if touched else 0.0,
+        is_exact=all(tensor_bytes[t][1] for n in nodes for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)),
+    )
+
+
+def _running(block: Block, flow_index: Mapping[int, int]) -> list[int]:
+    """The flowing nodes that a part runs."""
+    return sorted({*block.nodes, *flow_index.keys() & {*block.replicas}})
 
 
 def block_memory(block: Block, costs: Costs, device: SessionSettings) -> RunMemory:
     """The memory of a part on a device."""
-    sent = ((costs.sent_bytes[name][0], costs.tensor_bytes[name][0]) for name in {*block.reads, *block.writes})
-    halves = sum(number for number, whole in sent if number < whole)
-    return part_memory(costs.held(device), costs.tensor_bytes, costs.caches, block, halves)
+
+    def memory() -> RunMemory:
+        sent = ((costs.sent_bytes[name][0], costs.tensor_bytes[name][0]) for name in {*block.reads, *block.writes})
+        halves = sum(number for number, whole in sent if number < whole)
+        return part_memory(costs.held(device), costs.tensor_bytes, costs.caches, block, halves)
+
+    return costs.once((block, device.widened), memory)
 
 
 def counted_bytes(memory: RunMemory, counting: Collection[Counted]) -> int:

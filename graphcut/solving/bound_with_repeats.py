@@ -10,7 +10,9 @@ prices of a tensor, less all that the part has left. If there is no such chain, 
 The chains, and what is in each part for certain, are those of parts that pay less than the limit for their own nodes.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -76,19 +78,20 @@ class BoundWithRepeats:
         A part that has no node of a group of its own is between no two boundaries: a plan with one has fewer of them,
         and pins are not at the same parts.
 
-        What parts receive is looked at where a chain has a boundary, until it has none that was not looked at.
+        What parts receive is looked at where a chain has a boundary, and then more closely, until it has none that was
+        not looked at closely.
         """
-        fewer, known = range(1, self.parts + (self.allowed is None)), {0, len(self.prices.own) - 1}
+        fewer, looked = range(1, self.parts + (self.allowed is None)), {0: 2, len(self.prices.own) - 1: 2}
         while True:
             found = [*self._chains(fewer, None)]
             if self.allowed is not None:
                 found += self._chains([self.parts], self.allowed)
-            new = {i for chain in found for i in chain} - known
-            if not new or len(known) > _MOST_CUTS:
+            new = {i for chain in found for i in chain if looked.get(i, 0) < 2}
+            if not new or len(looked) > _MOST_CUTS:
                 return found
-            known |= new
             for i in sorted(new):
-                self.least_paid[:, i] = self._paid_behind(i)
+                looked[i] = looked.get(i, 0) + 1
+                self.least_paid[:, i] = self._paid_behind(i, closely=looked[i] == 2)
 
     def _chains(self, numbers: Collection[int], allowed: Callable[[int], Bools] | None) -> Iterator[tuple[int, ...]]:
         """The same for some numbers of parts, the fewest first."""
@@ -148,10 +151,10 @@ class BoundWithRepeats:
         """
         return np.zeros((3, len(self.prices.own))) if self.above is None else self.above.copy()
 
-    def _paid_behind(self, boundary: int) -> tuple[float, float, float]:
+    def _paid_behind(self, boundary: int, *, closely: bool) -> tuple[float, float, float]:
         """A column of `least_paid`."""
         begins, ends = self._certain(boundary)
-        left = self.limit - float(self.prices.own[self._possible[:, boundary], boundary].min())
+        left = self.limit - float(self.prices.own[self._possible[:, boundary], boundary].min()) if closely else np.inf
         earlier = {*self._nodes(self.tables.inside[boundary])[-_NEAR:], *self.free}
         return self._paid(begins, ends, earlier, left) if begins else (0.0, 0.0, 0.0)
 
@@ -162,10 +165,10 @@ class BoundWithRepeats:
 
         Only what `earlier` nodes write costs anything: a smaller network gives a bound, too.
         """
-        near = {name for node in earlier for name in self.graph.nodes[node].writes}
-        receive = {name: number * (name in near) for name, number in self.prices.receive.items()}
+        near = {name for node in earlier for name in self.graph.nodes[node].writes}.intersection(self.prices.receive)
+        receive = defaultdict(float, {name: self.prices.receive[name] for name in near})
         price = replace(self.prices, receive=receive)
-        repeatable, needed = earlier - self._not_repeated, self._sources(nodes)
+        repeatable, needed = earlier - self._not_repeated, self._sources(nodes, self._not_repeated)
         nothing = sum(price.repeat[node] for node in needed) if needed.isdisjoint(self._not_repeated) else np.inf
 
         def least(nodes: Sequence[int], receive: Mapping[str, float]) -> float:
@@ -173,13 +176,14 @@ class BoundWithRepeats:
             return min(some + price.first_receive * bool(needed), nothing)
 
         reads = {name for node in nodes for name in self.graph.nodes[node].reads}
-        for node in {self.graph.producer[name] for name in reads & self.graph.producer.keys()} & repeatable:
+        writers = {self.graph.producer[name] for name in reads & self.graph.producer.keys()} & repeatable
+        for node in writers if left < np.inf else ():
             if node not in self.free and not self.graph.nodes[node].rewrite:
                 paid = min(least([*nodes, node], price.receive) + price.repeat[node], nothing)
                 repeatable -= {node} if paid > left else set()
         sure = {name for node in sending for name in self.graph.nodes[node].writes}
-        send = {name: price.send[name] * (name in sure) for name in price.receive}
-        both = {name: number + send[name] for name, number in price.receive.items()}
+        send = defaultdict(float, {name: price.send[name] for name in sure & price.send.keys()})
+        both = defaultdict(float, {name: receive[name] + send[name] for name in {*receive, *send}})
         free = TransferPrices(dict.fromkeys(price.repeat, 0.0), 1.0, send)
         sent = least_s(self.graph, nodes, free, repeatable.__contains__) if sure else 0.0
         return least(nodes, price.receive), least(nodes, both), sent
@@ -189,12 +193,14 @@ class BoundWithRepeats:
         """What the first part pays besides own nodes: it receives nothing."""
         return sum(self.prices.repeat[node] for node in self._sources(self._certain(0)[0]))
 
-    def _sources(self, nodes: Sequence[int]) -> set[int]:
-        """All nodes that these depend on, and that are not among them."""
+    def _sources(self, nodes: Sequence[int], ends: AbstractSet[int] = frozenset()) -> set[int]:
+        """All nodes that these depend on, and that are not among them; not all if one of `ends` is among them."""
         found, waiting = set(nodes), list(nodes)
-        while waiting:
-            new = {self.graph.producer[t] for t in self.graph.nodes[waiting.pop()].reads if t in self.graph.producer}
-            waiting += new - found
+        new = set[int]()
+        while waiting and ends.isdisjoint(new):
+            reads = self.graph.nodes[waiting.pop()].reads
+            new = {self.graph.producer[t] for t in reads if t in self.graph.producer} - found
+            waiting += new
             found |= new
         return found.difference(nodes)
 

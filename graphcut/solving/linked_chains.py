@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress, pairwise, product
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
@@ -47,13 +47,19 @@ class LinkedChains:
     most_work: float  #: about how many numbers a branch and bound may compute.
 
     def best(
-        self, aggregation: Aggregation, *, limit: float = np.inf, most_parts: int | None = None
+        self,
+        aggregation: Aggregation,
+        *,
+        limit: float = np.inf,
+        most_parts: int | None = None,
+        most_work: float | None = None,
     ) -> ChainPartition | None:
         """The partition of least period ("max") or least latency ("sum") whose period is at most `limit`.
 
         Its values are these two times, the one that is minimized first.
         """
-        search = _BranchAndBound(self, aggregation, limit, self.cost_to_go(aggregation, limit, most_parts))
+        rest = self.cost_to_go(aggregation, limit, most_parts)
+        search = _BranchAndBound(self, aggregation, limit, rest, self.most_work if most_work is None else most_work)
         search.visit(_Node((0,), (), self._unused, 0.0, np.full(self.tables.load.groups, -1)))
         return search.best and replace(search.best, is_best=not search.is_stopped)
 
@@ -88,27 +94,25 @@ class LinkedChains:
         self, aggregation: Aggregation, limit: float = np.inf, most_parts: int | None = None
     ) -> Mapping[_State, Floats]:
         """For each state an array over the boundaries: a lower bound of what the parts behind the boundary cost."""
-        counts, senders = [len(c.devices) for c in self.classes if not c.members], self.pairs.senders
+        counts, senders = [len(c.devices) for c in self.classes if not c.members], sorted({*self.pairs.senders})
         every = product(*(range(count + 1) for count in counts)) if self.only is None else self.only
         most = self.tables.load.groups * max(map(sum, self.uses)) if most_parts is None else most_parts
-        combine = COMBINED[aggregation]
         priced = {key: _minimized(costs, aggregation, limit * (1 + _SAME)) for key, costs in self._costs.items()}
-        end = np.full(self.tables.boundary_count, np.inf)
-        end[-1] = 0.0
-        found: dict[_State, Floats] = {}
-        for used in sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used)):
-            found_last = (all(map(int.__ge__, used, taken)) for taken in self.uses)
-            lasts = sorted({*compress(senders, found_last)}) if any(used) else [0]
-            rest = np.tile(end, (len(lasts), 1))
-            for c, state in enumerate(self.next_states(used)):
-                if (behind := found.get(state)) is not None:
-                    options = np.stack([priced[last, c] for last in lasts])
-                    rest = np.minimum(rest, combine(options, behind[:, None]).min(axis=1))
+        options = [np.stack([priced[last, c] for last in senders]) for c in range(len(self.classes))]
+        states = sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used))
+        index = {used: i for i, used in enumerate(states)}
+        rest = np.full((len(states), len(senders), self.tables.boundary_count), np.inf)
+        rest[:, :, -1] = 0.0
+        for used, row in zip(states, rest, strict=True):
+            for c, (state, sender) in enumerate(self.next_states(used)):
+                if state in index:
+                    behind = rest[index[state], senders.index(sender)]
+                    np.minimum(row, COMBINED[aggregation](options[c], behind[:, None]).min(axis=1), out=row)
             if self.allowed is not None:  # a group takes several devices for one part
                 parts = range(-(-sum(used) // max(map(sum, self.uses))), sum(used) + 1)
-                rest = np.where(np.any([self.allowed(number) for number in parts], axis=0), rest, np.inf)
-            found |= {(used, last): row for last, row in zip(lasts, rest, strict=True) if row.min() < np.inf}
-        return found
+                row[:, ~np.any([self.allowed(number) for number in parts], axis=0)] = np.inf
+        found = {(used, last): rest[i, k] for used, i in index.items() for k, last in enumerate(senders)}
+        return {state: row for state, row in found.items() if row.min() < np.inf}
 
     @cached_property
     def uses(self) -> list[DeviceCounts]:
@@ -229,18 +233,18 @@ class _BranchAndBound:
     """Tries the next part that looks best first, and leaves out what can't be better than the best plan."""
 
     def __init__(
-        self, chains: LinkedChains, aggregation: Aggregation, limit: float, rest: Mapping[_State, Floats]
+        self, chains: LinkedChains, aggregation: Aggregation, limit: float, rest: Mapping[_State, Floats], most: float
     ) -> None:
         self.best: ChainPartition | None = None
         self.is_stopped = False
         self._chains, self._aggregation, self._limit, self._rest = chains, aggregation, limit * (1 + _SAME), rest
-        tables, load, most = chains.tables, chains.tables.load, chains.most_work
+        tables, load = chains.tables, chains.tables.load
         self._combine, self._driver_s = COMBINED[aggregation], driver_s(aggregation, load, chains.pairs, chains.cluster)
         step, exact_step = _CALL + tables.boundary_count, _CALL + tables.boundary_count * load.readers.count
         self._are_tables_enough = bool((chains.near == tables.received).all()) or exact_step > most / 100
         self._step = len(chains.classes) * (step if self._are_tables_enough else exact_step)
         self._leaf = _CALL / 5 * (load.readers.count + load.groups)
-        self._left = most
+        self._left = self._most = most
 
     def visit(self, node: _Node) -> None:
         """Search the partitions that begin with these parts."""
@@ -249,7 +253,7 @@ class _BranchAndBound:
             self._found(node)
             return
         self._left -= self._step
-        if self._left <= 0 and (self.best is not None or self._left <= -chains.most_work):
+        if self._left <= 0 and (self.best is not None or self._left <= -self._most):
             self.is_stopped = True
             return
         options: list[tuple[float, int, int, float]] = []
@@ -257,7 +261,8 @@ class _BranchAndBound:
             if state in self._rest:
                 value = np.asarray(self._combine(node.value, self._costs(node, c)))
                 least = self._combine(self._combine(value, self._rest[state]), self._driver_s)
-                options += [(float(least[j]), -int(j), c, float(value[j])) for j in np.flatnonzero(least < np.inf)]
+                kept = np.flatnonzero(least < (np.inf if self.best is None else self.best.values[0] * (1 - _SAME)))
+                options += [(float(least[j]), -int(j), c, float(value[j])) for j in kept]
         for bound, j, c, cost in sorted(options):
             if self.is_stopped or (self.best is not None and bound >= self.best.values[0] * (1 - _SAME)):
                 return

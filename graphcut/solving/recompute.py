@@ -21,7 +21,8 @@ byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from math import inf
@@ -29,7 +30,7 @@ from typing import Final
 
 import msgspec
 
-from ..core.graph import Graph, outside_reads, partition
+from ..core.graph import Graph, partition
 from .instance import Parts
 from .min_cut import Arc, FlowNetwork
 
@@ -102,10 +103,23 @@ def repeated(graph: Graph, parts: Parts, prices: Prices) -> tuple[Recomputed, ..
 
 def _recomputed(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], prices: TransferPrices) -> Recomputed:
     """What a part saves and pays that runs the chosen nodes besides its own."""
-    before, after = outside_reads(graph.held(own, ()).values()), outside_reads(graph.held(own, chosen).values())
+    copies = [graph.copy_of(node) for node in chosen]
+    before = _received(graph, own)[1]
+    needed = {*before, *(name for copy in copies for name in copy.reads if graph.producer.get(name) not in own)}
+    after = needed.difference(*(copy.writes for copy in copies))
     saved = sum(prices.tensor_bytes[name] for name in before) - sum(prices.tensor_bytes[name] for name in after)
     gone = tuple(name for name in before if name not in after)
     return Recomputed(part, graph.names(chosen), gone, int(saved), sum(prices.run_s[node] for node in chosen))
+
+
+def _received(graph: Graph, own: AbstractSet[int]) -> tuple[list[int], dict[str, None]]:
+    """The nodes of a part that read what it does not write, and these tensors, in the order in which they are read."""
+    readers, found, producer = list[int](), dict[str, None](), graph.producer
+    for node in sorted(own):
+        if outside := [name for name in graph.nodes[node].reads if producer.get(name) not in own]:
+            readers.append(node)
+            found.update(dict.fromkeys(outside))
+    return readers, found
 
 
 def _writer(graph: Graph, name: str) -> int | None:
@@ -125,23 +139,24 @@ def _cheapest_to_repeat(
         brought = sum(graph.weights[weight].bytes for weight in own.weights if weight not in held)
         return node in earlier and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
 
-    candidates = _candidates(graph, nodes, prices, may_repeat)
-    sink_side = _cut(graph, set(nodes), candidates, prices)[0].reaching_sink() if candidates else ()
+    readers, received = _received(graph, own := set(nodes))
+    candidates = _candidates(graph, received, prices, may_repeat)
+    sink_side = _cut(graph, own, readers, candidates, prices)[0].reaching_sink() if candidates else ()
     return tuple(sorted(node for node, vertex in candidates.items() if vertex in sink_side))
 
 
-def least_s(graph: Graph, nodes: Sequence[int], prices: TransferPrices, may_repeat: Callable[[int], bool]) -> float:
+def least_s(graph: Graph, nodes: Collection[int], prices: TransferPrices, may_repeat: Callable[[int], bool]) -> float:
     """At most what a part with `nodes`, and perhaps more, pays to have what these read: a minimum cut, rounded down."""
-    candidates = _candidates(graph, nodes, prices, may_repeat)
+    readers, received = _received(graph, own := set(nodes))
+    candidates = _candidates(graph, received, prices, may_repeat)
     if not candidates:
-        read = outside_reads(graph.held(nodes, ()).values())
-        return sum(prices.send_s(name) for name in read if name in graph.producer)
-    network, flow = _cut(graph, set(nodes), candidates, prices)
+        return sum(prices.send_s(name) for name in received if name in graph.producer)
+    network, flow = _cut(graph, own, readers, candidates, prices)
     return max(0, flow - network.arc_count) * _PICOSECOND
 
 
 def _candidates(
-    graph: Graph, nodes: Sequence[int], prices: TransferPrices, may_repeat: Callable[[int], bool]
+    graph: Graph, received: Iterable[str], prices: TransferPrices, may_repeat: Callable[[int], bool]
 ) -> dict[int, int]:
     """The nodes that may be worth repeating, each with a vertex of the flow network.
 
@@ -149,7 +164,7 @@ def _candidates(
     received tensors that it reaches. So a node is left out if its cheapest path costs at least as much as sending all
     received tensors that it reaches. One pass, from the last node back.
     """
-    received = [name for name in outside_reads(graph.held(nodes, ()).values()) if _writer(graph, name) is not None]
+    received = [name for name in received if _writer(graph, name) is not None]
     bit = {name: 1 << i for i, name in enumerate(received)}
 
     @cache
@@ -173,15 +188,19 @@ def _candidates(
 
 
 def _cut(
-    graph: Graph, inside: set[int], candidates: Mapping[int, int], prices: TransferPrices
+    graph: Graph, inside: set[int], own: Sequence[int], candidates: Mapping[int, int], prices: TransferPrices
 ) -> tuple[FlowNetwork, int]:
-    """The network of a part after a maximum flow, and that flow. The part's side of the cut has the fewest vertices."""
+    """The network of a part after a maximum flow, and that flow. The part's side of the cut has the fewest vertices.
+
+    `own` are the nodes of the part that read what it does not write.
+    """
     readers: dict[str, set[int]] = defaultdict(set)
-    for node, own in (*graph.held(inside, ()).items(), *((node, graph.copy_of(node)) for node in candidates)):
-        for name in own.reads:
+    rows = [*((graph.nodes[node], _SINK) for node in own), *((graph.copy_of(n), i) for n, i in candidates.items())]
+    for node, vertex in rows:
+        for name in node.reads:
             if graph.producer.get(name) not in inside:
-                readers[name].add(candidates.get(node, _SINK))
-    inputs = {name for node in inside for name in graph.nodes[node].reads if name not in graph.producer}
+                readers[name].add(vertex)
+    inputs = {name for node in own for name in graph.nodes[node].reads if name not in graph.producer}
     arcs: list[Arc] = [(_SOURCE, vertex, _picoseconds(prices.run_s[node])) for node, vertex in candidates.items()]
     for tensor, (name, reading) in enumerate(readers.items(), start=len(candidates) + 2):
         repeated = _writer(graph, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Final
@@ -52,18 +53,12 @@ _OBJECTIVES: Final[dict[str, tuple[MilpObjective, str, MetricUnit]]] = {
     "devices": ("parts", "devices", "devices"),
 }
 _FRONT_POINTS: Final = 8
-_NOTABLE: Final = 0.005
-"""A plan of the Pareto front has a latency that is smaller by this share than that of the plan before it."""
-
-_CLOSE: Final = 1.001
-_JUST_BELOW: Final = 1e-9
-"""A bisection ends when its ends are so close; a better plan is better by this share at least."""
-
+_NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
+_CLOSE: Final = 1.001  #: a bisection ends when its ends are so close.
+_JUST_BELOW: Final = 1e-9  #: a better plan is better by this share at least.
+_MANY_GROUPS: Final = 2000  #: of more groups the search compares plans by their period alone, at first.
 _MOST_SMALL: Final = 100_000  #: with so many transitions of small sets of devices in addition.
-
-_MUCH_WORK: Final = 1e9
-"""What a branch and bound may compute where it is asked once; for each of many orders much less."""
-
+_MUCH_WORK: Final = 1e9  #: what a branch and bound may compute that is asked once; for each of many orders much less.
 _MOST_STATES: Final = 20_000  #: with more transitions of the chain DP only some sets of devices are tried.
 
 
@@ -81,7 +76,7 @@ def plan_across(
     evaluator = ClusterEvaluator.of(problem, goal, seconds, ranks)
     load, classes, pairs, bound = evaluator.load, evaluator.classes, evaluator.pairs, evaluator.lower_bound()
     evaluator, states = with_few_sets(evaluator)
-    found = search(load, evaluator, states=states, marked=problem.pins, lower_bound=bound)
+    found = search(load, evaluator.roughly, states=states, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, load, classes)
     if evaluator.only is not None:
@@ -194,7 +189,16 @@ class ClusterEvaluator:
         return prod(number + 1 for number in self.counts) * len(self.classes) * len({*self.pairs.senders})
 
     def chains(self, tables: BoundaryTables) -> LinkedChains:
-        """The partitions over given boundaries, with their costs."""
+        """The partitions over given boundaries, with their costs; those over the last boundaries are kept."""
+        if not self._last or self._last[0].tables is not tables:
+            self._last[:] = [self._chains(tables)]
+        return self._last[0]
+
+    @cached_property
+    def _last(self) -> list[LinkedChains]:
+        return []
+
+    def _chains(self, tables: BoundaryTables) -> LinkedChains:
         rows = zip(self.single, self.wider or [None] * len(self.single), strict=False)
         rooms = [c.memory_bytes - (_bytes_of(tables, *more) if more else 0.0) for c, more in rows]
         fits = fits_in(tables, self.counting, rooms) + self._fit_groups(tables)
@@ -222,6 +226,14 @@ class ClusterEvaluator:
         found = self._best(self.chains(tables))
         return found and replace(found, is_best=found.is_best and self.only is None)
 
+    def roughly(self, tables: BoundaryTables) -> ChainPartition | None:
+        """The same for a search; of the partitions with the shortest period any one, where these are many.
+
+        To find the one with the least latency over all tables that are tried takes as long as the rest of the search.
+        """
+        is_large = not tables.is_complete and (self.only is not None or tables.load.groups > _MANY_GROUPS)
+        return self.chains(tables).best("max") if is_large and self.goal.objective == "throughput" else self(tables)
+
     def _best(self, chains: LinkedChains) -> ChainPartition | None:
         match self.goal.objective:
             case "throughput":
@@ -243,8 +255,9 @@ class ClusterEvaluator:
 
     def pareto_front(self, tables: BoundaryTables) -> Iterator[ChainPartition]:
         """Partitions of which none is as good as another in both values: period, and latency."""
-        chains = replace(self.chains(tables), most_work=_MUCH_WORK / 20)  # each of its points is searched
-        fastest, soonest = _with_least_latency(chains, chains.best("max")), chains.best("sum")
+        chains, little = self.chains(tables), _MUCH_WORK / 20  # each of its points is searched
+        fastest = _with_least_latency(chains, chains.best("max", most_work=little), little)
+        soonest = chains.best("sum", most_work=little)
         if fastest is None or soonest is None:
             return
         (period, latency), longest = fastest.values, soonest.values[1]
@@ -252,7 +265,7 @@ class ClusterEvaluator:
         for limit in np.linspace(period, longest, _FRONT_POINTS)[1:] if longest > period else ():
             if latency * (1 - _NOTABLE) <= soonest.values[0]:
                 return
-            chain = chains.best("sum", limit=float(limit))
+            chain = chains.best("sum", limit=float(limit), most_work=little)
             if chain is not None and chain.values[0] < latency * (1 - _NOTABLE):
                 latency, period = chain.values
                 yield replace(chain, values=(period, latency))
@@ -370,11 +383,13 @@ def _bytes_of(tables: BoundaryTables, users: Hyperedges, number: Ints) -> Floats
     return replace(tables, load=load, relaxation=None).shared_bytes
 
 
-def _with_least_latency(chains: LinkedChains, fastest: ChainPartition | None) -> ChainPartition | None:
+def _with_least_latency(
+    chains: LinkedChains, fastest: ChainPartition | None, most_work: float | None = None
+) -> ChainPartition | None:
     """Of the partitions with the period of the fastest one that with the least latency; its period, and its latency."""
     if fastest is None:
         return None
-    soonest = chains.best("sum", limit=fastest.values[0])
+    soonest = chains.best("sum", limit=fastest.values[0], most_work=most_work)
     found = fastest if soonest is None else replace(soonest, values=soonest.values[::-1])
     return replace(found, is_best=fastest.is_best)
 

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,7 +15,7 @@ from ...loading.operations import Operation, constants_in, operations_of
 from ...loading.shape_inference import tensor_of_initializer
 from .factors import Factor, Place, fixed
 from .layouts import Layout, common_layouts
-from .rules import PRODUCTS, factors_of
+from .rules import PRODUCTS, described, factors_of
 
 _ANYWHERE: Final = -1
 
@@ -85,6 +85,7 @@ class AxisAnalysis:
     def __post_init__(self) -> None:
         constants = constants_in(self.model.proto).items()
         self._constants = {name: tensor_of_initializer(value).dtype for name, value in constants}
+        self._factors: dict[Hashable, Sequence[Factor]] = {}
         self._parent: dict[_Axis, _Axis] = {}
         self._members: list[_Member] = []
         self._blocked: dict[_Axis, Blocker] = {}
@@ -98,7 +99,7 @@ class AxisAnalysis:
         reads = [self.use(node, slot, tensor) for slot, tensor in enumerate(operation.inputs)]
         writes = [self.written(node, tensor) for tensor in operation.outputs]
         divided: set[_Axis] = set()
-        for factor in () if graph_node.is_stateful else factors_of(operation):
+        for factor in () if graph_node.is_stateful else self._factors_of(operation):
             axes = [((reads[place.slot], place.axis), place) for place in factor.reads]
             axes += [((writes[place.slot], place.axis), place) for place in factor.writes]
             divided.update(axis for axis, _ in axes)
@@ -117,6 +118,12 @@ class AxisAnalysis:
                     self._blocked.setdefault((use, axis), blocker)
         for tensor in {*graph_node.reads, *graph_node.weights, *graph_node.constants}.difference(operation.inputs):
             self._opaque.setdefault(tensor, blocker)  # a subgraph reads it
+
+    def _factors_of(self, operation: Operation) -> Sequence[Factor]:
+        key = described(operation)
+        if key not in self._factors:
+            self._factors[key] = factors_of(operation)
+        return self._factors[key]
 
     def use(self, node: int, slot: int, tensor: str) -> Use:
         """What a node reads."""

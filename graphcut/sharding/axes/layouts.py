@@ -4,7 +4,7 @@ The columns of a weight that gives queries, keys and values in one consist of th
 each, so the segments spread over factors to all axes that are divided alike.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
@@ -63,9 +63,9 @@ def common_layouts(
     for i, places in enumerate(factors):
         for axis, _ in places:
             users[axis].append(i)
-    waiting = deque(i for i, places in enumerate(factors) if any(place.segments for _, place in places))
+    waiting = dict.fromkeys(i for i, places in enumerate(factors) if any(place.segments for _, place in places))
     while waiting:
-        segments = [(axis, segments_of(place, sizes[axis])) for axis, place in factors[waiting.popleft()]]
+        segments = [(axis, segments_of(place, sizes[axis])) for axis, place in factors[waiting.popitem()[0]]]
         inner = {  # the label of a segment, and where in it a cut is, as a fraction
             (label, (cut - start) / (end - start))
             for axis, own in segments
@@ -80,7 +80,7 @@ def common_layouts(
                 cuts[axis] |= new
                 if len(cuts[axis]) >= _MAX_SEGMENTS:
                     return None
-                waiting.extend(users[axis])
+                waiting |= dict.fromkeys(users[axis])
     if any(cut.denominator > 1 for found in cuts.values() for cut in found):
         return None
     borders = {axis: [0, *(int(cut) for cut in sorted(cuts[axis])), size] for axis, size in sizes.items()}

@@ -1,6 +1,6 @@
 """The rule table: the factors of each operator. An operator without a rule can't be divided."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from ....loading.operations import Operation
@@ -13,7 +13,14 @@ RULES: Final[Mapping[str, Rule]] = {**elements.RULES, **shapes.RULES, **products
 PRODUCTS: Final = frozenset({*products.PRODUCTS, "com.microsoft.Attention"})  #: operators that multiply by a weight.
 
 
-def factors_of(o: Operation) -> Iterable[Factor]:
+def factors_of(o: Operation) -> Sequence[Factor]:
     """The factors of a node that have two units or more; none if its operator has no rule."""
     rule = RULES.get(o.op)
     return [factor for factor in rule(o) if factor.units > 1] if rule else []
+
+
+def described(o: Operation) -> Hashable:
+    """All of a node that rules read: those of repeated layers are described alike, and have the same factors."""
+    given = tuple(map(bool, (*o.inputs, "", *o.outputs)))
+    attributes = tuple(attribute.SerializeToString() for attribute in o.node.attribute)
+    return o.op, o.version, o.reads, o.writes, given, tuple(o.values.items()), attributes
