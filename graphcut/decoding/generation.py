@@ -81,7 +81,8 @@ class Generation:
         self._cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
         if decoder.batch_axes is None or (self._cache.max_bytes if sequences else decoder.padding is None):
             batch = 1  # later prompts reuse the states of those before; or those that come later can't join
-        pool = _pool(cascade, settings, ceil(most / batch))
+        # A service in other processes has a worker for each core or machine: one may not have memory for all parts.
+        pool = _pool(cascade, settings, ceil(most / batch) if sequences or via == "threads" else most)
         self._batch = max(1, min(batch, ceil(most / len(pool)))) if sequences else batch
         window = settings.get("window") or 2 * len(pool)
         config = share_threads(settings.get("config") or SessionConfig(), max(1, min(len(pool), window, most)), via)
