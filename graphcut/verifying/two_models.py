@@ -85,8 +85,9 @@ class ModelComparison(Product):
     worst: str  #: this output; empty if all are equal.
     has_tolerance: bool  #: a tolerance was given, so the outputs decide whether the models agree.
     #: if the outputs differ by more than 4 times of what they do where all tensors that are compared are outputs, too:
-    #: the tensor of which this is true, since graph optimizations across it make the difference; else empty.
-    fused: str = ""
+    #: the last tensor that has to be an output, with those before it, since graph optimizations across it make the
+    #: difference; empty if that does not help. None if they do not differ so.
+    fused: str | None = None
     inputs: Feeds = field(default_factory=dict, repr=False)  #: those of the run that this is about.
 
     @property
@@ -98,7 +99,7 @@ class ModelComparison(Product):
         """
         if self.has_tolerance:
             return all(one.passes for one in self.outputs)
-        return not self.culprits and not self.fused and self.worst_db > -inf
+        return not self.culprits and self.fused is None and self.worst_db > -inf
 
     @property
     def table(self) -> "np.ndarray[Any, Any]":
@@ -281,21 +282,21 @@ class _Run:
             self.feeds,
         )
 
-    def _fused(self, most: float, error: float) -> str:
-        """The tensor that must be an output of the second model so that no output has a larger error than `most`.
+    def _fused(self, most: float, error: float) -> str | None:
+        """The last tensor that must be an output, with those before it, so that no output has more error than `most`.
 
-        That is the first one with which those before it suffice. Takes a run for each bisection of all tensors.
+        None if none has anyway, empty if all tensors as outputs do not suffice. Takes a run for each bisection.
         """
         second, names = self.pair.second, [self.pair.there[name] for name in self.pair.computed]
-        low, high = 0, len(names) if error > most else 0
-        while high - low > 1:
+        low, high = 0, len(names) + 1
+        while error > most and high - low > 1:
             middle = (low + high) // 2
             wanted = [*dict.fromkeys((*(self.pair.there[name] for name in self.writes), *names[:middle]))]
             found = run_whole(second.model, self.pair.fed(self.feeds), wanted, config=second.config)
             kinds = ((name, self.pair.there[name], self.pair.kinds(name)) for name in self.writes)
             worst = max(error_of(self.values[n], found[partner], *both).relative for n, partner, both in kinds)
             low, high = (middle, high) if worst > most else (low, middle)
-        return names[high - 1] if high else ""
+        return None if error <= most else names[high - 1] if high <= len(names) else ""
 
     def _is_ignored(self, *names: str) -> bool:
         return any(fnmatchcase(name, glob) for name in names for glob in self.ignore)

@@ -17,9 +17,10 @@ from encoders import save_sentence_encoder
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import UsageError
+from graphcut import SessionConfig, UsageError
 from graphcut.running.values import Feeds
-from graphcut.verifying import sections
+from graphcut.verifying import sections, two_models
+from graphcut.verifying.numerical import run_whole
 
 from cases import each, seeded
 from conftest import FIXTURES, floats, model_of
@@ -465,6 +466,21 @@ def test_a_difference_that_only_graph_optimizations_make_names_what_they_fuse() 
     inside = [one.name for one in nodes[1:-2]]
     assert found.fused in inside
     assert f"graph optimizations across {found.fused!r} make a difference" in str(found)
+
+
+def test_a_difference_that_no_further_output_prevents_is_told_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An optimized run that gives another output, whichever tensors are outputs beside it."""
+    run = run_whole
+
+    def changed_run(model: graphcut.Model, feeds: Feeds, wanted: Sequence[str], *, config: SessionConfig) -> Feeds:
+        made = run(model, feeds, wanted, config=config)
+        return {**made, "y": made["y"].numpy() * 1.5} if config.optimize == "all" else made
+
+    monkeypatch.setattr(two_models, "run_whole", changed_run)
+    model = transformer(-1e4)
+    found = graphcut.compare_models(model, model, inputs=[SEEN], config=replace(graphcut.EXACT, optimize="all"))
+    assert (found.same, found.culprits, found.fused) == (False, (), "")
+    assert "no tensor that was compared shows where" in str(found)
 
 
 def test_histograms_have_all_numbers_of_both_sides() -> None:
