@@ -81,7 +81,7 @@ def auto(
     output: Annotated[Path, Output(metavar="DIR", help="The folder of the parts.")],
     model: Annotated[Path | None, argument("MODEL", "An .onnx file, with its external data beside it.")] = None,
     plan: PlanPath = None,
-    to: Annotated[ExportFormat | None, Option(help="Write the parts as another engine reads them.")] = None,
+    to: Annotated[ExportFormat | None, Option(metavar="FORMAT", help="Write the parts as `export --to` does.")] = None,
     keep: Annotated[bool, flag("Keep the models of the steps, in DIR/models.", "--keep")] = False,
     replay: Annotated[Path | None, takes("FILE", "Do again what an auto.json says: same bytes.")] = None,
     dims: Dims = None,

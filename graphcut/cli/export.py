@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
 from typer import Option
@@ -34,7 +34,7 @@ FORMATS: Final = {  #: what each format is, for the help.
 def export(
     ctx: typer.Context,
     cascade_path: CascadePath,
-    to: Annotated[ExportFormat, Option(help="The format.")],
+    to: Annotated[ExportFormat, Option(metavar="FORMAT", help=", ".join(get_args(ExportFormat)))],
     output: Annotated[Path, Output(help="The folder.")],
     model: OriginalModel = None,
     dims: Dims = None,
