@@ -157,7 +157,8 @@ def split_alone(folder: Path, splitter: str, memory: str) -> None:
         module, name = "olive.passes.onnx.split", "SplitModel"
         config: dict[str, Any] = {"split_assignments": assignments, "save_as_external_data": True}
     else:
-        module, name = "graphcut.automating.olive", "GraphcutSplit"
+        sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "olive-pass"))
+        module, name = "olive_pass", "GraphcutSplit"
         config = {"memory": memory} if memory else {"num_splits": PARTS}
     before, begin, processor = peak_bytes(), time.perf_counter(), time.process_time()
     run_pass(module, name, config, ONNXModelHandler(str(folder / "llm.onnx")), folder / "parts")

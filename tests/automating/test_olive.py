@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="needs Olive: `sourc
 
 def olive(folder: Path, *words: str) -> str:
     """Run a module in the environment of Olive; what it says."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OLIVE_DISABLE_TELEMETRY": "1"}
+    path = os.pathsep.join([str(ROOT), str(ROOT / "examples" / "olive-pass")])
+    environment = {**os.environ, "PYTHONPATH": path, "OLIVE_DISABLE_TELEMETRY": "1"}
     done = subprocess.run(
         [str(PYTHON), "-m", *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
@@ -38,7 +39,7 @@ def test_olive_quantizes_and_splits_a_model(tmp_path: Path) -> None:
         "cache_dir": "cache",
     }
     (tmp_path / "workflow.json").write_text(json.dumps(workflow))
-    olive(tmp_path, "graphcut.automating.olive", "packages.json")
+    olive(tmp_path, "olive_pass", "packages.json")
     olive(tmp_path, "olive", "run", "--config", "workflow.json", "--package-config", "packages.json")
     described = json.loads((tmp_path / "parts" / "model_config.json").read_bytes())
     assert described["type"] == "compositemodel"
@@ -57,6 +58,6 @@ def test_the_pass_needs_one_goal(goals: dict[str, object], tmp_path: Path) -> No
         "cache_dir": "cache",
     }
     (tmp_path / "workflow.json").write_text(json.dumps(workflow))
-    olive(tmp_path, "graphcut.automating.olive", "packages.json")
+    olive(tmp_path, "olive_pass", "packages.json")
     said = olive(tmp_path, "olive", "run", "--config", "workflow.json", "--package-config", "packages.json")
     assert "GraphcutSplit needs one of num_splits, memory, cluster" in said

@@ -1,7 +1,7 @@
 """A pass for Olive (olive-ai 0.13) that splits an ONNX model, and the package config that makes it known.
 
-python -m graphcut.automating.olive packages.json
-olive run --config workflow.json --package-config packages.json
+python olive_pass.py packages.json
+PYTHONPATH=. olive run --config workflow.json --package-config packages.json
 """
 
 import json
@@ -14,13 +14,7 @@ from olive.package_config import OlivePackageConfig
 from olive.passes import Pass
 from olive.passes.pass_config import PassConfigParam
 
-from ..core.errors import CascadeError, UsageError
-from ..costs.cluster import read_cluster
-from ..costs.tables import read_table
-from ..planning.goals import Across, Goal, Into, Within
-from ..planning.planner import plan
-from ..surgery.cutting import split
-from ..verifying.verification import verify
+import graphcut
 
 
 class GraphcutSplit(Pass):  # type: ignore[misc]
@@ -46,11 +40,12 @@ class GraphcutSplit(Pass):  # type: ignore[misc]
         output_model_path: str,
     ) -> CompositeModelHandler:
         source, folder = model.model_path, Path(output_model_path).with_suffix("")
-        table = None if config.cost_model is None else read_table(config.cost_model)
+        table = None if config.cost_model is None else graphcut.read_table(config.cost_model)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        cascade = split(source, plan(source, _goal(config), table=table), folder, force=True)
-        if not verify(source, cascade, structural_only=True):
-            raise CascadeError(f"the parts in {folder} are not the model", hint="please report this")
+        planned = graphcut.plan(source, _goal(config), table=table)
+        cascade = graphcut.split(source, planned, folder, force=True)
+        if not graphcut.verify(source, cascade, structural_only=True):
+            raise graphcut.CascadeError(f"the parts in {folder} are not the model", hint="please report this")
         parts = [ONNXModelHandler(folder, onnx_file_name=part.file) for part in cascade.parts]
         names = [Path(part.file).stem for part in cascade.parts]
         # Olive writes components anew into the folder of its results, unless it is told to copy theirs as it is.
@@ -58,15 +53,18 @@ class GraphcutSplit(Pass):  # type: ignore[misc]
         return CompositeModelHandler(parts, names, model_path=folder, model_attributes=attributes)
 
 
-def _goal(config: Any) -> Goal:  # noqa: ANN401 - see above
+def _goal(config: Any) -> graphcut.Goal:  # noqa: ANN401 - see above
     parts, memory_bytes, cluster = config.num_splits, config.memory, config.cluster
     if [parts, memory_bytes, cluster].count(None) != 2:
-        raise UsageError("GraphcutSplit needs one of num_splits, memory, cluster", hint="set it in the workflow")
-    return Into(parts) if parts else Within(memory_bytes) if memory_bytes else Across(read_cluster(cluster))
+        message = "GraphcutSplit needs one of num_splits, memory, cluster"
+        raise graphcut.UsageError(message, hint="set it in the workflow")
+    if cluster:
+        return graphcut.Across(graphcut.read_cluster(cluster))
+    return graphcut.Into(parts) if parts else graphcut.Within(memory_bytes)
 
 
 if __name__ == "__main__":  # write Olive's own package config with this pass added
     packages = json.loads(Path(OlivePackageConfig.get_default_config_path()).read_text("utf-8"))
     every = {key: ["*"] for key in ("supported_providers", "supported_accelerators", "supported_precisions")}
-    packages["passes"]["GraphcutSplit"] = {"module_path": f"{__spec__.name}.GraphcutSplit", **every}
+    packages["passes"]["GraphcutSplit"] = {"module_path": f"{Path(__file__).stem}.GraphcutSplit", **every}
     Path(sys.argv[1]).write_text(json.dumps(packages, indent=1), "utf-8")
