@@ -58,10 +58,10 @@ def test_split_at_tensors(run: Script, models: Path, tmp_path: Path) -> None:
 
 
 def test_memory_budget(run: Script, models: Path, tmp_path: Path) -> None:
-    run("memory_budget.py", models / "unet.onnx", tmp_path / "parts", 1_400_000)
+    run("memory_budget.py", models / "unet.onnx", tmp_path / "parts", 1_600_000)
     parts = graphcut.open_cascade(tmp_path / "parts").parts
     assert len(parts) > 1
-    assert all(part.weight_bytes < 1_400_000 for part in parts)
+    assert all(part.weight_bytes < 1_600_000 for part in parts)
     with pytest.raises(SystemExit, match="less may be enough"):
         run("memory_budget.py", models / "unet.onnx", tmp_path / "none", 1000)
 
