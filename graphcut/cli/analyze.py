@@ -61,5 +61,4 @@ def analyze(
     else:
         scene = scene_of_analysis(analysis)
         print_(lambda screen: draw_scene(scene, screen))
-        if scene.next_command:
-            say_next(scene.next_command)
+        say_next(scene.next_command)

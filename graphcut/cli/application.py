@@ -105,9 +105,8 @@ def _flat(function: Callable[..., None]) -> Callable[..., None]:
         function(**values, **made)
 
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
-    called.__signature__ = Signature(  # type: ignore[attr-defined]
-        [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]
-    )
+    keywords = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in flat]
+    called.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
     return called
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -80,21 +80,15 @@ class SessionOptions:
         from .. import SessionConfig
 
         provider, options = parsed_provider(self.provider or "")
-        return SessionConfig(
-            optimize=self.optimize,
-            provider=provider or None,
-            options=options,
-            allow_fallback=self.allow_fallback,
-            insecure=self.insecure,
-        )
+        return SessionConfig(**{**asdict(self), "provider": provider or None, "options": options})
 
 
-def parsed_provider(text: str, option: str = "--provider") -> tuple[str, dict[str, str]]:
+def parsed_provider(text: str) -> tuple[str, dict[str, str]]:
     """The name of a provider, or empty, and its options, from a text like `NAME,KEY=VALUE`; a UsageError if wrong."""
     words = names_in([text])
     names, options = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     if len(names) > 1 or any(one.startswith("=") for one in options):
-        raise UsageError(f"{option} {text}: expected NAME,KEY=VALUE,...", hint=f"for example {option} device_id=0")
+        raise UsageError(f"--provider {text}: expected NAME,KEY=VALUE,...", hint="for example --provider device_id=0")
     return next(iter(names), ""), dict(one.split("=", 1) for one in options)
 
 

@@ -132,9 +132,8 @@ def _configs(providers: Sequence[str], optimize: Literal["none", "all"]) -> tupl
     from .. import EXACT
 
     if len(providers) > 2:
-        raise UsageError(
-            "--provider is given more than twice", hint="give it once for B, or first for A and then for B"
-        )
+        hint = "give it once for B, or first for A and then for B"
+        raise UsageError("--provider is given more than twice", hint=hint)
     sides = [SessionOptions(provider=text).session_config() for text in [None, None, *providers][-2:]]
     first, second = (replace(EXACT, provider=side.provider, options=side.options) for side in sides)
     return first, replace(second, optimize=optimize)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from time import perf_counter
@@ -139,7 +139,8 @@ def _is_one_place() -> bool:
 
 
 def say_next(command: str) -> None:
-    say(f"next: {command}")
+    if command:
+        say(f"next: {command}")
 
 
 @contextmanager
@@ -194,14 +195,8 @@ def writing(*, is_silent: bool = False, verb: str = "writing") -> Iterator[Calla
     if is_silent or settings.is_quiet:
         yield None
     elif not sys.stderr.isatty():
-        seen: set[str] = set()
-
-        def announce(file: str, _moved: int, _total: int) -> None:
-            if file not in seen:
-                seen.add(file)
-                say(f"{verb} {file}")
-
-        yield announce
+        announce = cache(lambda file: say(f"{verb} {file}"))  # once for each file
+        yield lambda file, _moved, _total: announce(file)
     else:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

@@ -69,7 +69,7 @@ def show(
 
         scene = scene_at(thing, model=model, dims=sizes)
         put_drawing(lambda screen: draw_scene(scene, screen, explain=True), output)
-        if scene.next_command and output is None:
+        if output is None:
             say_next(scene.next_command)
     elif form == "json":
         from ..drawing.opening import record_at

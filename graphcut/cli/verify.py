@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -13,11 +13,6 @@ from .common_options import AsJson, Inputs, Optimized, OriginalOptions, load, op
 from .declaring import argument, flag
 from .input_files import read_given
 from .output import put_answer
-
-if TYPE_CHECKING:
-    from .. import FileVerification, Verification
-    from .output import Draw
-
 
 _OF_FILES: Final = ("cascade_path", "--files", "--json", *GENERAL)
 
@@ -41,6 +36,8 @@ def verify(
         graphcut verify llm.parts
         graphcut verify llm.parts --files
     """
+    from ..drawing.verification_records import verification_record
+
     if files_only:
         given = given_options(ctx)
         check_apply(given, {*given}.difference(_OF_FILES), "--files, which needs no model and runs nothing")
@@ -48,7 +45,8 @@ def verify(
         from ..drawing.terminal.verification import draw_file_verification
 
         files = verify_files(open_(cascade_path, check_files=False, are_here=True))
-        _show(files, partial(draw_file_verification, files), as_json=as_json)
+        draw = partial(draw_file_verification, files)
+        put_answer(verification_record(files), draw, as_json=as_json, is_yes=files.same)
         return
     from .. import original_of
     from .. import verify as verified
@@ -59,13 +57,5 @@ def verify(
     source = load(original.model or original_of(cascade), original.dims)  # the sizes of the manifest are to be verified
     feeds, seed, is_optimized = read_given(inputs, source), original.seed, optimized == "all"
     report = verified(source, cascade, inputs=feeds, seed=seed, optimized=is_optimized, structural_only=structural_only)
-    _show(report, partial(draw_verification, report, cascade), as_json=as_json)
-
-
-def _show(result: Verification | FileVerification, draw: Draw, *, as_json: bool) -> None:
-    record: object = result
-    if as_json:
-        from ..drawing.verification_records import verification_record
-
-        record = verification_record(result)
-    put_answer(record, draw, as_json=as_json, is_yes=bool(result))
+    draw = partial(draw_verification, report, cascade)
+    put_answer(verification_record(report), draw, as_json=as_json, is_yes=report.same)

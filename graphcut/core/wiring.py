@@ -69,6 +69,14 @@ class Wiring(Product):
                 found[edge.tensor] = (edge.source, (*readers, edge.target))
         return found
 
+    def depths(self, units: int) -> list[int]:
+        """For each of so many units the number of tensor edges on the longest path to it."""
+        found = [0] * units
+        for source, readers in sorted(self.boundary_tensors.values()):
+            for reader in readers:
+                found[reader] = max(found[reader], found[source] + 1)
+        return found
+
     def _dependencies(self, is_wanted: Callable[[int], bool]) -> DependencyMap:
         found: dict[int, dict[int, tuple[str, ...]]] = defaultdict(dict)
         for edge in self.edges:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from ..core.errors import CascadeError
 from ..core.graph import Graph, reached
@@ -12,6 +12,8 @@ from ..loading.model import Model
 from ..planning.goals import Across, Goal, counted_by
 from ..planning.plans import Plan
 from .scene import Card
+
+_PREDICTED: Final = ("activation_bytes", "flops", "busy_s", "intensity")  #: fields of a card, by the metrics of a part.
 
 
 def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holders: Mapping[int, int]) -> Card:
@@ -32,13 +34,10 @@ def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holde
         need_exact=metrics is None or metrics.is_exact or _measure(plan.goal) == _measure(None),
         is_exact=metrics is None or metrics.is_exact,
         budget_bytes=plan.budgets[index],
-        activation_bytes=metrics.activation_bytes if metrics else None,
-        flops=metrics.flops if metrics else None,
-        busy_s=metrics.busy_s if metrics else None,
         reads=block.reads,
         writes=block.writes,
         depth=depth,
-        intensity=metrics.intensity if metrics else None,
+        **({name: getattr(metrics, name) for name in _PREDICTED} if metrics else {}),
         last_node=graph.nodes[max(block.nodes)].name if block.nodes else "",
     )
 
@@ -98,10 +97,8 @@ def own_nodes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
     graph = model.graph
     rows = [_own_nodes(graph, part) for part in cascade.parts]
     if sorted(node for row in rows for node in row) != list(graph.flow):
-        hint = "name the model it was cut from, or split again"
-        raise CascadeError(
-            f"{cascade.path.parent} was not cut from {model.path}: its parts hold other nodes", hint=hint
-        )
+        message = f"{cascade.path.parent} was not cut from {model.path}: its parts hold other nodes"
+        raise CascadeError(message, hint="name the model it was cut from, or split again")
     return rows
 
 

@@ -25,6 +25,7 @@ from .svg.document import LANES, MAP, NARROW, SCHEDULE, WIDE, inline_svg, map_an
 from .svg.matrix_chart import MAX_ROWS
 from .template import filled, template
 
+_PICTURES: Final = {"map": MAP, "lanes": LANES, "schedule": SCHEDULE}  #: their places in the template.
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -41,12 +42,8 @@ def html_of(scene: Scene) -> str:
         "facts": "".join(f"<span>{escape(fact)}</span>" for fact in scene.fact_texts),
         "answer": _answer(scene),
         "notes": "".join(f"<li>{escape(note)}</li>" for note in scene.notes),
-        "map_state": "" if scene.cards else "hidden",
-        "map": pictures.get(MAP, ""),
-        "lanes_state": "" if scene.tensors else "hidden",
-        "lanes": pictures.get(LANES, ""),
-        "schedule_state": "" if scene.schedules() else "hidden",
-        "schedule": pictures.get(SCHEDULE, ""),
+        **{word: pictures.get(title, "") for word, title in _PICTURES.items()},
+        **{f"{word}_state": "" if title in pictures else "hidden" for word, title in _PICTURES.items()},
         "matrix_legend": matrix_legend(scene),
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,

@@ -107,7 +107,7 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
     given = {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i}
     holders = Counter(node for block in blocks for node in block.replicas)
     modules = layer_modules(model.graph, analysis.repeat)
-    labels, depths = part_labels(model.graph, rows, modules), _depths(wiring, len(blocks))
+    labels, depths = part_labels(model.graph, rows, modules), wiring.depths(len(blocks))
     scene = Scene(
         title=_title(model.path),
         facts=tuple(_facts(model, plan.dims, plan.costs)),
@@ -132,17 +132,17 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
 
 def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
-    planned, cards = scene_of_plan(plan, analysis, [part.file for part in cascade.parts]), []
-    for part, card in zip(cascade.parts, planned.cards, strict=True):
-        if not plan.metrics:
-            cards.append(replace(card, **needs_of(cascade, part)))
-        else:
-            is_memory = bool(counted_by(plan.goal))
-            cards.append(card if is_memory else replace(card, need_bytes=file_bytes(cascade, part)))
+    planned = scene_of_plan(plan, analysis, [part.file for part in cascade.parts])
+    cards = planned.cards
+    if not plan.metrics:
+        cards = tuple(replace(card, **needs_of(cascade, part)) for part, card in zip(cascade.parts, cards, strict=True))
+    elif not counted_by(plan.goal):
+        sizes = (file_bytes(cascade, part) for part in cascade.parts)
+        cards = tuple(replace(card, need_bytes=number) for card, number in zip(cards, sizes, strict=True))
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
     details, command = (*details, *_storage(cascade)), _verify_command(cascade)
     cut_model = planned.cut_model and {**planned.cut_model, "dims": cascade.manifest.given_dims}
-    return _answered(replace(planned, cards=tuple(cards), next_command=command, details=details, cut_model=cut_model))
+    return _answered(replace(planned, cards=cards, next_command=command, details=details, cut_model=cut_model))
 
 
 def scene_of_ranks(cascade: Cascade, plan: Plan, model: Model) -> Scene:
@@ -183,7 +183,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         devices = [part.device for part in parts]
         meets = ({devices[i] for i in one.readers} != {devices[one.source]} for one in tensors)
         tensors = tuple(replace(one, is_exchange=is_met) for one, is_met in zip(tensors, meets, strict=True))
-    depths = _depths(cascade.wiring, len(parts))
+    depths = cascade.wiring.depths(len(parts))
     replicas = replica_counts(cascade, model)
     scene = Scene(
         title=_title(cascade.source),
@@ -281,16 +281,13 @@ def _other_plans(plan: Plan) -> Iterable[OtherPlan]:
 
 def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:
     """Whether these times give the plan's objective its value; False if they do not determine it."""
-    if (
-        plan.outcome is None
-        or not isinstance(plan.goal, Across)
-        or plan.goal.objective in {"bytes", "devices", "crossings"}
-    ):
+    goal, outcome = plan.goal, plan.outcome
+    if outcome is None or not isinstance(goal, Across) or goal.objective in {"bytes", "devices", "crossings"}:
         return False
-    value = latency_s if plan.goal.objective == "latency" else period_s
-    if plan.goal.objective == "decode":
-        value = 1 / max(latency_s / plan.goal.in_flight, period_s)
-    return abs(value - plan.outcome.value) <= 1e-6 * plan.outcome.value
+    value = latency_s if goal.objective == "latency" else period_s
+    if goal.objective == "decode":
+        value = 1 / max(latency_s / goal.in_flight, period_s)
+    return abs(value - outcome.value) <= 1e-6 * outcome.value
 
 
 def _verify_command(cascade: Cascade) -> str:
@@ -333,12 +330,3 @@ def _boundary_tensors(
         if name in wiring.boundary_tensors
         for source, readers in [wiring.boundary_tensors[name]]
     )
-
-
-def _depths(wiring: Wiring, parts: int) -> list[int]:
-    """For each part the length of the longest path to it; the parts are in topological order."""
-    depths = [0] * parts
-    for source, readers in sorted(wiring.boundary_tensors.values()):
-        for reader in readers:
-            depths[reader] = max(depths[reader], depths[source] + 1)
-    return depths

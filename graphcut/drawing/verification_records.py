@@ -18,9 +18,7 @@ _FIGURES: Final[dict[type, tuple[str, ...]]] = {
     Verification: ("same", "is_identical", "first_difference", "is_random"),
     FileVerification: ("same",),
     ModelComparison: ("same",),
-    Culprit: (),
-    TensorError: (),
-    ModelChange: (),
+    **dict.fromkeys((Culprit, TensorError, ModelChange), ()),
 }
 """What the document of a result has besides its fields: the names of properties."""
 

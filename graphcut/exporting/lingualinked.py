@@ -78,13 +78,11 @@ def _files(cascade: Cascade, sizes: TensorBytes | None) -> Iterator[tuple[str, C
 
 def _with_indices(names: Mapping[int, Mapping[int, Sequence[str]]], parts: Sequence[Part]) -> Map:
     """A map with tensors as indices among the outputs of the module that writes them; modules ascending."""
-    return {
-        str(source): {
-            str(target): [parts[source].writes.index(tensor) for tensor in tensors]
-            for target, tensors in sorted(targets.items())
-        }
-        for source, targets in sorted(names.items())
-    }
+    found: Map = {}
+    for source, targets in sorted(names.items()):
+        index = {name: i for i, name in enumerate(parts[source].writes)}
+        found[str(source)] = {str(target): [index[name] for name in read] for target, read in sorted(targets.items())}
+    return found
 
 
 def _by_receiver(sent: Map) -> Map:
@@ -108,8 +106,6 @@ def _sizes_of_outputs(parts: Sequence[Part], sequential: Map, residual: Map, siz
         return {target: [sizes[parts[source].writes[i]] for i in indices] for target, indices in targets.items()}
 
     last = len(parts) - 1
-    found = {
-        str(i): {"seq": sizes_of(i, sequential[str(i)]), "res": sizes_of(i, residual.get(str(i), {}))}
-        for i in range(last)
-    }
+    maps = {"seq": sequential, "res": residual}
+    found = {str(i): {kind: sizes_of(i, sent.get(str(i), {})) for kind, sent in maps.items()} for i in range(last)}
     return {**found, str(last): {"seq": {"0": [sizes[tensor] for tensor in parts[last].writes]}, "res": {}}}

@@ -90,9 +90,8 @@ def _write_operators(cascade: Cascade, target: Path) -> None:
 
 def _write_manifest(cascade: Cascade, target: Path) -> None:
     renamed = zip(cascade.parts, _names(cascade), strict=True)
-    parts = tuple(
-        replace(part, file=name, sha256=file_digest(target.with_name(name)), data={}) for part, name in renamed
-    )
+    made = ((part, name, file_digest(target.with_name(name))) for part, name in renamed)
+    parts = tuple(replace(part, file=name, sha256=digest, data={}) for part, name, digest in made)
     save_manifest(replace(cascade.manifest, weights="copy", parts=parts), target)
 
 

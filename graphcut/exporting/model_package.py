@@ -91,11 +91,8 @@ def _variants(cascade: Cascade, part: Part, assets: Mapping[str, str]) -> dict[s
         info: dict[str, Any] = {"model_file": part.file, "session_options": options}
         if one.provider_options:
             info["provider_options"] = dict(text.split("=", 1) for text in one.provider_options)
-        found[one.provider.removesuffix("ExecutionProvider").lower()] = {
-            "variant_directory": _name(part),
-            "ep": one.provider,
-            "executor_info": {"ort": info},
-        }
+        variant = {"variant_directory": _name(part), "ep": one.provider, "executor_info": {"ort": info}}
+        found[one.provider.removesuffix("ExecutionProvider").lower()] = variant
     return found
 
 

@@ -104,6 +104,7 @@ def _all_changes(pair: Pair, pairs: dict[int, int]) -> Iterator[ModelChange]:
             continue
         for text in _attributes(first, second, i, j):
             yield change("attribute", text=f"{node.op}: {text}")
+        constants, other_constants = ({*one.weights, *one.constants} for one in (node, other))
         inputs, others = first.proto.graph.node[i].input, second.proto.graph.node[j].input
         if len(inputs) != len(others):
             yield change("input", text=f"{node.op}: {len(others)} inputs, were {len(inputs)}")
@@ -111,10 +112,7 @@ def _all_changes(pair: Pair, pairs: dict[int, int]) -> Iterator[ModelChange]:
             partner = pair.there.get(names[0])
             if partner and names[1] in pair.here and partner != names[1]:
                 yield change("input", text=f"{node.op}: input {number} is {names[1]!r}, was {partner!r}")
-            are_constant = names[0] in (*node.weights, *node.constants) and names[1] in (
-                *other.weights,
-                *other.constants,
-            )
+            are_constant = names[0] in constants and names[1] in other_constants
             if are_constant and names not in seen and (found := _weight_change(pair, *names)):
                 yield change("weight", text=f"{node.op}: {names[0]!r} {found[0]}", **found[1])
             seen.add(names)

@@ -104,12 +104,9 @@ def _widened(array: Array) -> Array:
 
 def largest(items: Sequence[Any]) -> float:
     """The largest finite absolute value in a flattened value; 0 if there is none."""
-    top = 0.0
-    for item in items:
-        if isinstance(item, np.ndarray) and item.dtype.kind in _NUMERIC_KINDS:
-            numbers = np.abs(_widened(item))
-            top = max(top, float(numbers[np.isfinite(numbers)].max(initial=0.0)))
-    return top
+    numeric = (item for item in items if isinstance(item, np.ndarray) and item.dtype.kind in _NUMERIC_KINDS)
+    found = (np.abs(_widened(item)) for item in numeric)
+    return max((float(numbers[np.isfinite(numbers)].max(initial=0.0)) for numbers in found), default=0.0)
 
 
 class Error(NamedTuple):
@@ -156,11 +153,8 @@ def error_between(a: Sequence[Any], b: Sequence[Any], most: float = inf) -> Erro
         with np.errstate(all="ignore"):
             gap = np.where(is_finite & counts, left - right, 0.0)
             is_same = is_finite | (left == right) | (np.isnan(left) & np.isnan(right))
-            sums = (
-                np.square(np.abs(left[np.isfinite(left) & counts])).sum(),
-                np.square(np.abs(gap)).sum(),
-            )
-        total = Error(total.signal + float(sums[0]), total.noise + float(sums[1]), total.broken + int((~is_same).sum()))
+            signal, noise = (np.square(np.abs(part)).sum() for part in (left[np.isfinite(left) & counts], gap))
+        total = Error(total.signal + float(signal), total.noise + float(noise), total.broken + int((~is_same).sum()))
     return total
 
 

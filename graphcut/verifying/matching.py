@@ -8,9 +8,10 @@ from typing import Final
 from ..core.graph import Graph, Node
 
 _Groups = Mapping[Hashable, Sequence[Node]]
-SAME_VALUES: Final = frozenset(
-    {"Cast", "CastLike", "Identity", "Dropout", "QuantizeLinear", "DequantizeLinear", "com.microsoft.QuantizeLinear"}
-) | {"com.microsoft.DequantizeLinear"}
+_QUANTIZERS: Final = {"QuantizeLinear", "DequantizeLinear"}
+SAME_VALUES: Final = (
+    {"Cast", "CastLike", "Identity", "Dropout"} | _QUANTIZERS | {f"com.microsoft.{op}" for op in _QUANTIZERS}
+)
 """Operators that write what they read, but for rounding. Conversions insert them, so the search passes through them."""
 
 _COMMUTATIVE: Final = frozenset({"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Equal"})
@@ -92,12 +93,9 @@ class _Matching:
 
     def _match_groups(self, ours: _Groups, theirs: _Groups) -> list[str]:
         """Match what the nodes of equal groups write, in their order, if they are equally many; the new ones."""
-        equal = (
-            zip(nodes, theirs[key], strict=True)
-            for key, nodes in ours.items()
-            if len(nodes) == len(theirs.get(key, ()))
-        )
-        return [name for pairs in equal for a, b in pairs for name in self.match_in_order(a.writes, b.writes)]
+        equal = [key for key in ours if len(ours[key]) == len(theirs.get(key, ()))]
+        pairs = (pair for key in equal for pair in zip(ours[key], theirs[key], strict=True))
+        return [name for a, b in pairs for name in self.match_in_order(a.writes, b.writes)]
 
     def follow(self, found: list[str]) -> None:
         """Match what equal operators write from tensors that are matched, beginning with those that read `found`."""

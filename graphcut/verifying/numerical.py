@@ -12,7 +12,7 @@ if the model's own nodes, run part by part, give the bits of the cascade.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import float_info
 from types import MappingProxyType
@@ -55,15 +55,17 @@ EXACT: Final = SessionConfig(optimize="none", prepacked=False, threads=1, is_che
 OPTIMIZED: Final = SessionConfig(optimize="all", prepacked=False, threads=1, is_checked=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TensorComparison:
     """The comparison of one tensor of the model and of the cascade."""
 
     tensor: str  #: its name.
-    part: int = 0  #: index of the part that writes it.
-    is_output: bool = True  #: it is an output of the model; else a boundary tensor.
+    part: int = field(default=0, kw_only=True)  #: index of the part that writes it.
+    is_output: bool = field(default=True, kw_only=True)  #: it is an output of the model; else a boundary tensor.
     is_identical: bool  #: all bits are the same (all NaNs count as the same).
-    is_random: bool = False  #: it depends on a random or stateful node, so two runs may differ.
+    is_random: bool = field(
+        default=False, kw_only=True
+    )  #: it depends on a random or stateful node, so two runs may differ.
     #: the largest absolute difference: the smallest `atol` that would pass. `inf` if the shape, a string, or which
     #: numbers are finite differ.
     max_abs: float
@@ -193,7 +195,7 @@ def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool, on
     noisy = run_whole(model, feeds, wanted, config=EXACT) if optimized else None
     fraction = half_tolerance(model)
     random = random_tensors(model)
-    before = _boundaries_before(cascade)
+    before = cascade.wiring.depths(len(cascade.parts))  # so many boundaries are one after another on the way to a part
     divided: Feeds = {}
     found = []
     there = replace(config, provider=CPU) if on_cpu else config
@@ -210,15 +212,6 @@ def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool, on
         is_output = name in cascade.manifest.writes
         found.append(replace(compared, part=part, is_output=is_output, is_random=name in random))
     return tuple(found)
-
-
-def _boundaries_before(cascade: Cascade) -> list[int]:
-    """For each part the most boundaries that are one after another on the way to it."""
-    found = [0] * len(cascade.parts)
-    edges = [(e.target, e.source) for e in cascade.wiring.edges if e.source is not None and e.target is not None]
-    for target, source in sorted(edges):
-        found[target] = max(found[target], found[source] + 1)
-    return found
 
 
 def compare_tensor(
@@ -239,15 +232,7 @@ def compare_tensor(
     if unoptimized is not None and not is_exact:
         noise = difference(expected, flatten(unoptimized, tensor))[0]
         allowed = max(allowed, _NOISE_FACTOR * noise, _SMALLEST_OPTIMIZED * top)
-    max_abs, max_rel, max_ulps = difference(expected, actual)
-    return TensorComparison(
-        tensor=tensor.name,
-        is_identical=are_identical(expected, actual),
-        max_abs=max_abs,
-        max_rel=max_rel,
-        max_ulps=max_ulps,
-        allowed=allowed,
-    )
+    return TensorComparison(tensor.name, are_identical(expected, actual), *difference(expected, actual), allowed)
 
 
 def random_tensors(model: Model) -> set[str]:

@@ -31,10 +31,8 @@ ROUNDOFF: Final = {
     "float32": 2.0**-20,
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
-    "float8e4m3fn": 2.0**-4,
-    "float8e4m3fnuz": 2.0**-4,
-    "float8e5m2": 2.0**-3,
-    "float8e5m2fnuz": 2.0**-3,
+    **dict.fromkeys(("float8e4m3fn", "float8e4m3fnuz"), 2.0**-4),
+    **dict.fromkeys(("float8e5m2", "float8e5m2fnuz"), 2.0**-3),
 }
 """The relative error of one rounding to p bits, 0.5 ** p (Higham, Accuracy and Stability of Numerical Algorithms, 2.2).
 

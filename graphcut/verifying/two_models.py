@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import frexp, inf
 from typing import Any, Final
@@ -27,12 +27,8 @@ _CHANGED: Final = 0.5
 
 _MOST_EFFECT: Final = 1e9  #: larger effects are alike.
 _NOUNS: Final = {
-    "removed": "removed node",
-    "added": "added node",
-    "operator": "changed operator",
-    "attribute": "changed attribute",
-    "input": "changed input",
-    "weight": "changed weight",
+    **{kind: f"{kind} node" for kind in ("removed", "added")},
+    **{kind: f"changed {kind}" for kind in ("operator", "attribute", "input", "weight")},
 }
 _SUSPECTS: Final = 8
 """Of so many tensors, those that stand out most, it is found out what they change at the outputs."""
@@ -131,17 +127,14 @@ class ModelComparison(Product):
         for number, one in enumerate(self.culprits, 1):
             module = f" in {one.error.module}" if one.error.module else ""
             effect = f"an output has {ratio(one.effect_db)} by it alone"
-            found += [
-                f"{number}. {one.node!r}{module}: {own_text(one.error)}; {effect}",
-                *(f"   {c}" for c in one.causes),
-            ]
+            found.append(f"{number}. {one.node!r}{module}: {own_text(one.error)}; {effect}")
+            found += [f"   {cause}" for cause in one.causes]
         if self.fused:
             found.append(f"graph optimizations across {self.fused!r} make a difference; as an output it prevents them")
         elif not self.same and not self.culprits:
             found.append("no tensor that was compared shows where: graph optimizations across them can be the cause")
-        found += [
-            f"harmless: {one.node!r}: {own_text(one.error)}; it changes no output by more" for one in self.harmless
-        ]
+        for one in self.harmless:
+            found.append(f"harmless: {one.node!r}: {own_text(one.error)}; it changes no output by more")
         if self.errors:
             named = sum(error.tensor != error.other for error in self.errors)
             found.append(f"{count(len(self.errors), 'tensor')} compared, {named:,} of them under two names")
@@ -251,9 +244,8 @@ class _Run:
         values, found, kinds = self.values, self.found, {name: self.pair.kinds(name) for name in self.writes}
         fraction = self.tolerance or 0.0
         outputs = [compare_tensor(k[0], values[n], found[n], fraction, None, other=k[1]) for n, k in kinds.items()]
-        result = ModelComparison(
-            tuple(outputs), (), (), (), changes, inf, "", self.tolerance is not None, inputs=self.feeds
-        )
+        has_tolerance = self.tolerance is not None
+        result = ModelComparison(tuple(outputs), (), (), (), changes, inf, "", has_tolerance, inputs=self.feeds)
         if all(one.is_identical for one in outputs):
             return result
         measured, ranked = list[Measured](), list[Measured]()
@@ -269,17 +261,14 @@ class _Run:
         errors = {name: error_of(values[name], found[name], *kinds[name]) for name in self.writes}
         worst, error = max(errors.items(), key=lambda item: item[1].relative)
         exposed = [max(one.error.relative, one.expected) for one in measured if one.tensor in self.writes]
-        return ModelComparison(
-            result.outputs,
-            tuple(map(self._row, measured)),
-            tuple(one for one in culprits if one.error.tensor in harmful),
-            tuple(one for one in culprits if one.error.tensor not in harmful),
-            changes,
-            error.db,
-            worst if error.relative else "",
-            result.has_tolerance,
-            self._fused(EXCESS * max(exposed, default=inf), error.relative),
-            self.feeds,
+        return replace(
+            result,
+            errors=tuple(map(self._row, measured)),
+            culprits=tuple(one for one in culprits if one.error.tensor in harmful),
+            harmless=tuple(one for one in culprits if one.error.tensor not in harmful),
+            worst_db=error.db,
+            worst=worst if error.relative else "",
+            fused=self._fused(EXCESS * max(exposed, default=inf), error.relative),
         )
 
     def _fused(self, most: float, error: float) -> str | None:

@@ -103,12 +103,9 @@ class _ChainLayout:
             lines = branches([(rise, self.top), (rise, y)], [[(x, y), (x, self.top - 6)] for x in drops])
             heads = [arrow_head(x, self.top, "down") for x in drops]
         width = thickness(bus, self.buses)
-        marks = [
-            *(line(points, "wire", width=width) for points in lines),
-            *heads,
-            label(right + 8, y - 6, size_text(bus), BODY, css=CSS[bus.kind]),
-            label(right + 8, y + 15, _count_text(bus), SMALL, css="muted"),
-        ]
+        marks = [*(line(points, "wire", width=width) for points in lines), *heads]
+        marks.append(label(right + 8, y - 6, size_text(bus), BODY, css=CSS[bus.kind]))
+        marks.append(label(right + 8, y + 15, _count_text(bus), SMALL, css="muted"))
         return bus_group(index, bus, self.cards, marks)
 
     def _drop_x(self, index: int, reader: int) -> float:

@@ -12,7 +12,7 @@ from ...verifying.histograms import BINS, Histogram
 from ...verifying.two_models import ModelComparison, own_text, ratio
 from .document import WIDE, paragraphs, small_text, titled
 from .primitives import BOLD, SMALL, Panel, box, dot, label, line, number, plain, stacked, width_of
-from .profile_chart import area
+from .profile_chart import area, grid
 from .style import svg_file
 
 LEGEND: Final = (
@@ -70,13 +70,13 @@ def draw_errors(found: ModelComparison, width: float, links: Mapping[str, str]) 
     edges = [_AXIS + room * i / bins for i in range(bins + 1)]
     at = {i: edges[n] for n, span in enumerate(columns.spans) for i in range(*span)}
     half = room / bins / 2
-    marks = [*_axis(width)]
+    ticks = ((_y(db), f"{db} dB" if db < _NO_ERROR_DB else "none") for db in range(0, int(_NO_ERROR_DB) + 1, 20))
+    marks = [*grid(_AXIS, width - 8, ticks)]
     for pick, css in (("db", "high"), ("own_db", "low")):
         ys = [_y(min(getattr(errors[i], pick) for i in range(*span))) for span in columns.spans]
         marks.append(area(edges, ys, css, _BOTTOM))
-    steps = [
-        (x, _y(errors[i].expected_db)) for i, ends in zip(columns.worst, pairwise(edges), strict=True) for x in ends
-    ]
+    ends = zip(columns.worst, pairwise(edges), strict=True)
+    steps = [(x, _y(errors[i].expected_db)) for i, both in ends for x in both]
     marks += [line(steps, "key"), *_modules(found, at, edges[-1])]
     touched = {change.node for change in found.changes if not change.is_rounding}
     tips = dict.fromkeys(at[i] + half for i, error in enumerate(errors) if error.node in touched)
@@ -134,13 +134,6 @@ def _y(db: float) -> float:
 def _triangle(x: float) -> str:
     base = _BOTTOM + 9
     return f'<path class="tip" d="M{number(x)} {number(base - 7)}l4 7h-8Z"/>'
-
-
-def _axis(width: float) -> Iterator[str]:
-    for db in range(0, int(_NO_ERROR_DB) + 1, 20):
-        yield line(((_AXIS, _y(db)), (width - 8, _y(db))), "grid")
-        text = f"{db} dB" if db < _NO_ERROR_DB else "none"
-        yield label(_AXIS - 8, _y(db) + 4, text, SMALL, css="muted", anchor="end")
 
 
 def _modules(found: ModelComparison, at: Mapping[int, float], end: float) -> Iterator[str]:

@@ -26,11 +26,9 @@ def draw_matrix(matrix: Matrix, width: float) -> Panel:
         x, y = _NAMES + cell_width * cell.readers[0], _TOP + height * cell.source
         opacity = (0.15 + 0.2 * cell.share) if has_text else (0.3 + 0.7 * cell.share)
         square = box(x + 0.5, y + 0.5, cell_width - 1, height - 1, "tip")
-        text = size_text(cell) if has_text else ""
-        shown = (
-            f'<g fill-opacity="{number(opacity)}">{square}</g>',
-            label(x + cell_width / 2, y + height / 2 + 4, text, SMALL, anchor="middle"),
-        )
+        shown = [f'<g fill-opacity="{number(opacity)}">{square}</g>']
+        if has_text:
+            shown.append(label(x + cell_width / 2, y + height / 2 + 4, size_text(cell), SMALL, anchor="middle"))
         ends = f"{matrix.names[cell.source]} → {matrix.names[cell.readers[0]]}: {size_text(cell)}"
         what = f"{ends}, {count(len(cell.tensors), 'tensor')}, {', '.join(cell.tensors[:8])}; {KINDS[cell.kind]}"
         marks.append(thing("cell", i, what, shown, CSS[cell.kind]))

@@ -130,10 +130,8 @@ def _frame(card: Card, x: float, y: float, width: float, height: float) -> str:
 def _title(card: Card, x: float, y: float, room: float) -> list[str]:
     """The name at the left, and the device in the rest of the room."""
     name = min(width_of(card.short_name, BOLD), room * (0.6 if card.device else 1))
-    return [
-        label(x, y, card.short_name, BOLD, room=name, among=[card.short_name]),
-        _device(card, x + room, y, room - name - 8),
-    ]
+    shown = label(x, y, card.short_name, BOLD, room=name, among=[card.short_name])
+    return [shown, _device(card, x + room, y, room - name - 8)]
 
 
 def _device(card: Card, end: float, y: float, room: float) -> str:

@@ -1,6 +1,6 @@
 """The cut profile as a chart: what a cut after each node would send."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from math import ceil, log2
 from typing import Final
@@ -28,7 +28,8 @@ def draw_profile(scene: Scene, profile: CutProfile, width: float) -> Panel:
     highest = [max(profile.alive[first:stop]) for first, stop in ranges]
     lowest = [min(profile.alive[first:stop]) for first, stop in ranges]
     most = max(highest) or 1
-    marks = [*_ticks(most, width)]
+    ticks = range(0, most + 1, 2 ** max(ceil(log2(most / 4)), 0))
+    marks = [*grid(_AXIS, width - 8, ((_BOTTOM - _PLOT * value / most, size(value)) for value in ticks))]
     for values, css in ((highest, "high"), (lowest, "low")):
         marks.append(area(edges, [_BOTTOM - _PLOT * value / most for value in values], css, _BOTTOM))
     marks += _key_nodes(profile, middle)
@@ -54,12 +55,11 @@ def area(edges: Sequence[float], ys: Sequence[float], css: str, base: float) -> 
     return f'<path class="{css}" d="{path}V{number(base)}Z"/>'
 
 
-def _ticks(most: int, width: float) -> Iterator[str]:
-    step = 2 ** max(ceil(log2(most / 4)), 0)
-    for value in range(0, most + 1, step):
-        y = _BOTTOM - _PLOT * value / most
-        yield line(((_AXIS, y), (width - 8, y)), "grid")
-        yield label(_AXIS - 8, y + 4, size(value), SMALL, css="muted", anchor="end")
+def grid(left: float, right: float, rows: Iterable[tuple[float, str]]) -> Iterator[str]:
+    """A line for each height, with its text before it."""
+    for y, text in rows:
+        yield line(((left, y), (right, y)), "grid")
+        yield label(left - 8, y + 4, text, SMALL, css="muted", anchor="end")
 
 
 def _key_nodes(profile: CutProfile, middle: Mapping[int, float]) -> Iterator[str]:

@@ -14,12 +14,10 @@ def draw_devices(cascade: Cascade, screen: Screen) -> RenderableType:
     hosts = cascade.manifest.devices
     owned = [[part for part in cascade.parts if part.device == host.name] for host in hosts]
     here = [[part for part in parts if cascade.file(part).is_file()] for parts in owned]
-    return table(
-        screen,
-        [
-            Column("device", [Text(host.name) for host in hosts]),
-            Column("parts", [Text(", ".join(part.file for part in parts)) for parts in owned], min_width=8),
-            Column("weights", [size(sum(part.weight_bytes for part in parts)) for parts in owned]),
-            Column("here", [f"{len(found)} of {len(parts)}" for found, parts in zip(here, owned, strict=True)]),
-        ],
-    )
+    columns = [
+        Column("device", [Text(host.name) for host in hosts]),
+        Column("parts", [Text(", ".join(part.file for part in parts)) for parts in owned], min_width=8),
+        Column("weights", [size(sum(part.weight_bytes for part in parts)) for parts in owned]),
+        Column("here", [f"{len(found)} of {len(parts)}" for found, parts in zip(here, owned, strict=True)]),
+    ]
+    return table(screen, columns)

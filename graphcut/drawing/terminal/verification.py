@@ -69,9 +69,8 @@ def _error_strip(comparison: ModelComparison, screen: Screen) -> list[Text]:
     edges = [len(ratios) * i // columns for i in range(columns + 1)]
     lowest = [min(ratios[first:stop]) for first, stop in pairwise(edges)]
     heights = [1 - min(max(db, 0.0), _NO_ERROR_DB) / _NO_ERROR_DB for db in lowest]
-    cells = "".join(
-        levels[max(int(db < inf), round(h * (len(levels) - 1)))] for h, db in zip(heights, lowest, strict=True)
-    )
+    steps = (max(int(db < inf), round(h * (len(levels) - 1))) for h, db in zip(heights, lowest, strict=True))
+    cells = "".join(levels[step] for step in steps)
     legend = f"error along the graph: full at 0 dB, empty from {_NO_ERROR_DB:.0f} dB on"
     return [screen.text(f"  {legend}", "dim"), Text(f"  {cells}", "blue")]
 
