@@ -55,6 +55,7 @@ CORE_FILES = {
     "file_checks",
     "errors",
     "graph",
+    "grouping",
     "product",
     "manifest",
     "present_parts",

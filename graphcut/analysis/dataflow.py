@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..core.graph import Graph
+from ..core.grouping import by_key
 from ..core.tensors import TensorBytes
 
 if TYPE_CHECKING:  # networkx takes a fifth of a second to import
@@ -30,10 +31,8 @@ def to_networkx(graph: Graph, tensor_bytes: TensorBytes | None = None) -> nx.DiG
 
     def edges() -> Iterator[tuple[int, int, dict[str, Any]]]:
         for reader in graph.flow:
-            read: dict[int, list[str]] = {}
-            for tensor in graph.nodes[reader].reads:
-                if tensor in graph.producer:
-                    read.setdefault(graph.producer[tensor], []).append(tensor)
+            known = (tensor for tensor in graph.nodes[reader].reads if tensor in graph.producer)
+            read = by_key((graph.producer[tensor], tensor) for tensor in known)
             for writer, tensors in read.items():
                 sizes = {} if tensor_bytes is None else {"bytes": sum(tensor_bytes[name][0] for name in tensors)}
                 yield writer, reader, {"tensors": tuple(tensors), **sizes}

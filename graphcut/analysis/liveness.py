@@ -1,12 +1,12 @@
 """Liveness of tensors along a topological order: the bytes alive after each node, and the cut points."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
 from ..core.graph import Graph
+from ..core.grouping import by_key
 from ..core.product import Product
 from ..core.tensors import TensorBytes
 
@@ -106,16 +106,14 @@ class Liveness(Product):
 
     def alive_after(self, indices: Iterable[int]) -> Iterator[tuple[str, ...]]:
         """For each of some ascending indices the tensors alive after it."""
-        begins, ends = (defaultdict[int, list[str]](list) for _ in range(2))
-        for tensor, (first, last) in self.lifetimes.items():
-            begins[first].append(tensor)
-            ends[last].append(tensor)
+        begins = by_key((first, tensor) for tensor, (first, _) in self.lifetimes.items())
+        ends = by_key((last, tensor) for tensor, (_, last) in self.lifetimes.items())
         alive, done = dict[str, None](), 0
         for index in indices:
             for i in range(done, index + 1):
-                for tensor in ends[i]:
+                for tensor in ends.get(i, ()):
                     alive.pop(tensor, None)
-                alive.update(dict.fromkeys(begins[i]))
+                alive.update(dict.fromkeys(begins.get(i, ())))
             done = index + 1
             yield tuple(alive)
 

@@ -71,13 +71,16 @@ class Output:
     def document(self, cascade: Cascade, tokens: Generation, reused: int, ends: Mapping[int, FinishReason]) -> str:
         """The record of all sequences, as a line of JSON."""
         from ..drawing.json_records import dumps
-        from ..drawing.run_records import GenerationRecord, SequenceRecord, run_records
+        from ..drawing.run_records import DeathRecord, GenerationRecord, PartRunRecord, SequenceRecord
 
         texts = self.texts if self.is_text else [None] * len(self.prompts)
         rows, errors = zip(self.prompts, self.tokens, texts, strict=True), tokens.errors
         found = [SequenceRecord(*r, ends[i], str(errors[i]) if i in errors else None) for i, r in enumerate(rows)]
-        ran = run_records(cascade, tokens.log, tokens.workers)
-        record = GenerationRecord(tuple(found), *self.rates, reused, *ran)
+        log = tokens.log
+        steps = ((part.file, log.total_of(i), log.waited_s[i]) for i, part in enumerate(cascade.parts))
+        parts = (PartRunRecord(file, total.runs, total.seconds, waited_s) for file, total, waited_s in steps)
+        deaths = (DeathRecord(tokens.workers[worker], why) for worker, why, _ in log.deaths)
+        record = GenerationRecord(tuple(found), *self.rates, reused, tuple(parts), tuple(deaths))
         return f"{dumps(record, indent=0)}\n"
 
     @property

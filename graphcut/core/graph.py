@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from .errors import GraphcutError, UsageError
+from .grouping import by_key
 from .product import Product
 from .units import count
 from .wiring import Wiring, wire
@@ -95,10 +96,7 @@ class Graph(Product):
     @cached_property
     def readers(self) -> Mapping[str, tuple[int, ...]]:
         """The flowing nodes that read an activation, in topological order."""
-        found: dict[str, list[int]] = {}
-        for i in self.flow:
-            for tensor in self.nodes[i].reads:
-                found.setdefault(tensor, []).append(i)
+        found = by_key((tensor, i) for i in self.flow for tensor in self.nodes[i].reads)
         return {tensor: tuple(nodes) for tensor, nodes in found.items()}
 
     @cached_property
@@ -270,10 +268,7 @@ def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missi
 
 def _first_and_needed(graph: Graph, groups: Sequence[Iterable[int]]) -> tuple[list[list[int]], list[list[int]]]:
     """For each group its nodes that no earlier group has, and the others that it needs, in topological order."""
-    holders: dict[int, list[int]] = {}
-    for i, group in enumerate(groups):
-        for n in sorted(set(group)):
-            holders.setdefault(n, []).append(i)
+    holders = by_key((n, i) for i, group in enumerate(groups) for n in sorted(set(group)))
     # In reverse topological order, so that the readers of a node are settled before the node.
     outputs = set(graph.writes)
     for n in sorted((n for n, held in holders.items() if len(held) > 1), reverse=True):

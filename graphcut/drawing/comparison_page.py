@@ -48,10 +48,8 @@ def _shown(found: ModelComparison) -> list[int]:
 def _sections(found: ModelComparison, links: dict[str, str]) -> Iterator[str]:
     errors = found.errors
     if errors:
-        pictures = (
-            inline_svg(draw_errors(found, width, links), "error along the graph", css)
-            for css, width in (("wide", WIDE), ("narrow", NARROW))
-        )
+        drawn = (("wide", draw_errors(found, WIDE, links)), ("narrow", draw_errors(found, NARROW, links)))
+        pictures = (inline_svg(panel, "error along the graph", css) for css, panel in drawn)
         chart = f'<p class="lead">{LEGEND}</p><div class="chart">{"".join(pictures)}</div>'
         yield _section("Error along the graph", chart)
     yield _section("What was found", f'<ul class="plain">{"".join(_lines(found, links))}</ul>')

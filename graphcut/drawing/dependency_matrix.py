@@ -4,11 +4,11 @@ The first cells right of the diagonal are the sequential dependency map, those b
 is not cut has its segments as parts.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass
 from math import ceil, log2
 
-from .scene import BoundaryTensor, Flow, Scene, totals_of
+from ..core.grouping import by_key
+from .scene import Flow, Scene, totals_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,9 @@ def matrix_of(scene: Scene, most: int) -> Matrix:
     names = tuple(card.short_name for card in scene.cards) or scene.segments
     each = ceil(len(names) / most) or 1
     devices = [{card.device for card in scene.cards[i : i + each]} for i in range(0, len(names), each)]
-    found: dict[tuple[int, int], list[BoundaryTensor]] = defaultdict(list)
-    for tensor in scene.tensors or scene.segment_tensors:
-        for row in sorted({reader // each for reader in tensor.readers} - {tensor.source // each}):
-            found[tensor.source // each, row].append(tensor)
+    tensors = scene.tensors or scene.segment_tensors
+    rows = ((one, one.source // each, {i // each for i in one.readers}) for one in tensors)
+    found = by_key(((source, reader), one) for one, source, readers in rows for reader in readers - {source})
     totals = {ends: totals_of(tensors) for ends, tensors in found.items()}
     largest = max((total.bytes for total in totals.values()), default=0)
     cells = (

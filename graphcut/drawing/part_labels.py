@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Final, TypeVar
 
 from ..core.graph import Graph
+from ..core.grouping import by_key
 from .scene import ModulePath, Modules, NodeRows
 
 _WELL_KNOWN: Final = (
@@ -87,11 +88,8 @@ def _use(path: ModulePath, opened: AbstractSet[tuple[str, ...]]) -> _Use | None:
 
 def _names(kinds: Iterable[_Kind]) -> dict[_Kind, str]:
     """The name of each kind; where several kinds have the same name, after that of the module around it."""
-    same_name: dict[str, list[tuple[str, ...]]] = defaultdict(list)
-    for outer, name in kinds:
-        same_name[name].append(outer)
     found = {}
-    for name, outers in same_name.items():
+    for name, outers in by_key((name, outer) for outer, name in kinds).items():
         steps = enumerate(zip(*outers, strict=False))
         common = next((i for i, alike in steps if len({*alike}) > 1), min(map(len, outers)))
         for outer in outers:

@@ -4,9 +4,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ..core.manifest import Cascade
-from ..workers.run_log import RunLog
-
 
 class SequenceRecord(msgspec.Struct, frozen=True):
     """A prompt, the tokens generated for it, and why the sequence ended."""
@@ -44,12 +41,3 @@ class GenerationRecord(msgspec.Struct, frozen=True, tag_field="format", tag="gra
     reused_tokens: int  #: tokens of prompts whose states were kept, and not computed again.
     parts: tuple[PartRunRecord, ...]  #: one for each part.
     deaths: tuple[DeathRecord, ...]  #: workers that ended.
-
-
-def run_records(
-    cascade: Cascade, log: RunLog, workers: Sequence[str]
-) -> tuple[tuple[PartRunRecord, ...], tuple[DeathRecord, ...]]:
-    """What a log says of the parts, and of the workers that ended."""
-    rows = ((part.file, log.total_of(i), log.waited_s[i]) for i, part in enumerate(cascade.parts))
-    parts = tuple(PartRunRecord(file, total.runs, total.seconds, waited_s) for file, total, waited_s in rows)
-    return parts, tuple(DeathRecord(workers[worker], why) for worker, why, _ in log.deaths)

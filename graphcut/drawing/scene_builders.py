@@ -7,7 +7,7 @@ from functools import cache, partial
 from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import astuple
 
@@ -165,7 +165,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
     is_ranked = any(part.rank is not None for part in parts)
     sizes = {name: tensor.bytes_for(manifest.dims) for name, tensor in cascade.tensors.items()}
     facts = [("dims", sentences.dims_text(manifest.dims))] if manifest.dims else []
-    labels, last_nodes, profile, cut_model, drawn = [""] * len(parts), [""] * len(parts), None, None, None
+    labels, last_nodes, known = [""] * len(parts), [""] * len(parts), dict[str, Any]()
     if model is not None:
         model = model.with_dims(manifest.dims)
         rows = own_nodes(cascade, model)
@@ -175,9 +175,10 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         modules = layer_modules(model.graph, analysis.repeat)
         labels = list(part_labels(model.graph, rows, modules))
         last_nodes = [model.graph.nodes[row[-1]].name if row else "" for row in rows]
-        profile = build_profile(analysis, rows, sizes, modules)
-        drawn = partial(drawn_graph, model, rows, sizes, modules)
-        cut_model = None if is_ranked else cut_model_of(model, rows, sizes, manifest.given_dims)
+        known = {"model": str(model.path), "profile": build_profile(analysis, rows, sizes, modules)}
+        known["graph"] = partial(drawn_graph, model, rows, sizes, modules)
+        if not is_ranked and (cut_model := cut_model_of(model, rows, sizes, manifest.given_dims)) is not None:
+            known |= {"cut_model": cut_model, "cut_costs": partial(cut_costs_of, model)}
     tensors = _boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes)
     if is_ranked:
         devices = [part.device for part in parts]
@@ -193,7 +194,6 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         tensors=tensors,
         elsewhere=len(cascade.absent),
         buses=buses_of(tensors),
-        profile=profile,
         notes=(
             *([f"not in this folder: {', '.join(cascade.absent)}"] if cascade.absent else ()),
             *(sentences.unbound_sizes(model, manifest.dims) if model is not None else ()),
@@ -202,10 +202,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         ),
         next_command=_verify_command(cascade),
         details=tuple(_storage(cascade)),
-        model="" if model is None else str(model.path),
-        cut_model=cut_model,
-        graph=drawn,
-        cut_costs=(lambda: None) if cut_model is None or model is None else partial(cut_costs_of, model),
+        **known,
     )
     return _answered(scene)
 

@@ -11,6 +11,7 @@ from typing import Final
 import onnx
 from onnx import NodeProto
 
+from ..core.grouping import by_key
 from ..core.manifest import Cascade, Part
 from ..surgery.merging import merge
 from ..surgery.own_files import is_own, mark
@@ -42,10 +43,9 @@ def export_of(cascade: Cascade) -> Export:
         path.write_bytes(model.SerializeToString(deterministic=True))
         mark(path)
 
-    rules: dict[str, list[str]] = {}
-    for part in cascade.parts:
-        device = _DEVICES.get(cascade.settings(part).provider, "accelerator")
-        rules.setdefault(device, []).append(f"={_name(part)}")  # = is an exact match; part-1 alone is part-10, too
+    devices = (_DEVICES.get(cascade.settings(part).provider, "accelerator") for part in cascade.parts)
+    # = is an exact match; part-1 alone is part-10, too.
+    rules = by_key((device, f"={_name(part)}") for device, part in zip(devices, cascade.parts, strict=True))
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
     return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}, {f"{MODEL}*": is_own}
 

@@ -16,6 +16,7 @@ from ..core.atomic_files import mend, rename, replace_files, scratch_folder, wri
 from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Block
+from ..core.grouping import by_key
 from ..core.manifest import (
     FORMAT,
     MANIFEST,
@@ -70,10 +71,9 @@ class PartFile(Product):
     @cached_property
     def ranges(self) -> dict[str, list[Range]]:
         """The ranges that it reads of each file in `data`."""
-        files, found = {name: (Path(name), number) for name, number in self.data.items()}, dict[str, list[Range]]()
-        for span in merge_ranges(range_in(files, one) for one in tensors_in(self.model) if is_external(one)):
-            found.setdefault(span.file.as_posix(), []).append((span.offset, span.length))
-        return found
+        files = {name: (Path(name), number) for name, number in self.data.items()}
+        spans = merge_ranges(range_in(files, one) for one in tensors_in(self.model) if is_external(one))
+        return by_key((span.file.as_posix(), (span.offset, span.length)) for span in spans)
 
     @cached_property
     def index(self) -> bytes:

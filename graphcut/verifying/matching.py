@@ -1,11 +1,11 @@
 """`matched_tensors`: which tensors of two graphs are the same one: by name, dataflow, module and position."""
 
 import re
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ..core.graph import Graph, Node
+from ..core.grouping import by_key
 
 _Groups = Mapping[Hashable, Sequence[Node]]
 _QUANTIZERS: Final = {"QuantizeLinear", "DequantizeLinear"}
@@ -85,10 +85,7 @@ class _Matching:
         for graph, known in ((self.graph, self.there), (self.other, self.here)):
             nodes = [graph.nodes[i] for i in graph.flow if graph.nodes[i].op not in SAME_VALUES]
             free = [node for node in nodes if node.module and known.keys().isdisjoint(node.writes)]
-            made = defaultdict[Hashable, list[Node]](list)
-            for node in free:
-                made[node.module, node.op].append(node)
-            groups.append(made)
+            groups.append(by_key(((node.module, node.op), node) for node in free))
         self.follow(self._match_groups(*groups))
 
     def _match_groups(self, ours: _Groups, theirs: _Groups) -> list[str]:
@@ -107,13 +104,13 @@ class _Matching:
 
 def _ready(graph: Graph, found: Iterable[str], known: Mapping[str, str], names: Mapping[str, str]) -> _Groups:
     """The nodes that read one of `found` and nothing that is not known, by operator and what they read."""
-    made = defaultdict[Hashable, list[Node]](list)
+    made = list[tuple[Hashable, Node]]()
     for node in (graph.nodes[i] for i in sorted({i for name in found for i in _readers(graph, name)})):
         reads = [_source(graph, name, known) for name in node.reads]
         if all(name in known for name in reads) and known.keys().isdisjoint(node.writes):
             keys = [names.get(name, name) for name in reads]
-            made[node.op, tuple(sorted(keys) if node.op in _COMMUTATIVE else keys)].append(node)
-    return made
+            made.append(((node.op, tuple(sorted(keys) if node.op in _COMMUTATIVE else keys)), node))
+    return by_key(made)
 
 
 def _writers(graph: Graph) -> dict[str, Node]:

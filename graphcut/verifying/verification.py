@@ -283,11 +283,9 @@ def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison
         return f"float32 tensors are sent as float16, as asked, so that outputs differ{measured}"
     text = _OPTIMIZED if optimized else ""
     if fraction := half_tolerance(model):
-        text = (
-            "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part: "
-            f"differences up to {fraction:g} of a tensor's largest value are allowed, "
-            f"behind more than {ROUNDINGS} boundaries {fraction / ROUNDINGS:g} for each"
-        )
+        why = "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part"
+        allowed = f"differences up to {fraction:g} of a tensor's largest value are allowed"
+        text = f"{why}: {allowed}, behind more than {ROUNDINGS} boundaries {fraction / ROUNDINGS:g} for each"
     explained = [tensor for run in runs for tensor in run if tensor.is_explained]
     if explained:
         most = max(explained, key=attrgetter("max_abs"))

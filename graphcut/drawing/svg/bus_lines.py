@@ -33,12 +33,11 @@ def branches(stem: Sequence[Point], arms: Sequence[Sequence[Point]]) -> list[lis
 
     The last point of the stem and the first points of the arms are on the rail.
     """
-    last = stem[-1]
-    first, *others = sorted(arms, key=lambda arm: arm[0])
-    farthest = others.pop() if others else first
+    last, ordered = stem[-1], sorted(arms, key=lambda arm: arm[0])
+    first, farthest = ordered[0], ordered[-1]
     if farthest[0] <= last:
-        return [[*stem, *first], *map(list, others), *([list(farthest)] if farthest is not first else [])]
-    lines = [[*stem, *farthest], *map(list, others)]
-    if farthest is not first:
+        return [[*stem, *first], *map(list, ordered[1:])]
+    lines = [[*stem, *farthest], *map(list, ordered[1:-1])]
+    if len(ordered) > 1:
         lines.append([last, *first] if first[0] < last else list(first))
     return lines

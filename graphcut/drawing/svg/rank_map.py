@@ -3,12 +3,12 @@
 A part is right of all parts that it reads from. What a device keeps for its own later parts is counted, not drawn.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from ...core.grouping import by_key
 from ...core.units import count, size
 from ..scene import Bus, Scene, totals_of
 from ..sentences import size_text
@@ -56,13 +56,10 @@ class _RankLayout:
     @cached_property
     def columns(self) -> list[int]:
         """The column of each part."""
-        sources = defaultdict[int, list[int]](list)
-        for bus in self.scene.buses:
-            for reader in bus.readers:
-                sources[reader].append(bus.source)
+        sources = by_key((reader, bus.source) for bus in self.scene.buses for reader in bus.readers)
         found, last = list[int](), dict.fromkeys(self.devices, -1)
         for part, card in enumerate(self.scene.cards):
-            found.append(1 + max(last[card.device], *(found[source] for source in sources[part]), -1))
+            found.append(1 + max(last[card.device], *(found[source] for source in sources.get(part, ())), -1))
             last[card.device] = found[-1]
         return found
 
