@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from ..core.errors import UsageError
 
 _PLAN_FIRST: Final = "give it to `graphcut plan MODEL -o plan.json`, then `graphcut split MODEL --plan plan.json`"
+_OF_PLAN: Final = "pin avoid inside-layers recompute boundary-dtype cost-model profile prove outputs in-flight"
 _COMPARE: Final = "`graphcut compare MODEL OTHER` compares two models, and has --tolerance and --provider"
 _MOVED: Final = {
     "pack": "`graphcut fetch DIR --device NAME -o FOLDER` gets the parts of a device",
@@ -19,13 +20,7 @@ _MOVED: Final = {
     "shard": "`graphcut split MODEL --ranks N --one-file` writes one model whose layers are divided",
     "diff": "`graphcut compare A B` compares two plans, cascades or models",
     **dict.fromkeys(("verify --against", "verify --tolerance", "verify --provider"), _COMPARE),
-    **dict.fromkeys(
-        (
-            *("--pin", "--avoid", "--inside-layers", "--recompute", "--boundary-dtype"),
-            *("--cost-model", "--profile", "--prove", "--outputs", "--in-flight"),
-        ),
-        _PLAN_FIRST,
-    ),
+    **dict.fromkeys((f"--{name}" for name in _OF_PLAN.split()), _PLAN_FIRST),
     "auto --optimize": "use --fuse",
     "auto --parts": "use --num-splits, with --memory too",
     "demo --heads": "use --attention-heads",

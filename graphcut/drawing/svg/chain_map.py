@@ -7,6 +7,7 @@ is a straight arrow; any other goes up to a track above the cards, and down to e
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import Final
 
 from ...core.units import count
@@ -76,10 +77,7 @@ class _ChainLayout:
         """The left edge of each card. Spare width goes to the gaps, as long as arrows stay short."""
         gaps = [self._gap(part) for part in range(len(self.cards) - 1)]
         spare = max(self.min_width - sum(gaps) - _CARD * len(self.cards), 0) / len(self.cards)
-        found = [0.0]
-        for gap in gaps:
-            found.append(found[-1] + _CARD + gap + min(spare, 60))
-        return found
+        return list(accumulate(gaps, lambda left, gap: left + _CARD + gap + min(spare, 60), initial=0.0))
 
     def _gap(self, part: int) -> float:
         """The least room between a card and the next: for the text of the buses that leave it."""

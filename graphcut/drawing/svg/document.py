@@ -11,7 +11,21 @@ from .bus_lines import CSS
 from .chain_map import draw_chain, is_short_chain
 from .lane_chart import draw_lanes
 from .matrix_chart import MAX_ROWS, draw_matrix
-from .primitives import BODY, HEAD, LEAD, LINE_HEIGHT, SMALL, TITLE, Panel, label, number, stacked, width_of, wrapped
+from .primitives import (
+    BODY,
+    HEAD,
+    LEAD,
+    LINE_HEIGHT,
+    SMALL,
+    TITLE,
+    Face,
+    Panel,
+    label,
+    number,
+    stacked,
+    width_of,
+    wrapped,
+)
 from .profile_chart import draw_profile
 from .rank_map import draw_ranks
 from .row_map import draw_rows
@@ -87,16 +101,19 @@ def inline_svg(panel: Panel, title: str, css: str) -> str:
 
 
 def _header(scene: Scene, width: float) -> Panel:
-    marks = [label(0, 18, scene.title, TITLE, room=width)]
-    y = 18.0
-    for text in wrapped(" \N{MIDDLE DOT} ".join(scene.fact_texts), width, BODY):
-        y += BODY.size * LINE_HEIGHT + 3
-        marks.append(label(0, y, text, BODY, css="muted"))
-    y += 8
-    for text in wrapped(scene.sentence, width, LEAD):
-        y += LEAD.size * LINE_HEIGHT
-        marks.append(label(0, y, text, LEAD))
-    return Panel(width, y + 6, tuple(marks))
+    title = label(0, 18, scene.title, TITLE, room=width)
+    facts, y = _lines(" \N{MIDDLE DOT} ".join(scene.fact_texts), width, BODY, 18.0, "muted", gap=3)
+    answer, y = _lines(scene.sentence, width, LEAD, y + 8)
+    return Panel(width, y + 6, (title, *facts, *answer))
+
+
+def _lines(text: str, width: float, face: Face, y: float, css: str = "", *, gap: float = 0) -> tuple[list[str], float]:
+    """A text in lines below `y`, and where the last one is."""
+    marks = []
+    for one in wrapped(text, width, face):
+        y += face.size * LINE_HEIGHT + gap
+        marks.append(label(0, y, one, face, css=css))
+    return marks, y
 
 
 def titled(title: str, panel: Panel) -> Panel:
@@ -159,7 +176,6 @@ def paragraphs(title: str, sentences: Sequence[str], width: float) -> Panel:
     marks, y = [label(0, 12, title, HEAD)], 16.0
     more = [(f"and {len(sentences) - _MAX_SENTENCES} more", "muted")] if len(sentences) > _MAX_SENTENCES else []
     for text, css in [*((text, "") for text in sentences[:_MAX_SENTENCES]), *more]:
-        for part in wrapped(text, width, BODY):
-            y += BODY.size * LINE_HEIGHT
-            marks.append(label(0, y, part, BODY, css=css))
+        lines, y = _lines(text, width, BODY, y, css)
+        marks += lines
     return Panel(width, y + 4, tuple(marks))

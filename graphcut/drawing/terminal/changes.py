@@ -1,6 +1,7 @@
 """What changed between two divisions of a model, on the terminal."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Final, TypeVar
 
 from rich.console import RenderableType
@@ -25,9 +26,7 @@ _ARROW: Final = " → "
 def draw_changes(changes: Changes, screen: Screen) -> RenderableType:
     """The changes on one screen: numbers, parts, nodes that moved, cuts, boundary tensors."""
     dims = dims_text(changes.after.dims) if changes.after.dims == changes.before.dims else ""
-    details: Section = []
-    for one in changes.details:
-        details += [screen.text(one.what, "bold"), *_sentences(one, screen, "  ")]
+    details = ((screen.text(one.what, "bold"), *_sentences(one, screen, "  ")) for one in changes.details)
     return picture(
         [screen.title(changes.model, dims=dims), screen.text(changes.sentence)],
         [_numbers_table(changes, screen)],
@@ -35,7 +34,7 @@ def draw_changes(changes: Changes, screen: Screen) -> RenderableType:
         _moves(changes, screen),
         _cuts(changes.cuts or (), screen),
         _tensors(changes.tensors, screen),
-        details,
+        chain.from_iterable(details),
         _sentences(changes.recomputed, screen),
         notes=map(screen.note, changes.notes),
     )
