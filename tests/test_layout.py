@@ -55,7 +55,6 @@ CORE_FILES = {
     "file_checks",
     "errors",
     "graph",
-    "grouping",
     "product",
     "manifest",
     "present_parts",

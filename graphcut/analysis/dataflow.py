@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..core.graph import Graph
-from ..core.grouping import by_key
+from ..core.graph import Graph, grouped
 from ..core.tensors import TensorBytes
 
 if TYPE_CHECKING:  # networkx takes a fifth of a second to import
@@ -31,9 +30,8 @@ def to_networkx(graph: Graph, tensor_bytes: TensorBytes | None = None) -> nx.DiG
 
     def edges() -> Iterator[tuple[int, int, dict[str, Any]]]:
         for reader in graph.flow:
-            known = (tensor for tensor in graph.nodes[reader].reads if tensor in graph.producer)
-            read = by_key((graph.producer[tensor], tensor) for tensor in known)
-            for writer, tensors in read.items():
+            read = (name for name in graph.nodes[reader].reads if name in graph.producer)
+            for writer, tensors in grouped((graph.producer[name], name) for name in read).items():
                 sizes = {} if tensor_bytes is None else {"bytes": sum(tensor_bytes[name][0] for name in tensors)}
                 yield writer, reader, {"tensors": tuple(tensors), **sizes}
 

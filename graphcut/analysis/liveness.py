@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from ..core.graph import Graph
-from ..core.grouping import by_key
+from ..core.graph import Graph, grouped
 from ..core.product import Product
 from ..core.tensors import TensorBytes
 
@@ -106,8 +105,7 @@ class Liveness(Product):
 
     def alive_after(self, indices: Iterable[int]) -> Iterator[tuple[str, ...]]:
         """For each of some ascending indices the tensors alive after it."""
-        begins = by_key((first, tensor) for tensor, (first, _) in self.lifetimes.items())
-        ends = by_key((last, tensor) for tensor, (_, last) in self.lifetimes.items())
+        begins, ends = (grouped((life[i], tensor) for tensor, life in self.lifetimes.items()) for i in range(2))
         alive, done = dict[str, None](), 0
         for index in indices:
             for i in range(done, index + 1):

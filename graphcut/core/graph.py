@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import Final, TypeVar
 
 from .errors import GraphcutError, UsageError
-from .grouping import by_key
 from .product import Product
 from .units import count
 from .wiring import Wiring, wire
 
 _T = TypeVar("_T", bound=Hashable)
+_Value = TypeVar("_Value")
 _SHOWN: Final = 8  #: a hint lists at most so many tensors.
 
 
@@ -96,7 +96,7 @@ class Graph(Product):
     @cached_property
     def readers(self) -> Mapping[str, tuple[int, ...]]:
         """The flowing nodes that read an activation, in topological order."""
-        found = by_key((tensor, i) for i in self.flow for tensor in self.nodes[i].reads)
+        found = grouped((tensor, i) for i in self.flow for tensor in self.nodes[i].reads)
         return {tensor: tuple(nodes) for tensor, nodes in found.items()}
 
     @cached_property
@@ -168,6 +168,14 @@ class Partition(Product):
 
     blocks: tuple[Block, ...]
     wiring: Wiring
+
+
+def grouped(pairs: Iterable[tuple[_T, _Value]]) -> dict[_T, list[_Value]]:
+    """The values of each key, in the order in which they come."""
+    found: dict[_T, list[_Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 def reached(start: Iterable[_T], following: Callable[[_T], Iterable[_T]]) -> set[_T]:
@@ -268,7 +276,7 @@ def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missi
 
 def _first_and_needed(graph: Graph, groups: Sequence[Iterable[int]]) -> tuple[list[list[int]], list[list[int]]]:
     """For each group its nodes that no earlier group has, and the others that it needs, in topological order."""
-    holders = by_key((n, i) for i, group in enumerate(groups) for n in sorted(set(group)))
+    holders = grouped((n, i) for i, group in enumerate(groups) for n in sorted(set(group)))
     # In reverse topological order, so that the readers of a node are settled before the node.
     outputs = set(graph.writes)
     for n in sorted((n for n, held in holders.items() if len(held) > 1), reverse=True):

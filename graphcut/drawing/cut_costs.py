@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from typing import Final
 
-from ..core.grouping import by_key
+from ..core.graph import grouped
 from ..core.wiring import MESSAGE_BYTES
 from ..costs.cluster import Cluster
 from ..costs.device import run_s
@@ -118,7 +118,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
 def _held(weights: HeldWeights, index: Mapping[int, int]) -> Iterator[tuple[int, list[tuple[float, ...]]]]:
     """The bytes of each weight, and the nodes that read it, each with its `Holding`."""
     uses = ((name, (index[node], *use)) for node, own in weights.uses.items() for name, use in own.items())
-    users: dict[str, list[tuple[float, ...]]] = by_key(uses)
+    users: dict[str, list[tuple[float, ...]]] = grouped(uses)
     yield from ((weights.model.graph.weights[name].bytes, rows) for name, rows in users.items())
     for node, i in index.items():
         if weights.widens(node):

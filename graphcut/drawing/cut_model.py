@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..core.grouping import by_key
+from ..core.graph import grouped
 from ..core.tensors import TensorBytes
 from ..loading.model import Model
 from ..planning.by_goal.cut_at_nodes import price
@@ -20,7 +20,7 @@ def cut_model_of(model: Model, rows: NodeRows, sizes: TensorBytes, dims: Mapping
         return None
     names = [name for name in graph.readers if name in writer]
     used = {n: dict.fromkeys((*graph.weights_of(n), *graph.nodes[n].reads)) for n in index}
-    users = by_key((name, i) for n, i in index.items() for name in used[n] if name in graph.weights)
+    users = grouped((name, i) for n, i in index.items() for name in used[n] if name in graph.weights)
     return {
         # The nodes in the order of the cut profile, and those that write an output of the model.
         "order": tuple(index[node] for row in rows for node in row),

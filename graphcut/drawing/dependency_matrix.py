@@ -7,7 +7,7 @@ is not cut has its segments as parts.
 from dataclasses import dataclass
 from math import ceil, log2
 
-from ..core.grouping import by_key
+from ..core.graph import grouped
 from .scene import Flow, Scene, totals_of
 
 
@@ -41,7 +41,7 @@ def matrix_of(scene: Scene, most: int) -> Matrix:
     devices = [{card.device for card in scene.cards[i : i + each]} for i in range(0, len(names), each)]
     tensors = scene.tensors or scene.segment_tensors
     rows = ((one, one.source // each, {i // each for i in one.readers}) for one in tensors)
-    found = by_key(((source, reader), one) for one, source, readers in rows for reader in readers - {source})
+    found = grouped(((source, reader), one) for one, source, readers in rows for reader in readers - {source})
     totals = {ends: totals_of(tensors) for ends, tensors in found.items()}
     largest = max((total.bytes for total in totals.values()), default=0)
     cells = (

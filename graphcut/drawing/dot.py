@@ -13,7 +13,7 @@ from ..core.graph import Graph
 from ..core.manifest import Cascade
 from ..core.units import count
 from ..loading.model import load
-from .device_groups import grouped
+from .device_groups import device_groups
 from .scene import Bus, Card, Scene
 from .sentences import need_text, of_budget, size_text
 from .svg.primitives import plain
@@ -38,7 +38,7 @@ def dot_of(scene: Scene) -> str:
     """
     lines = [f"digraph {_quoted(scene.title)} {{", "  rankdir=LR", _DEFAULTS, f"  label={_quoted(scene.sentence)}"]
     boxes = ((card.device, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards))
-    lines += grouped(
+    lines += device_groups(
         boxes, lambda number, device: f"  subgraph cluster_{number} {{\n    label={_quoted(device)}", "  }"
     )
     for index, bus in enumerate(scene.buses):

@@ -10,7 +10,7 @@ from typing import Final
 
 from ..core.text import shortened
 from ..core.units import count
-from .device_groups import grouped
+from .device_groups import device_groups
 from .scene import Bus, Card, Scene, buses_of
 from .sentences import need_text, of_budget, size_text
 from .svg.primitives import plain
@@ -40,7 +40,8 @@ def _flowchart(scene: Scene, fold: int) -> tuple[str, int]:
     """The flowchart with `fold` parts in a box, and its number of edges."""
     lines = ["flowchart LR"]
     boxes = [scene.cards[i : i + fold] for i in range(0, len(scene.cards), fold)]
-    lines += grouped(((_device(box), f'p{i}["{_label(box)}"]') for i, box in enumerate(boxes)), _subgraph, "  end")
+    named = ((_device(box), f'p{i}["{_label(box)}"]') for i, box in enumerate(boxes))
+    lines += device_groups(named, _subgraph, "  end")
     if fold > 1:
         lines.append(f'  note["{_text(f"each box is {fold} parts; tensors inside a box are not drawn")}"]')
     edges: list[bool] = []  # whether each is residual

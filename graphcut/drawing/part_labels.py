@@ -7,8 +7,7 @@ from collections.abc import Set as AbstractSet
 from itertools import groupby
 from typing import Final, TypeVar
 
-from ..core.graph import Graph
-from ..core.grouping import by_key
+from ..core.graph import Graph, grouped
 from .scene import ModulePath, Modules, NodeRows
 
 _WELL_KNOWN: Final = (
@@ -89,7 +88,7 @@ def _use(path: ModulePath, opened: AbstractSet[tuple[str, ...]]) -> _Use | None:
 def _names(kinds: Iterable[_Kind]) -> dict[_Kind, str]:
     """The name of each kind; where several kinds have the same name, after that of the module around it."""
     found = {}
-    for name, outers in by_key((name, outer) for outer, name in kinds).items():
+    for name, outers in grouped((name, outer) for outer, name in kinds).items():
         steps = enumerate(zip(*outers, strict=False))
         common = next((i for i, alike in steps if len({*alike}) > 1), min(map(len, outers)))
         for outer in outers:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isclose
 from typing import Final, Protocol
 
-from ..core.grouping import by_key
+from ..core.graph import grouped
 from ..core.states import StatePair, sent_states
 from ..core.text import printable
 from ..core.units import count, duration, operations, size
@@ -199,7 +199,7 @@ def quantity(value: float, unit: MetricUnit) -> str:
 def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:
     """What the parts, called `names`, recompute; parts that recompute the same tensors share a sentence."""
     found = (((one.nodes, one.tensors, one.saved_bytes, one.cost_s), names[one.part]) for one in plan.recomputed)
-    for (nodes, tensors, saved_bytes, cost_s), parts in by_key(found).items():
+    for (nodes, tensors, saved_bytes, cost_s), parts in grouped(found).items():
         what = f"{', '.join(parts)} {'recomputes' if len(parts) == 1 else 'each recompute'} {_listed(tensors)}"
         cost = f"{count(len(nodes), 'node')}, {duration(cost_s)}"
         yield f"{what} instead of receiving {size(saved_bytes)}: {cost}"
@@ -317,7 +317,7 @@ def _slower(plan: Plan, part: int, group: DeviceGroup) -> Iterable[str]:
 def _shared_devices(plan: Plan) -> Iterable[str]:
     """Which devices have several parts, and how long they compute."""
     devices = enumerate(plan.devices if isinstance(plan.goal, Across) else ())
-    for name, parts in by_key((device.name, part) for part, device in devices).items():
+    for name, parts in grouped((device.name, part) for part, device in devices).items():
         if len(parts) > 1:
             listed, run_s = ", ".join(f"p{part}" for part in parts), sum(plan.metrics[part].run_s for part in parts)
             yield f"{printable(name)} has {listed}, and computes for {duration(run_s)} of each request"

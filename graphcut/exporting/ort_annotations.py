@@ -11,7 +11,7 @@ from typing import Final
 import onnx
 from onnx import NodeProto
 
-from ..core.grouping import by_key
+from ..core.graph import grouped
 from ..core.manifest import Cascade, Part
 from ..surgery.merging import merge
 from ..surgery.own_files import is_own, mark
@@ -45,7 +45,7 @@ def export_of(cascade: Cascade) -> Export:
 
     devices = (_DEVICES.get(cascade.settings(part).provider, "accelerator") for part in cascade.parts)
     # = is an exact match; part-1 alone is part-10, too.
-    rules = by_key((device, f"={_name(part)}") for device, part in zip(devices, cascade.parts, strict=True))
+    rules = grouped((device, f"={_name(part)}") for device, part in zip(devices, cascade.parts, strict=True))
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
     return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}, {f"{MODEL}*": is_own}
 

@@ -15,8 +15,7 @@ from onnx import ModelProto
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder, write_errors
 from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError
-from ..core.graph import Block
-from ..core.grouping import by_key
+from ..core.graph import Block, grouped
 from ..core.manifest import (
     FORMAT,
     MANIFEST,
@@ -73,7 +72,7 @@ class PartFile(Product):
         """The ranges that it reads of each file in `data`."""
         files = {name: (Path(name), number) for name, number in self.data.items()}
         spans = merge_ranges(range_in(files, one) for one in tensors_in(self.model) if is_external(one))
-        return by_key((span.file.as_posix(), (span.offset, span.length)) for span in spans)
+        return grouped((span.file.as_posix(), (span.offset, span.length)) for span in spans)
 
     @cached_property
     def index(self) -> bytes:
@@ -87,10 +86,8 @@ class PartFile(Product):
     @property
     def sizes(self) -> dict[str, int]:
         """The sizes of its own files: the model, its data files, and their index if they are several."""
-        own = {
-            self.name: self.model.ByteSize() + MARK_BYTES,
-            **{key: it.file_bytes for key, it in self.layouts.items()},
-        }
+        own = {self.name: self.model.ByteSize() + MARK_BYTES}
+        own |= {key: it.file_bytes for key, it in self.layouts.items()}
         return own | ({index_of(self.name): len(self.index)} if self.index else {})
 
     @property
@@ -166,9 +163,8 @@ def prepare_parts(
     shared = ([n for name in part.ranges.keys() - part.layouts for _, n in part.ranges[name]] for part in parts)
     check_budgets(plan, [part.bytes + sum(lengths) for part, lengths in zip(parts, shared, strict=True)])
     assumed = tuple(name for name in plan.dims if name not in model.dims)
-    return PreparedFiles(
-        model.with_dims(plan.dims), plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", parts
-    )
+    source, manifest = model.with_dims(plan.dims), f"{prefix}{MANIFEST}"
+    return PreparedFiles(source, plan, weights, digest, assumed, folder, manifest, parts)
 
 
 def place_of_parts(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
@@ -281,10 +277,9 @@ def _check_space(files: PreparedFiles, target: Path) -> None:
     folder = target if target.exists() else target.parent
     free = shutil.disk_usage(folder).free
     if files.bytes_to_write > free:
-        raise GraphcutError(
-            f"the parts need {size(files.bytes_to_write)}, but {folder} has {size(free)} free",
-            hint="choose another disk with `output`, or don't copy the weights: `weights='share'`",
-        )
+        message = f"the parts need {size(files.bytes_to_write)}, but {folder} has {size(free)} free"
+        hint = "choose another disk with `output`, or don't copy the weights: `weights='share'`"
+        raise GraphcutError(message, hint=hint)
 
 
 def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:

@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ..core.graph import Graph, Node
-from ..core.grouping import by_key
+from ..core.graph import Graph, Node, grouped
 
 _Groups = Mapping[Hashable, Sequence[Node]]
 _QUANTIZERS: Final = {"QuantizeLinear", "DequantizeLinear"}
@@ -85,7 +84,7 @@ class _Matching:
         for graph, known in ((self.graph, self.there), (self.other, self.here)):
             nodes = [graph.nodes[i] for i in graph.flow if graph.nodes[i].op not in SAME_VALUES]
             free = [node for node in nodes if node.module and known.keys().isdisjoint(node.writes)]
-            groups.append(by_key(((node.module, node.op), node) for node in free))
+            groups.append(grouped(((node.module, node.op), node) for node in free))
         self.follow(self._match_groups(*groups))
 
     def _match_groups(self, ours: _Groups, theirs: _Groups) -> list[str]:
@@ -110,7 +109,7 @@ def _ready(graph: Graph, found: Iterable[str], known: Mapping[str, str], names: 
         if all(name in known for name in reads) and known.keys().isdisjoint(node.writes):
             keys = [names.get(name, name) for name in reads]
             made.append(((node.op, tuple(sorted(keys) if node.op in _COMMUTATIVE else keys)), node))
-    return by_key(made)
+    return grouped(made)
 
 
 def _writers(graph: Graph) -> dict[str, Node]:

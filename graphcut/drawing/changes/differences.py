@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from ...core.errors import UsageError
-from ...core.grouping import by_key
+from ...core.graph import grouped
 from ...core.text import printable
 from ..part_labels import ModuleUse, labels
 from ..scene import BoundaryTotals, Card, CutProfile, Scene, totals_of
@@ -120,7 +120,7 @@ def _successors(overlap: _Overlap) -> dict[int, int]:
 
 def _moves(profile: CutProfile, new_parts: Mapping[str, int], successors: Mapping[int, int]) -> Iterable[NodeMove]:
     """The nodes of each pair of parts."""
-    rows = by_key(((part, new_parts[node]), index) for index, (node, part) in enumerate(_parts(profile).items()))
+    rows = grouped(((part, new_parts[node]), index) for index, (node, part) in enumerate(_parts(profile).items()))
     weights = [total - before for before, total in zip((0, *profile.weights), profile.weights, strict=False)]
     uses: list[list[ModuleUse]] = [[(profile.modules[i], weights[i]) for i in row] for row in rows.values()]
     for ((old, new), row), content in zip(rows.items(), labels(uses), strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ...core.grouping import by_key
+from ...core.graph import grouped
 from ...core.units import count, size
 from ..scene import Bus, Scene, totals_of
 from ..sentences import size_text
@@ -56,7 +56,7 @@ class _RankLayout:
     @cached_property
     def columns(self) -> list[int]:
         """The column of each part."""
-        sources = by_key((reader, bus.source) for bus in self.scene.buses for reader in bus.readers)
+        sources = grouped((reader, bus.source) for bus in self.scene.buses for reader in bus.readers)
         found, last = list[int](), dict.fromkeys(self.devices, -1)
         for part, card in enumerate(self.scene.cards):
             found.append(1 + max(last[card.device], *(found[source] for source in sources.get(part, ())), -1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from ...core.grouping import by_key
+from ...core.graph import grouped
 from ...core.units import count
 from ..scene import Bus, Card, Scene, totals_of
 from ..sentences import size_text
@@ -75,7 +75,7 @@ class _RowLayout:
     def rows(self) -> list[list[int]]:
         """The cards of each row: those of one depth, or each alone if they do not fit side by side."""
         most = int((self.width - _TRACK * self._max_tracks) // (120 + _BETWEEN))
-        depths = by_key((card.depth, index) for index, card in enumerate(self.cards))
+        depths = grouped((card.depth, index) for index, card in enumerate(self.cards))
         found: list[list[int]] = []
         for depth in sorted(depths):
             found += [depths[depth]] if len(depths[depth]) <= most else [[index] for index in depths[depth]]
@@ -173,7 +173,7 @@ class _RowLayout:
         """The buses that enter each card at its left side."""
         buses = sorted((bus for bus in self.tracks if not self.is_direct(bus)), key=self._track_x)
         ends = ((reader, bus) for bus in buses for reader in self.buses[bus].readers)
-        return by_key((reader, bus) for reader, bus in ends if self.is_alone(reader))
+        return grouped((reader, bus) for reader, bus in ends if self.is_alone(reader))
 
     # Positions
 
@@ -263,7 +263,7 @@ class _RowLayout:
         if self.is_straight(index):
             yield [port, (port[0], self.cells[bus.readers[0]][1] - 6)]
             return
-        rows = by_key((self.row[reader], reader) for reader in bus.readers)
+        rows = grouped((self.row[reader], reader) for reader in bus.readers)
         if not self.is_direct(index):
             y, x, last = self._text_y(index), self._track_x(index), max(rows)
             end = self._rail_y(index, last) if self._is_on_rail(index, last) else self._side_y(index, rows[last][0])
