@@ -24,7 +24,6 @@ Other providers than the CPU's were not measured: they are taken to hold what th
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -34,6 +33,7 @@ from typing import Final, NamedTuple
 
 from onnx import NodeProto
 
+from ..core.graph import grouped
 from ..core.manifest import SessionSettings
 from ..core.tensors import BITS, Tensor
 from ..loading.model import Model
@@ -84,12 +84,9 @@ class HeldWeights:
 
     def of(self, nodes: Iterable[int]) -> HeldBytes:
         """Those of a part with these nodes, of which the flowing ones count."""
-        uses = defaultdict[str, list[Holding]](list)
-        casts = 0
-        for node in nodes:
-            casts += self.widens(node)
-            for name, use in self.uses.get(node, {}).items():
-                uses[name].append(use)
+        nodes = list(nodes)
+        casts = sum(map(self.widens, nodes))
+        uses = grouped(pair for node in nodes for pair in self.uses.get(node, {}).items())
         more = largest = every = unpacked = later = 0.0
         for name, found in reversed(uses.items()):
             number, use = self.model.graph.weights[name].bytes, _together(found)
@@ -103,15 +100,12 @@ class HeldWeights:
     @cached_property
     def at_least(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """What parts hold at least, besides the bytes of their files: bytes, and the nodes any of which need them."""
-        users = defaultdict[str, dict[int, Holding]](dict)
         found = list[tuple[int, tuple[int, ...]]]()
         found += [(CAST_BYTES, (node,)) for node in self.model.graph.flow if self.widens(node)]
-        for node, weights in self.uses.items():
-            for name, use in weights.items():
-                users[name][node] = use
-        for name, uses in users.items():
-            is_recast = sum(use.is_cast for use in uses.values()) > 1
-            held = {node: 1.0 if use.is_cast and is_recast else use.open for node, use in uses.items()}
+        users = grouped((name, (node, use)) for node, uses in self.uses.items() for name, use in uses.items())
+        for name, own in users.items():
+            is_recast = sum(use.is_cast for _, use in own) > 1
+            held = {node: 1.0 if use.is_cast and is_recast else use.open for node, use in own}
             for less, more in pairwise(sorted({1.0, *held.values()})):
                 added = ceil(self.model.graph.weights[name].bytes * (more - less))
                 found.append((added, tuple(node for node, times in held.items() if times >= more)))
@@ -124,11 +118,8 @@ class HeldWeights:
     @cached_property
     def _least(self) -> Mapping[str, float]:
         """For each weight that a node needs how often it is held at least."""
-        found: dict[str, float] = {}
-        for uses in self.uses.values():
-            for name, use in uses.items():
-                found[name] = min(use.open, found.get(name, use.open))
-        return found
+        found = grouped((name, use.open) for uses in self.uses.values() for name, use in uses.items())
+        return {name: min(times) for name, times in found.items()}
 
     def opening_bytes(self, node: int) -> int:
         """What a part with this node takes at least besides, while it is opened or the node runs."""
@@ -169,10 +160,6 @@ class HeldWeights:
         """How much wider a weight is held than in its file, if its operator has no kernel for its type."""
         return 2.0 if name in self._types and self._types[name].dtype in (self.widened or ()) else 1.0
 
-    def _bits(self, name: str) -> int:
-        """The bits of an element of a weight."""
-        return BITS.get(self._types[name].dtype, 32) if name in self._types else 32
-
     def _read(self, node: int, name: str) -> Holding:
         """What is held of a weight that a node reads as it is."""
         op, proto, width = self.model.graph.nodes[node].op, self.model.proto.graph.node[node], self._width(name)
@@ -205,7 +192,8 @@ class HeldWeights:
     def _computed(self, node: int, first: int, name: str) -> Holding:
         """What is held of a weight from which constant nodes, of which `first` reads it, compute what a node reads."""
         graph, protos, width = self.model.graph, self.model.proto.graph.node, self._width(name)
-        own, proto, bits = graph.nodes[node], protos[first], self._bits(name)
+        own, proto, kind = graph.nodes[node], protos[first], self._types.get(name)
+        bits = 32 if kind is None else BITS.get(kind.dtype, 32)
         if not graph.nodes[first].op.endswith("DequantizeLinear"):
             is_moved = graph.nodes[first].op in MOVES
             return Holding(width, width / 2 if is_moved and width > 1 else width, float(is_moved and width > 1))

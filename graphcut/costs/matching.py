@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, dropwhile, takewhile
 from typing import Final
 
+from ..core.graph import grouped
 from .device import Device, run_s
 from .tables import REMAINDER, CostRow, CostTable
 from .weighing import Costs
@@ -68,10 +69,7 @@ def apply_table(costs: Costs, table: CostTable, device: Device) -> tuple[tuple[f
     without a row have their own roofline time. Bytes are those of the model.
     """
     groups, coverage = cover(table, costs)
-    members: dict[Group, list[int]] = {}
-    for i, group in enumerate(groups):
-        if group:
-            members.setdefault(group, []).append(i)
+    members = grouped((group, i) for i, group in enumerate(groups) if group)
     flops = _flops(costs, table.rows, members)
     seconds = list(run_s(dataclasses.replace(costs, flops=flops), device))
     for group, indices in members.items():

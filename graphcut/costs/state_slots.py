@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from onnx import FunctionProto, GraphProto, NodeProto
 
+from ..core.graph import grouped
 from ..loading.model import Model
 from ..loading.subgraphs import Functions, callee_key, captures, operator, subgraphs
 
@@ -144,8 +145,5 @@ def _through(
 
 
 def _names_in(owner: GraphProto | FunctionProto, names: _Names) -> _Names:
-    readers: dict[str, list[NodeProto]] = {}
-    for node in owner.node:
-        for name in dict.fromkeys((*node.input, *captures(node))):
-            readers.setdefault(name, []).append(node)
+    readers = grouped((name, node) for node in owner.node for name in dict.fromkeys((*node.input, *captures(node))))
     return _Names(lambda name: readers.get(name, ()), names.functions)

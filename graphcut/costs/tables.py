@@ -21,7 +21,7 @@ import msgspec
 
 from ..core.atomic_files import replacing
 from ..core.errors import GraphcutError, RecordError
-from ..core.graph import Graph
+from ..core.graph import Graph, grouped
 from ..core.product import Product
 
 if TYPE_CHECKING:
@@ -177,9 +177,7 @@ def table_of(costs: Costs) -> CostTable:
     from .weighing import outside_reads, peak_bytes  # imports onnx, which reading a table doesn't need
 
     graph, sizes = costs.model.graph, costs.tensor_bytes
-    members: dict[str, list[int]] = {}
-    for i, name in enumerate(module_names(graph)):
-        members.setdefault(name, []).append(i)
+    members = grouped((name, i) for i, name in enumerate(module_names(graph)))
     elements = _elements(costs.model)
     counted: set[str] = set()
     rows = []

@@ -3,7 +3,7 @@
 Names defined in subgraphs get a unique prefix; a captured name keeps its outer name.
 """
 
-from collections import ChainMap, defaultdict
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +13,7 @@ from typing import NamedTuple
 from onnx import AttributeProto, GraphProto, TensorProto
 from onnx.inliner import inline_local_functions
 
+from ..core.graph import grouped
 from ..loading.model import Model
 from ..loading.operations import integers_of
 from ..loading.subgraphs import CONTROL_FLOW, operator, own_names, subgraphs
@@ -47,12 +48,7 @@ class FlatNodes:
     @cached_property
     def readers(self) -> Mapping[str, Sequence[tuple[FlatNode, int]]]:
         """For each tensor its readers, each with the index of the input."""
-        found: dict[str, list[tuple[FlatNode, int]]] = defaultdict(list)
-        for node in self.row:
-            for index, name in enumerate(node.reads):
-                if name:
-                    found[name].append((node, index))
-        return found
+        return grouped((name, (node, i)) for node in self.row for i, name in enumerate(node.reads) if name)
 
     @cached_property
     def _writers(self) -> Mapping[str, FlatNode]:

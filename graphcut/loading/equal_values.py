@@ -1,7 +1,6 @@
 """Finding the values of a tensor in files: equal byte for byte, or as a matrix that is stored transposed."""
 
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, Final
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.digests import hashing_threads
+from ..core.graph import grouped
 from .external_data import ByteRange, read_at, same_bytes
 
 _PLACES: Final = 16  #: values at so many places, of a matrix in each direction, say which ranges are compared.
@@ -25,9 +25,7 @@ class ValueFinder:
     """
 
     def __init__(self, ranges: Iterable[ByteRange]) -> None:
-        self._by_length = defaultdict[int, list[ByteRange]](list)
-        for span in ranges:
-            self._by_length[span.length].append(span)
+        self._by_length = grouped((span.length, span) for span in ranges)
         self._groups: dict[tuple[int, int, tuple[int, ...]], _Groups] = {}
 
     def equal(self, span: ByteRange) -> ByteRange | None:
@@ -48,9 +46,8 @@ class ValueFinder:
         """The ranges of this length that have at the places `others` what `span` has at its `own`."""
         key = span.length, size, others
         if key not in self._groups:
-            groups = self._groups[key] = defaultdict[bytes, list[ByteRange]](list)
-            for other in self._by_length[span.length]:
-                groups[_values_at(other, size, others)].append(other)
+            alike = self._by_length.get(span.length, ())
+            self._groups[key] = grouped((_values_at(other, size, others), other) for other in alike)
         return self._groups[key].get(_values_at(span, size, own), ()) if self._groups[key] else ()
 
 

@@ -3,7 +3,6 @@
 import errno
 import os
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,6 +19,7 @@ from onnx import TensorProto
 
 from ..core.digests import BLOCK_BYTES, BUFFER_BYTES, Digest, block_digest, hashing_threads, ranges_of_blocks
 from ..core.errors import ModelError
+from ..core.graph import grouped
 
 Bytes = NDArray[np.uint8]
 Progress = Callable[[int], None]  #: called with the number of bytes just written.
@@ -185,10 +185,7 @@ def write_data(
 
 def _write_columns(columns: Mapping[Columns, int], output: FileIO) -> Iterator[int]:
     """Write columns to their offsets; the number of bytes after each step."""
-    groups = defaultdict[tuple[ByteRange, int], list[Columns]](list)
-    for cut in columns:
-        groups[cut.source, cut.row_bytes].append(cut)
-    for group in groups.values():
+    for group in grouped(((cut.source, cut.row_bytes), cut) for cut in columns).values():
         ends = [columns[cut] for cut in group]
         for i, piece in read_columns(group):
             done = 0

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 
-from ..core.graph import Graph, post_order, reached
+from ..core.graph import Graph, grouped, post_order, reached
 from ..solving.instance import Parts
 from ..solving.topological_orders import kahn
 
@@ -41,11 +41,9 @@ def contract(
     component = _strong_components(above)
     index: dict[int, int] = {}  # of the components, in the order of their first nodes
     group_of = {node: index.setdefault(component[node], len(index)) for node in nodes}
-    members: list[list[int]] = [[] for _ in index]
+    members = grouped((group, node) for node, group in group_of.items())
     before: list[set[int]] = [set() for _ in index]
     after: list[set[int]] = [set() for _ in index]
-    for node, group in group_of.items():
-        members[group].append(node)
     for vertex, targets in above.items():
         for target in targets:
             if group_of[vertex] != group_of[target]:
@@ -62,13 +60,10 @@ def contract(
 
 def _strong_components(above: Mapping[int, Iterable[int]]) -> dict[int, int]:
     """For each vertex the representative of its strongly connected component (Kosaraju's algorithm, no recursion)."""
-    below: dict[int, list[int]] = {vertex: [] for vertex in above}
-    for vertex, readers in above.items():
-        for reader in readers:
-            below[reader].append(vertex)
+    below = grouped((reader, vertex) for vertex, readers in above.items() for reader in readers)
     representative: dict[int, int] = {}
     for root in reversed(post_order(above, above.__getitem__)):
         if root not in representative:
-            found = reached([root], lambda vertex: set(below[vertex]).difference(representative))
+            found = reached([root], lambda vertex: set(below.get(vertex, ())).difference(representative))
             representative.update(dict.fromkeys(found, root))
     return representative

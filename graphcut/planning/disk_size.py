@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from ..core.graph import grouped
 from ..core.tensors import by_kind
 from ..costs.held_weights import NODE_BYTES
 from ..costs.part_memory import SESSION_BYTES, inner_bytes
@@ -63,16 +64,13 @@ def serialized_sizes(model: Model) -> SerializedSizes:
     typed = {name: _entry(value) for name, value in values.items()}
     written = [name for i in graph.flow for name in graph.nodes[i].writes]
     listed = {name: typed.get(name, 0) + notes.get(name, 0) for name in written if name in typed or name in notes}
-    nodes = {
-        i: _node_bytes(model, proto.graph.node[i]) + sum(listed.get(name, 0) for name in graph.nodes[i].writes)
-        for i in graph.flow
-    }
-    rewritten = {
-        i: sum(map(_entry, copies(graph.nodes[i], proto.graph.node[i])))
-        + sum(listed.get(name, 0) for name in graph.copy_of(i).writes)
-        for i in graph.flow
-        if graph.nodes[i].rewrite
-    }
+
+    def listed_bytes(names: Iterable[str]) -> int:
+        return sum(listed.get(name, 0) for name in names)
+
+    nodes = {i: _node_bytes(model, proto.graph.node[i]) + listed_bytes(graph.nodes[i].writes) for i in graph.flow}
+    made = {i: copies(graph.nodes[i], proto.graph.node[i]) for i in graph.flow if graph.nodes[i].rewrite}
+    rewritten = {i: sum(map(_entry, row)) + listed_bytes(graph.copy_of(i).writes) for i, row in made.items()}
     inputs = {value.name: _entry(value) for value in proto.graph.input}
     outputs = {value.name: _entry(value) for value in proto.graph.output}
     type_bytes = by_kind(lambda tensor: _entry(type_proto(tensor)))
@@ -149,11 +147,7 @@ def _padded(model: Model, length: int) -> int:
 
 def _users(nodes: Iterable[int], needs: Callable[[int], Iterable[Key]]) -> dict[Key, list[int]]:
     """For each key the nodes that need it."""
-    users: dict[Key, list[int]] = {}
-    for node in nodes:
-        for key in dict.fromkeys(needs(node)):
-            users.setdefault(key, []).append(node)
-    return users
+    return grouped((key, node) for node in nodes for key in dict.fromkeys(needs(node)))
 
 
 def _weights(

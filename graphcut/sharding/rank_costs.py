@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final, NamedTuple
 
-from ..core.graph import Graph
+from ..core.graph import Graph, grouped
 from ..costs.cluster import Cluster
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, RankMode, shares_by
@@ -99,12 +99,9 @@ class RankCosts:
             sent = [one for one in reads if one[0] not in division.class_of and depth[one[0]] < depth[node]]
             for key in sent:
                 first_met[key] = min(depth[node], first_met.get(key, depth[node]))
-            first_met |= {
-                (node, name): depth[node] + 1 for name in graph.nodes[node].writes if name in division.join_of
-            }
-        met = defaultdict[int, list[tuple[int, str]]](list)
-        for key, level in first_met.items():
-            met[level].append(key)
+            joined = (name for name in graph.nodes[node].writes if name in division.join_of)
+            first_met |= {(node, name): depth[node] + 1 for name in joined}
+        met = grouped((level, key) for key, level in first_met.items())
         return [
             PhaseInputs(min(writer for writer, _ in tensors if depth[writer] == level - 1), tensors)
             for level, tensors in sorted(met.items())

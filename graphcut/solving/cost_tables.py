@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 from msgspec.structs import replace as changed
 
+from ..core.graph import grouped
 from ..costs.cluster import Cluster
 from ..costs.device import Counted, Device
 from ..costs.device_groups import DeviceGroup
@@ -31,11 +32,9 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
 
     A device with direct links is a class of its own, and so is the one where the driver is.
     """
-    alike: dict[tuple[str, Device], list[Device]] = {}
     alone = {cluster.driver.name, *(name for link in cluster.links for name in link.between)}
-    for device in cluster.devices:
-        own_name = device.name if device.name in alone else ""
-        alike.setdefault((own_name, changed(device, name="any")), []).append(device)
+    named = ((device.name if device.name in alone else "", device) for device in cluster.devices)
+    alike = grouped(((own_name, changed(device, name="any")), device) for own_name, device in named)
     found = []
     for first, *others in alike.values():
         memory_bytes, s_per_byte = float(first.memory_bytes or np.inf), 1 / first.link_bytes_per_s

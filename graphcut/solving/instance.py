@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..core.graph import grouped
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -50,10 +52,8 @@ class Hyperedges:
 
     def items_of_groups(self, groups: int) -> list[list[int]]:
         """The items of each of a number of groups, ascending."""
-        found: list[list[int]] = [[] for _ in range(groups)]
-        for item, group in zip(self.item.tolist(), self.group.tolist(), strict=True):
-            found[group].append(item)
-        return found
+        found = grouped(zip(self.group.tolist(), self.item.tolist(), strict=True))
+        return [found.get(group, []) for group in range(groups)]
 
 
 @dataclass(frozen=True)

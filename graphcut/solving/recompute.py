@@ -30,7 +30,7 @@ from typing import Final
 
 import msgspec
 
-from ..core.graph import Graph, partition
+from ..core.graph import Graph, grouped, partition
 from .instance import Parts
 from .min_cut import Arc, FlowNetwork
 
@@ -194,12 +194,9 @@ def _cut(
 
     `own` are the nodes of the part that read what it does not write.
     """
-    readers: dict[str, set[int]] = defaultdict(set)
     rows = [*((graph.nodes[node], _SINK) for node in own), *((graph.copy_of(n), i) for n, i in candidates.items())]
-    for node, vertex in rows:
-        for name in node.reads:
-            if graph.producer.get(name) not in inside:
-                readers[name].add(vertex)
+    reads = ((name, vertex) for node, vertex in rows for name in node.reads)
+    readers = grouped((name, vertex) for name, vertex in reads if graph.producer.get(name) not in inside)
     inputs = {name for node in own for name in graph.nodes[node].reads if name not in graph.producer}
     arcs: list[Arc] = [(_SOURCE, vertex, _picoseconds(prices.run_s[node])) for node, vertex in candidates.items()]
     for tensor, (name, reading) in enumerate(readers.items(), start=len(candidates) + 2):
@@ -207,7 +204,7 @@ def _cut(
         writer = _SOURCE if repeated is None else candidates.get(repeated, _SOURCE)
         if writer != _SOURCE or name not in inputs:  # the part receives its inputs of the model anyway
             arcs.append((writer, tensor, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
-            arcs += [(tensor, reader, None) for reader in sorted(reading)]
+            arcs += [(tensor, reader, None) for reader in sorted({*reading})]
     network = FlowNetwork(len(candidates) + 2 + len(readers), arcs, _SOURCE, _SINK)
     return network, network.push_max_flow()
 

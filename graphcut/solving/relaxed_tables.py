@@ -26,6 +26,7 @@ from typing import Final
 
 import numpy as np
 
+from ..core.graph import grouped
 from .boundaries import BoundaryTables, Relaxation
 from .instance import Hyperedges, Ints, Replicas
 from .milp import MilpProblem, prove
@@ -75,9 +76,7 @@ def bounded(  # noqa: PLR0917 - all that is known
 
 def _needed(tables: BoundaryTables, replicas: Replicas) -> tuple[list[list[int]], Ints]:
     """Sets of values, and for each part the index of the set that its groups read."""
-    by_groups: dict[tuple[int, ...], list[int]] = {}
-    for value, groups in enumerate(replicas.readers.groups_of_items):
-        by_groups.setdefault(tuple(groups), []).append(value)
+    by_groups = grouped((groups, value) for value, groups in enumerate(replicas.readers.groups_of_items))
     by_groups.pop((), None)
     # Of more kinds of values than sums can tell apart the last are left out: a part takes no less with them.
     kinds = dict(list(by_groups.items())[:_EXACT_VALUES])

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from ..core.graph import grouped
 from ..costs.cluster import Cluster, LinkEnds
 from ..costs.device import Device
 from ..costs.device_groups import ranks_of
@@ -138,14 +139,9 @@ def _slowed_s(part: int, carried: Mapping[tuple[int, int], _Transfer]) -> float:
 
 def _routes(cluster: Cluster, source: str, targets: Sequence[str]) -> tuple[dict[LinkEnds, float], float]:
     """`Cluster.route` from a machine to each of several: a link that carries several copies is as much slower."""
-    uses: dict[LinkEnds, list[float]] = defaultdict(list)
-    late_s = 0.0
-    for target in targets:
-        rates, latency_s = cluster.route(source, target)
-        late_s = max(late_s, latency_s)
-        for ends, bytes_per_s in rates.items():
-            uses[ends].append(bytes_per_s)
-    return {ends: rates[0] / len(rates) for ends, rates in uses.items()}, late_s
+    routes = [cluster.route(source, target) for target in targets]
+    uses = grouped(pair for rates, _ in routes for pair in rates.items())
+    return {ends: rates[0] / len(rates) for ends, rates in uses.items()}, max(latency_s for _, latency_s in routes)
 
 
 def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ...core.errors import UsageError
-from ...core.graph import Graph, reached
+from ...core.graph import Graph, grouped, reached
 from ...core.tensors import BITS, UNDEFINED, Tensor
 from ...solving.min_cut import AFTER, BEFORE, FREE, cheapest_cut
 from ..contraction import predecessors, successors
@@ -30,13 +30,10 @@ def parts_at(
         raise UsageError("no cut requested", hint="name a node or a tensor")
     first_after, last_before = _bounds(graph, cuts)
     prices = {name: price(tensor, sizes[name][0]) for name, tensor in tensors.items()}
-    free_at: list[list[int]] = [[] for _ in cuts]
-    for node in graph.flow:
-        for cut in range(last_before[node] + 1, first_after[node]):
-            free_at[cut].append(node)
+    free_at = grouped((cut, node) for node in graph.flow for cut in range(last_before[node] + 1, first_after[node]))
     part = list(first_after)
-    for cut, candidates in enumerate(free_at):
-        free = [node for node in candidates if part[node] > cut]
+    for cut in sorted(free_at):
+        free = [node for node in free_at[cut] if part[node] > cut]
 
         def side(node: int, cut: int = cut) -> int:
             return BEFORE if part[node] <= cut else AFTER if last_before[node] >= cut else FREE
@@ -46,10 +43,8 @@ def parts_at(
         tensors_of = [(prices[t], graph.producer[t], readers.get(t, ())) for t in names if t in graph.producer]
         for node in cheapest_cut(tensors_of, side, free):
             part[node] = cut
-    parts: list[list[int]] = [[] for _ in range(len(cuts) + 1)]
-    for node in graph.flow:
-        parts[part[node]].append(node)
-    return [tuple(nodes) for nodes in parts]
+    parts = grouped((part[node], node) for node in graph.flow)
+    return [tuple(parts.get(i, ())) for i in range(len(cuts) + 1)]
 
 
 def _bounds(graph: Graph, cuts: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -67,10 +62,8 @@ def _bounds(graph: Graph, cuts: Sequence[int]) -> tuple[list[int], list[int]]:
         writers = {graph.producer[output] for output in graph.writes if output in graph.producer}
         following = {n for n in writers if first_after[n] == len(cuts) and not graph.nodes[n].is_constant}
     if not following:
-        raise UsageError(
-            f"nothing is left after {graph.nodes[cuts[last]].name!r}: the last part would be empty",
-            hint="leave this cut out; the part before it reaches to the end of the model",
-        )
+        message = f"nothing is left after {graph.nodes[cuts[last]].name!r}: the last part would be empty"
+        raise UsageError(message, hint="leave this cut out; the part before it reaches to the end of the model")
     _mark(graph, following, last_before, last, unmarked=-1, upwards=False)
     for i in range(last, 0, -1):
         last_before[cuts[i]] = max(last_before[cuts[i]], i - 1)

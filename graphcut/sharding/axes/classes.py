@@ -1,7 +1,6 @@
 """Axis classes: axes of tensors that must be divided alike, found by union-find over the factors of all nodes."""
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from itertools import accumulate
 from math import gcd, prod
 from typing import Final, NamedTuple
 
+from ...core.graph import grouped
 from ...core.tensors import BITS
 from ...loading.model import Model, ModelLike, load
 from ...loading.operations import Operation, constants_in, operations_of
@@ -140,15 +140,12 @@ class AxisAnalysis:
         return axis
 
     def _classes(self) -> Iterator[AxisClass]:
-        members, blockers = defaultdict[_Axis, list[_Member]](list), defaultdict[_Axis, list[Blocker]](list)
-        for member in self._members:
-            members[self._root(member.axes[0][0])].append(member)
-        for axis, blocker in self._blocked.items():
-            blockers[self._root(axis)].append(blocker)
+        members = grouped((self._root(member.axes[0][0]), member) for member in self._members)
+        blockers = grouped((self._root(axis), blocker) for axis, blocker in self._blocked.items())
         for root, found in members.items():
             products = tuple(dict.fromkeys(m.node for m in found if self._is_product(m)))
             if products:
-                yield self._class(found, products, blockers[root])
+                yield self._class(found, products, blockers.get(root, []))
 
     def _is_product(self, member: _Member) -> bool:
         """Whether it divides a constant that the node multiplies by."""

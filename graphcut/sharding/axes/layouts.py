@@ -4,12 +4,12 @@ The columns of a weight that gives queries, keys and values in one consist of th
 each, so the segments spread over factors to all axes that are divided alike.
 """
 
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, TypeVar
 
+from ...core.graph import grouped
 from ...loading.slices import Runs, joined
 from .factors import Place
 
@@ -59,10 +59,7 @@ def common_layouts(
         {'w': (8, 4), 'qk': (8, 4), 'q': (8,), 'k': (4,)}
     """
     cuts: dict[_Axis, set[Fraction]] = {axis: set() for axis in sizes}
-    users = defaultdict[_Axis, list[int]](list)
-    for i, places in enumerate(factors):
-        for axis, _ in places:
-            users[axis].append(i)
+    users = grouped((axis, i) for i, places in enumerate(factors) for axis, _ in places)
     waiting = dict.fromkeys(i for i, places in enumerate(factors) if any(place.segments for _, place in places))
     while waiting:
         segments = [(axis, segments_of(place, sizes[axis])) for axis, place in factors[waiting.popitem()[0]]]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from ...core.graph import grouped
 from ...running.sampling import TOKENS
 from ...running.values import Value
 from ..executors.protocol import Handle, Step
@@ -43,10 +44,8 @@ class Routing:
     def __init__(self, parts: Sequence[ScheduledPart], outputs: Sequence[str]) -> None:
         self.parts = tuple(parts)  #: in topological order.
         self.outputs = dict.fromkeys(outputs).keys()  #: the tensors of an answer.
-        self.readers: dict[str, list[int]] = {}  #: for each tensor, the indices of the parts that read it.
-        for index, part in enumerate(parts):
-            for name in part.reads:
-                self.readers.setdefault(name, []).append(index)
+        #: for each tensor, the indices of the parts that read it.
+        self.readers = grouped((name, index) for index, part in enumerate(parts) for name in part.reads)
         self._writer = {name: index for index, part in reversed([*enumerate(parts)]) for name in part.writes}
         #: the tensors that come from outside. Some may not be fed.
         self.inputs = frozenset(name for name, readers in self.readers.items() if self.is_input(name, readers[0]))
