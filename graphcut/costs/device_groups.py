@@ -35,12 +35,8 @@ class DeviceGroup(Device, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def of(cls, ranks: Sequence[Rank]) -> DeviceGroup:
         """The group of these ranks, with the link of the first."""
         first = ranks[0].device
-        return cls(
-            name="+".join(rank.device.name for rank in ranks),
-            ranks=tuple(ranks),
-            link_bytes_per_s=first.link_bytes_per_s,
-            latency_s=first.latency_s,
-        )
+        name, link = "+".join(rank.device.name for rank in ranks), first.link_bytes_per_s
+        return cls(name=name, ranks=tuple(ranks), link_bytes_per_s=link, latency_s=first.latency_s)
 
     @property
     def shares(self) -> tuple[int, ...]:

@@ -195,12 +195,8 @@ def outside_reads(graph: Graph, nodes: Iterable[int]) -> list[str]:
     """The tensors that `nodes` write and another node reads, or that are outputs of the model."""
     nodes = list(nodes)
     inside, outputs = set(nodes), set(graph.writes)
-    return [
-        tensor
-        for n in nodes
-        for tensor in graph.nodes[n].writes
-        if tensor in outputs or not inside.issuperset(graph.readers.get(tensor, ()))
-    ]
+    written = (tensor for n in nodes for tensor in graph.nodes[n].writes)
+    return [name for name in written if name in outputs or not inside.issuperset(graph.readers.get(name, ()))]
 
 
 def _context_of(model: Model, dims: Mapping[str, int]) -> Context:

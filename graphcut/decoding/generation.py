@@ -435,7 +435,6 @@ def _longest(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int,
     prompt = max((len(one.unfed) for one in fitting), default=most)
     if prompt == inf:
         message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
-        raise UsageError(
-            message, hint="say it as context_length in a genai_config.json beside the model, and split again"
-        )
+        hint = "say it as context_length in a genai_config.json beside the model, and split again"
+        raise UsageError(message, hint=hint)
     return int(prompt), int(min(prompt + max((one.max_tokens for one in fitting), default=1) - 1, most))

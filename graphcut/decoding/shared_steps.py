@@ -28,9 +28,8 @@ class SharedSteps:
     def __init__(self, decoder: Decoder, numbers: Iterator[int], *, may: bool) -> None:
         """`numbers` are those of batches. Without `may` there is no trial: each batch is decoded apart."""
         is_possible = may and decoder.padding is not None and (decoder.capacity or inf) >= sum(_LENGTHS) + 1
-        self.verdict: bool | None = (
-            None if is_possible else False
-        )  #: whether they may; None as long as it is not known.
+        #: whether they may; None as long as it is not known.
+        self.verdict: bool | None = None if is_possible else False
         self.used: list[int] = []  #: the numbers of the trial's batches.
         self._decoder = decoder
         self._numbers = numbers
@@ -72,16 +71,12 @@ class SharedSteps:
         """The batches of the trial, each for one step; at last whether the scores are equal."""
         size = self._decoder.vocabulary or 16
         prompts = [tuple(i % size for i in range(1, length + 1)) for length in _LENGTHS]
-        alone = [
-            SequenceBatch(next(self._numbers), [one], self._decoder, None)
-            for prompt in prompts
-            for one in (TokenSequence(-1, prompt, 2, GREEDY, 0, top=_TOP, is_alone=True),)
-        ]
+        own = [TokenSequence(-1, prompt, 2, GREEDY, 0, top=_TOP, is_alone=True) for prompt in prompts]
+        alone = [SequenceBatch(next(self._numbers), [one], self._decoder, None) for one in own]
         self.used = [batch.number for batch in alone]
         for batch in alone:
             while not batch.sequences[0].generated:
                 yield batch
-        own = [batch.sequences[0] for batch in alone]
         together = self.join(alone, None)
         together.sequences = [replace(one, fed=[*one.fed], scores=[]) for one in own]
         self.used.append(together.number)

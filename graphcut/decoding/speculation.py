@@ -66,14 +66,11 @@ class DraftProposer:
     def __init__(self, draft: Draft, one: TokenSequence, number: int) -> None:
         """`number` is that of the sequence's batch."""
         self._draft = draft
-        own = TokenSequence(
-            one.index, (*one.fed, *one.unfed), one.max_tokens - one.generated + 1, one.sampling, one.draws
-        )
+        left = one.max_tokens - one.generated + 1
+        own = TokenSequence(one.index, (*one.fed, *one.unfed), left, one.sampling, one.draws)
         self._batch = SequenceBatch(number, [own], draft.decoder, None)
-        self._parts, self._outputs = (
-            tuple(range(len(draft.decoder.cascade.parts))),
-            tuple(draft.decoder.routing().outputs),
-        )
+        self._parts = tuple(range(len(draft.decoder.cascade.parts)))
+        self._outputs = tuple(draft.decoder.routing().outputs)
 
     def propose(self, one: TokenSequence, most: int) -> tuple[int, ...]:
         """See `Proposals`."""

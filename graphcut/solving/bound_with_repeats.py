@@ -10,7 +10,7 @@ prices of a tensor, less all that the part has left. If there is no such chain, 
 The chains, and what is in each part for certain, are those of parts that pay less than the limit for their own nodes.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -210,11 +210,8 @@ class BoundWithRepeats:
     @cached_property
     def _not_repeated(self) -> frozenset[int]:
         """Stateful and kept nodes, and those that bring a heavy weight which no other node has."""
-        users: dict[str, int] = {}
-        for node in self.graph.flow:
-            for weight in self.graph.copy_of(node).weights:
-                users[weight] = users.get(weight, 0) + 1
         weights = self.graph.weights
+        users = Counter(weight for node in self.graph.flow for weight in self.graph.copy_of(node).weights)
 
         def is_heavy(node: int) -> bool:
             own = [weight for weight in self.graph.copy_of(node).weights if users[weight] == 1]

@@ -127,7 +127,9 @@ class _Formulation:
     def __init__(self, problem: MilpProblem, solver: Highs) -> None:
         self.problem, self.load, self.solver = problem, problem.load, solver
         self.parts = range(sum(problem.counts))
-        self.unit = self._unit()
+        load = self.load  # the unit: all of what is counted, on one device
+        known = {"parts": 1.0, "received": max(1.0, load.tensor_bytes.sum()), "size": load.total_bytes + 1}
+        self.unit = float(known.get(problem.objective) or load.work[np.isfinite(load.work)].sum() or 1.0)
         self.until = [[int(solver.addBinary()) for _ in self.parts] for _ in range(self.load.groups)]
         self.uses = [[int(solver.addBinary()) for _ in problem.classes] for _ in self.parts]
         self._constrain_order()
@@ -150,12 +152,6 @@ class _Formulation:
         first = [next(k for k in self.parts if solution[row[k]] > 0.5) for row in self.until]
         parts = (tuple(g for g, k in enumerate(first) if k == part) for part in self.parts)
         return tuple(part for part in parts if part)
-
-    def _unit(self) -> float:
-        """All of what is counted, on one device."""
-        load = self.load
-        known = {"parts": 1.0, "received": max(1.0, load.tensor_bytes.sum()), "size": load.total_bytes + 1}
-        return float(known.get(self.problem.objective) or load.work[np.isfinite(load.work)].sum() or 1.0)
 
     def _variable(self, most: float) -> int:
         return int(self.solver.addVariable(0.0, most))

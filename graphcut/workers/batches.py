@@ -59,7 +59,9 @@ def batch_axis(cascade: Cascade) -> BatchAxis | None:
     reads = [cascade.tensors[name] for name in manifest.reads]
     names = dict.fromkeys((*manifest.writes, *(name for part in cascade.parts for name in part.writes)))
     writes = [cascade.tensors[name] for name in names]
-    if not reads or not writes or not all(map(_is_divisible, (*reads, *writes))):
+    kinds = (*reads, *writes)
+    are_divisible = all(is_numeric_tensor(t) and t.shape is not None and t.dtype not in NON_NUMPY_TYPES for t in kinds)
+    if not (reads and writes and are_divisible):
         return None
     for symbol in dict.fromkeys(dim for tensor in reads for dim in tensor.shape or () if isinstance(dim, str)):
         counts = [(tensor.shape or ()).count(symbol) for tensor in reads]
@@ -83,10 +85,6 @@ def _is_close(whole: np.ndarray[Any, Any], joined: np.ndarray[Any, Any]) -> bool
         return bool(np.array_equal(whole, joined))
     scale = float(np.max(np.abs(np.nan_to_num(whole))))
     return bool(np.allclose(whole, joined, rtol=_TOLERANCE, atol=_TOLERANCE * scale, equal_nan=True))
-
-
-def _is_divisible(tensor: Tensor) -> bool:
-    return is_numeric_tensor(tensor) and tensor.shape is not None and tensor.dtype not in NON_NUMPY_TYPES
 
 
 def _axes(tensors: Sequence[Tensor], symbol: str) -> dict[str, int]:

@@ -78,7 +78,7 @@ def plan_across(
     evaluator, states = with_few_sets(evaluator)
     found = search(load, evaluator.roughly, states=states, marked=problem.pins, lower_bound=bound)
     if found is None:
-        raise _impossible(problem, load, classes)
+        raise impossible(problem, load, classes)
     if evaluator.only is not None:
         found, evaluator = _with_devices_exchanged(found, evaluator)
     if not found.tables.is_complete:
@@ -394,7 +394,7 @@ def _with_least_latency(
     return replace(found, is_best=fastest.is_best)
 
 
-def _impossible(problem: PlanningProblem, load: Workload, classes: Sequence[DeviceClass]) -> PlanError:
+def impossible(problem: PlanningProblem, load: Workload, classes: Sequence[DeviceClass]) -> PlanError:
     if problem.pins:
         return PlanError("no plan for this cluster keeps all pins", hint="leave a pin out")
     if (homeless := np.isinf(load.work).all(axis=0)).any():

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from ...core.errors import PlanError, UsageError
+from ...core.errors import UsageError
 from ...costs.device import Device, NodeSeconds
 from ...solving.chain_dp import ChainPartition
 from ...solving.instance import Bools, Workload
@@ -23,7 +23,7 @@ from ...solving.topological_orders import fastest, fewest_runs
 from ..goals import Across
 from ..problem import PlanningProblem
 from ..results import Solution
-from .cluster_mapping import ClusterEvaluator
+from .cluster_mapping import ClusterEvaluator, impossible
 
 
 def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds) -> Solution:
@@ -39,8 +39,7 @@ def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds)
     is_free = np.array([not any(flops[node] for node in group) for group in problem.groups])
     may_run = fastest(load.work) | (np.isfinite(load.work) & is_free)
     if not may_run.any(axis=0).all():
-        what = problem.describe(int(may_run.any(axis=0).argmin()))
-        raise PlanError(f"no device of the cluster can run {what}", hint="add a device that can")
+        raise impossible(problem, load, classes)
     fewest = fewest_runs(load, may_run)
     runs = [(c, part) for c, run in fewest for part in _within_limits(problem, load, run, classes[c].devices[0])]
     order, ends = tuple(group for _, run in runs for group in run), [0, *accumulate(len(run) for _, run in runs)]

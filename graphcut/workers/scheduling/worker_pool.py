@@ -256,12 +256,10 @@ class WorkerPool:
         worker = self.workers[lost]
         needed = f"{self.parts[part].name}, which needs {size(self.parts[part].memory_bytes)}"
         others = f"no other worker has memory for {needed}" if has_others else f"no worker is left for {needed}"
-        return RunError(
-            f"{worker.name} is lost ({worker.death_reason}), and {others}",
-            hint="give it longer (`deadline_s`) if it is only slow, or plan again without it"
-            if worker.death_reason == _HUNG
-            else "bring the device back, or plan again without it",
-        )
+        is_slow = worker.death_reason == _HUNG
+        hint = "give it longer (`deadline_s`) if it is only slow" if is_slow else "bring the device back"
+        message = f"{worker.name} is lost ({worker.death_reason}), and {others}"
+        return RunError(message, hint=f"{hint}, or plan again without it")
 
     def _hold_exactly(self, index: int, parts: frozenset[int]) -> None:
         self.workers[index].requested = parts
