@@ -126,10 +126,9 @@ def profile_dims(
     """
     sizes = decoder_sizes(model, caches)
     if sizes is None:
-        raise UsageError(
-            f"{model.path.name} is not a decoder: none of its inputs is a cache that becomes an output",
-            hint="prefill and decode are for decoders with past and present tensors; for others give `dims`",
-        )
+        message = f"{model.path.name} is not a decoder: none of its inputs is a cache that becomes an output"
+        hint = "prefill and decode are for decoders with past and present tensors; for others give `dims`"
+        raise UsageError(message, hint=hint)
     if not 1 <= length < 1 << 31:
         raise UsageError(f"the length of a profile can't be {length}", hint="it is 1 or more, and below 2**31")
     seq, past = (length, 0) if profile == "prefill" else (1, length)

@@ -153,10 +153,9 @@ class Model(Product):
         """Refuse tensors that together are above `MAX_BYTES`: with a UsageError if numbers for symbols made them so."""
         if sum(number for number, _ in sizes.values()) > MAX_BYTES:
             name = max(sizes, key=lambda name: sizes[name][0])
-            raise (UsageError if self.dims else ModelError)(
-                f"the tensors of {self.path.name} take more than 64 PiB, {name!r} alone {sizes[name][0]:,} bytes",
-                hint="give smaller sizes" if self.dims else "check the shapes of the model's inputs",
-            )
+            message = f"the tensors of {self.path.name} take more than 64 PiB, {name!r} alone {sizes[name][0]:,} bytes"
+            hint = "give smaller sizes" if self.dims else "check the shapes of the model's inputs"
+            raise (UsageError if self.dims else ModelError)(message, hint=hint)
 
     @property
     def tensor_bytes(self) -> TensorBytes:

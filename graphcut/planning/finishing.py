@@ -142,15 +142,9 @@ class Finisher:
         groups = tuple(tuple(node for node in part if node not in nodes[0]) for part in parts)
         if not all(groups):  # a part of replicable nodes alone must keep one
             nodes, groups = (frozenset(), frozenset()), tuple(parts)
+        replicable, rewritable = (tuple(sorted(row)) for row in nodes)
         problem = PlanningProblem(
-            self.analysis,
-            self.costs,
-            self.limits,
-            groups,
-            tuple(sorted(nodes[0])),
-            self.counted_sizes,
-            {},
-            tuple(sorted(nodes[1])),
+            self.analysis, self.costs, self.limits, groups, replicable, self.counted_sizes, {}, rewritable
         )
         found, hosts = [(i,) for i in range(len(groups))], devices or (ANY_DEVICE,) * len(groups)
         ways = [*self.finished(problem, found, hosts), self._planned(problem.nodes_of(found), hosts, ())]

@@ -17,9 +17,8 @@ from ..costs.device import COUNTING, Counted
 from ..costs.device_groups import RankMode
 
 Measure = Literal["time", "layers", "bytes", "flops"]  #: what parts are balanced by.
-Objective = Literal[
-    "throughput", "latency", "decode", "bytes", "devices", "crossings"
-]  #: what a plan for a cluster optimizes.
+#: what a plan for a cluster optimizes.
+Objective = Literal["throughput", "latency", "decode", "bytes", "devices", "crossings"]
 Recomputing = Literal["auto", "never", "approximate"]  #: what parts may recompute.
 
 

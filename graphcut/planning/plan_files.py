@@ -182,10 +182,8 @@ def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:
             raise UsageError(f"{path}: part {i} has no device", hint="give it one of the cluster, or plan again")
         named = next((rank.device for rank in part.ranks), part.device)
         if not isinstance(record.goal, Across | At) and named and named.name != ANY_DEVICE.name:
-            raise UsageError(
-                f"{path}: part {i} names the device {named.name!r}, but this plan is for no cluster",
-                hint="plan for devices with `Across`, or take the device out",
-            )
+            message = f"{path}: part {i} names the device {named.name!r}, but this plan is for no cluster"
+            raise UsageError(message, hint="plan for devices with `Across`, or take the device out")
     devices = tuple(DeviceGroup.of(part.ranks) if part.ranks else part.device or ANY_DEVICE for part in record.parts)
     return devices if any(part.device or part.ranks for part in record.parts) else ()
 
@@ -195,10 +193,8 @@ def _checked_parts(graph: Graph, planned: Sequence[PlannedPart], path: str | Pat
     index, homes = graph.node_index, dict[str, int]()
     for i, part in enumerate(planned):
         if (unknown := next((name for name in (*part.nodes, *part.replicas) if name not in index), None)) is not None:
-            raise UsageError(
-                f"{path} names the node {unknown!r}, which the model does not have",
-                hint=f"{guess(graph, unknown)}names are those of the model",
-            )
+            hint = f"{guess(graph, unknown)}names are those of the model"
+            raise UsageError(f"{path} names the node {unknown!r}, which the model does not have", hint=hint)
         for name in part.nodes:
             if graph.nodes[index[name]].is_constant:
                 raise UsageError(f"{path}: {name!r} is a constant, which every part has", hint="take its name out")
@@ -208,9 +204,8 @@ def _checked_parts(graph: Graph, planned: Sequence[PlannedPart], path: str | Pat
             homes[name] = i
         repeated = (name for name in part.replicas if not graph.nodes[index[name]].is_constant)
         if (unknown := next((name for name in repeated if homes.get(name, i) >= i), None)) is not None:
-            raise UsageError(
-                f"{path}: part {i} repeats {unknown!r}, which no part before it holds", hint="move it to 'nodes'"
-            )
+            hint = "move it to 'nodes'"
+            raise UsageError(f"{path}: part {i} repeats {unknown!r}, which no part before it holds", hint=hint)
         if not part.nodes:
             raise UsageError(f"{path}: part {i} has no nodes", hint="take the part out")
     if (missing := next((name for name in graph.names(graph.flow) if name not in homes), None)) is not None:

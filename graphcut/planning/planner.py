@@ -75,15 +75,12 @@ def plan(
     analysis = analyze(source)
     model, limits = analysis.model, limits or Limits()
     if not model.graph.flow:
-        raise PlanError(
-            f"{model.path.name} has nothing to cut: no node depends on an input", hint="run the model as it is"
-        )
+        hint = "run the model as it is"
+        raise PlanError(f"{model.path.name} has nothing to cut: no node depends on an input", hint=hint)
     costs = costs or weigh(model, default_dims(analysis, goal))
     if table is not None and not cover(table, costs)[1].matched:
-        raise UsageError(
-            f"the cost model matched no node of {model.path.name}",
-            hint=f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows",
-        )
+        hint = f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows"
+        raise UsageError(f"the cost model matched no node of {model.path.name}", hint=hint)
     planner = _Planner(analysis, goal, limits, _sending(costs, limits), table)
     return planner.named(goal) if isinstance(goal, At | Heads) else planner.optimized(goal, prove_s)
 
@@ -187,11 +184,9 @@ class _Planner(Finisher):
         what = "a part" if isinstance(goal, Within) else "a device"
         budget = ceil(least * goal.memory_bytes) if isinstance(goal, Within) else 0
         more = named_budget(goal, budget) if isinstance(goal, Within) else "more memory for devices"
-        raise PlanError(
-            f"no plan was found in which ONNX Runtime runs each part in the memory of {what}",
-            hint=f"the closest one needs {least:.2f} times that much: allow {more}",
-            budget_bytes=budget,
-        )
+        message = f"no plan was found in which ONNX Runtime runs each part in the memory of {what}"
+        hint = f"the closest one needs {least:.2f} times that much: allow {more}"
+        raise PlanError(message, hint=hint, budget_bytes=budget)
 
     def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
         """The best plan for a goal, as counted by the search, when there is only a share of its memory."""

@@ -80,10 +80,8 @@ class Plan(Product):
     @cached_property
     def crossing_bytes(self) -> tuple[int, ...]:
         """For each cut the bytes that cross there, each tensor once; empty without metrics."""
-        ends, sizes = (
-            self.partition.wiring.boundary_tensors.items(),
-            {} if self.costs is None else self.costs.sent_bytes,
-        )
+        ends = self.partition.wiring.boundary_tensors.items()
+        sizes = {} if self.costs is None else self.costs.sent_bytes
         cuts = range(len(self.parts) - 1 if sizes else 0)
         return tuple(sum(sizes[name][0] for name, (i, readers) in ends if i <= cut < max(readers)) for cut in cuts)
 
@@ -208,10 +206,8 @@ def check_budgets(made: Plan, file_bytes: Sequence[int]) -> None:
     needed = made.needs if counted_by(made.goal) else file_bytes
     for i, (number, budget) in enumerate(zip(on_device(made.goal, made.devices, needed), made.budgets, strict=True)):
         if budget is not None and number > budget:
-            raise PlanError(
-                f"part {i} needs {int(number):,} bytes, but the plan allows {budget:,}",
-                hint="plan again: an edited plan must keep its own budget",
-            )
+            hint = "plan again: an edited plan must keep its own budget"
+            raise PlanError(f"part {i} needs {int(number):,} bytes, but the plan allows {budget:,}", hint=hint)
 
 
 def check_part_count(made: Plan) -> None:
@@ -254,13 +250,10 @@ def check_limits(made: Plan) -> None:
                 )
     repeated = {node for block in made.partition.blocks for node in block.replicas}
     if limits.recompute != "approximate" and (inexact := repeated.intersection(inexact_copies(graph))):
-        raise PlanError(
-            f"{graph.nodes[min(inexact)].name!r} is repeated, and its copy need not give the same bits",
-            hint="allow it with `Limits(recompute='approximate')`, or let one part have the node",
-        )
+        message = f"{graph.nodes[min(inexact)].name!r} is repeated, and its copy need not give the same bits"
+        raise PlanError(message, hint="allow it with `Limits(recompute='approximate')`, or let one part have the node")
     avoided = find_nodes(graph, limits.avoid)
     for tensor in made.partition.wiring.boundary_tensors:
         if graph.producer.get(tensor) in avoided:
-            raise PlanError(
-                f"{tensor!r} would cross, and is to be avoided", hint="cut somewhere else, or drop it from `avoid`"
-            )
+            hint = "cut somewhere else, or drop it from `avoid`"
+            raise PlanError(f"{tensor!r} would cross, and is to be avoided", hint=hint)

@@ -378,9 +378,8 @@ def problem_of(
                 f"{pins[home[node]]}",
                 hint="pin one of them elsewhere, or leave one pin out",
             )
-    return PlanningProblem(
-        analysis, costs, limits, groups, tuple(sorted(replicable)), sizes, pins, tuple(sorted(rewritable))
-    )
+    replicas, rewritten = tuple(sorted(replicable)), tuple(sorted(rewritable))
+    return PlanningProblem(analysis, costs, limits, groups, replicas, sizes, pins, rewritten)
 
 
 def _inseparable(analysis: Analysis, costs: Costs) -> Iterable[Sequence[int]]:
@@ -405,8 +404,6 @@ def _pinned(graph: Graph, limits: Limits) -> Mapping[int, Sequence[int]]:
             raise UsageError(f"there is no part {part}", hint="parts are counted from 0")
         for node in sorted(find_nodes(graph, [pattern])):
             if part_of.setdefault(node, part) != part:
-                raise UsageError(
-                    f"{graph.nodes[node].name!r} is pinned to part {part_of[node]} and to part {part}",
-                    hint="a node is in one part: leave one of the two pins out",
-                )
+                message = f"{graph.nodes[node].name!r} is pinned to part {part_of[node]} and to part {part}"
+                raise UsageError(message, hint="a node is in one part: leave one of the two pins out")
     return {part: sorted(n for n, at in part_of.items() if at == part) for part in sorted({*part_of.values()})}

@@ -88,10 +88,8 @@ def _check_one_input(model: Model, other: Model, name: str) -> None:
     pairs = zip(first.shape or (), second.shape or (), strict=False)
     if name in other.graph.reads and any(a != b and None not in (a, b) for a, b in pairs):
         ends = f"{first} in {other.path.name}, and {second} in {model.path.name}"
-        raise UsageError(
-            f"{name!r} is {ends}: it may be one input or two",
-            hint="list all that is connected with `connect`; what it does not list stays apart",
-        )
+        hint = "list all that is connected with `connect`; what it does not list stays apart"
+        raise UsageError(f"{name!r} is {ends}: it may be one input or two", hint=hint)
 
 
 def _check_versions(models: Sequence[Model]) -> None:

@@ -59,10 +59,8 @@ def check_sharing(model: Model, folder: Path) -> None:
     home = model.path.absolute().parent.resolve()
     hint = f"choose a place in {home}, or copy the weights with `weights='copy'`"
     if model.temporary_folder is not None:
-        raise UsageError(
-            "the model was given in memory, so it has no weights to share",
-            hint="name a folder for copied weights, or save the model and load it by its path",
-        )
+        hint = "name a folder for copied weights, or save the model and load it by its path"
+        raise UsageError("the model was given in memory, so it has no weights to share", hint=hint)
     if folder.resolve() != home:
         what = f"what shares weights must be in the folder of {model.path.name}, not in {folder}"
         raise UsageError(what, hint=hint)

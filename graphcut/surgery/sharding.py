@@ -181,9 +181,8 @@ def filled_graph(division: Division, folder: Path) -> ShardedGraph:
         elif one.bytes < large_bytes(one.source.data_type):
             read_values(one.tensor, bytes_of_slice(one.source, model.range_of(one.source), one.note))
         else:
-            refer_to_file(
-                one.tensor, next(locations_in(one.source)).value, model.range_of(one.source).offset, one.bytes
-            )
+            place = next(locations_in(one.source)).value
+            refer_to_file(one.tensor, place, model.range_of(one.source).offset, one.bytes)
     return graph
 
 

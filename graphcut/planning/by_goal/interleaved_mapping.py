@@ -72,20 +72,14 @@ def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSecond
 
 def _check(problem: PlanningProblem, goal: Across) -> None:
     if goal.objective != "throughput":
-        raise UsageError(
-            f"several parts on a device don't help the objective {goal.objective}",
-            hint="leave `interleave` out, or use `objective='throughput'`",
-        )
+        hint = "leave `interleave` out, or use `objective='throughput'`"
+        raise UsageError(f"several parts on a device don't help the objective {goal.objective}", hint=hint)
     if problem.pins:
-        raise UsageError(
-            "nodes can't be pinned to parts of an interleaved plan", hint="leave out `pins`, or `interleave`"
-        )
-    if len(goal.cluster.devices) > MOST_DEVICES:
-        raise UsageError(
-            f"interleaved plans are for at most {MOST_DEVICES} devices, and the cluster has "
-            f"{len(goal.cluster.devices)}",
-            hint="leave `interleave` out",
-        )
+        hint = "leave out `pins`, or `interleave`"
+        raise UsageError("nodes can't be pinned to parts of an interleaved plan", hint=hint)
+    if (number := len(goal.cluster.devices)) > MOST_DEVICES:
+        message = f"interleaved plans are for at most {MOST_DEVICES} devices, and the cluster has {number}"
+        raise UsageError(message, hint="leave `interleave` out")
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,8 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, tried: _
     group = int(load.single_bytes.argmax())
     needed = int(load.single_bytes[group]) + load.part_bytes
     if needed <= goal.memory_bytes:
-        return PlanError(
-            f"no part fits into {budget} together with its inputs and outputs", hint=hint, budget_bytes=number
-        )
+        message = f"no part fits into {budget} together with its inputs and outputs"
+        return PlanError(message, hint=hint, budget_bytes=number)
     weights = [problem.graph.weights[name] for i in problem.groups[group] for name in problem.graph.nodes[i].weights]
     if largest := max(weights, key=lambda weight: weight.bytes, default=None):
         hint += f"; its largest weight is {largest.name!r} ({size_text(largest.bytes)})"

@@ -26,10 +26,8 @@ def parts_of_heads(graph: Graph, goal: Heads) -> Parts:
     heads = [tuple(node for node in graph.flow if node in nodes and uses[node] == 1) for nodes in needed]
     parts = tuple(part for part in (trunk, *heads) if part)
     if len(parts) < 2:
-        raise PlanError(
-            "these outputs share all their nodes: no head can be cut off",
-            hint="`analyze(...)` lists the outputs; name those that belong together in one group of `Heads`",
-        )
+        hint = "`analyze(...)` lists the outputs; name those that belong together in one group of `Heads`"
+        raise PlanError("these outputs share all their nodes: no head can be cut off", hint=hint)
     return parts
 
 

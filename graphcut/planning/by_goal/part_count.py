@@ -121,10 +121,8 @@ def _lower_bound(load: Workload, goal: Into) -> float:
 def _impossible(problem: PlanningProblem, goal: Into) -> PlanError:
     groups = len(problem.groups)
     if problem.pins and groups >= goal.parts:
-        return PlanError(
-            f"no cut into {count(goal.parts, 'part')} puts every pinned node into its part",
-            hint="leave a pin out, or ask for more parts",
-        )
+        hint = "leave a pin out, or ask for more parts"
+        return PlanError(f"no cut into {count(goal.parts, 'part')} puts every pinned node into its part", hint=hint)
     hint = f"ask for fewer parts{', or avoid less' * bool(problem.limits.avoid)}"
     hint += ", or let layers be cut with `Limits(inside_layers=True)`" * problem.keeps_layers
     message = f"the model can be cut into {count(groups, 'part')} at most, not into {goal.parts}"
