@@ -114,7 +114,7 @@ def feed_reader(
     if len(given) == 1 and inputs == [*given]:
         if output.is_dir():
             raise UsageError(f"{output} is a folder, and one input makes one file", hint=f"write -o {output}/NAME.npz")
-        check_output(output, force=force)
+        check_output(output, cascade.root, *given, force=force)
         return FeedReader(cascade, given, [output], None, on_error)
     names = [path.name.removesuffix(".npz") + ".npz" for path in inputs]
     if twice := [name for name, times in Counter(names).items() if times > 1]:

@@ -61,7 +61,7 @@ def measure(
     kind = _kind_of(what, computed=computed)
     others = {option for options in _APPLYING.values() for option in options}.difference(_APPLYING[kind])
     check_apply(given_options(ctx), others, kind)
-    check_output(output, force=force)
+    check_output(output, Path(what), force=force)
     match kind:
         case "this machine":
             _measure_machine(output, seconds, threads)

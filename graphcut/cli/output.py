@@ -229,8 +229,11 @@ def put_trace(log: RunLog, parts: Mapping[str, Any], workers: Sequence[str], pat
         say(f"wrote {path}")
 
 
-def check_output(output: Path | None, *, force: bool, option: str = "-o") -> None:
-    """Refuse an output file that exists or has no folder, before any work is done."""
+def check_output(output: Path | None, *reads: Path | None, force: bool, option: str = "-o") -> None:
+    """Refuse an output file that exists or has no folder, before any work is done.
+
+    Also one of the files that the command reads, and of the manifests and parts in the folders that it reads.
+    """
     from ..core.atomic_files import mend
 
     if output is None:
@@ -238,3 +241,7 @@ def check_output(output: Path | None, *, force: bool, option: str = "-o") -> Non
     mend(output.absolute().parent, output.name)
     if output.exists() and not force:
         raise UsageError(f"{output} already exists", hint=f"choose another name with {option}, or add --force")
+    for path in filter(None, reads):
+        files = [*path.glob("*cascade.json"), *path.glob("*.onnx*")] if path.is_dir() else [path]
+        if output.exists() and any(file.exists() and file.samefile(output) for file in files):
+            raise UsageError(f"{output} is also to be read", hint=f"choose another name with {option}")

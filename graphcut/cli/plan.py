@@ -37,7 +37,7 @@ def plan(
     active = ["--cluster"] * (options.cluster is not None)
     check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"}, active)
     planner = options.planner(tuning)
-    check_output(output, force=force)
+    check_output(output, model, options.cluster, force=force)
     opened = load(model, dims, states)
     analysis = analyze(opened)
     made = planner(analysis)

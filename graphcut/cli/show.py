@@ -61,7 +61,7 @@ def show(
     if opens and form != "html":
         raise UsageError(f"--open shows the page, not {form}", hint="leave out --to, or write -o NAME.html")
     _check(given, thing, form)
-    check_output(output, force=force)
+    check_output(output, thing, force=force)
     sizes = parsed_dims(dims)
     if form == "terminal":
         from ..drawing.opening import scene_at

@@ -378,3 +378,26 @@ def test_an_output_in_a_folder_that_does_not_exist_is_refused_before_any_work(
     message, hint = run(name, "-o", tmp_path / "none" / "out").error
     assert (message, hint) == (f"there is no folder {tmp_path / 'none'}", "make it first, or choose another")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "output"),
+    [
+        (("plan", "k.onnx", "--num-splits", "2"), "k.onnx"),
+        (("compare", "k.onnx", "k.onnx"), "k.onnx"),
+        (("run", "p", "--inputs", "random"), "p/part-0.onnx"),
+        (("run", "p", "--inputs", "random", "--via", "threads", "--trace", "p/part-0.onnx.data"), "y.npz"),
+        (("show", "p", "--to", "json"), "p/cascade.json"),
+    ],
+)
+def test_what_is_read_is_not_overwritten_even_with_force(
+    words: tuple[str, ...], output: str, run: Run, llm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copyfile(llm, tmp_path / "k.onnx")
+    monkeypatch.chdir(tmp_path)
+    assert run("split", "k.onnx", "--num-splits", "2", "-o", "p").code == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    result = run(*words, "-o", output, "--force")
+    assert result.code == 2
+    assert result.error[0].endswith(" is also to be read")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
