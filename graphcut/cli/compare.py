@@ -87,7 +87,7 @@ def compare(
     if is_picture and (as_json or "model" not in kinds):
         what = "JSON" if as_json else "plans and cascades"
         raise UsageError(f"{output} is not a file name for {what}", hint="write -o NAME.txt or -o NAME.json")
-    check_output(output, before, after, force=force)
+    check_output(output, before, after, *(inputs or ()), force=force)
     if "model" in kinds:
         from .. import compare_models, write_reproducer
         from ..drawing.terminal.verification import draw_model_comparison

@@ -123,6 +123,8 @@ def feed_reader(
         raise UsageError(f"{output} is a file, and {len(inputs)} inputs make a folder of files", hint="name a folder")
     check_output(output, force=True)
     outputs = [output / name for name in names]
+    if read := {*map(Path.resolve, inputs)}.intersection(map(Path.resolve, outputs)):
+        raise UsageError(f"{min(read)} is also to be read", hint="choose another folder with -o")
     if not force and (there := next(filter(Path.exists, outputs), None)):
         raise UsageError(f"{there} already exists", hint="choose another folder with -o, or add --force")
     return FeedReader(cascade, inputs, outputs, output, on_error)
