@@ -154,6 +154,12 @@ def sized_dims(
     return bound_dims(model, numbers, caches)
 
 
+def tokens_per_step(model: Model, dims: Mapping[str, int], caches: Sequence[Cache]) -> int:
+    """The tokens of a sequence that a step of a decoder feeds, for these sizes; 1 if the model does not say it."""
+    sizes = decoder_sizes(model, caches)
+    return 1 if sizes is None else _number(sizes.seq, dims, 1)
+
+
 def bound_dims(model: Model, dims: Mapping[str, int], caches: Sequence[Cache] | None = None) -> dict[str, int]:
     """`dims`, and the numbers that follow from them, given the model's `find_caches`.
 

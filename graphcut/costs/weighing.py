@@ -20,7 +20,7 @@ from ..loading.operations import Operation
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import constant_value, values_bytes
-from .caches import bound_dims, find_caches
+from .caches import bound_dims, find_caches, tokens_per_step
 from .flops.counting import Context, count_node, has_inner_nodes, infer_nodes, small_values
 from .formula import ZERO, Formula, axis, elements, product, rows
 from .held_weights import HeldWeights, held_by
@@ -60,6 +60,11 @@ class Costs(Product):
     uncounted: Mapping[str, int]
     caches: tuple[Cache, ...]  #: the inputs that are outputs of the step before.
     sends_half: bool = False  #: float32 tensors are sent as float16.
+
+    @property
+    def step_tokens(self) -> int:
+        """See `tokens_per_step`."""
+        return tokens_per_step(self.model, self.dims, self.caches)
 
     @property
     def tensor_bytes(self) -> TensorBytes:

@@ -110,6 +110,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         # its bound is that of plans with as many parts.
         "value": _VALUES.get(by, ""),
         "in_flight": goal.in_flight if isinstance(goal, Across) else 1,
+        "step_tokens": costs.step_tokens,
         "best": None if plan is None else plan.outcome,
         "needs_parts": isinstance(goal, Into),
     }

@@ -283,7 +283,7 @@ def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:
         return False
     value = latency_s if goal.objective == "latency" else period_s
     if goal.objective == "decode":
-        value = 1 / max(latency_s / goal.in_flight, period_s)
+        value = (plan.costs.step_tokens if plan.costs else 1) / max(latency_s / goal.in_flight, period_s)
     return abs(value - outcome.value) <= 1e-6 * outcome.value
 
 

@@ -121,7 +121,7 @@ class _Candidate:
 
     @property
     def outcome(self) -> Optimality:
-        found = optimality_of(self.solution.objective, self.value, min(self.bound, self.value), self.solution.unit)
+        found = optimality_of(self.solution, self.value, min(self.bound, self.value))
         return changed(found, keeps_layers=self.keeps_layers)
 
     def or_better(self, other: _Candidate) -> _Candidate:

@@ -165,7 +165,7 @@ class Plan(Product):
                 return (0.0,) * len(self.parts)
 
     def minimized(self, planned: float) -> float:
-        """What the goal minimizes; for tokens a second the seconds of a token.
+        """What the goal minimizes; for tokens a second the seconds of a step.
 
         `planned` is returned where metrics don't say it: layers are counted before anything is recomputed.
         """

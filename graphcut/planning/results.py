@@ -89,10 +89,11 @@ class Solution:
     bound_with_repeats: Callable[[float], tuple[float, list[tuple[int, ...]]]] | None = None
     #: parts that may reach the lower bound, if each of them computes or receives the right replicable values.
     relaxed: Solution | None = None
+    tokens: int = 1  #: of a step, for tokens a second.
 
     @property
     def value(self) -> float:
-        """What is minimized; for tokens a second the seconds of a token."""
+        """What is minimized; for tokens a second the seconds of a step."""
         return self.found.chain.values[0]
 
     @property
@@ -134,7 +135,7 @@ class Solution:
 
     @property
     def outcome(self) -> Optimality:
-        return optimality_of(self.objective, self.value, self.bound, self.unit)
+        return optimality_of(self, self.value, self.bound)
 
     @property
     def part_costs(self) -> list[float]:
@@ -145,16 +146,17 @@ class Solution:
         return [float(table[j, i]) for table, (i, j) in zip(self.costs, boundaries, strict=True)]
 
 
-def optimality_of(objective: str, value: float, lower_bound: float, unit: MetricUnit) -> Optimality:
-    """The optimality of a value that was minimized, optimal if it equals the lower bound.
+def optimality_of(solution: Solution, value: float, lower_bound: float) -> Optimality:
+    """The optimality of a value that was minimized as in `solution`, optimal if it equals the lower bound.
 
-    For tokens a second the value is the time of a token.
+    For tokens a second the value is the time of a step.
     """
+    objective, unit, tokens = solution.objective, solution.unit, solution.tokens
     is_optimal = value <= lower_bound * (1 + _TOLERANCE)
     bound = value if is_optimal else lower_bound
     if unit != "tokens/s":
         return Optimality(objective, value, bound, unit, is_optimal)
-    return Optimality(objective, 1 / value if value else inf, 1 / bound if bound else None, unit, is_optimal)
+    return Optimality(objective, tokens / value if value else inf, tokens / bound if bound else None, unit, is_optimal)
 
 
 class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

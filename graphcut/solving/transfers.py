@@ -35,7 +35,7 @@ class RequestTimes:
     latency_s: float  #: of one request: its parts run one after the other.
 
     def objective(self, name: str, in_flight: int) -> float:
-        """The value of an objective that is a time; the time of a token for `decode`, else of one request."""
+        """The value of an objective that is a time; for `decode` the time of a step, else of one request."""
         match name:
             case "throughput":
                 return self.period_s

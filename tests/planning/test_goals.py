@@ -250,6 +250,23 @@ def test_decoding_is_planned_for_one_token(named: Named) -> None:
     assert default_dims(analysis, Across(SLOW_LINKS)) == {"batch": 1, "seq": 512, "past": 0, "total": 512}
 
 
+def test_with_proposed_tokens_a_step_of_several_is_planned_and_its_tokens_counted(named: Named) -> None:
+    """A step that feeds four tokens sends one message where four steps send four, so tokens come sooner."""
+    llm, goal = named("llm"), Across(SLOW_LINKS, "decode")
+    sizes = dict(default_dims(llm, goal))
+    steps = {
+        tokens: plan(llm, goal, costs=weigh(llm.model, {**sizes, "seq": tokens, "total": 512 + tokens}))
+        for tokens in (1, 4)
+    }
+    rates = {tokens: made.outcome.value for tokens, made in steps.items() if made.outcome}
+    assert rates == {
+        tokens: pytest.approx(tokens / made.times.latency_s) for tokens, made in steps.items() if made.times
+    }
+    assert rates[1] < rates[4] <= 4 * rates[1]
+    assert steps[4].outcome is not None
+    assert steps[4].outcome.objective == "tokens a second, 1 in flight, 4 a step"
+
+
 COUNTED: tuple[tuple[Counted, ...], ...] = ((), ("inputs",), ("cache",), ("inputs", "cache"))
 
 

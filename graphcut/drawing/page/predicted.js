@@ -39,7 +39,7 @@ const textOf = { s: duration, bytes: size, flops: flop, "tokens/s": (rate) => `$
 export function valueOf(costs, { parts, times }) {
   const name = costs?.value;
   if (!name || (name.endsWith("_s") && !times)) return null;
-  if (name === "token_s") return 1 / Math.max(times.latency_s / costs.in_flight, times.period_s);
+  if (name === "token_s") return costs.step_tokens / Math.max(times.latency_s / costs.in_flight, times.period_s);
   return name in parts[0] ? Math.max(...parts.map((one) => one[name])) : times[name];
 }
 

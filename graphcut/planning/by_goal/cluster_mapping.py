@@ -48,7 +48,7 @@ _MOST_NAMED: Final = 4  #: a message names so many sizes that were assumed.
 _OBJECTIVES: Final[dict[str, tuple[MilpObjective, str, MetricUnit]]] = {
     "throughput": ("period", "time between two requests", "s"),
     "latency": ("latency", "time of one request", "s"),
-    "decode": ("token", "tokens a second, {} in flight", "tokens/s"),
+    "decode": ("token", "tokens a second, {} in flight{}", "tokens/s"),
     "bytes": ("received", "bytes received", "bytes"),
     "devices": ("parts", "devices", "devices"),
 }
@@ -85,6 +85,8 @@ def plan_across(
         evaluator = replace(evaluator, most_work=_MUCH_WORK)
         found = better(found, result_on(found.tables, evaluator)) or found
     minimized, objective, unit = _OBJECTIVES[goal.objective]
+    tokens = problem.costs.step_tokens
+    words = objective.format(goal.in_flight, f", {tokens} a step" if tokens > 1 else "")
     links, overlap = best_links(classes, pairs), goal.cluster.overlap
     milp = MilpProblem(load, links, evaluator.counts, minimized, goal.in_flight, problem.pins, overlap=overlap)
     more_bounds = evaluator.with_one_more, evaluator.lower_bound_over
@@ -105,8 +107,10 @@ def plan_across(
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         devices = tuple(assigned_devices(classes, result.chain.classes))
         times = evaluator.chains(result.tables).times(result.chain.boundaries, result.chain.classes)
-        costs, words = evaluator.costs(result), objective.format(goal.in_flight)
-        return Solution(result, devices, words, unit, bounds, *costs, front, times.busy_s, with_repeats, relaxed)
+        costs = evaluator.costs(result)
+        return Solution(
+            result, devices, words, unit, bounds, *costs, front, times.busy_s, with_repeats, relaxed, tokens
+        )
 
     return solution(found, None if relaxed is None else solution(relaxed))
 

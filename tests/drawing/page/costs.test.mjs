@@ -12,7 +12,7 @@ const CHAIN = {
   declared: [5, 5, 5, 5], listed: [0, 2, 2, 0], outputs: [3], pasts: [], presents: [], sent: [],
   nodes: [30, 40, 50], shared: [[7, [0, 2]]], part: 200, flops: [3, 4, 5], seconds: [[1, 2, 4]], kinds: [0, 0, 0], is_cluster: false,
   devices: [{ name: "one" }], links: [], driver: { name: "driver", link_bytes_per_s: 100, latency_s: 0 }, overlap: "none", message_bytes: -1,
-  store_s: 0, step_s: 0, session: 300, inner: [3, 4, 5], loaded: [[8, [0, 2]]], counting: ["activations", "inputs"], budget_bytes: null, value: "", in_flight: 1, best: null, needs_parts: false,
+  store_s: 0, step_s: 0, session: 300, inner: [3, 4, 5], loaded: [[8, [0, 2]]], counting: ["activations", "inputs"], budget_bytes: null, value: "", in_flight: 1, step_tokens: 1, best: null, needs_parts: false,
 };
 const machine = (name, more = {}) => ({ name, link_bytes_per_s: 100, latency_s: 0.5, memory_bytes: null, ...more });
 
@@ -164,8 +164,8 @@ test("a part more than there are devices has no time", () => {
 
 test("what the goal minimizes is known where it is a figure of parts or of times", () => {
   const yours = { parts: [{ flops: 3 }, { flops: 9 }], times: { latency_s: 6, period_s: 2 } };
-  const values = ["flops", "latency_s", "token_s", ""].map((value) => valueOf({ value, in_flight: 2 }, yours));
-  assert.deepEqual(values, [9, 6, 1 / 3, null]);
+  const values = ["flops", "latency_s", "token_s", ""].map((value) => valueOf({ value, in_flight: 2, step_tokens: 3 }, yours));
+  assert.deepEqual(values, [9, 6, 1, null]);
   assert.equal(valueOf({ value: "latency_s" }, { parts: yours.parts }), null);
   assert.equal(valueOf(null, yours), null);
 });
