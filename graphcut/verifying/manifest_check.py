@@ -4,7 +4,7 @@ What follows from the files must be equal. What follows from inferred types must
 versions of onnx and ONNX Runtime infer more or less.
 
 Not derived: which `dims` were assumed, where the model and its weights were (`source.file`, `source.data`), the memory
-and providers of devices, which part was planned for which device, and states that the user named, of which only the
+and providers of devices, which part was planned for which device, and states that only the manifest shows, of which the
 types are compared. Files of the tokenizer are compared with those beside the model, if there are any.
 """
 
@@ -24,6 +24,7 @@ from ..core.units import count
 from ..costs.facts import boundary_type, contradicts, model_facts, shapes_contradict, text_facts
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
+from ..loading.part_marks import is_marked
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external, tensors_in
 from ..running.providers import CPU, open_session
@@ -40,7 +41,7 @@ def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
     is_copy = "/" in manifest.source.file or manifest.source.file == SHARDED_FILE
     yield from wrong_facts({"weights": "copy" if is_copy else "share"}, manifest)
     yield from _wrong_devices(manifest)
-    yield from (*wrong_text(cascade), *other_text(model, cascade))
+    yield from wrong_text(cascade)
 
 
 def _wrong_devices(manifest: Manifest) -> Iterator[str]:
@@ -100,20 +101,28 @@ def format_gap(converted: Sequence[str]) -> str:
 
 
 def wrong_text(cascade: Cascade) -> Iterator[str]:
-    """The text files that are missing, can't be read, or don't have their digests, one sentence each."""
+    """The text files that are missing, can't be read, or are not those of the split, one sentence each."""
     for name, digest in cascade.manifest.text_files.items():
         try:
             check_unchanged(cascade, {name: digest})
         except RunError as error:
             yield str(error)
+    for part in cascade.parts:
+        file = cascade.file(part)  # what is converted has no mark of the split; other bytes are said elsewhere
+        is_written = not part.is_converted and file.is_file() and unchanged_version(file, part.sha256) is not None
+        if is_written and not is_marked(file, cascade.manifest.text_files):
+            yield f"{part.file} was written for other files of the tokenizer than the manifest lists"
 
 
-def other_text(model: Model, cascade: Cascade) -> Iterator[str]:
-    """The text files that the manifest gives otherwise than they are beside the model, if there are any."""
+def other_text(model: Model, cascade: Cascade) -> tuple[list[str], tuple[str, ...]]:
+    """The text files that the manifest gives otherwise than they are beside the model, one sentence each.
+
+    If none is beside the model, none can be compared: second, those that the manifest then lists.
+    """
     given, listed = text_facts(model), cascade.manifest.text_files
-    for name in {**given, **listed} if given else ():
-        if given.get(name) != listed.get(name):
-            yield f"the manifest gives another {name} than there is beside the model"
+    others = [name for name in {**given, **listed} if given and given.get(name) != listed.get(name)]
+    objections = [f"the manifest gives another {name} than there is beside the model" for name in others]
+    return objections, () if given else tuple(listed)
 
 
 def _wrong_types(cascade: Cascade, part: Part, loaded: Model) -> Iterator[str]:

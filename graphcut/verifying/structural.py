@@ -28,9 +28,10 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
-from ..core.manifest import Cascade, Part
+from ..core.manifest import Cascade, Manifest, Part
 from ..core.product import Product
 from ..core.units import count
+from ..costs.caches import find_caches
 from ..costs.facts import boundary_type, boundary_value, contradicts, half_source, nodes_of, part_facts
 from ..costs.held_weights import HeldWeights, held_by
 from ..loading.derived_tensors import cast, copies
@@ -39,7 +40,7 @@ from ..loading.model import Model, load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
 from ..loading.tensor_values import values_bytes
-from .manifest_check import shown, wrong_bytes, wrong_ends, wrong_in_manifest, wrong_in_part
+from .manifest_check import other_text, shown, wrong_bytes, wrong_ends, wrong_in_manifest, wrong_in_part
 
 #: what a graph has by names: what each is called, its field, and what gives its name.
 _NAMED: Final = (
@@ -60,7 +61,8 @@ class Proof(Product):
     weight_bytes: int  #: size of the weights that were compared in files.
     approximate: int = 0  #: number of rewritten replicas that need not give the model's bits.
     halves: int = 0  #: number of float32 tensors that are sent as float16.
-    given_states: int = 0  #: number of states that the user named; only their types were compared.
+    given_states: int = 0  #: number of states that only the manifest gives; of these the types were compared.
+    texts: tuple[str, ...] = ()  #: files of the tokenizer that were not compared: none is beside the model.
     unread: tuple[str, ...] = ()  #: the parts in ONNX Runtime's own format, whose nodes and weights were not compared.
     stored_in: str = ""  #: the files of the model's weights, if they are in others than when it was cut.
     stored_otherwise: tuple[str, ...] = ()  #: weights and nodes of parts with values in another field than the model's.
@@ -75,13 +77,15 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     """Compare the parts of `cascade`, joined by tensor names, with `model`."""
     manifest = cascade.manifest
     given = {state.past: state.present for state in manifest.states if state.is_given}
-    objections: list[str] = []
+    known = _known_states(model)
+    objections = [*_wrong_states(known, manifest, {*given, *model.states})]
     for field, options in (("dims", {"dims": manifest.dims}), ("states", {"states": given})):
         try:
             model = load(model, **options) if getattr(model, field) != options[field] else model
         except UsageError as error:
             objections.append(f"{field}: {error}")
-    objections += wrong_in_manifest(model, cascade)
+    other, texts = other_text(model, cascade)
+    objections += (*wrong_in_manifest(model, cascade), *other)
     holders: dict[int, list[str]] = {}
     otherwise: dict[str, None] = {}
     read = weight_bytes = approximate = halves = 0
@@ -116,8 +120,23 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     repeated = sum(len(files) for files in holders.values()) - len(holders)
     stored = _weight_files(model.data, model.path.name), _weight_files(manifest.source.data, cascade.source.name)
     stored_in = ", ".join(sorted(stored[0])) if stored[0] != stored[1] else ""
-    counts = len(holders), repeated, weight_bytes, approximate, halves, len(given)
-    return Proof(tuple(objections), *counts, cascade.converted, stored_in, tuple(otherwise))
+    counts = len(holders), repeated, weight_bytes, approximate, halves, len(given.keys() - known)
+    return Proof(tuple(objections), *counts, texts, cascade.converted, stored_in, tuple(otherwise))
+
+
+def _known_states(model: Model) -> dict[str, str]:
+    """The outputs by the inputs that they become, as the model shows them, or as the user named them for it."""
+    shown = ((cache.past, cache.present) for cache in find_caches(load(model, states={})))
+    return {**dict(shown), **model.states}
+
+
+def _wrong_states(known: Mapping[str, str], manifest: Manifest, named: AbstractSet[str]) -> Iterator[str]:
+    """The states that the manifest says a user named, or that one has `named`, and that are others in the model."""
+    listed = {state.past: state.present for state in manifest.states}
+    given = {state.present for state in manifest.states if state.is_given}
+    for past, present in known.items():
+        if listed.get(past) != present and (past in named or present in given):
+            yield f"the manifest gives the state {past!r} as {listed.get(past)!r}, but in the model it is {present!r}"
 
 
 def _weight_files(names: Iterable[str], own: str) -> set[str]:

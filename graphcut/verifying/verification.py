@@ -103,7 +103,9 @@ class Verification(Product):
         if proof.stored_otherwise:
             text += f", {count(len(proof.stored_otherwise), 'constant')} in another field of the message now"
             text += f", such as {proof.stored_otherwise[0]!r}"
-        return f"{text}, {count(proof.given_states, 'state')} as given" if proof.given_states else text
+        given = f", {count(proof.given_states, 'state')} as the manifest says, not proved"
+        text += given * bool(proof.given_states)
+        return f"{text}, {', '.join(proof.texts)} not compared: none beside the model" if proof.texts else text
 
     @property
     def numbers_summary(self) -> str:
@@ -160,7 +162,7 @@ def verify(
         # The parts run against the sharded model, with which they share weights: if that is another model, for nothing.
         is_other = structural_only or not whole.same
         parts = verify(sharded, cascade, seed=seed, optimized=optimized, structural_only=is_other)
-        return _together(whole, parts, other_text(model, cascade))
+        return _together(whole, parts, *other_text(model, cascade))
     if model.digest != cascade.manifest.source.graph:
         message = f"{cascade.path.parent} was not cut from {model.path}: the graphs differ"
         raise CascadeError(message, hint="name the model it was cut from with `model`, or split again")
@@ -215,11 +217,13 @@ def _ran(model: Model, inputs: _Sets, seed: int, sizes: Dims, comparing: Callabl
     return tuple(runs), failure, refusal
 
 
-def _together(whole: Verification, parts: Verification, more: Iterable[str]) -> Verification:
-    """The verification of a sharded model, and of its parts, with more objections."""
+def _together(whole: Verification, parts: Verification, more: Iterable[str], unknown: tuple[str, ...]) -> Verification:
+    """The verification of a sharded model, and of its parts, with more objections, and text files not compared."""
     objections = (*whole.proof.objections, *parts.proof.objections, *more)
     weight_bytes = whole.proof.weight_bytes + parts.proof.weight_bytes
-    proof = replace(parts.proof, objections=objections, nodes=whole.proof.nodes, weight_bytes=weight_bytes)
+    proof = replace(
+        parts.proof, objections=objections, nodes=whole.proof.nodes, weight_bytes=weight_bytes, texts=unknown
+    )
     texts = ((getattr(one, name) for one in (whole, parts)) for name in ("failure", "refusal", "reason"))
     failure, refusal, reason = (next(filter(None, pair), "") for pair in texts)
     return Verification(proof, (*whole.runs, *parts.runs), failure, refusal, reason, parts.placement)

@@ -302,6 +302,23 @@ def test_changes_that_are_forged_in_the_manifest_too(
     assert redone in "".join(report.proof.objections)
 
 
+def test_a_tokenizer_that_is_added_is_found_and_one_that_the_model_lacks_is_said_to_be_unknown(
+    cascade: Cascade, tmp_path: Path
+) -> None:
+    model = shutil.copy(cascade.source, tmp_path / "model.onnx")  # no tokenizer is beside it
+    report = graphcut.verify(model, cascade, structural_only=True)
+    assert report.same
+    assert report.structure_summary.endswith(
+        "tokenizer.json, generation_config.json not compared: none beside the model"
+    )
+    (cascade.root / "chat_template.jinja").write_text("theirs")
+    edit_manifest(cascade.path, lambda record: record["text_files"].update({"chat_template.jinja": ""}))
+    redo_digests(cascade.path)
+    said = "part-0.onnx was written for other files of the tokenizer than the manifest lists"
+    assert said in by_files(cascade.path)
+    assert not graphcut.verify(model, cascade.path, structural_only=True).same
+
+
 # Changes of ranks
 
 
