@@ -133,9 +133,9 @@ from .verifying.causes import ModelChange as ModelChange
 from .verifying.files import FileVerification as FileVerification
 from .verifying.files import verify_files as verify_files
 from .verifying.numerical import EXACT as EXACT
+from .verifying.sections import TensorError as TensorError
 from .verifying.two_models import Culprit as Culprit
 from .verifying.two_models import ModelComparison as ModelComparison
-from .verifying.two_models import TensorError as TensorError
 from .verifying.two_models import compare_models as compare_models
 from .verifying.verification import Verification as Verification
 from .verifying.verification import find_source as find_source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -71,53 +71,14 @@ def compare(
         graphcut compare llm.parts planned.parts
         graphcut compare llm.onnx llm.onnx --optimize all --tolerance 1e-4
     """
-    from ..drawing.opening import kind_at
-
-    kinds: dict[str, Path] = {kind_at(path): path for path in (before, after)}
-    given = given_options(ctx)
-    if "model" not in kinds:
-        names = ("--inputs", "--seed", "--tolerance", "--ignore", "--optimize", "--provider", "--extract")
-        check_apply(given, names, "plans and cascades")
-    elif len(kinds) == 1:
-        check_apply(given, ("--model",), "models")
-    else:
-        raise _mixed(kinds)
+    are_models = _are_models(before, after, given_options(ctx))
     ending = "" if output is None else output.suffix.lower()
     is_picture, is_json = ending in {".html", ".htm", ".svg"}, as_json or ending == ".json"
-    if is_picture and (as_json or "model" not in kinds):
+    if is_picture and (as_json or not are_models):
         what = "JSON" if as_json else "plans and cascades"
         raise UsageError(f"{output} is not a file name for {what}", hint="write -o NAME.txt or -o NAME.json")
     check_output(output, before, after, *(inputs or ()), force=force)
-    if "model" in kinds:
-        from .. import compare_models, write_reproducer
-        from ..drawing.terminal.verification import draw_model_comparison
-        from ..drawing.verification_records import verification_record
-
-        model_a, configs = load(before, dims), _configs(provider or (), optimize)
-        found = compare_models(
-            model_a,
-            after,
-            inputs=read_given(inputs, model_a),
-            seed=seed,
-            tolerance=tolerance,
-            ignore=names_in(ignore or ()),
-            config=configs[1],
-            model_config=configs[0],
-            histograms=is_picture,
-        )
-        if extract is not None and found.culprits:
-            write_reproducer(model_a, after, found, extract, force=force)
-            say(f"wrote {extract}: {found.culprits[0].node} in both models")
-        if is_picture:
-            from ..drawing.comparison_page import comparison_html
-            from ..drawing.svg.error_chart import comparison_svg
-
-            title = f"{before.name} and {after.name}"
-            put_text(comparison_svg(found, title) if ending == ".svg" else comparison_html(found, title), output)
-            raise typer.Exit(0 if found else 1)
-        draw, record = partial(draw_model_comparison, found), verification_record(found)
-        put_answer(record, draw, output, as_json=is_json, is_yes=found.same)
-    else:
+    if not are_models:
         from ..drawing.changes.differences import changes_between
         from ..drawing.opening import scene_at
         from ..drawing.terminal.changes import draw_changes
@@ -125,6 +86,57 @@ def compare(
         sizes = parsed_dims(dims)
         changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (before, after)))
         put_answer(changes, partial(draw_changes, changes), output, as_json=is_json)
+        return
+
+    from .. import compare_models, write_reproducer
+
+    first, configs = load(before, dims), _configs(provider or (), optimize)
+    found = compare_models(
+        first,
+        after,
+        inputs=read_given(inputs, first),
+        seed=seed,
+        tolerance=tolerance,
+        ignore=names_in(ignore or ()),
+        config=configs[1],
+        model_config=configs[0],
+        histograms=is_picture,
+    )
+    if extract is not None and found.culprits:
+        write_reproducer(first, after, found, extract, force=force)
+        say(f"wrote {extract}: {found.culprits[0].node} in both models")
+    if is_picture:
+        from ..drawing.comparison_page import comparison_html
+        from ..drawing.svg.error_chart import comparison_svg
+
+        title = f"{before.name} and {after.name}"
+        put_text(comparison_svg(found, title) if ending == ".svg" else comparison_html(found, title), output)
+        raise typer.Exit(0 if found else 1)
+    from ..drawing.terminal.verification import draw_model_comparison
+    from ..drawing.verification_records import verification_record
+
+    draw, record = partial(draw_model_comparison, found), verification_record(found)
+    put_answer(record, draw, output, as_json=is_json, is_yes=found.same)
+
+
+def _are_models(before: Path, after: Path, given: Collection[str]) -> bool:
+    """Whether both are models, not plans or cascades; refuses a model and another kind, and options of the others."""
+    from ..drawing.opening import kind_at
+
+    kinds: dict[str, Path] = {kind_at(path): path for path in (before, after)}
+    if "model" not in kinds:
+        names = ("--inputs", "--seed", "--tolerance", "--ignore", "--optimize", "--provider", "--extract")
+        check_apply(given, names, "plans and cascades")
+    elif len(kinds) == 1:
+        check_apply(given, ("--model",), "models")
+    else:
+        model = kinds.pop("model")
+        ((other, path),) = kinds.items()
+        hint = "compare two models, or two plans or cascades of one model"
+        if other == "cascade":
+            hint = f"`graphcut verify {shell_word(str(path))} --model {shell_word(str(model))}` compares these two"
+        raise UsageError(f"{model} is a model, and {path} is a {other}", hint=hint)
+    return "model" in kinds
 
 
 def _configs(providers: Sequence[str], optimize: Literal["none", "all"]) -> tuple[SessionConfig, SessionConfig]:
@@ -137,13 +149,3 @@ def _configs(providers: Sequence[str], optimize: Literal["none", "all"]) -> tupl
     sides = [SessionOptions(provider=text).session_config() for text in [None, None, *providers][-2:]]
     first, second = (replace(EXACT, provider=side.provider, options=side.options) for side in sides)
     return first, replace(second, optimize=optimize)
-
-
-def _mixed(kinds: Mapping[str, Path]) -> UsageError:
-    """The error that a model and another kind can't be compared."""
-    model = kinds["model"]
-    other, path = next((kind, path) for kind, path in kinds.items() if kind != "model")
-    hint = "compare two models, or two plans or cascades of one model"
-    if other == "cascade":
-        hint = f"`graphcut verify {shell_word(str(path))} --model {shell_word(str(model))}` compares these two"
-    return UsageError(f"{model} is a model, and {path} is a {other}", hint=hint)

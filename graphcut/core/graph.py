@@ -239,10 +239,15 @@ def block_between(graph: Graph, reads: Sequence[str], writes: Sequence[str]) -> 
     if missing:
         raise _needs_more(graph, reads, writes, missing)
     reads = (*(name for name in reads if name in used), *(n for n in graph.reads if n in used and n not in reads))
+    return block_of(graph, nodes, reads, writes)
+
+
+def block_of(graph: Graph, nodes: Sequence[int], reads: Sequence[str], writes: Sequence[str]) -> Block:
+    """The block of some flowing nodes, with the constants and weights that they need."""
     constants = graph.constants_for((*writes, *(name for n in nodes for name in graph.nodes[n].constants)))
     weights = dict.fromkeys(name for n in (*constants, *nodes) for name in graph.nodes[n].weights)
     weights.update(dict.fromkeys(name for name in (*writes, *reads) if name in graph.weights))
-    return Block(nodes, constants, reads, tuple(writes), tuple(weights))
+    return Block(tuple(nodes), constants, tuple(reads), tuple(writes), tuple(weights))
 
 
 def _between(graph: Graph, sources: AbstractSet[str], targets: Iterable[str]) -> tuple[tuple[int, ...], set[str]]:

@@ -10,7 +10,8 @@ from typing import Final
 
 from ..core.units import count
 from ..core.version import __version__
-from ..verifying.two_models import ModelComparison, TensorError, ratio
+from ..verifying.sections import TensorError
+from ..verifying.two_models import ModelComparison, ratio
 from .svg.document import NARROW, WIDE, inline_svg
 from .svg.error_chart import LEGEND, columns_of, draw_errors, draw_histogram, histogram_note, module_runs
 from .svg.primitives import plain

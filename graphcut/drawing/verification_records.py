@@ -8,8 +8,9 @@ import msgspec
 from ..verifying.causes import ModelChange
 from ..verifying.files import FileVerification
 from ..verifying.numerical import TensorComparison
+from ..verifying.sections import TensorError
 from ..verifying.structural import Proof
-from ..verifying.two_models import Culprit, ModelComparison, TensorError
+from ..verifying.two_models import Culprit, ModelComparison
 from ..verifying.verification import Verification
 
 _FIGURES: Final[dict[type, tuple[str, ...]]] = {

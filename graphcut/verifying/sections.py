@@ -6,22 +6,23 @@ same values, those of either model, so that what they differ by is their own, an
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf, isfinite, log, sqrt
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
 
 from ..core.errors import RunError
-from ..core.graph import Block, reached
+from ..core.graph import Block, block_of, reached
 from ..core.tensors import UNDEFINED, Tensor
 from ..loading.model import Model
+from ..loading.operations import constants_in
 from ..loading.shape_inference import DTYPES
-from ..loading.tensor_values import constant_value
 from ..running.providers import CPU
 from ..running.stage import SessionConfig
 from ..running.values import Feeds, Value, from_array, is_numeric_tensor, symbol_sizes
-from .differences import Error, array_of, error_between, flatten, numpy_type
+from .differences import Error, array_of, decibels, error_between, flatten, numpy_type
 from .histograms import Histogram, histogram_of
 from .matching import matched_tensors
 from .numerical import proto_of, random_tensors, run_proto
@@ -41,8 +42,7 @@ Approach to Probabilistic Rounding Error Analysis, 2019), here 16 for 256. Kerne
 """
 
 _TF32: Final = 2.0**-11  #: how accelerators round float32 before they multiply.
-EXCESS: Final = 4.0
-"""An error stands out from this multiple of what the types explain on: 12 dB."""
+EXCESS: Final = 4.0  #: an error stands out from this multiple of what the types explain on.
 
 _QUANTIZING: Final = re.compile(r"Quantize|Integer|QLinear|NBits|QAttention|QGemm|QMoE")
 CREST: Final = 4.0  #: the largest of some thousand numbers of a normal distribution, in standard deviations.
@@ -54,16 +54,20 @@ _STEPS: Final = {"float64": 2.0**-20, "float32": 2.0**-12, "float16": 2.0**-8, "
 """By what fraction floats are changed to see how much a section amplifies a rounding: by several of its own."""
 
 
-class Measured(NamedTuple):
-    """What a run showed of a tensor."""
+@dataclass(frozen=True)
+class TensorError:
+    """The error of a tensor that both models compute, as signal-to-noise ratios in dB: infinite if there is none."""
 
     tensor: str  #: its name in the first model.
-    error: Error  #: between the values of both models.
-    own: Error  #: between what both sections compute from the same values: those of either model, the smaller error.
-    rounding: float  #: the relative error of one rounding of the coarsest floats in both sections.
-    expected: float  #: the relative error that this explains.
-    value: Value | None  #: what the second model's section computed.
-    histogram: Histogram | None  #: of the values of both models, if asked for.
+    other: str  #: its name in the second one.
+    node: str  #: the node of the first model that writes it.
+    module: str  #: the module of this node; empty if unknown.
+    db: float  #: of its value in the second model, against that in the first.
+    own_db: float  #: of what the second model computes for it from the values of the first.
+    expected_db: float  #: of the rounding that its types explain.
+    broken: int  #: how many of its numbers are finite in one model alone.
+    #: how its numbers are spread in both models, if that was asked for.
+    histogram: Histogram | None = field(default=None, repr=False)
 
 
 class Side:
@@ -71,20 +75,16 @@ class Side:
 
     def __init__(self, model: Model, shared: Iterable[str], config: SessionConfig) -> None:
         self.model, self.shared, self.config = model, {*shared, *model.graph.reads}, config
-        self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer}
-        constants = (node for node in model.proto.graph.node if node.op_type == "Constant")
-        self.weights |= {node.output[0]: value for node in constants if (value := constant_value(node))}
+        self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer} | constants_in(model.proto)
 
     def section(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Block:
         """What computes `targets` from tensors `given`; by default from those that both models have."""
         graph, ends = self.model.graph, self.shared if given is None else {*given, *self.model.graph.reads}
         start = [graph.producer[name] for name in targets]
-        nodes = sorted(reached(start, lambda n: (graph.producer[r] for r in graph.nodes[n].reads if r not in ends)))
+        found = reached(start, lambda n: (graph.producer[r] for r in graph.nodes[n].reads if r not in ends))
+        nodes = sorted(n for n in found if not graph.nodes[n].is_constant)
         reads = dict.fromkeys(read for n in nodes for read in graph.nodes[n].reads if read in ends)
-        constants = graph.constants_for(name for n in nodes for name in graph.nodes[n].constants)
-        weights = dict.fromkeys(name for n in (*constants, *nodes) for name in graph.nodes[n].weights)
-        weights |= dict.fromkeys(name for name in reads if name in graph.weights)
-        return Block(tuple(nodes), constants, tuple(reads), tuple(targets), tuple(weights))
+        return block_of(graph, nodes, (*reads,), targets)
 
     def run(self, targets: Sequence[str], values: Feeds, given: Iterable[str] | None = None) -> dict[str, Value]:
         """The values of `targets`, computed from those `given` in `values`, even of a target that is itself given."""
@@ -157,12 +157,21 @@ class Pair:
         self.computed = tuple(name for name in self.there if name in model.graph.producer)
 
     def fed(self, feeds: Feeds) -> dict[str, Any]:
-        """Inputs of the first model as those of the second."""
+        """Values of the first model as those of the second."""
         known = {name: value for name, value in feeds.items() if name in self.there}
         return {self.there[name]: converted(value, self.kinds(name)) for name, value in known.items()}
 
-    def measure(self, feeds: Feeds) -> Iterator[Measured]:
-        """The errors of all tensors that both models compute.
+    def sections(self, names: Sequence[str]) -> tuple[Block, Block]:
+        """What computes tensors in both models."""
+        return self.first.section(names), self.second.section([self.there[name] for name in names])
+
+    def sources(self, names: Sequence[str]) -> tuple[str, ...]:
+        """What both sections of tensors read, by its name in the first model, or else in the second."""
+        ours, theirs = self.sections(names)
+        return tuple(dict.fromkeys((*ours.reads, *(self.here.get(name, name) for name in theirs.reads))))
+
+    def measure(self, feeds: Feeds) -> Iterator[tuple[TensorError, Value]]:
+        """The errors of all tensors that both models compute, and what the second model's sections give for them.
 
         The models run slice by slice, and so do their sections. Values are held for a slice, and for as long as later
         ones read them.
@@ -171,7 +180,7 @@ class Pair:
         ours: dict[str, Any] = dict(feeds)
         theirs: dict[str, Any] = self.fed(feeds)
         slices = [*self._slices(feeds)]
-        last_use = self._last_uses(slices)
+        last_use = {name: number for number, names in enumerate(slices) for name in self.sources(names)}
         for number, names in enumerate(slices):
             partners = [self.there[name] for name in names]
             ours |= first.run(names, ours, given=[name for name in ours if name not in names])
@@ -180,32 +189,29 @@ class Pair:
             for name in [name for name in self.computed if name in ours and last_use.get(name, -1) <= number]:
                 del ours[name], theirs[self.there[name]]
 
-    def _measured(self, names: Sequence[str], ours: Feeds, theirs: Feeds) -> Iterator[Measured]:
-        first, second = self.first, self.second
-        partners = [self.there[name] for name in names]
-        needed = {*first.section(names).reads, *(self.here.get(n, n) for n in second.section(partners).reads)}
-        given = {name: ours[name] for name in needed if name in ours}
-        fed = {self.there[n]: converted(v, self.kinds(n)) for n, v in given.items() if n in self.there}
+    def _measured(self, names: Sequence[str], ours: Feeds, theirs: Feeds) -> Iterator[tuple[TensorError, Value]]:
+        first, graph = self.first, self.first.model.graph
+        given = {name: ours[name] for name in self.sources(names) if name in ours}
+        fed = self.fed(given)
         given |= self._back(given, fed)
         inherited = {**given, **self._back(given, theirs)}
         moved = {name: _moved(value, first.model.tensors[name]) for name, value in given.items()}
-        fed |= {name: value for name, value in theirs.items() if name not in self.here}
         is_rounded = any(given[name] is not ours[name] for name in given)
         own = run_or_halve(first, names, given) if is_rounded else ours
-        found = run_or_halve(second, partners, fed)
         others, shifted = (run_or_halve(first, names, values) for values in (inherited, moved))
-        for name, partner in zip(names, partners, strict=True):
-            if name in own and partner in found:
-                kinds = self.kinds(name)
-                most = _most(own[name], kinds[0])
-                errors = [error_of(own[name], found[partner], *kinds, most)]
-                errors += [error_of(others[name], theirs[partner], *kinds, most)] if name in others else []
-                gain = error_of(own[name], shifted[name], *kinds[:1] * 2, most).relative if name in shifted else 0.0
-                gain = gain / _STEPS[kinds[0].dtype] if kinds[0].dtype in _STEPS and isfinite(gain) else 0.0
-                whole, least = error_of(ours[name], theirs[partner], *kinds), min(errors, key=lambda one: one.relative)
-                arrays = array_of(ours[name], kinds[0]), array_of(theirs[partner], kinds[1])
-                histogram = histogram_of(*arrays, most) if self.has_histograms else None
-                yield Measured(name, whole, least, *self._expected(name, gain, given), found[partner], histogram)
+        found = run_or_halve(self.second, [self.there[name] for name in names], fed)
+        for name in (name for name in names if name in own and self.there[name] in found):
+            partner, node, (kind, other) = self.there[name], graph.nodes[graph.producer[name]], self.kinds(name)
+            most = _most(own[name], kind)
+            errors = [error_of(own[name], found[partner], kind, other, most)]
+            errors += [error_of(others[name], theirs[partner], kind, other, most)] if name in others else []
+            change = error_of(own[name], shifted[name], kind, kind, most).relative if name in shifted else 0.0
+            expected = self._expected(name, change / _STEPS.get(kind.dtype, inf), given)
+            whole, least = error_of(ours[name], theirs[partner], kind, other), max(one.db for one in errors)
+            arrays = array_of(ours[name], kind), array_of(theirs[partner], other)
+            histogram = histogram_of(*arrays, most) if self.has_histograms else None
+            ratios = whole.db, least, decibels(expected)
+            yield TensorError(name, partner, node.name, node.module, *ratios, whole.broken, histogram), found[partner]
 
     def _back(self, names: Iterable[str], values: Feeds) -> dict[str, Any]:
         """Values of the second model as those of the first."""
@@ -215,22 +221,28 @@ class Pair:
         """The types of a tensor in both models."""
         return self.first.model.tensors[name], self.second.model.tensors[self.there[name]]
 
-    def _expected(self, name: str, gain: float, given: Feeds) -> tuple[float, float]:
-        """The relative error of one rounding in the sections of a tensor, and the error of the tensor that it explains.
+    def rounding(self, name: str) -> float:
+        """The relative error of one rounding of the coarsest floats in the sections of a tensor."""
+        ours, theirs = self.sections([name])
+        return max(self.first.types(ours)[0], self.second.types(theirs)[0])
 
-        The latter is that of one rounding of each source, as a perturbation has shown, or of one for each node. A
-        quantizer does not count if both models quantize to the same bits, and nothing in the section is `changed`.
+    def _expected(self, name: str, gain: float, given: Feeds) -> float:
+        """The relative error of a tensor that the roundings in its sections explain.
+
+        That of one rounding of each source, which is amplified by `gain` as a perturbation has shown if that is a
+        number, or of one for each node. A quantizer does not count if both models quantize to the same bits, and
+        nothing in the section is `changed`.
         """
-        ours, theirs = self.first.section([name]), self.second.section([self.there[name]])
+        ours, theirs = self.sections([name])
         (one, bits), (two, more) = self.first.types(ours), self.second.types(theirs)
-        rounding = floats = max(one, two)
+        rounding = max(one, two)
         is_same = bits == more and self.changed.isdisjoint(self.first.model.graph.names(ours.nodes))
         if least := [number for number in (bits, more) if number and not is_same]:
             read = [n for n in ours.reads if n in given and min(least) == _BYTE]
             fixed = min(block_crest(self.first.block_sizes(ours)), block_crest(self.second.block_sizes(theirs)))
             crest = max(fixed, *(_crest(given[n], self.first.model.tensors[n]) for n in read), 0.0)
             rounding = max(rounding, quantization_noise(min(least), crest))
-        return floats, rounding * max(gain, sqrt(max(len(ours.nodes), len(theirs.nodes))))
+        return rounding * max(gain if isfinite(gain) else 0.0, sqrt(max(len(ours.nodes), len(theirs.nodes))))
 
     def _slices(self, feeds: Feeds) -> Iterator[Sequence[str]]:
         """The computed tensors in groups of at most `SLICE_BYTES`; one that is larger is alone."""
@@ -246,15 +258,6 @@ class Pair:
             held += sizes[name][0]
         if names:
             yield names
-
-    def _last_uses(self, slices: Sequence[Sequence[str]]) -> dict[str, int]:
-        """For each computed tensor the last slice that reads it."""
-        found: dict[str, int] = {}
-        for number, names in enumerate(slices):
-            reads = self.first.section(names).reads
-            others = self.second.section([self.there[name] for name in names]).reads
-            found |= dict.fromkeys((*reads, *(self.here.get(name, name) for name in others)), number)
-        return found
 
 
 def _fit(one: Tensor, two: Tensor) -> bool:

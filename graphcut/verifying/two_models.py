@@ -1,11 +1,13 @@
 """`compare_models`: whether two models compute the same, and which nodes add an error of their own."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
-from math import frexp, inf
+from math import ceil, inf
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -15,39 +17,23 @@ from ..core.product import Product
 from ..core.units import count
 from ..loading.model import ModelLike, load
 from ..running.stage import SessionConfig
-from ..running.values import Feeds
+from ..running.values import Feeds, Value
 from .causes import ModelChange, causes_of, changes_of
 from .differences import decibels
-from .histograms import Histogram
 from .numerical import EXACT, TensorComparison, accepted_inputs, compare_tensor, run_whole
-from .sections import EXCESS, Measured, Pair, converted, error_of
+from .sections import EXCESS, Pair, TensorError, converted, error_of
 
-_CHANGED: Final = 0.5
-"""The same where an attribute, an input or a weight differs by more than rounding explains."""
+_EXCESS_DB: Final = -decibels(EXCESS)
+_TWICE_DB: Final = decibels(0.5)
+"""Where an attribute, an input or a weight differs by more than rounding explains, half of what the types explain."""
 
-_MOST_EFFECT: Final = 1e9  #: larger effects are alike.
+_MOST_DB: Final = 180.0  #: larger effects are alike: of 10 ** 9, or of 10 ** -9.
 _NOUNS: Final = {
     **{kind: f"{kind} node" for kind in ("removed", "added")},
     **{kind: f"changed {kind}" for kind in ("operator", "attribute", "input", "weight")},
 }
 _SUSPECTS: Final = 8
 """Of so many tensors, those that stand out most, it is found out what they change at the outputs."""
-
-
-@dataclass(frozen=True)
-class TensorError:
-    """The error of a tensor that both models compute, as signal-to-noise ratios in dB: infinite if there is none."""
-
-    tensor: str  #: its name in the first model.
-    other: str  #: its name in the second one.
-    node: str  #: the node of the first model that writes it.
-    module: str  #: the module of this node; empty if unknown.
-    db: float  #: of its value in the second model, against that in the first.
-    own_db: float  #: of what the second model computes for it from the values of the first.
-    expected_db: float  #: of the rounding that its types explain.
-    broken: int  #: how many of its numbers are finite in one model alone.
-    #: how its numbers are spread in both models, if that was asked for.
-    histogram: Histogram | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -100,10 +86,8 @@ class ModelComparison(Product):
     @property
     def table(self) -> "np.ndarray[Any, Any]":
         """`errors` as numpy records."""
-        fields = {"tensor": object, "other": object, "node": object, "module": object}
-        fields |= {"db": np.float64, "own_db": np.float64, "expected_db": np.float64, "broken": np.int64}
-        rows = [tuple(getattr(error, name) for name in fields) for error in self.errors]
-        return np.array(rows, [*fields.items()])
+        shown = [(one.name, object if one.type is str else one.type) for one in fields(TensorError) if one.repr]
+        return np.array([tuple(getattr(error, name) for name, _ in shown) for error in self.errors], shown)
 
     def __bool__(self) -> bool:
         return self.same
@@ -235,92 +219,97 @@ class _Run:
         self.writes = [name for name in self.graph.writes if name in pair.there and not self._is_ignored(name)]
         if not self.writes:
             raise UsageError("every output that both models compute is ignored", hint="ignore fewer, or inner tensors")
-        partners = [pair.there[name] for name in self.writes]
         self.values = run_whole(pair.first.model, feeds, self.writes, config=pair.first.config)
-        found = run_whole(pair.second.model, pair.fed(feeds), partners, config=pair.second.config)
-        self.found = dict(zip(self.writes, (found[partner] for partner in partners), strict=True))
 
     def compared(self, changes: tuple[ModelChange, ...]) -> ModelComparison:
-        values, found, kinds = self.values, self.found, {name: self.pair.kinds(name) for name in self.writes}
-        fraction = self.tolerance or 0.0
-        outputs = [compare_tensor(k[0], values[n], found[n], fraction, None, other=k[1]) for n, k in kinds.items()]
-        has_tolerance = self.tolerance is not None
-        result = ModelComparison(tuple(outputs), (), (), (), changes, inf, "", has_tolerance, inputs=self.feeds)
+        found, kinds = self._found(), {name: self.pair.kinds(name) for name in self.writes}
+        fraction, has_tolerance = self.tolerance or 0.0, self.tolerance is not None
+        outputs = tuple(
+            compare_tensor(kind, self.values[name], found[name], fraction, None, other=other)
+            for name, (kind, other) in kinds.items()
+        )
+        result = ModelComparison(outputs, (), (), (), changes, inf, "", has_tolerance, inputs=self.feeds)
         if all(one.is_identical for one in outputs):
             return result
-        measured, ranked = list[Measured](), list[Measured]()
-        for one in self.pair.measure(self.feeds):
-            measured.append(one._replace(value=None))  # values are held of those alone that stand out most
-            if self._stands_out(one):
-                ranked = sorted([*ranked, one], key=_excess, reverse=True)[:_SUSPECTS]
-        effects = {one.tensor: self._effect(one) for one in ranked}
-        # Effects of one power of two count as equal: what follows a fault often has the effect of the fault.
-        ranked.sort(key=lambda one: (-frexp(min(effects[one.tensor], _MOST_EFFECT))[1], -_excess(one)))
-        harmful = {one.tensor for one in ranked if effects[one.tensor] > EXCESS * one.rounding}
-        culprits = [self._culprit(one, effects[one.tensor]) for one in ranked]
-        errors = {name: error_of(values[name], found[name], *kinds[name]) for name in self.writes}
-        worst, error = max(errors.items(), key=lambda item: item[1].relative)
-        exposed = [max(one.error.relative, one.expected) for one in measured if one.tensor in self.writes]
+        errors, suspects = list[TensorError](), list[tuple[TensorError, Value]]()
+        for error, value in self.pair.measure(self.feeds):
+            errors.append(error)
+            if self._stands_out(error):  # values are held of those alone that stand out most
+                suspects = sorted([*suspects, (error, value)], key=lambda one: -_excess(one[0]))[:_SUSPECTS]
+        culprits = [self._culprit(error, self._effect(error, value)) for error, value in suspects]
+        culprits.sort(key=lambda one: (_step(one.effect_db), -_excess(one.error)))
+        harmless = [one for one in culprits if self._is_harmless(one)]
+        exposed = [min(one.db, one.expected_db) for one in errors if one.tensor in self.writes]
+        worst, worst_db = self._worst(found)
         return replace(
             result,
-            errors=tuple(map(self._row, measured)),
-            culprits=tuple(one for one in culprits if one.error.tensor in harmful),
-            harmless=tuple(one for one in culprits if one.error.tensor not in harmful),
-            worst_db=error.db,
-            worst=worst if error.relative else "",
-            fused=self._fused(EXCESS * max(exposed, default=inf), error.relative),
+            errors=tuple(errors),
+            culprits=tuple(one for one in culprits if one not in harmless),
+            harmless=tuple(harmless),
+            worst_db=worst_db,
+            worst=worst if worst_db < inf else "",
+            fused=self._fused(min(exposed, default=-inf) - _EXCESS_DB, worst_db),
         )
 
-    def _fused(self, most: float, error: float) -> str | None:
-        """The last tensor that must be an output, with those before it, so that no output has more error than `most`.
+    def _found(self, *more: str) -> dict[str, Value]:
+        """The outputs of the second model by their names in the first, if `more` tensors of it are outputs, too."""
+        partners = {name: self.pair.there[name] for name in self.writes}
+        second, wanted = self.pair.second, [*dict.fromkeys((*partners.values(), *more))]
+        made = run_whole(second.model, self.pair.fed(self.feeds), wanted, config=second.config)
+        return {name: made[partner] for name, partner in partners.items()}
+
+    def _worst(self, found: Mapping[str, Value]) -> tuple[str, float]:
+        """The output with the lowest ratio, and this."""
+        ratios = {name: error_of(self.values[name], found[name], *self.pair.kinds(name)).db for name in self.writes}
+        return min(ratios.items(), key=itemgetter(1))
+
+    def _fused(self, least_db: float, worst_db: float) -> str | None:
+        """The last tensor that must be an output, with those before it, so that no output has less than `least_db`.
 
         None if none has anyway, empty if all tensors as outputs do not suffice. Takes a run for each bisection.
         """
-        second, names = self.pair.second, [self.pair.there[name] for name in self.pair.computed]
-        low, high = 0, len(names) + 1
-        while error > most and high - low > 1:
-            middle = (low + high) // 2
-            wanted = [*dict.fromkeys((*(self.pair.there[name] for name in self.writes), *names[:middle]))]
-            found = run_whole(second.model, self.pair.fed(self.feeds), wanted, config=second.config)
-            kinds = ((name, self.pair.there[name], self.pair.kinds(name)) for name in self.writes)
-            worst = max(error_of(self.values[n], found[partner], *both).relative for n, partner, both in kinds)
-            low, high = (middle, high) if worst > most else (low, middle)
-        return None if error <= most else names[high - 1] if high <= len(names) else ""
+        if worst_db >= least_db:
+            return None
+        names = [self.pair.there[name] for name in self.pair.computed]
+        indices = range(len(names))
+        last = bisect_left(indices, x=True, key=lambda i: self._worst(self._found(*names[: i + 1]))[1] >= least_db)
+        return names[last] if last < len(names) else ""
 
     def _is_ignored(self, *names: str) -> bool:
         return any(fnmatchcase(name, glob) for name in names for glob in self.ignore)
 
-    def _stands_out(self, one: Measured) -> bool:
-        row, nodes = self._row(one), self.graph.names(self.pair.first.section([one.tensor]).nodes)
-        factor = 0.0 if self.tolerance is not None else EXCESS if self.pair.changed.isdisjoint(nodes) else _CHANGED
-        return one.own.relative > factor * one.expected and not self._is_ignored(one.tensor, row.node, row.other)
+    def _stands_out(self, one: TensorError) -> bool:
+        nodes = self.graph.names(self.pair.first.section([one.tensor]).nodes)
+        margin = _EXCESS_DB if self.pair.changed.isdisjoint(nodes) else -_TWICE_DB
+        limit = inf if self.tolerance is not None else one.expected_db - margin
+        return one.own_db < limit and not self._is_ignored(one.tensor, one.node, one.other)
 
-    def _effect(self, one: Measured) -> float:
-        """The largest relative error of an output of the first model if the tensor has the value that was computed."""
+    def _effect(self, one: TensorError, value: Value) -> float:
+        """The lowest ratio of an output of the first model if the tensor has the value that was computed."""
         targets = [name for name in self.writes if name != one.tensor and name in self.graph.producer]
-        found = [0.0] if len(targets) == len(self.writes) else [one.own.relative]
+        found = [inf] if len(targets) == len(self.writes) else [one.own_db]
         with suppress(RunError):
-            value = converted(one.value, self.pair.kinds(one.tensor)[::-1])
-            given = {**self.feeds, one.tensor: value}
+            given = {**self.feeds, one.tensor: converted(value, self.pair.kinds(one.tensor)[::-1])}
             made = self.pair.first.run(targets, given, given=[one.tensor]) if targets else {}
             kinds = ((name, self.pair.kinds(name)[0]) for name in made)
-            return max(*found, *(error_of(self.values[n], made[n], kind, kind).relative for n, kind in kinds), 0.0)
-        return inf
+            return min(*found, *(error_of(self.values[n], made[n], kind, kind).db for n, kind in kinds), inf)
+        return -inf
 
-    def _row(self, one: Measured) -> TensorError:
-        node, partner = self.graph.nodes[self.graph.producer[one.tensor]], self.pair.there[one.tensor]
-        ratios = one.error.db, one.own.db, decibels(one.expected)
-        return TensorError(one.tensor, partner, node.name, node.module, *ratios, one.error.broken, one.histogram)
+    def _is_harmless(self, one: Culprit) -> bool:
+        return one.effect_db >= decibels(EXCESS * self.pair.rounding(one.error.tensor))
 
-    def _culprit(self, one: Measured, effect: float) -> Culprit:
-        row, graph, pair = self._row(one), self.pair.second.model.graph, self.pair
-        ours, theirs = pair.first.section([one.tensor]), pair.second.section([row.other])
-        names = dict.fromkeys((*ours.reads, *(pair.here.get(name, name) for name in theirs.reads)))
-        sources = tuple((name, pair.there.get(name, name)) for name in names)
-        node, nodes = graph.nodes[graph.producer[row.other]].name, graph.names(theirs.nodes)
-        return Culprit(row, node, nodes, decibels(effect), sources, causes_of(pair, one.tensor))
+    def _culprit(self, one: TensorError, effect_db: float) -> Culprit:
+        pair, graph = self.pair, self.pair.second.model.graph
+        node, nodes = graph.nodes[graph.producer[one.other]], pair.sections([one.tensor])[1].nodes
+        sources = tuple((name, pair.there.get(name, name)) for name in pair.sources([one.tensor]))
+        return Culprit(one, node.name, graph.names(nodes), effect_db, sources, causes_of(pair, one.tensor))
 
 
-def _excess(one: Measured) -> float:
-    """The error that a tensor's nodes add, as a multiple of what its types explain."""
-    return one.own.relative / one.expected if one.expected else inf
+def _excess(one: TensorError) -> float:
+    """How much more the nodes of a tensor that stands out add than its types explain, in dB."""
+    return one.expected_db - one.own_db
+
+
+def _step(db: float) -> int:
+    """Effects of one power of two count as equal: what follows a fault often has the effect of the fault."""
+    return ceil(min(max(db, -_MOST_DB), _MOST_DB) / _TWICE_DB)
