@@ -3,7 +3,6 @@
     part-0.ort, ...                       the parts with their weights, by ONNX Runtime's own converter
     cascade.json                          the manifest, with these files
     required_operators_and_types.config   the operators that a reduced build of ONNX Runtime must have
-    usability.txt                         what its checker says of each part on NNAPI, CoreML and the CPU
 
 The format is that of the ONNX Runtime that is installed here.
 """
@@ -38,8 +37,7 @@ def export_of(cascade: Cascade) -> Export:
     # Written in this order: the last two read the parts that were written before.
     files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
     files |= {name: cascade.root / name for name in cascade.manifest.text_files}
-    files |= {"usability.txt": _usability(cascade), OPERATORS: partial(_write_operators, cascade)}
-    files[MANIFEST] = partial(_write_manifest, cascade)
+    files |= {OPERATORS: partial(_write_operators, cascade), MANIFEST: partial(_write_manifest, cascade)}
     return files, {"part-*.ort": is_own}
 
 
@@ -93,21 +91,3 @@ def _write_manifest(cascade: Cascade, target: Path) -> None:
     made = ((part, name, file_digest(target.with_name(name))) for part, name in renamed)
     parts = tuple(replace(part, file=name, sha256=digest, data={}) for part, name, digest in made)
     save_manifest(replace(cascade.manifest, weights="copy", parts=parts), target)
-
-
-def _usability(cascade: Cascade) -> bytes:
-    """A line for each part, and below what the checker reports of it."""
-    from onnxruntime.tools.mobile_helpers import usability_checker
-
-    report = io.StringIO()
-    logger = logging.Logger("usability", logging.INFO)  # noqa: LOG001 - one that nobody else sees
-    logger.addHandler(logging.StreamHandler(report))
-    lines = []
-    for part, name in zip(cascade.parts, _names(cascade), strict=True):
-        try:
-            has_use = usability_checker.analyze_model(cascade.file(part), logger=logger)
-            verdict = "try NNAPI and CoreML" if has_use else "use the CPU"
-        except Exception as error:  # noqa: BLE001 - advice; it refuses parts without inner tensors
-            verdict = f"not checked: {' '.join(str(error).split())}"
-        lines.append(f"{name}: {verdict}\n")
-    return "".join((*lines, "\n", report.getvalue().replace(f"{cascade.root}/", ""))).encode()

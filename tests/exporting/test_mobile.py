@@ -10,17 +10,15 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper
 
 import graphcut
 from graphcut import Cascade, CascadeError, GraphcutError, Into, Limits, Runner, UsageError
 from graphcut.exporting import ExportFormat
 from graphcut.inputs.generating import generate_inputs
 
-from conftest import FIXTURES, floats, model_of
+from conftest import FIXTURES
 from tampering import edit_manifest
 
 export_mobile = partial(graphcut.export, to="mobile")
@@ -69,29 +67,11 @@ def test_what_a_phone_needs_is_listed(chain: Path, tmp_path: Path) -> None:
         "part-0.ort",
         "part-1.ort",
         "required_operators_and_types.config",
-        "usability.txt",
     ]
     assert (folder / "required_operators_and_types.config").read_text().splitlines() == [
         'ai.onnx;13;Exp{"inputs": {"0": ["float"]}},Neg{"inputs": {"0": ["float"]}}',
         'ai.onnx;14;Add{"inputs": {"0": ["float"]}},Relu{"inputs": {"0": ["float"]}}',
     ]
-    verdicts = (folder / "usability.txt").read_text()
-    assert verdicts.splitlines()[:3] == ["part-0.ort: try NNAPI and CoreML", "part-1.ort: try NNAPI and CoreML", ""]
-    assert "Checking part-0.onnx for usability with ORT Mobile." in verdicts
-    assert str(tmp_path) not in verdicts
-
-
-def test_what_the_checker_does_not_recommend_or_check_is_named(tmp_path: Path) -> None:
-    """It knows no Sinh, and refuses a part of several nodes that has no inner tensor, as the first is."""
-    edges = (["x"], ["a"]), (["a"], ["b"]), (["b"], ["y"])
-    nodes = [helper.make_node("Sinh", reads, writes, name=writes[0]) for reads, writes in edges]
-    proto = model_of(nodes, [floats("x", 1, 4)], [floats("y", 1, 4), floats("a", 1, 4)])
-    onnx.save(proto, tmp_path / "m.onnx")
-    cascade = graphcut.split(graphcut.load(tmp_path / "m.onnx"), graphcut.At(("b",)), tmp_path / "parts")
-    export_mobile(cascade, tmp_path / "mobile")
-    first, last = (tmp_path / "mobile" / "usability.txt").read_text().splitlines()[:2]
-    assert first.startswith("part-0.ort: not checked: ")
-    assert last == "part-1.ort: use the CPU"
 
 
 def test_the_loop_over_the_manifest_runs_the_parts(chain: Path, tmp_path: Path) -> None:
