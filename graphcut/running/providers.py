@@ -25,6 +25,10 @@ _PACKAGES: Final[Mapping[str, str]] = {
     "WebGpuExecutionProvider": "onnxruntime-ep-webgpu",
 }
 
+_COMPUTED: Final[Mapping[str, str]] = {  # see `computed_type`
+    **dict.fromkeys((CPU, "DmlExecutionProvider", "WebGpuExecutionProvider", "XnnpackExecutionProvider"), "float32"),
+    "CoreMLExecutionProvider": "float16",
+}
 _NEED_SIZES: Final = frozenset({"QNNExecutionProvider"})  #: they take no node whose shape is dynamic.
 _BUILT_IN: Final = ort.get_available_providers()  #: later it lists those of plugins, too.
 
@@ -45,6 +49,28 @@ def entries(texts: Sequence[str]) -> dict[str, str]:
             hint=f"if you trust it, give the provider by hand with `provider`, and {unsafe}=FILE with `options`",
         )
     return found
+
+
+def computed_type(provider: str, options: Mapping[str, str]) -> str:
+    """The type in which a provider computes float32, as its documentation says; empty if that is not known.
+
+    It is `tf32` where only what is multiplied is rounded.
+    """
+    match provider:
+        case "QNNExecutionProvider":  # the NPU computes in float16 whatever enable_htp_fp16_precision says, as measured
+            backend = (options.get("backend_type") or options.get("backend_path") or "htp").lower()
+            return "float16" if "htp" in backend else "float32" if "cpu" in backend else ""
+        case "OpenVINOExecutionProvider":
+            precision, device = options.get("precision", ""), options.get("device_type", "CPU")
+            is_whole = precision == "FP32" or (not precision and device.startswith("CPU"))
+            return "float32" if is_whole else "float16"
+        case "CUDAExecutionProvider" | "TensorrtExecutionProvider":
+            halves = {"trt_bf16_enable": "bfloat16", "trt_fp16_enable": "float16"}
+            is_exact = options.get("use_tf32") == "0"
+            found = (kind for key, kind in halves.items() if options.get(key) in {"1", "True", "true"})
+            return next(found, "float32" if is_exact else "tf32")
+        case _:
+            return _COMPUTED.get(provider, "")
 
 
 def open_session(

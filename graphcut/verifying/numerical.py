@@ -7,6 +7,9 @@ are boundaries on the way to the tensor.
 
 Norms amplify a rounding without a bound, and also what graph optimizations change. So a larger difference is explained
 if the model's own nodes, run part by part, give the bits of the cascade.
+
+Providers of accelerators may compute in a smaller type. There 4 times of what rounding every tensor to it changes in
+the unsplit model is allowed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,10 +19,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import float_info
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace as replaced
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx.helper import make_node
 
 from ..core.errors import GraphcutError, RunError, wrong_type
 from ..core.graph import Block, block_between
@@ -29,15 +33,19 @@ from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
 from ..loading.shape_inference import type_proto
-from ..loading.subgraphs import add_notes
+from ..loading.subgraphs import add_notes, domain
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
 from ..running.values import Feeds, Value, check_names, is_numeric_tensor, to_value
 from .differences import are_identical, difference, flatten, is_float, largest, widened
+from .placement_check import NOT_PLACED, PlacementCheck
 
-HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2}
-"""Allowed differences of a model that computes in half precision, as fractions of the tensor's largest value."""
+HALF_TOLERANCES: Final = {"float16": 2e-3, "bfloat16": 1.6e-2, "tf32": 2e-3}
+"""Allowed differences of a model that computes in half precision, as fractions of the tensor's largest value.
+
+`tf32`, in which accelerators multiply float32, has the precision of float16.
+"""
 
 ROUNDINGS: Final = 4
 """How many roundings these are: one changes 2 ** -11 of a value at most in float16, 2 ** -8 in bfloat16."""
@@ -45,6 +53,10 @@ ROUNDINGS: Final = 4
 _SMALLEST: Final = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
 """The distance of their smallest numbers: a rounding near zero changes so much, however small the tensor's numbers."""
 
+_ROUNDED: Final = {"float16": (TensorProto.FLOAT16, 65504.0), "bfloat16": (TensorProto.BFLOAT16, 3.38953139e38)}
+"""Types to which tensors are rounded, as providers compute in them, and their largest numbers."""
+
+_FIRST_CLIP_OF_INPUTS: Final = 11  #: the opset of the first Clip whose bounds are inputs.
 _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
 
@@ -83,15 +95,40 @@ class TensorComparison:
         return self.is_identical or self.is_random or is_within or self.is_explained
 
 
-def run_whole(model: Model, feeds: Feeds, wanted: Sequence[str], *, config: SessionConfig) -> dict[str, Value]:
+def run_whole(
+    model: Model, feeds: Feeds, wanted: Sequence[str], *, config: SessionConfig, rounded_to: str = ""
+) -> dict[str, Value]:
     """The values of `wanted`, outputs or inner tensors, when the whole model runs on `feeds`.
 
-    A RunError if ONNX Runtime refuses the model or the inputs.
+    With `rounded_to` every float32 tensor that a node of the main graph writes is rounded to this type; what is larger
+    than its numbers becomes the largest of them. A RunError if ONNX Runtime refuses the model or the inputs.
     """
     proto = deepcopy(model.proto)
+    if rounded_to in HALF_TOLERANCES:
+        nodes = list(_with_roundings(model, proto, *_ROUNDED.get(rounded_to, _ROUNDED["float16"])))
+        del proto.graph.node[:]
+        proto.graph.node.extend(nodes)
     outputs = {value.name for value in proto.graph.output}
     proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
     return run_proto(model, proto, feeds, wanted, config)
+
+
+def _with_roundings(model: Model, proto: ModelProto, kind: int, most: float) -> Iterator[NodeProto]:
+    """The nodes of a copy of the model, after each those that round what it writes."""
+    opset = max((one.version for one in proto.opset_import if not domain(one.domain)), default=0)
+    bounds = ["@low", "@high"] if opset >= _FIRST_CLIP_OF_INPUTS else []
+    limits: dict[str, Any] = {"min": -most, "max": most}
+    for name, value in zip(bounds, limits.values(), strict=False):
+        yield make_node("Constant", [], [name], value=TensorProto(data_type=TensorProto.FLOAT, float_data=[value]))
+    for node in proto.graph.node:
+        floats = [name for name in node.output if name in model.tensors and model.tensors[name].dtype == "float32"]
+        node.output[:] = [f"{name}@exact" if name in floats else name for name in node.output]
+        yield node
+        for name in floats:
+            exact, clipped, rounded = (f"{name}@{step}" for step in ("exact", "clipped", "rounded"))
+            yield make_node("Clip", [exact, *bounds], [clipped], **({} if bounds else limits))
+            yield make_node("Cast", [clipped], [rounded], to=kind)
+            yield make_node("Cast", [rounded], [name], to=TensorProto.FLOAT)
 
 
 def _run_divided(model: Model, cascade: Cascade, feeds: Feeds, config: SessionConfig) -> Feeds:
@@ -175,36 +212,48 @@ def not_returned(model: Model, cascade: Cascade, *, optimized: bool) -> str:
 Compared = tuple[TensorComparison, ...]  #: what a run compared.
 
 
-def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool, on_cpu: bool = True) -> Compared:
+def compare(
+    model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool, placed: PlacementCheck = NOT_PLACED
+) -> Compared:
     """Run the model and the cascade on `feeds`, and compare tensor by tensor in the order in which parts write them.
 
     With `optimized` (graph optimizations on) only outputs are compared. The allowed difference is then 4 times what
     the optimizations change in the unsplit model, and at least 1e-5 of the tensor's largest value. Integers, booleans
     and strings must be equal. What differs by more is explained if it has the bits of the model's own nodes, run part
-    by part. A RunError if the model or the cascade refuses `feeds`. Unless `on_cpu`, parts run on the providers of
-    their devices, whose numbers differ, and finite ones pass.
+    by part. A RunError if the model or the cascade refuses `feeds`.
+
+    Parts run on the providers that `placed` names. Allowed is then 4 times, of integers too, what rounding to the type
+    in which these compute changes in the unsplit model, or what optimizations do if it is float32, and at least four
+    roundings. If that type is not known, finite numbers pass.
 
     Memory: one session is loaded at a time, and weights stay on disk. All compared tensors of the model are held until
     the end, beside those of the cascade that later parts read. Comparing takes less than 32 MiB in addition.
     """
-    config = OPTIMIZED if optimized else EXACT
+    config, computes = OPTIMIZED if optimized else EXACT, placed.computes
     boundary_tensors = [] if optimized else [n for n in cascade.wiring.boundary_tensors if n in model.tensors]
-    is_lossy = not (on_cpu and model.tensors.keys() >= cascade.wiring.boundary_tensors.keys())
+    is_as_sent = model.tensors.keys() >= cascade.wiring.boundary_tensors.keys()
+    is_lossy = not is_as_sent or (bool(placed.providers) and not computes)
     wanted = list(dict.fromkeys((*cascade.manifest.writes, *boundary_tensors)))
     whole = run_whole(model, feeds, wanted, config=config)
-    noisy = run_whole(model, feeds, wanted, config=EXACT) if optimized else None
-    fraction = half_tolerance(model)
+    noisy = None
+    if optimized or computes:
+        other = config if computes in HALF_TOLERANCES else EXACT if optimized else OPTIMIZED
+        with suppress(RunError):  # an old opset has no bfloat16
+            noisy = run_whole(model, feeds, wanted, config=other, rounded_to=computes)
+    fraction = max(half_tolerance(model), HALF_TOLERANCES.get(computes, 0.0))
     random = random_tensors(model)
     before = cascade.wiring.depths(len(cascade.parts))  # so many boundaries are one after another on the way to a part
     divided: Feeds = {}
     found = []
-    there = replace(config, provider=CPU) if on_cpu else config
+    there = config if placed.providers else replace(config, provider=CPU)
     for part, name, value in _written(cascade, feeds, there, set(wanted)):
         allowed = fraction * max(1.0, (before[part] + 1) / ROUNDINGS)
-        compared = compare_tensor(cascade.tensors[name], whole[name], value, allowed, noisy and noisy[name])
+        compared = compare_tensor(
+            cascade.tensors[name], whole[name], value, allowed, noisy and noisy[name], is_rounded=bool(computes)
+        )
         if is_lossy:  # as planned: the difference is measured, and only what is no longer finite is refused
             compared = replace(compared, allowed=float_info.max)
-        elif not compared.passes and (fraction or optimized):
+        elif not (compared.passes or placed.providers) and (fraction or optimized):
             with suppress(GraphcutError):  # a rewritten replica can't be computed from what its part reads
                 divided = divided or _run_divided(model, cascade, feeds, config)
                 both = (flatten(one, cascade.tensors[name]) for one in (divided[name], value))
@@ -215,12 +264,20 @@ def compare(model: Model, cascade: Cascade, feeds: Feeds, *, optimized: bool, on
 
 
 def compare_tensor(
-    tensor: Tensor, whole: Value, value: Value, fraction: float, unoptimized: Value | None, other: Tensor | None = None
+    tensor: Tensor,
+    whole: Value,
+    value: Value,
+    fraction: float,
+    unoptimized: Value | None,
+    other: Tensor | None = None,
+    *,
+    is_rounded: bool = False,
 ) -> TensorComparison:
     """The comparison of an output: its value in the `whole` model, and in what is compared with it.
 
     `fraction` of the largest value may differ. `unoptimized` is its value in the model without optimizations, if these
-    are on. `other` is its type in what is compared with the model, if that may be another one.
+    are on. `other` is its type in what is compared with the model, if that may be another one. If `is_rounded`,
+    `unoptimized` is its value in the model with roundings of a smaller type, which may change integers, too.
     """
     expected, actual = flatten(whole, tensor), flatten(value, other or tensor)
     if other is not None and other.dtype != tensor.dtype:
@@ -229,9 +286,9 @@ def compare_tensor(
     is_exact = not any(map(is_float, expected))  # integers, booleans and strings have no rounding to allow for
     smallest = _SMALLEST.get(tensor.dtype, 0.0) if fraction else 0.0
     allowed = 0.0 if is_exact else max(top * fraction, smallest)
-    if unoptimized is not None and not is_exact:
+    if unoptimized is not None and (is_rounded or not is_exact):
         noise = difference(expected, flatten(unoptimized, tensor))[0]
-        allowed = max(allowed, _NOISE_FACTOR * noise, _SMALLEST_OPTIMIZED * top)
+        allowed = max(allowed, _NOISE_FACTOR * noise, 0.0 if is_exact else _SMALLEST_OPTIMIZED * top)
     return TensorComparison(tensor.name, are_identical(expected, actual), *difference(expected, actual), allowed)
 
 

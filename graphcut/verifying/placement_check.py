@@ -7,7 +7,7 @@ from ..core.errors import RunError
 from ..core.manifest import Cascade
 from ..core.units import count
 from ..running.placement import place_part
-from ..running.providers import CPU
+from ..running.providers import CPU, computed_type, entries
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,11 @@ class PlacementCheck:
     gap: str = ""  #: why parts were not checked.
     held: str = ""  #: how many were, and hold.
     providers: tuple[str, ...] = ()  #: those on which the parts run to be compared, besides the CPU's.
+    computes: str = ""  #: the coarsest type in which these compute float32; empty if that of one is not known.
 
 
 NOT_PLACED: Final = PlacementCheck()
+_COARSEST: Final = ("", "bfloat16", "float16", "tf32", "float32")  #: types that providers compute in.
 
 
 def check_placement(cascade: Cascade) -> PlacementCheck:
@@ -37,4 +39,7 @@ def check_placement(cascade: Cascade) -> PlacementCheck:
     if objections := tuple(f"{where}: {text}" for where, text in said if text):
         return PlacementCheck(objections)
     held = f"the nodes of {count(len(parts), 'part')} run where they were planned" if parts else ""
-    return PlacementCheck(held=held, providers=tuple(dict.fromkeys(name for _, name, _ in found)))
+    settings = [cascade.settings(part) for part in parts]
+    types = (computed_type(one.provider, entries(one.provider_options)) for one in settings)
+    computes = min(types, key=_COARSEST.index, default="")
+    return PlacementCheck(held=held, providers=tuple(dict.fromkeys(name for _, name, _ in found)), computes=computes)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, cast
@@ -23,6 +24,7 @@ from ..running.values import Feeds
 from .manifest_check import format_gap, other_text
 from .numerical import (
     EXACT,
+    HALF_TOLERANCES,
     ROUNDINGS,
     Compared,
     TensorComparison,
@@ -177,9 +179,9 @@ def verify(
         return Verification(proof, (), "", "", gap)
     sizes = {**cascade.manifest.given_dims, **model.dims}
     placed = check_placement(cascade)
-    comparing = partial(compare, model, cascade, optimized=optimized, on_cpu=not placed.providers)
+    comparing = partial(compare, model, cascade, optimized=optimized, placed=placed)
     ran = _ran(model, inputs, seed, sizes, comparing)
-    reason = _on_providers(placed.providers, ran[0]) or _reason(model, proof, ran[0], optimized=optimized)
+    reason = _on_providers(placed, ran[0]) or _reason(model, proof, ran[0], optimized=optimized)
     reason = _with_defect(reason, model, ran[0])
     return Verification(proof, *ran, reason, placed)
 
@@ -262,12 +264,20 @@ def find_source(cascade: Cascade) -> Path:
     raise CascadeError(f"the model that was cut, {file}, was not kept in {cascade.root}", hint=hint)
 
 
-def _on_providers(providers: Sequence[str], runs: Sequence[Sequence[TensorComparison]]) -> str:
-    """What is known of numbers that other providers than the CPU's computed; empty if none did."""
-    if not providers:
+def _on_providers(placed: PlacementCheck, runs: Sequence[Sequence[TensorComparison]]) -> str:
+    """How numbers are judged that other providers than the CPU's computed; empty if none did."""
+    if not placed.providers:
         return ""
     worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
-    return f"parts ran on {', '.join(providers)}: tensors differ by at most {worst:.3g}, which is not judged"
+    text = f"parts ran on {', '.join(placed.providers)}: tensors differ by at most {worst:.3g}, which is "
+    if not placed.computes:
+        return f"{text}not judged, since the type in which it computes is not known"
+    is_half = placed.computes in HALF_TOLERANCES
+    changes = f"rounding to {placed.computes} changes" if is_half else "graph optimizations change"
+    text += f"judged by {placed.computes}, in which it computes: 4 times what {changes} in the unsplit model is allowed"
+    unjudged = len({tensor.tensor for run in runs for tensor in run if tensor.allowed == inf})
+    beyond = f"; {count(unjudged, 'tensor')} with infinite numbers there pass with any" if unjudged else ""
+    return f"{text}, and {HALF_TOLERANCES.get(placed.computes, 1e-5):g} of a tensor's largest value{beyond}"
 
 
 def _with_defect(reason: str, model: Model, runs: Iterable[Compared]) -> str:

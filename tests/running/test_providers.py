@@ -18,6 +18,7 @@ from waiting import until
 import graphcut
 from graphcut import At, Cascade, RunError, Runner, SessionConfig
 from graphcut.core.manifest import PlannedDevice
+from graphcut.running.providers import computed_type
 from graphcut.workers.executors.via import Via
 
 from cases import each
@@ -211,3 +212,28 @@ def test_models_are_compared_on_two_providers_and_the_faulty_node_is_named(tmp_p
     for sides in (openvino, (*openvino, "--provider", "CPUExecutionProvider"), (*openvino, *openvino)):
         code, found = compared("faulty.onnx", *sides)
         assert (code, found["culprits"][0]["node"], found["culprits"][0]["sources"]) == (1, "b", [["a", "a"]])
+
+
+@each(
+    ("provider", "options", "computes"),
+    [
+        ("CPUExecutionProvider", {}, "float32"),
+        ("QNNExecutionProvider", {}, "float16"),
+        ("QNNExecutionProvider", {"backend_path": "libQnnHtp.so", "enable_htp_fp16_precision": "0"}, "float16"),
+        ("QNNExecutionProvider", {"backend_type": "cpu"}, "float32"),
+        ("QNNExecutionProvider", {"backend_type": "gpu"}, ""),
+        ("OpenVINOExecutionProvider", {}, "float32"),
+        ("OpenVINOExecutionProvider", {"device_type": "NPU"}, "float16"),
+        ("OpenVINOExecutionProvider", {"device_type": "GPU", "precision": "FP32"}, "float32"),
+        ("CUDAExecutionProvider", {}, "tf32"),
+        ("CUDAExecutionProvider", {"use_tf32": "0"}, "float32"),
+        ("TensorrtExecutionProvider", {"trt_fp16_enable": "1"}, "float16"),
+        ("TensorrtExecutionProvider", {"trt_fp16_enable": "1", "trt_bf16_enable": "1"}, "bfloat16"),
+        ("CoreMLExecutionProvider", {}, "float16"),
+        ("SomeExecutionProvider", {}, ""),
+    ],
+)
+def test_the_type_that_a_provider_computes_in_is_that_of_its_documentation(
+    provider: str, options: dict[str, str], computes: str
+) -> None:
+    assert computed_type(provider, options) == computes

@@ -28,6 +28,7 @@ from small_cascades import (
 import graphcut
 from graphcut import Cascade, Model
 from graphcut.verifying.numerical import HALF_TOLERANCES, TensorComparison, compare, half_tolerance
+from graphcut.verifying.placement_check import PlacementCheck
 from graphcut.verifying.structural import Proof
 
 from conftest import floats, model_of
@@ -120,7 +121,78 @@ def test_a_model_that_computes_in_half_precision_has_a_tolerance(
 
 
 def test_bfloat16_has_the_tolerance_of_its_precision() -> None:
-    assert HALF_TOLERANCES == {"float16": 2e-3, "bfloat16": 1.6e-2}
+    assert HALF_TOLERANCES == {"float16": 2e-3, "bfloat16": 1.6e-2, "tf32": 2e-3}
+
+
+# On a provider that computes in another type (tests/verifying/test_placement.py)
+
+
+def on(computes: str) -> PlacementCheck:
+    """Parts that run on a provider; here the CPU's computes for it."""
+    return PlacementCheck(providers=("NpuExecutionProvider",), computes=computes)
+
+
+def test_where_a_provider_computes_in_float16_four_times_what_rounding_changes_is_allowed(tmp_path: Path) -> None:
+    """1/3 + 1000 - 1000: float16 has steps of 0.5 there, and gives 0.5."""
+    model, cascade = cut_proto(tmp_path, additions(1000, -1000), "s0")
+    feeds = {"x": np.array([1 / 3], F32)}
+    found = compare(model, cascade, feeds, optimized=False, placed=on("float16"))
+    exact = F32(F32(1 / 3) + F32(1000))
+    assert [tensor.allowed for tensor in found] == pytest.approx([2e-3 * exact, 4 * (0.5 - (exact - 1000))])
+    assert all(tensor.is_identical for tensor in found)
+    for error, passes in ((0.6, True), (0.7, False)):
+        (_, last) = compare(model, tamper(cascade, 1, add(error - 1000)), feeds, optimized=False, placed=on("float16"))
+        assert last.passes is passes, error
+
+
+def test_what_is_larger_than_the_numbers_of_float16_may_become_the_largest(tmp_path: Path) -> None:
+    """A mask of -1e9 on an NPU is -65504; and what is computed from it is judged."""
+    model, cascade = cut_proto(tmp_path, additions(-1e9, 1), "s0")
+    (mask, last) = compare(model, cascade, {"x": np.array([0], F32)}, optimized=False, placed=on("float16"))
+    assert mask.allowed == pytest.approx(4 * (1e9 - 65504))
+    assert last.allowed == pytest.approx(4 * (1e9 - 65504))
+
+
+@pytest.mark.parametrize(
+    ("opset", "computes", "allowed"),
+    [(10, "float16", 4 / 6), (17, "bfloat16", 4 / 3), (10, "bfloat16", 1.6e-2 / 3)],  # bfloat16 gives 0
+)
+def test_roundings_are_made_by_operators_of_the_models_opset_where_it_has_the_type(
+    tmp_path: Path, opset: int, computes: str, allowed: float
+) -> None:
+    proto = additions(1000, -1000)
+    proto.opset_import[0].version = opset
+    model, cascade = cut_proto(tmp_path, proto, "s0")
+    feeds = {"x": np.array([1 / 3], F32)}
+    (_, last) = compare(model, cascade, feeds, optimized=False, placed=on(computes))
+    assert last.allowed == pytest.approx(allowed, rel=1e-3)
+
+
+def test_an_integer_may_change_four_times_as_much_as_by_rounding(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Mul", ["x", "k"], ["s"], name="s"), helper.make_node("Cast", ["s"], ["y"], to=6)]
+    ends = [floats("x", 1)], [helper.make_tensor_value_info("y", 6, [1])]
+    model, cascade = cut_proto(tmp_path, model_of(nodes, *ends, [values("k", [1.0])]), "s")
+    for number, allowed in ((4098.6, 8), (4096.0, 0)):  # float16 has steps of 4 there, and gives 4100
+        feeds = {"x": np.array([number], F32)}
+        (_, last) = compare(model, cascade, feeds, optimized=False, placed=on("float16"))
+        assert last.allowed == allowed
+
+
+def test_where_a_provider_computes_in_float32_what_optimizations_change_decides(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1), "s0")
+    feeds = {"x": np.array([2], F32)}
+    found = compare(model, cascade, feeds, optimized=False, placed=on("float32"))
+    assert [tensor.allowed for tensor in found] == pytest.approx([3e-5, 4e-5])
+    (_, last) = compare(model, tamper(cascade, 1, add(1.0001)), feeds, optimized=False, placed=on("float32"))
+    assert not last.passes
+
+
+def test_where_the_type_of_a_provider_is_not_known_finite_numbers_pass(tmp_path: Path) -> None:
+    model, cascade = cut_proto(tmp_path, additions(1, 1), "s0")
+    feeds = {"x": np.array([2], F32)}
+    for summand, passes in ((9.0, True), (np.inf, False)):
+        (_, last) = compare(model, tamper(cascade, 1, add(summand)), feeds, optimized=False, placed=on(""))
+        assert last.passes is passes
 
 
 def test_each_boundary_on_the_way_may_round_once(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,38 @@ def test_a_part_that_does_not_compile_is_a_no_with_the_reason(
 
 def test_what_is_only_proven_asks_no_provider(cascade: Cascade) -> None:
     assert verify(cascade, structural_only=True).placement == placement_check.NOT_PLACED
+
+
+AZURE = "AzureExecutionProvider"
+"""A provider that ONNX Runtime has everywhere, and that leaves all nodes to the CPU."""
+
+
+@pytest.mark.parametrize(
+    ("computes", "said"),
+    [
+        ("float16", "judged by float16, in which it computes: 4 times what rounding to float16 changes"),
+        ("float32", "judged by float32, in which it computes: 4 times what graph optimizations change"),
+        ("", "not judged, since the type in which it computes is not known"),
+    ],
+)
+def test_it_is_said_by_which_type_numbers_are_judged(
+    chain: Path, monkeypatch: pytest.MonkeyPatch, computes: str, said: str
+) -> None:
+    monkeypatch.setattr(module, "placement", lambda _: Placement({AZURE: ("a", "b")}))
+    monkeypatch.setattr(placement_check, "computed_type", lambda *_: computes)
+    model = graphcut.load(chain, dims={"n": 2})
+    plan = graphcut.plan(model, Across(Cluster(devices=(Device(name="npu", provider=AZURE),))))
+    found = verify(graphcut.split(model, plan))
+    assert found
+    assert (found.placement.providers, found.placement.computes) == ((AZURE,), computes)
+    assert said in str(found)
+
+
+def test_parts_of_several_providers_are_judged_by_the_coarsest_of_their_types(
+    chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "placement", lambda _: Placement({}))
+    on_npu, on_cpu = (Device(name=name, provider=f"{name}ExecutionProvider") for name in ("QNN", "OpenVINO"))
+    plan = graphcut.plan(graphcut.load(chain), graphcut.At(("a",)))
+    cut = graphcut.split(graphcut.load(chain), replace(plan, devices=(on_cpu, on_npu)))
+    assert placement_check.check_placement(cut).computes == "float16"
