@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import onnx
 import onnxruntime as ort
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto
 
 from ..analysis.repeated_blocks import repeated_block
 from ..core.errors import GraphcutError, UsageError
@@ -109,16 +109,13 @@ def _fuse(job: Job) -> dict[str, Any] | None:
 def _fp16(job: Job) -> dict[str, Any]:
     from onnxruntime.transformers import float16
 
-    nodes = job.model.proto.graph.node
-    moves_batch = (node.name for node in nodes if node.op_type == "Transpose" and _moves_first_axis(node))
-    # ONNX Runtime crashes where it fuses such a node with a product of float16.
-    options = {"keep_io_types": True, "node_block_list": list(moves_batch)}
+    transposes = (node for node in job.model.proto.graph.node if node.op_type == "Transpose")
+    perms = ((node.name, attribute.ints) for node in transposes for attribute in node.attribute)
+    # ONNX Runtime crashes where it fuses a node that moves the first axis with a product of float16.
+    moves_batch = [name for name, perm in perms if len(perm) > 2 and 0 in perm[-2:]]
+    options = {"keep_io_types": True, "node_block_list": moves_batch}
     _save(float16.convert_float_to_float16(str(job.model.path), **options), job.target)
     return options
-
-
-def _moves_first_axis(transpose: NodeProto) -> bool:
-    return any(len(perm.ints) > 2 and 0 in perm.ints[-2:] for perm in transpose.attribute)
 
 
 def _int4(job: Job) -> dict[str, Any]:

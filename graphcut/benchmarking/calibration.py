@@ -40,6 +40,7 @@ _SMALL_NODES: Final = 200
 _SMALL: Final = 16
 _WEIGHTS: Final = (2048, 5120)  # 40 MiB of float32
 _REQUESTS: Final = 50
+_Ends = Sequence[ValueInfoProto]  #: inputs or outputs of a model.
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,7 +87,7 @@ class _Run:
     def __init__(self, op: str, shape: Sequence[int], weight: Sequence[int], *, nodes: int, threads: int) -> None:
         chain = [helper.make_node(op, [f"x{i}", "w"], [f"x{i + 1}"]) for i in range(nodes)]
         ends = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, shape) for i in (0, nodes)]
-        model = _model_of(chain, ends, [numpy_helper.from_array(np.full(weight, 1.5, np.float32), "w")])
+        model = model_of(chain, ends[:1], ends[1:], [numpy_helper.from_array(np.full(weight, 1.5, np.float32), "w")])
         options = session_options(SessionConfig(threads=threads))
         self._session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         self._inputs = {"x0": ort.OrtValue.ortvalue_from_numpy(np.ones(shape, np.float32))}
@@ -98,9 +99,11 @@ class _Run:
         return time.perf_counter() - began
 
 
-def _model_of(nodes: Sequence[NodeProto], ends: Sequence[ValueInfoProto], weights: Sequence[TensorProto]) -> ModelProto:
-    graph = helper.make_graph(nodes, "calibration", ends[:1], ends[1:], weights)
-    return helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+def model_of(nodes: Sequence[NodeProto], inputs: _Ends, outputs: _Ends, weights: Sequence[TensorProto]) -> ModelProto:
+    """A model of operators of ONNX and of ONNX Runtime."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(nodes, "measured", inputs, outputs, weights)
+    return helper.make_model(graph, ir_version=8, opset_imports=opsets)
 
 
 def _decoder_like(parts: int) -> tuple[ModelProto, tuple[str, ...]]:
@@ -120,7 +123,7 @@ def _decoder_like(parts: int) -> tuple[ModelProto, tuple[str, ...]]:
         chain = [f"x{i}", *(f"x{i} in {k}" for k in range(1, len(layers))), f"x{i + 1}"]
         for (name, transposed), (read, written) in zip(layers, pairwise(chain), strict=True):
             nodes.append(helper.make_node("Gemm", [read, f"{name} {i}"], [written], f"to {written}", transB=transposed))
-    return _model_of(nodes, ends, constants), tuple(f"to x{i}" for i in range(1, parts))
+    return model_of(nodes, ends[:1], ends[1:], constants), tuple(f"to x{i}" for i in range(1, parts))
 
 
 def _overhead_s(names: Sequence[str], via: Via, *, insecure: bool) -> float:

@@ -26,7 +26,7 @@ from ..core.version import __version__
 from ..costs.device import Device
 from ..running.process_memory import available_bytes
 from ..running.providers import CPU, plugins, session_on
-from .calibration import calibrate
+from .calibration import calibrate, model_of
 
 EXTRAS: Final = ("auto", "ray", "serve", "stores", "text")  #: of the package; those for development are left out.
 _WIDTH: Final = 32  #: MatMulNBits has blocks of 32.
@@ -176,26 +176,17 @@ def _product(provider: str, dtype: str) -> tuple[str, str]:
 
 def _model_of(dtype: str) -> ModelProto:
     """A product of two matrices of a type; of float32 and int4, of which the second is a constant."""
-    kind, shape, domain, weights = _TYPES[dtype], (_WIDTH, _WIDTH), "", []
-    value = partial(helper.make_tensor_value_info, elem_type=kind, shape=shape)
-    inputs, written = [value("a"), value("b")], kind
-    how: dict[str, Any] = {"op_type": "MatMul", "inputs": ["a", "b"]}
-    if dtype == "int8":
-        how["op_type"], written = "MatMulInteger", TensorProto.INT32
-    elif dtype == "int4":
-        domain, inputs = "com.microsoft", inputs[:1]
-        how = {"op_type": "MatMulNBits", "inputs": ["a", "b", "scales"], "K": _WIDTH, "N": _WIDTH, "bits": 4}
-        how["block_size"] = _WIDTH
-        weights = [
-            numpy_helper.from_array(np.zeros((_WIDTH, 1, _WIDTH // 2), np.uint8), "b"),
-            numpy_helper.from_array(np.ones(_WIDTH, np.float32), "scales"),
-        ]
-    node = helper.make_node(outputs=["y"], domain=domain, **how)
-    outputs = [helper.make_tensor_value_info("y", written, shape)]
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(
-        helper.make_graph([node], "product", inputs, outputs, weights), ir_version=8, opset_imports=opsets
-    )
+    kind = _TYPES[dtype]
+    value = partial(helper.make_tensor_value_info, shape=(_WIDTH, _WIDTH))
+    if dtype == "int4":
+        sizes: dict[str, Any] = {"K": _WIDTH, "N": _WIDTH, "bits": 4, "block_size": _WIDTH}
+        node = helper.make_node("MatMulNBits", ["a", "b", "scales"], ["y"], domain="com.microsoft", **sizes)
+        weight = numpy_helper.from_array(np.zeros((_WIDTH, 1, _WIDTH // 2), np.uint8), "b")
+        scales = numpy_helper.from_array(np.ones(_WIDTH, np.float32), "scales")
+        return model_of([node], [value("a", kind)], [value("y", kind)], [weight, scales])
+    op, written = ("MatMulInteger", TensorProto.INT32) if dtype == "int8" else ("MatMul", kind)
+    node = helper.make_node(op, ["a", "b"], ["y"])
+    return model_of([node], [value("a", kind), value("b", kind)], [value("y", written)], [])
 
 
 def _ray_cluster() -> tuple[str, str]:

@@ -101,6 +101,11 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def few(texts: Sequence[str], most: int) -> str:
+    """The first texts, and how many more there are: `a, b, 3 more`."""
+    return ", ".join([*texts[:most], *([f"{len(texts) - most:,} more"] if len(texts) > most else [])])
+
+
 def shell_word(text: str) -> str:
     """`text` as one word for a shell, in printable characters: the others are octal numbers in `$'...'`."""
     if text.isprintable():

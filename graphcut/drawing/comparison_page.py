@@ -43,7 +43,7 @@ def _shown(found: ModelComparison) -> list[int]:
     """The tensors of the chart, culprits first."""
     place = {error.tensor: i for i, error in enumerate(found.errors)}
     named = [place[one.error.tensor] for one in (*found.culprits, *found.harmless)]
-    return [*dict.fromkeys([*named, *columns_of(found, WIDE).worst, *columns_of(found, NARROW).worst])]
+    return [*dict.fromkeys([*named, *columns_of(found, WIDE)[1], *columns_of(found, NARROW)[1]])]
 
 
 def _sections(found: ModelComparison, links: dict[str, str]) -> Iterator[str]:

@@ -41,7 +41,7 @@ def _flowchart(scene: Scene, fold: int) -> tuple[str, int]:
     lines = ["flowchart LR"]
     boxes = [scene.cards[i : i + fold] for i in range(0, len(scene.cards), fold)]
     named = ((_device(box), f'p{i}["{_label(box)}"]') for i, box in enumerate(boxes))
-    lines += device_groups(named, _subgraph, "  end")
+    lines += device_groups(named, lambda number, device: f'  subgraph d{number}["{_name(device)}"]', "  end")
     if fold > 1:
         lines.append(f'  note["{_text(f"each box is {fold} parts; tensors inside a box are not drawn")}"]')
     edges: list[bool] = []  # whether each is residual
@@ -52,10 +52,6 @@ def _flowchart(scene: Scene, fold: int) -> tuple[str, int]:
         if indices := [str(i) for i, kind in enumerate(edges) if kind == is_residual]:
             lines.append(f"  linkStyle {','.join(indices)} {style}")
     return "\n".join([*lines, ""]), len(edges)
-
-
-def _subgraph(number: int, device: str) -> str:
-    return f'  subgraph d{number}["{_name(device)}"]'
 
 
 def _device(box: Sequence[Card]) -> str:

@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 from ..analysis.cut_points import Analysis, CutPoint
 from ..core.manifest import MANIFEST, Cascade
 from ..core.tensors import Tensor, TensorBytes
-from ..core.text import shell_word
+from ..core.text import few, shell_word
 from ..core.units import count, size
 from ..core.wiring import Unit, Wiring
 from ..costs.device import run_s
@@ -24,7 +24,7 @@ from ..planning.goals import Across, At, Limits, counted_by
 from ..planning.planner import plan as make_plan
 from ..planning.plans import ANY_DEVICE, Plan
 from ..sharding.axes.classes import axis_classes
-from ..sharding.axes.table import class_rows, few
+from ..sharding.axes.table import class_rows
 from . import sentences
 from .card_builders import cascade_card, file_bytes, needs_of, own_nodes, plan_card, replica_counts
 from .cut_costs import cut_costs_of
@@ -36,7 +36,7 @@ from .plan_schedules import schedules_of_plan
 from .profile_builder import best_options, build_profile
 from .scene import BoundaryTensor, CutProfile, OtherPlan, Scene, buses_of
 
-_MAX_TENSORS: Final = 3
+_SHOWN: Final = 3  #: tensors or axes in a list.
 _TRIED: Final = 3  #: so many cut points are finished to find the most balanced one.
 
 
@@ -229,14 +229,14 @@ def _facts(model: Model, dims: Mapping[str, int], costs: Costs | None = None) ->
 
 def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
     model = analysis.model
-    yield "inputs", _tensor_list([model.tensors[name] for name in model.graph.reads])
-    yield "outputs", _tensor_list([model.tensors[name] for name in model.graph.writes])
+    for word, names in (("inputs", model.graph.reads), ("outputs", model.graph.writes)):
+        yield word, few([f"{name} {model.tensors[name]}" for name in names], _SHOWN)
     if analysis.repeat is not None:
         yield "repeats", str(analysis.repeat)
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
     free = [one for one in axis_classes(model) if not one.blockers]
     if rows := class_rows(model, sorted(free, key=lambda one: -sum(sizes[name] for name in one.weights))):
-        yield "divisible", few([f"{row.place} ({row.units} units)" for row in rows], 3)
+        yield "divisible", few([f"{row.place} ({row.units} units)" for row in rows], _SHOWN)
     wiring = analysis.segments.wiring
     residual = {tensor for row in wiring.residual.values() for tensors in row.values() for tensor in tensors}
     keys, segments = count(len(analysis.key_nodes), "key node"), count(len(analysis.segments.blocks), "segment")
@@ -245,12 +245,6 @@ def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
     found = len(analysis.dominators)
     cutting = "; a cut at one of them sends only its outputs" if found else ""
     yield "dominators", f"{count(found, 'node') if found else 'no node is'} on every path{cutting}"
-
-
-def _tensor_list(tensors: Sequence[Tensor]) -> str:
-    text = ", ".join(f"{tensor.name} {tensor}" for tensor in tensors[:_MAX_TENSORS])
-    more = len(tensors) - _MAX_TENSORS
-    return f"{text}, and {more} more" if more > 0 else text
 
 
 def _storage(cascade: Cascade) -> Iterable[tuple[str, str]]:

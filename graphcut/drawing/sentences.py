@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from ..core.graph import grouped
 from ..core.states import StatePair, sent_states
-from ..core.text import printable
+from ..core.text import few, printable
 from ..core.units import count, duration, operations, size
 from ..core.wiring import Unit
 from ..costs.caches import find_caches
@@ -45,8 +45,7 @@ def flop(number: float) -> str:
 
 def dims_text(dims: Mapping[str, object]) -> str:
     """`batch=1, seq=512`: at most three of them, then how many more there are."""
-    shown = [f"{name}={number}" for name, number in [*dims.items()][:_MAX_DIMS]]
-    return ", ".join(shown) + (f", {len(dims) - _MAX_DIMS:,} more" if len(dims) > _MAX_DIMS else "")
+    return few([f"{name}={number}" for name, number in dims.items()], _MAX_DIMS)
 
 
 # The answer
@@ -200,7 +199,7 @@ def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:
     """What the parts, called `names`, recompute; parts that recompute the same tensors share a sentence."""
     found = (((one.nodes, one.tensors, one.saved_bytes, one.cost_s), names[one.part]) for one in plan.recomputed)
     for (nodes, tensors, saved_bytes, cost_s), parts in grouped(found).items():
-        what = f"{', '.join(parts)} {'recomputes' if len(parts) == 1 else 'each recompute'} {_listed(tensors)}"
+        what = f"{', '.join(parts)} {'recomputes' if len(parts) == 1 else 'each recompute'} {few(tensors, _MAX_NAMES)}"
         cost = f"{count(len(nodes), 'node')}, {duration(cost_s)}"
         yield f"{what} instead of receiving {size(saved_bytes)}: {cost}"
 
@@ -254,9 +253,9 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     if plan.coverage is not None:
         yield "the values of the cost model are used as given, for the sizes it was made for"
         if unmatched := plan.coverage.unmatched:
-            yield f"{count(len(unmatched), 'row')} of the cost model matched no node: {_listed(unmatched)}"
+            yield f"{count(len(unmatched), 'row')} of the cost model matched no node: {few(unmatched, _MAX_NAMES)}"
         if uncovered := plan.coverage.uncovered:
-            yield f"the cost model does not cover {count(len(uncovered), 'node')}: {_listed(uncovered)}"
+            yield f"the cost model does not cover {count(len(uncovered), 'node')}: {few(uncovered, _MAX_NAMES)}"
 
 
 def _memory_notes(plan: Plan) -> Iterable[str]:
@@ -266,7 +265,7 @@ def _memory_notes(plan: Plan) -> Iterable[str]:
         if tight:
             leaves = "leaves" if len(tight) == 1 else "leave"
             less = f"less than {100 * _MARGIN:.0f} % of the memory"
-            yield f"{_listed(tight)} {leaves} {less} for what a plan does not count"
+            yield f"{few(tight, _MAX_NAMES)} {leaves} {less} for what a plan does not count"
     weights, held = plan.graph.weights, Counter(name for block in plan.partition.blocks for name in block.weights)
     once = sum(weights[name].bytes for name in held)
     all_bytes = sum(weights[name].bytes * number for name, number in held.items())
@@ -343,7 +342,7 @@ def separated_states(parts: Sequence[Unit], states: Iterable[StatePair]) -> Iter
     """Which states of a decoder are sent between parts, because a cut separates the input from its next value."""
     if sent := [f"{state.past} from {state.present}" for state in sent_states(parts, states)]:
         what = "1 state is" if len(sent) == 1 else f"{count(len(sent), 'state')} are"
-        yield f"{what} sent between parts at every step, because a cut separates {_listed(sent)}"
+        yield f"{what} sent between parts at every step, because a cut separates {few(sent, _MAX_NAMES)}"
 
 
 def assumed_sizes(dims: Mapping[str, int], given: Mapping[str, int], how: str = "set others") -> Iterable[str]:
@@ -355,7 +354,7 @@ def assumed_sizes(dims: Mapping[str, int], given: Mapping[str, int], how: str = 
 def unbound_sizes(model: Model, dims: Iterable[str]) -> Iterable[str]:
     """Which dimensions of the model's inputs have no number."""
     if unbound := [symbol for symbol in model.symbols if symbol not in {*dims}]:
-        yield f"sizes count {_listed(unbound)} as 1; set them with --dim NAME=N"
+        yield f"sizes count {few(unbound, _MAX_NAMES)} as 1; set them with --dim NAME=N"
 
 
 def unknown_sizes(model: Model, sizes: Sizes, dims: Iterable[str]) -> Iterable[str]:
@@ -365,14 +364,10 @@ def unknown_sizes(model: Model, sizes: Sizes, dims: Iterable[str]) -> Iterable[s
     unbound = [symbol for symbol in model.symbols if symbol not in {*dims}]
     how = "set their shapes in the model's value_info"
     if names := unbound or sizes.open_dims:
-        how = f"set {_listed(names)} with --dim NAME=N"
+        how = f"set {few(names, _MAX_NAMES)} with --dim NAME=N"
     verb = "has" if len(sizes.unknown) == 1 else "have"
     what = f"{len(sizes.unknown):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {sizes.unknown[0]}"
     yield f"{what}: times, FLOPs and sizes that count them are lower bounds; {how}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:_MAX_NAMES]) + (", and others" if len(names) > _MAX_NAMES else "")
 
 
 def placement_text(file: str, nodes: Mapping[str, int]) -> str:

@@ -11,6 +11,7 @@ from onnx.helper import get_attribute_value, tensor_dtype_to_np_dtype
 from onnx.numpy_helper import to_array
 
 from ..core.tensors import TensorBytes
+from ..core.text import few
 from ..core.units import size
 from .model import Model
 from .node_rules import operator_schema
@@ -184,9 +185,7 @@ def _attribute_value(attribute: AttributeProto) -> str:
 
 
 def _listed(values: Iterable[object]) -> str:
-    texts = [_text(value) for value in values]
-    more = f" and {len(texts) - _MAX_VALUES} more" if len(texts) > _MAX_VALUES else ""
-    return ", ".join(texts[:_MAX_VALUES]) + more
+    return few([_text(value) for value in values], _MAX_VALUES)
 
 
 def _text(value: object) -> str:

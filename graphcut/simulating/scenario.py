@@ -18,6 +18,7 @@ from ..core.manifest import Cascade
 from ..core.product import Product
 from ..core.states import travelling
 from ..core.tensors import Tensor
+from ..core.text import few
 from ..costs.cluster import ScheduledFailure, SimulatedCluster
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
@@ -31,7 +32,7 @@ from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.load_balancing import even_bounds, spans_of
 from ..workers.scheduling.requests import ScheduledPart
 
-_MAX_LISTED: Final = 8  #: how many names a message lists.
+_LISTED: Final = 8  #: how many names a message lists.
 
 PartsByDevice = tuple[tuple[int, ...], ...]  #: for each device, the indices of parts.
 SecondsByDevice = tuple[tuple[float, ...], ...]  #: for each device, the run time of each part.
@@ -72,7 +73,8 @@ class Scenario(Product):
         known = [device.name for device in self.cluster.devices]
         for failure in failures:
             if failure.device not in known:
-                raise UsageError(f"there is no device {failure.device!r} to fail", hint=f"there are {_listed(known)}")
+                hint = f"there are {few(known, _LISTED)}"
+                raise UsageError(f"there is no device {failure.device!r} to fail", hint=hint)
         return replace(self, cluster=changed(self.cluster, failures=(*self.cluster.failures, *failures)))
 
     def copied(self, copies: int) -> Scenario:
@@ -203,7 +205,7 @@ def _assignment(cluster: SimulatedCluster, planned: Sequence[str] | None, second
         return (*spans, *((),) * (len(names) - len(spans)))
     if unknown := next((name for name in planned if name not in names), None):
         message = f"part {planned.index(unknown)} is planned for {unknown!r}, which is not a device of this cluster"
-        hint = f"name the cluster that it was planned for, or plan for this one; it has {_listed(names)}"
+        hint = f"name the cluster that it was planned for, or plan for this one; it has {few(names, _LISTED)}"
         raise UsageError(message, hint=hint)
     return tuple(tuple(part for part, device in enumerate(planned) if device == name) for name in names)
 
@@ -218,8 +220,3 @@ def _copied(cluster: SimulatedCluster, copies: int) -> SimulatedCluster:
             faults.append(changed(fault, device=fault.device and fault.device + suffix, between=between))
     copied = {"devices": tuple(devices), "links": tuple(links), "faults": tuple(faults)}
     return SimulatedCluster(**asdict(cluster) | copied)  # msgspec's `replace` checks nothing before version 0.20
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_MAX_LISTED])
-    return f"{shown}, and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else shown

@@ -119,10 +119,10 @@ def test_names_are_text_in_the_page_and_in_the_svg() -> None:
 
 
 def test_a_column_shows_its_culprit_or_its_largest_error_and_modules_follow_one_another(found: ModelComparison) -> None:
-    columns = columns_of(found, 52 + 3 * 4)
+    columns, shown = columns_of(found, 52 + 3 * 4)
     assert [first for first, _ in columns.spans] == [len(found.errors) * i // 4 for i in range(4)]
     culprits = {one.error.tensor for one in found.culprits}
-    for span, worst in zip(columns.spans, columns.worst, strict=True):
+    for span, worst in zip(columns.spans, shown, strict=True):
         inside = [found.errors[i] for i in range(*span)]
         named = [error for error in inside if error.tensor in culprits]
         assert found.errors[worst].db == min(error.db for error in named or inside)

@@ -1,18 +1,18 @@
 """The comparison of two models as a chart: the error of each tensor in the order of the graph, and histograms."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import groupby, pairwise
 from math import log1p
 from string import ascii_letters
-from typing import Final, NamedTuple
+from typing import Final
 from xml.sax.saxutils import escape
 
 from ...verifying.histograms import BINS, Histogram
 from ...verifying.two_models import ModelComparison, own_text, ratio
 from .document import WIDE, paragraphs, small_text, titled
-from .primitives import BOLD, SMALL, Panel, box, dot, label, line, number, plain, stacked, width_of
-from .profile_chart import area, grid
+from .primitives import BOLD, SMALL, Panel, box, dot, label, line, plain, stacked, width_of
+from .profile_chart import Bins, area, bins_of, grid, triangles
 from .style import svg_file
 
 LEGEND: Final = (
@@ -29,23 +29,15 @@ _COLUMN: Final = 3.0  #: the least width of a column.
 _MODULES: Final = 100  #: the most that are told apart.
 
 
-class Columns(NamedTuple):
-    """Tensors in the columns of a chart."""
+def columns_of(found: ModelComparison, width: float) -> tuple[Bins, list[int]]:
+    """The tensors in the columns of a chart that is `width` wide, and the one of each column that is shown.
 
-    spans: Sequence[tuple[int, int]]  #: the first tensor of each column, and that after the last.
-    worst: Sequence[int]  #: the tensor of each column that is shown: a culprit, or else that of the largest error.
-
-
-def columns_of(found: ModelComparison, width: float) -> Columns:
-    """The columns of a chart that is `width` wide."""
+    That is a culprit, or else the one of the largest error.
+    """
     errors, culprits = found.errors, {one.error.tensor for one in found.culprits}
-    bins = min(len(errors), int((width - _AXIS) / _COLUMN))
-    spans = [*pairwise(len(errors) * i // bins for i in range(bins + 1))] if bins else []
-
-    def badness(i: int) -> tuple[bool, float, float]:
-        return errors[i].tensor not in culprits, errors[i].db, errors[i].own_db
-
-    return Columns(spans, [min(range(*span), key=badness) for span in spans])
+    bins = bins_of(len(errors), int((width - _AXIS) / _COLUMN), _AXIS, width - 8)
+    badness = [(error.tensor not in culprits, error.db, error.own_db) for error in errors]
+    return bins, [min(range(*span), key=badness.__getitem__) for span in bins.spans]
 
 
 def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
@@ -65,27 +57,23 @@ def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
 
 def draw_errors(found: ModelComparison, width: float, links: Mapping[str, str]) -> Panel:
     """The errors along the graph. `links` has for tensors the address of what is said of them."""
-    columns, errors, room = columns_of(found, width), found.errors, width - _AXIS - 8
-    bins = len(columns.spans)
-    edges = [_AXIS + room * i / bins for i in range(bins + 1)]
-    at = {i: edges[n] for n, span in enumerate(columns.spans) for i in range(*span)}
-    half = room / bins / 2
+    errors, (bins, worst) = found.errors, columns_of(found, width)
+    shown = [(errors[i], *ends) for i, ends in zip(worst, pairwise(bins.edges), strict=True)]
     ticks = ((_y(db), f"{db} dB" if db < _NO_ERROR_DB else "none") for db in range(0, int(_NO_ERROR_DB) + 1, 20))
     marks = [*grid(_AXIS, width - 8, ticks)]
     for pick, css in (("db", "high"), ("own_db", "low")):
-        ys = [_y(min(getattr(errors[i], pick) for i in range(*span))) for span in columns.spans]
-        marks.append(area(edges, ys, css, _BOTTOM))
-    ends = zip(columns.worst, pairwise(edges), strict=True)
-    steps = [(x, _y(errors[i].expected_db)) for i, both in ends for x in both]
-    marks += [line(steps, "key"), *_modules(found, at, edges[-1])]
+        ys = [_y(min(getattr(errors[i], pick) for i in range(*span))) for span in bins.spans]
+        marks.append(area(bins.edges, ys, css, _BOTTOM))
+    steps = [(x, _y(error.expected_db)) for error, *ends in shown for x in ends]
+    marks += [line(steps, "key"), *_modules(found, bins)]
     touched = {change.node for change in found.changes if not change.is_rounding}
-    tips = dict.fromkeys(at[i] + half for i, error in enumerate(errors) if error.node in touched)
-    marks.append(f'<g class="far">{"".join(_triangle(x) for x in tips)}</g>')
+    tips = dict.fromkeys(bins.middle(i) for i, error in enumerate(errors) if error.node in touched)
+    marks.append(triangles(tips, _BOTTOM + 2))
     for rank, one in enumerate(found.culprits, 1):
         i = next(i for i, error in enumerate(errors) if error.tensor == one.error.tensor)
-        x, y = at[i] + half, _y(one.error.own_db)
+        x, y = bins.middle(i), _y(one.error.own_db)
         marks.append(f'<g class="far">{dot(x, y, 4)}</g>{label(x, y - 7, str(rank), BOLD, css="far", anchor="middle")}')
-    for error, (left, right) in zip((errors[i] for i in columns.worst), pairwise(edges), strict=True):
+    for error, left, right in shown:
         if link := links.get(error.tensor):
             tip = f"<title>{escape(plain(f'{error.tensor}: {ratio(error.db)}; {own_text(error)}'))}</title>"
             cell = box(left, _TOP - 20, right - left, _PLOT + 20, "lane")
@@ -131,16 +119,11 @@ def _y(db: float) -> float:
     return _TOP + _PLOT * min(max(db, 0.0), _NO_ERROR_DB) / _NO_ERROR_DB
 
 
-def _triangle(x: float) -> str:
-    base = _BOTTOM + 9
-    return f'<path class="tip" d="M{number(x)} {number(base - 7)}l4 7h-8Z"/>'
-
-
-def _modules(found: ModelComparison, at: Mapping[int, float], end: float) -> Iterator[str]:
+def _modules(found: ModelComparison, bins: Bins) -> Iterator[str]:
     """The modules below the axis: their names, or numbers if these do not fit, or every second number, ..."""
-    taken = _AXIS
+    taken, end = _AXIS, bins.edges[-1]
     for n, (name, run) in enumerate(module_runs(found)):
-        left, right = at[run.start], at.get(run.stop, end)
+        left, right = (bins.edges[bins.column.get(i, -1)] for i in (run.start, run.stop))
         yield box(left, _BOTTOM + 14, right - left, 16, "even" if n % 2 == 0 else "odd")
         last = name.rpartition("/")[2]
         shown = last if width_of(last, SMALL) <= right - left else last.strip(ascii_letters + "._")

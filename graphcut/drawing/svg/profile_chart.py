@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from math import ceil, log2
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...analysis.cut_points import CutPoint
 from ...core.units import size
@@ -20,29 +20,43 @@ _AXIS: Final = 76.0
 
 def draw_profile(scene: Scene, profile: CutProfile, width: float) -> Panel:
     """Bytes alive after each node. Where several nodes share a bin, the lowest is dark and the highest is pale."""
-    room = width - _AXIS - 8
-    nodes, bins = len(profile.nodes), min(len(profile.nodes), 800)
-    ranges = list(pairwise(nodes * i // bins for i in range(bins + 1)))
-    edges = [_AXIS + room * i / bins for i in range(bins + 1)]
-    middle = {n: edges[i] + room / bins / 2 for i, (first, stop) in enumerate(ranges) for n in range(first, stop)}
-    highest = [max(profile.alive[first:stop]) for first, stop in ranges]
-    lowest = [min(profile.alive[first:stop]) for first, stop in ranges]
+    bins = bins_of(len(profile.nodes), 800, _AXIS, width - 8)
+    highest, lowest = ([pick(profile.alive[first:stop]) for first, stop in bins.spans] for pick in (max, min))
     most = max(highest) or 1
     ticks = range(0, most + 1, 2 ** max(ceil(log2(most / 4)), 0))
     marks = [*grid(_AXIS, width - 8, ((_BOTTOM - _PLOT * value / most, size(value)) for value in ticks))]
     for values, css in ((highest, "high"), (lowest, "low")):
-        marks.append(area(edges, [_BOTTOM - _PLOT * value / most for value in values], css, _BOTTOM))
-    marks += _key_nodes(profile, middle)
+        marks.append(area(bins.edges, [_BOTTOM - _PLOT * value / most for value in values], css, _BOTTOM))
+    marks += _key_nodes(profile, bins)
     if profile.parts:
-        marks += _cuts_and_parts(scene, profile, middle, edges[-1])
+        marks += _cuts_and_parts(scene, profile, bins)
     height = _BOTTOM + (44 if profile.parts else 20)
     if not scene.cards and profile.cut_options:
         best = best_options(profile)
-        pointers = "".join(f"M{number(middle[one.nodes_before - 1])} {number(_BOTTOM + 1)}l4 7h-8Z" for one in best)
-        marks.append(f'<g class="far"><path class="tip" d="{pointers}"/></g>')
+        marks.append(triangles((bins.middle(one.nodes_before - 1) for one in best), _BOTTOM + 1))
         marks += _best_cut_points(best, height + 22, width)
         height += 22 + 19 * (len(best) + 1)
     return Panel(width, height, tuple(marks))
+
+
+class Bins(NamedTuple):
+    """Successive things in the columns of a chart, which are equally wide."""
+
+    spans: Sequence[tuple[int, int]]  #: the first of each column, and that after the last.
+    edges: Sequence[float]  #: where each column begins, and where the last one ends.
+    column: Mapping[int, int]  #: the column of each.
+
+    def middle(self, i: int) -> float:
+        """The middle of the column of one."""
+        return sum(self.edges[self.column[i] : self.column[i] + 2]) / 2
+
+
+def bins_of(number: int, most: int, left: float, right: float) -> Bins:
+    """So many things in at most `most` columns between two edges."""
+    columns = min(number, most)
+    ends = [(number * i // (columns or 1), left + (right - left) * i / (columns or 1)) for i in range(columns + 1)]
+    spans = [*pairwise(end for end, _ in ends)]
+    return Bins(spans, [edge for _, edge in ends], {n: i for i, span in enumerate(spans) for n in range(*span)})
 
 
 def area(edges: Sequence[float], ys: Sequence[float], css: str, base: float) -> str:
@@ -55,6 +69,12 @@ def area(edges: Sequence[float], ys: Sequence[float], css: str, base: float) -> 
     return f'<path class="{css}" d="{path}V{number(base)}Z"/>'
 
 
+def triangles(xs: Iterable[float], y: float) -> str:
+    """Small triangles below these points."""
+    path = "".join(f"M{number(x)} {number(y)}l4 7h-8Z" for x in xs)
+    return f'<g class="far"><path class="tip" d="{path}"/></g>'
+
+
 def grid(left: float, right: float, rows: Iterable[tuple[float, str]]) -> Iterator[str]:
     """A line for each height, with its text before it."""
     for y, text in rows:
@@ -62,17 +82,17 @@ def grid(left: float, right: float, rows: Iterable[tuple[float, str]]) -> Iterat
         yield label(left - 8, y + 4, text, SMALL, css="muted", anchor="end")
 
 
-def _key_nodes(profile: CutProfile, middle: Mapping[int, float]) -> Iterator[str]:
+def _key_nodes(profile: CutProfile, bins: Bins) -> Iterator[str]:
     """A stroke below the axis for each bin with a key node."""
     if profile.keys:
         yield label(_AXIS - 8, _BOTTOM + 18, "key nodes", SMALL, css="muted", anchor="end")
-    for x in dict.fromkeys(middle[n] for n in profile.keys):
+    for x in dict.fromkeys(map(bins.middle, profile.keys)):
         yield line(((x, _BOTTOM + 9), (x, _BOTTOM + 17)), "key")
 
 
-def _cuts_and_parts(scene: Scene, profile: CutProfile, middle: Mapping[int, float], end: float) -> Iterator[str]:
+def _cuts_and_parts(scene: Scene, profile: CutProfile, bins: Bins) -> Iterator[str]:
     """The parts below the axis, and a line at each cut with what crosses there."""
-    cuts = [(middle[i] + middle[i + 1]) / 2 for i in profile.cuts]
+    end, cuts = bins.edges[-1], [(bins.middle(i) + bins.middle(i + 1)) / 2 for i in profile.cuts]
     firsts = [0, *(i + 1 for i in profile.cuts)]
     for first, (left, right) in zip(firsts, pairwise((_AXIS, *cuts, end)), strict=True):
         part = profile.parts[first]
@@ -82,7 +102,7 @@ def _cuts_and_parts(scene: Scene, profile: CutProfile, middle: Mapping[int, floa
         yield label((left + right) / 2, _BOTTOM + 36, fitting, SMALL, anchor="middle")
     taken, boundaries = 0.0, scene.boundaries
     for i in scene.cuts:
-        x = (middle[i] + middle[i + 1]) / 2
+        x = (bins.middle(i) + bins.middle(i + 1)) / 2
         yield line(((x, _TOP), (x, _BOTTOM + 24)), "cut")
         text = size_text(boundaries[profile.parts[i]])
         half = width_of(text, BOLD) / 2

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ...core.text import printable
+from ...core.text import few, printable
 from ...core.units import size
 from ...costs.matching import common_start
 from ...loading.model import Model
@@ -66,12 +66,7 @@ def _axes(one: AxisClass) -> str:
 
 def _counted(texts: Iterable[str]) -> str:
     found = [f"{n} \N{MULTIPLICATION SIGN} {text}" if n > 1 else text for text, n in Counter(texts).items()]
-    return few(found)
-
-
-def few(texts: Sequence[str], most: int = _MOST) -> str:
-    """The first texts, and how many more there are."""
-    return ", ".join([*texts[:most], *([f"{len(texts) - most} more"] if len(texts) > most else [])])
+    return few(found, _MOST)
 
 
 def _alike(name: str) -> str:
