@@ -319,6 +319,7 @@ class _Planner(Finisher):
             return best
         bound, first_bound, value = best.bound, best.bound, inf
         by_time = isinstance(goal, Into) and goal.by == "time"
+        tried = {(id(best.problem), best.solution.found.parts)}
         while best.value < value * (1 - _TOLERANCE) and best.value > solution.bounds.simple * (1 + _TOLERANCE):
             value = best.value
             bound, chains = bound_of(value)
@@ -331,7 +332,9 @@ class _Planner(Finisher):
                 others = best.solution.with_one_cut_elsewhere(_NEIGHBOURS, best.problem.pins)
                 tries += [(best.problem, other) for other in others]
             for of, other in tries:
-                best = best.or_better(self._best_finished(of, other, is_relaxed=True))
+                if (key := (id(of), other.found.parts)) not in tried:
+                    best = best.or_better(self._best_finished(of, other, is_relaxed=True))
+                    tried.add(key)
         return replace(best, bound=min(bound, first_bound))
 
     def _problem(self, goal: _Searched, limits: Limits, *, with_replicable: bool = True) -> PlanningProblem:

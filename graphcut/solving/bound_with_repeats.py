@@ -13,9 +13,9 @@ The chains, and what is in each part for certain, are those of parts that pay le
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class BoundWithRepeats:
     parts: int  #: the number of parts.
     allowed: Callable[[int], Bools] | None = None  #: for a number of parts the boundaries that they may reach.
     above: Floats | None = None  #: `least_paid` for a greater limit: for this one it is no less.
+    known: dict[Any, float] = field(default_factory=dict)  #: minimum cuts that were found for any limit.
 
     def bound(self, least: float) -> tuple[float, list[tuple[int, ...]]]:
         """A lower bound of all plans, no more than the limit; and boundaries of plans that may be between the two.
@@ -79,7 +80,7 @@ class BoundWithRepeats:
         and pins are not at the same parts.
 
         What parts receive is looked at where a chain has a boundary, and then more closely, until it has none that was
-        not looked at closely.
+        not looked at closely. Where that was done for a greater limit it is closely at once.
         """
         fewer, looked = range(1, self.parts + (self.allowed is None)), {0: 2, len(self.prices.own) - 1: 2}
         while True:
@@ -90,8 +91,9 @@ class BoundWithRepeats:
             if not new or len(looked) > _MOST_CUTS:
                 return found
             for i in sorted(new):
-                looked[i] = looked.get(i, 0) + 1
-                self.least_paid[:, i] = self._paid_behind(i, closely=looked[i] == 2)
+                looked[i] = looked.get(i, int(self.least_paid[:, i].any())) + 1
+                paid = self._paid_behind(i, closely=looked[i] == 2)
+                self.least_paid[:, i] = np.maximum(self.least_paid[:, i], paid)
 
     def _chains(self, numbers: Collection[int], allowed: Callable[[int], Bools] | None) -> Iterator[tuple[int, ...]]:
         """The same for some numbers of parts, the fewest first."""
@@ -152,41 +154,43 @@ class BoundWithRepeats:
         return np.zeros((3, len(self.prices.own))) if self.above is None else self.above.copy()
 
     def _paid_behind(self, boundary: int, *, closely: bool) -> tuple[float, float, float]:
-        """A column of `least_paid`."""
-        begins, ends = self._certain(boundary)
-        left = self.limit - float(self.prices.own[self._possible[:, boundary], boundary].min()) if closely else np.inf
-        earlier = {*self._nodes(self.tables.inside[boundary])[-_NEAR:], *self.free}
-        return self._paid(begins, ends, earlier, left) if begins else (0.0, 0.0, 0.0)
+        """A column of `least_paid`; what the part before pays is only looked at closely.
 
-    def _paid(
-        self, nodes: Sequence[int], sending: Sequence[int], earlier: set[int], left: float
-    ) -> tuple[float, float, float]:
-        """What a part with `nodes` pays that has `left` for what these read; see `least_paid`.
-
-        Only what `earlier` nodes write costs anything: a smaller network gives a bound, too.
+        Only what nodes near the boundary write costs anything: a smaller network gives a bound, too.
         """
-        near = {name for node in earlier for name in self.graph.nodes[node].writes}.intersection(self.prices.receive)
-        receive = defaultdict(float, {name: self.prices.receive[name] for name in near})
-        price = replace(self.prices, receive=receive)
+        (nodes, ends), price, graph = self._certain(boundary), self.prices, self.graph
+        if not nodes:
+            return 0.0, 0.0, 0.0
+        earlier = {*self._nodes(self.tables.inside[boundary])[-_NEAR:], *self.free}
+        near = {name for node in earlier for name in graph.nodes[node].writes}.intersection(price.receive)
+        sure = {name for node in ends for name in graph.nodes[node].writes} & price.send.keys()
         repeatable, needed = earlier - self._not_repeated, self._sources(nodes, self._not_repeated)
-        nothing = sum(price.repeat[node] for node in needed) if needed.isdisjoint(self._not_repeated) else np.inf
+        is_any_repeatable = needed.isdisjoint(self._not_repeated)
+        nothing = sum(price.repeat[node] for node in needed) if is_any_repeatable else np.inf
 
-        def least(nodes: Sequence[int], receive: Mapping[str, float]) -> float:
-            some = least_s(self.graph, nodes, TransferPrices(price.repeat, 1.0, receive), repeatable.__contains__)
-            return min(some + price.first_receive * bool(needed), nothing)
+        def least(*more: int, sent: AbstractSet[str] = frozenset(), is_free: bool = False) -> float:
+            """What a part with the nodes, and more, pays for what it reads, and the part before for what it sent."""
+            key = boundary, (*nodes, *more), frozenset(repeatable), frozenset(sent), is_free
+            if key not in self.known:
+                moved = defaultdict(float, {} if is_free else {name: price.receive[name] for name in near})
+                moved |= {name: moved[name] + price.send[name] for name in sent}
+                repeat = dict.fromkeys(price.repeat, 0.0) if is_free else price.repeat
+                prices = TransferPrices(repeat, 1.0, moved)
+                self.known[key] = least_s(graph, key[1], prices, repeatable.__contains__)
+            return self.known[key] if is_free else min(self.known[key] + price.first_receive * bool(needed), nothing)
 
-        reads = {name for node in nodes for name in self.graph.nodes[node].reads}
-        writers = {self.graph.producer[name] for name in reads & self.graph.producer.keys()} & repeatable
-        for node in writers if left < np.inf else ():
-            if node not in self.free and not self.graph.nodes[node].rewrite:
-                paid = min(least([*nodes, node], price.receive) + price.repeat[node], nothing)
+        if not closely:
+            return least(), 0.0, 0.0
+        left = self.limit - float(self.prices.own[self._possible[:, boundary], boundary].min())
+        reads = {name for node in nodes for name in graph.nodes[node].reads}
+        writers = {graph.producer[name] for name in reads & graph.producer.keys()} & repeatable
+        for node in writers:
+            if node not in self.free and not graph.nodes[node].rewrite:
+                paid = min(least(node) + price.repeat[node], nothing)
                 repeatable -= {node} if paid > left else set()
-        sure = {name for node in sending for name in self.graph.nodes[node].writes}
-        send = defaultdict(float, {name: price.send[name] for name in sure & price.send.keys()})
-        both = defaultdict(float, {name: receive[name] + send[name] for name in {*receive, *send}})
-        free = TransferPrices(dict.fromkeys(price.repeat, 0.0), 1.0, send)
-        sent = least_s(self.graph, nodes, free, repeatable.__contains__) if sure else 0.0
-        return least(nodes, price.receive), least(nodes, both), sent
+        # Nothing need be sent to a part that can repeat all that it reads.
+        is_sent = sure and not (is_any_repeatable and needed <= repeatable)
+        return least(), least(sent=sure), least(sent=sure, is_free=True) if is_sent else 0.0
 
     @cached_property
     def _first(self) -> float:

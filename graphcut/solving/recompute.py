@@ -200,11 +200,12 @@ def _cut(
     inputs = {name for node in own for name in graph.nodes[node].reads if name not in graph.producer}
     arcs: list[Arc] = [(_SOURCE, vertex, _picoseconds(prices.run_s[node])) for node, vertex in candidates.items()]
     for tensor, (name, reading) in enumerate(readers.items(), start=len(candidates) + 2):
-        repeated = _writer(graph, name)
+        repeated, ends = _writer(graph, name), {_SINK} if _SINK in reading else {*reading}
         writer = _SOURCE if repeated is None else candidates.get(repeated, _SOURCE)
         if writer != _SOURCE or name not in inputs:  # the part receives its inputs of the model anyway
-            arcs.append((writer, tensor, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
-            arcs += [(tensor, reader, None) for reader in sorted({*reading})]
+            end = tensor if len(ends) > 1 else min(ends)  # a vertex with one end is no different from that
+            arcs.append((writer, end, None if name in prices.unsent else _picoseconds(prices.send_s(name))))
+            arcs += [(tensor, reader, None) for reader in sorted(ends) if end == tensor]
     network = FlowNetwork(len(candidates) + 2 + len(readers), arcs, _SOURCE, _SINK)
     return network, network.push_max_flow()
 

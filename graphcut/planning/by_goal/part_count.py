@@ -1,6 +1,8 @@
 """`Into`: a given number of parts, with the most expensive part as cheap as possible."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -8,6 +10,7 @@ import numpy as np
 from ...core.errors import PlanError, UsageError
 from ...core.units import count
 from ...costs.device import Device
+from ...solving.bound_with_repeats import BoundWithRepeats
 from ...solving.boundaries import BoundaryTables
 from ...solving.chain_dp import ChainPartition, Criterion, chain_dp
 from ...solving.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
@@ -60,12 +63,16 @@ def plan_into(
     milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
     found, relaxed, bounds = bounded(found, bound, milp, evaluate, prove_s, with_one_more)
 
+    @cache
+    def any_repeats() -> BoundWithRepeats:
+        is_time = goal.by == "time"
+        prices = problem.second_prices(found.tables, seconds, device) if is_time else problem.byte_prices(found.tables)
+        return problem.bound_with_repeats(found.tables, prices, np.inf, goal.parts)
+
     def with_repeats(value: float) -> tuple[float, list[tuple[int, ...]]]:
         if not found.tables.is_complete:
             return bounds.simple, []
-        is_time = goal.by == "time"
-        prices = problem.second_prices(found.tables, seconds, device) if is_time else problem.byte_prices(found.tables)
-        return problem.bound_with_repeats(found.tables, prices, value, goal.parts).bound(bounds.simple)
+        return replace(any_repeats(), limit=value).bound(bounds.simple)
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         tables, devices = (costs(result.tables),) * goal.parts, (device,) * goal.parts
