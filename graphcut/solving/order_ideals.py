@@ -33,7 +33,7 @@ to the cut {0} the second gives {0, 2}, which is a prefix of neither:
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -61,31 +61,27 @@ class IdealTables(BoundaryTables):
         # For each boundary i the groups outside it run in order, for all later boundaries at once. A group is alive in
         # the columns of the ideals that contain it. Say groups a, b, c follow each other, each reads the tensor before
         # and writes 4 bytes: while b runs both tensors are alive in the columns that hold a and b, 8 bytes; then the
-        # tensor of a dies in these columns.
-        table, contains = np.zeros((self.boundary_count, self.boundary_count)), np.ascontiguousarray(self.ideals.T)
-        for i, is_before in enumerate(self.ideals):
-            peak, alive = table[i, i:], np.zeros(self.boundary_count - i)
-            for group in np.flatnonzero(~is_before).tolist():
-                runs = contains[group, i:]
-                alive += runs * self.load.written_bytes[group]
-                np.maximum(peak, (alive + float(self.load.inner_bytes[group])) * runs, out=peak)
-                for writer, dying in self._dying[group]:
-                    if not is_before[writer]:
-                        alive -= dying[i:]
+        # tensor of a dies in these columns. Tensors that are written in i don't die behind it: they are not counted.
+        load, dies = self.load, np.flatnonzero(~self.load.is_output)
+        most = load.tensor_bytes.sum() + load.inner_bytes.max(initial=0)
+        numbers, contains = np.int32 if most < np.iinfo(np.int32).max else np.int64, np.ascontiguousarray(self.ideals.T)
+        writer, last = load.writer[dies], lifetimes(load, np.arange(load.groups))[1][dies]
+        is_read = (touch_counts(self.ideals, load.readers) == load.readers.sizes)[:, dies]
+        dying = (is_read & self.ideals[:, writer]).T * load.tensor_bytes[dies, None].astype(numbers)
+        change = contains * load.written_bytes[:, None].astype(numbers)
+        running = change + contains * load.inner_bytes[:, None].astype(numbers)
+        np.subtract.at(change, last, dying)
+        table = np.zeros((self.boundary_count, self.boundary_count))
+        for i, is_before in enumerate(self.ideals[:-1]):
+            groups = np.flatnonzero(~is_before)
+            alive, peak = change[groups[:-1], i:], running[groups, i:]
+            for tensor in np.flatnonzero(is_before[writer] & ~is_before[last] & (last < groups[-1])):
+                alive[np.searchsorted(groups, last[tensor])] += dying[tensor, i:]
+            for before, after in pairwise(alive):
+                after += before
+            peak[1:] += alive
+            table[i, i:] = peak.max(axis=0)
         return np.ascontiguousarray(table.T)
-
-    @cached_property
-    def _dying(self) -> list[list[tuple[int, Floats]]]:
-        """For each group the tensors that die after it: writer, and bytes for each ideal with it and all readers."""
-        load = self.load
-        is_read = touch_counts(self.ideals, load.readers) == load.readers.sizes
-        _, last = lifetimes(load, np.arange(load.groups))
-        found: list[list[tuple[int, Floats]]] = [[] for _ in range(load.groups)]
-        for tensor in np.flatnonzero(~load.is_output).tolist():
-            writer = int(load.writer[tensor])
-            dying = (self.ideals[:, writer] & is_read[:, tensor]) * float(load.tensor_bytes[tensor])
-            found[int(last[tensor])].append((writer, dying))
-        return found
 
     @cached_property
     def received_from_last(self) -> Floats:
