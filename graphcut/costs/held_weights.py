@@ -121,10 +121,14 @@ class HeldWeights:
         found = grouped((name, use.open) for uses in self.uses.values() for name, use in uses.items())
         return {name: min(times) for name, times in found.items()}
 
-    def opening_bytes(self, node: int) -> int:
-        """What a part with this node takes at least besides, while it is opened or the node runs."""
-        weights, uses = self.model.graph.weights, self.uses.get(node, {})
-        return max((ceil(weights[name].bytes * use.largest) for name, use in uses.items()), default=0)
+    @cached_property
+    def opening_bytes(self) -> Mapping[int, int]:
+        """What a part with a node takes at least besides, while it is opened or the node runs; without zeros."""
+        weights, found = self.model.graph.weights, dict[int, int]()
+        for node, uses in self.uses.items():
+            if most := max((ceil(weights[name].bytes * use.largest) for name, use in uses.items()), default=0):
+                found[node] = most
+        return found
 
     @cached_property
     def _types(self) -> Mapping[str, Tensor]:

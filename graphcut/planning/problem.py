@@ -1,9 +1,9 @@
 """The planning problem of a model: groups of nodes that stay in one part, and what they cost."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +15,6 @@ from ..core.manifest import SessionSettings
 from ..core.tensors import UNDEFINED
 from ..core.units import count
 from ..costs.device import Counted, Device
-from ..costs.device_groups import DeviceGroup
 from ..costs.held_weights import HeldWeights
 from ..costs.kernel_work import kernel_work
 from ..costs.weighing import Costs, peak_bytes
@@ -149,7 +148,7 @@ class PlanningProblem:
             readers=Hyperedges.of([readers for _, _, readers, _ in self._crossing]),
             tensor_bytes=np.array([self.costs.sent_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
             declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._crossing], dtype=np.int64),
-            opening_bytes=self._opening_bytes() if "activations" in counting else None,
+            opening_bytes=self._opening_bytes()[0] if "activations" in counting else None,
             is_output=np.array([is_output for *_, is_output in self._crossing], dtype=bool),
             # Repeated nodes are the first of the shared items; the others take no time.
             sharers=Hyperedges.of([*(self._holders[node] for node in self.repeated), *fixed]),
@@ -196,16 +195,17 @@ class PlanningProblem:
         send = {name: number - self._listed(name) for name, number in sizes.declarations.items()}
         return PartPrices(np.where(tables.nested, needed, np.inf), {**sizes.nodes, **sizes.rewritten}, receive, send)
 
-    def saved(self, ranks: RankCosts, group: DeviceGroup, rank: int) -> tuple[float, Hyperedges, Ints, Ints]:
-        """The memory of a rank, and what it need not hold: the groups any of which need it, and bytes.
+    def saved(self, ranks: RankCosts, shares: tuple[int, ...]) -> tuple[Hyperedges, Ints, Ints]:
+        """What each rank of a group need not hold: the groups any of which need it, and bytes `[rank, item]`.
 
-        And for each group what it takes besides while it is opened.
+        And for each group what it takes besides while it is opened, `[rank, group]`.
         """
-        saved = ranks.saved_bytes(group, rank, self.held)
-        rows = [(number, _union(self.users, nodes)) for number, nodes in saved if nodes]
-        edges, numbers = Hyperedges.of([groups for _, groups in rows]), [number for number, _ in rows]
-        opening = self._opening_bytes(partial(ranks.share, group, rank))
-        return float(group.ranks[rank].device.memory_bytes or np.inf), edges, np.array(numbers, dtype=np.int64), opening
+        found = defaultdict[frozenset[int], Ints](lambda: np.zeros(len(shares), dtype=np.int64))
+        for nodes, numbers in ranks.saved_bytes(shares, self.held):
+            found[_union(self.users, nodes)] += numbers
+        found.pop(frozenset(), None)
+        saved = np.array([*found.values()], dtype=np.int64).reshape(-1, len(shares)).T
+        return Hyperedges.of(list(found)), saved, self._opening_bytes(len(shares), ranks.portions(shares))
 
     def wider(self, device: Device) -> tuple[Hyperedges, Ints] | None:
         """What a device holds of weights besides what `held` counts: the groups any of which need it, and bytes."""
@@ -314,10 +314,14 @@ class PlanningProblem:
         alive = sum(self.costs.tensor_bytes[name][0] for name in names if self._reading(name))
         return self.sizes.nodes[node] + declared + (alive if "activations" in counting else 0)
 
-    def _opening_bytes(self, share: Callable[[int], float] = lambda _: 1.0) -> Ints:
-        """For each group what it takes besides while it is opened, by a device that has a share of each node."""
-        opening = (max(self.held.opening_bytes(node) * share(node) for node in group) for group in self.groups)
-        return np.fromiter(opening, dtype=np.int64)
+    def _opening_bytes(self, ranks: int = 1, portions: Mapping[int, Sequence[float]] = {}) -> Ints:
+        """`[rank, group]`: what a group takes besides while it is opened, by ranks that have portions of some nodes."""
+        found = np.zeros((ranks, len(self.groups)), dtype=np.int64)
+        for node, number in self.held.opening_bytes.items():
+            if node in self.home:
+                row = found[:, self.home[node]]
+                np.maximum(row, [int(number * one) for one in portions.get(node, [1.0] * ranks)], out=row)
+        return found
 
     @cached_property
     def _own_inner_bytes(self) -> Ints:

@@ -7,7 +7,7 @@ that of the exchange. So the search over single devices finds pipelines, ranks, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Final, NamedTuple
@@ -69,10 +69,12 @@ class RankCosts:
             found.append((own_s[0] if node in bound else max(own_s)) + exchange_s.get(node, 0.0))
         return found
 
-    def share(self, group: DeviceGroup, rank: int, node: int) -> float:
-        """The share of a node that a rank computes."""
-        found = self.division(group.shares).class_of.get(node)
-        return 1.0 if found is None else found.units[rank] / sum(found.units)
+    def portions(self, shares: tuple[int, ...]) -> Mapping[int, Sequence[float]]:
+        """For each node that is divided the portion of each rank."""
+        found = dict[int, Sequence[float]]()
+        for one in self.division(shares).classes:
+            found |= dict.fromkeys(one.factors, one.portions)
+        return found
 
     def _bound(self, division: Division) -> frozenset[int]:
         """Nodes that are neither divided nor repeated."""
@@ -83,12 +85,16 @@ class RankCosts:
         graph = self.costs.model.graph
         return frozenset(node for node in graph.flow if not is_repeatable(graph, node))
 
-    def exchanges(self, division: Division) -> list[PhaseInputs]:
-        """The exchanges of a run, in order. Between two of them is a phase.
+    @cached_property
+    def exchanges(self) -> Callable[[tuple[int, ...]], list[PhaseInputs]]:
+        """The exchanges of a run with some shares, in order. Between two of them is a phase.
 
         What is not divided is computed by each rank that reads it in the same phase. In later phases it is received
         from the first rank, as what the first rank alone computes.
         """
+        return cache(lambda shares: self._exchanges(self.division(shares)))
+
+    def _exchanges(self, division: Division) -> list[PhaseInputs]:
         graph, bound = self.costs.model.graph, self._bound(division)
         depth: dict[int, int] = {}
         first_met: dict[tuple[int, str], int] = {}
@@ -116,7 +122,7 @@ class RankCosts:
         up, down = [self.cluster.route(a, driver) for a in names], [self.cluster.route(driver, a) for a in names]
         messages_s = [0.0 if in_turn else 2 * self.cluster.message_s(name) for name in names]
         late_s = [m + max(latency_s for _, latency_s in row) for m, row in zip(messages_s, routes, strict=True)]
-        for exchange in self.exchanges(division):
+        for exchange in self.exchanges(group.shares):
             found[exchange.first] += max(late_s)
             for writer, tensor in exchange.tensors:
                 pieces, whole = self._pieces(division, tensor), self.costs.tensor_bytes[tensor][0]
@@ -145,7 +151,7 @@ class RankCosts:
     def exchanged(self, group: DeviceGroup, nodes: Container[int]) -> tuple[list[int], int]:
         """For each exchange in a part of a group a node before it, and the most bytes that a rank receives there."""
         division, received = self.division(group.shares), [0.0] * len(group.ranks)
-        exchanges = self.exchanges(division)
+        exchanges = self.exchanges(group.shares)
         for writer, tensor in (one for exchange in exchanges for one in exchange.tensors):
             pieces = self._pieces(division, tensor)
             for rank in range(len(received)) if writer in nodes else ():
@@ -168,30 +174,28 @@ class RankCosts:
             found |= {shares_by(room), shares_by(free), shares_by(between)}
         return found
 
-    def saved_bytes(self, group: DeviceGroup, rank: int, held: HeldWeights) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """What a rank need not hold of what all nodes of a part hold: bytes, and the nodes any of which need them.
+    def saved_bytes(self, shares: tuple[int, ...], held: HeldWeights) -> Iterator[tuple[Iterable[int], Sequence[int]]]:
+        """What ranks need not hold of all that a part holds: the nodes any of which need it, and bytes of each rank.
 
         Negative bytes are held in addition: by a rank that has a weight whole and a piece of it, too.
         """
-        division, graph = self.division(group.shares), self.costs.model.graph
-        users, divided, shares = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list), {}
+        division, graph, others = self.division(shares), self.costs.model.graph, len(shares) - 1
+        users, divided = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+        portions, bound = self.portions(shares), self._bound(division)
         for node in graph.flow:
-            slots = division.divided_reads(node) if node in division.class_of else {}
-            cut = {division.operations[node].inputs[slot] for slot in slots}
+            cut = {division.operations[node].inputs[slot] for slot in division.cut_slots(node)}
             for name in graph.weights_of(node):
                 users[name].append(node)
                 if name in cut:
-                    units = division.class_of[node].units
                     divided[name].append(node)
-                    shares[name] = units[rank] / sum(units)
-        bound = self._bound(division) if rank else frozenset[int]()
-        for exchange in self.exchanges(division):  # a rank has a file, and a session, for what is before and after it
-            yield -SESSION_BYTES, (exchange.first,)
+        for exchange in self.exchanges(shares):  # a rank has a file, and a session, for what is before and after it
+            yield (exchange.first,), [-SESSION_BYTES] * len(shares)
         for name, nodes in users.items():
-            number = held.least_bytes(name)
-            own = {*divided[name]}
-            whole = tuple(node for node in nodes if node not in own and node not in bound)
-            yield number, tuple(nodes)
-            yield -number, whole
-            if name in shares:
-                yield -round(number * shares[name]), tuple(divided[name])
+            if name not in divided and bound.isdisjoint(nodes):
+                continue  # all ranks hold it
+            number, whole = held.least_bytes(name), {*nodes}.difference(divided[name])
+            yield nodes, [number] * len(shares)
+            yield whole, [-number] + [0] * others
+            yield whole - bound, [0] + [-number] * others
+            if divided[name]:
+                yield divided[name], [-round(number * portion) for portion in portions[divided[name][-1]]]

@@ -33,7 +33,7 @@ to the cut {0} the second gives {0, 2}, which is a prefix of neither:
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, islice
 from typing import Final
 
 import numpy as np
@@ -77,8 +77,8 @@ class IdealTables(BoundaryTables):
             alive, peak = change[groups[:-1], i:], running[groups, i:]
             for tensor in np.flatnonzero(is_before[writer] & ~is_before[last] & (last < groups[-1])):
                 alive[np.searchsorted(groups, last[tensor])] += dying[tensor, i:]
-            for before, after in pairwise(alive):
-                after += before
+            for row in range(1, len(alive)):
+                alive[row] += alive[row - 1]
             peak[1:] += alive
             table[i, i:] = peak.max(axis=0)
         return np.ascontiguousarray(table.T)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from itertools import product
 from math import prod
 from typing import Final
@@ -14,7 +14,7 @@ import numpy as np
 from ...core.errors import PlanError, UsageError
 from ...core.units import count, size
 from ...costs.device import COUNTING, Counted, NodeSeconds
-from ...costs.device_groups import tried_groups
+from ...costs.device_groups import DeviceGroup, tried_groups
 from ...sharding.rank_costs import RankCosts
 from ...solving.boundaries import BoundaryTables
 from ...solving.chain_dp import Aggregation, ChainPartition, Criterion, DeviceCounts, chain_dp
@@ -150,9 +150,8 @@ class ClusterEvaluator:
     pairs: PairCosts  #: what their links cost.
     quantum: float  #: see `time_quantum`.
     pins: Mapping[int, int]  #: for a group the part that it must be in.
-    #: for each rank of each class its memory, and what it need not hold: the groups any of which need it, and bytes.
-    #: And for each group what it takes besides while it is opened.
-    saved: Sequence[Sequence[tuple[float, Hyperedges, Ints, Ints]]] = ()
+    #: by the shares of a group of devices; see `PlanningProblem.saved`.
+    saved: Mapping[tuple[int, ...], tuple[Hyperedges, Ints, Ints]] = field(default_factory=dict)
     #: for each class what it holds besides; see `PlanningProblem.wider`.
     wider: Sequence[tuple[Hyperedges, Ints] | None] = ()
     only: frozenset[DeviceCounts] | None = None  #: the sets of devices that it tries; None for all.
@@ -164,13 +163,13 @@ class ClusterEvaluator:
         cls, problem: PlanningProblem, goal: Across, seconds: NodeSeconds, ranks: RankCosts | None = None
     ) -> ClusterEvaluator:
         """The evaluator for a problem; `seconds` and `ranks` are as for `plan_across`."""
-        classes, saved = device_classes(goal.cluster), list[list[tuple[float, Hyperedges, Ints, Ints]]]()
+        classes, saved = device_classes(goal.cluster), dict[tuple[int, ...], tuple[Hyperedges, Ints, Ints]]()
         if ranks is not None:
             most = goal.ranks or len(goal.cluster.devices)
             groups = list(tried_groups([c.devices for c in classes], most, ranks.shares_to_try))
             of_groups = (DeviceClass((g,), np.inf, 1 / g.link_bytes_per_s, g.latency_s, m) for m, g in groups)
             classes = (*classes, *of_groups)  # each rank has its own memory
-            saved = [[problem.saved(ranks, group, rank) for rank in range(len(group.ranks))] for _, group in groups]
+            saved = {shares: problem.saved(ranks, shares) for shares in {group.shares for _, group in groups}}
         sent = driven_bytes(goal, problem.costs)
         wider = [None if c.members else problem.wider(c.devices[0]) for c in classes]
         load = problem.workload([seconds(c.devices[0]) for c in classes], COUNTING, sent)
@@ -214,16 +213,23 @@ class ClusterEvaluator:
 
     def _fit_groups(self, tables: BoundaryTables) -> list[Bools]:
         """For each group which parts fit its ranks. Files of ranks take the graph at most twice: names get longer."""
-        is_limited = any(memory < np.inf for ranks in self.saved for memory, *_ in ranks)
-        needed = memory_bytes(tables, ["inputs", "cache"]) + tables.own_bytes if is_limited else np.zeros(())
+        groups = [device for c in self.classes for device in c.devices if isinstance(device, DeviceGroup)]
+        is_limited = any(rank.device.memory_bytes for group in groups for rank in group.ranks)
+        alike = memory_bytes(tables, ["inputs", "cache"]) + tables.own_bytes if is_limited else np.zeros(())
+
+        @cache
+        def needed(shares: tuple[int, ...], rank: int) -> Floats:
+            users, saved, opening = self.saved[shares]
+            running = np.maximum(tables.peak, tables.largest(opening[rank]))
+            return np.asarray(alike + running - _bytes_of(tables, users, saved[rank]))
+
         found = []
-        for ranks in self.saved:
-            fits = tables.nested.copy()
-            for memory, users, number, opening in ranks:
-                if memory < np.inf:
-                    running = np.maximum(tables.peak, tables.largest(opening))
-                    fits &= needed + running - _bytes_of(tables, users, number) <= memory
-            found.append(fits)
+        for group in groups:
+            limits = [
+                (rank, one.device.memory_bytes) for rank, one in enumerate(group.ranks) if one.device.memory_bytes
+            ]
+            fits = [needed(group.shares, rank) <= number for rank, number in limits]
+            found.append(np.asarray(np.logical_and.reduce([tables.nested, *fits])))
         return found
 
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:

@@ -39,6 +39,11 @@ class DividedClass:
         """The ranks that have units."""
         return tuple(rank for rank, units in enumerate(self.units) if units)
 
+    @property
+    def portions(self) -> Sequence[float]:
+        """The portion of each rank."""
+        return [number / sum(self.units) for number in self.units]
+
     def sizes(self, layout: Layout, rank: int) -> list[int]:
         """The sizes of a rank's piece of each segment of an axis."""
         return layout.sizes(self.units[rank], self.axes.units)
@@ -83,11 +88,15 @@ class Division(Product):
         """The class that a node is divided along."""
         return {node: divided for divided in self.classes for node in divided.factors}
 
-    def divided_reads(self, node: int) -> Mapping[int, Layout]:
+    def cut_slots(self, node: int) -> Sequence[int]:
         """The inputs of a node of which each rank reads a piece."""
-        divided, inputs = self.class_of[node], self.operations[node].inputs
-        slots = dict.fromkeys(place.slot for place in divided.factors[node].reads)
-        return {slot: divided.axes.layouts[self.analysis.use(node, slot, inputs[slot])] for slot in slots}
+        divided = self.class_of.get(node)
+        return () if divided is None else tuple(dict.fromkeys(place.slot for place in divided.factors[node].reads))
+
+    def divided_reads(self, node: int) -> Mapping[int, Layout]:
+        """How each of these inputs is divided."""
+        layouts, inputs = self.class_of[node].axes.layouts, self.operations[node].inputs
+        return {slot: layouts[self.analysis.use(node, slot, inputs[slot])] for slot in self.cut_slots(node)}
 
     @cached_property
     def pieces(self) -> Mapping[str, tuple[DividedClass, Layout]]:
@@ -236,14 +245,22 @@ def _choose(
     """The classes that are divided in a stage, as if all of the model were divided like it."""
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
     free = [one for one in classes if not one.blockers]
+
+    @cache
+    def is_divided(units: int, size: int) -> bool:
+        return sum(map(bool, apportion(units, stage.shares, nothing, size)[0])) > 1
+
     nothing, taken = [Fraction(0)] * len(stage.shares), set[int]()
     chosen: list[tuple[int, AxisClass, dict[int, Factor]]] = []
     for found in sorted(free, key=lambda one: -sum(sizes[name] for name in one.weights)):
         factors = {node: factor for node, factor in found.factors.items() if node not in taken}
         cut = {use.tensor for use in found.layouts if use.node in factors}
         size = sum(sizes[name] for name in cut & sizes.keys())
-        is_divided = sum(map(bool, apportion(found.units, stage.shares, nothing, size)[0])) > 1
-        if is_divided and size / found.units < below and any(node in factors for node in found.products):
+        if (
+            is_divided(found.units, size)
+            and size / found.units < below
+            and any(node in factors for node in found.products)
+        ):
             taken.update(factors)
             chosen.append((size, found, {node: factor for node, factor in factors.items() if node in stage.nodes}))
     # The largest units first: what rounding takes from a rank there, smaller ones give back.
