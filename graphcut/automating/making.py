@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from ..core.atomic_files import Content, OwnFiles, check_target, mend, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
+from ..core.file_checks import check_parts
 from ..core.manifest import MANIFEST, PARTS, Cascade, TextFile, is_inside, save_manifest
 from ..core.product import Product
 from ..core.units import count, size
@@ -83,11 +84,13 @@ class Automation(Product):
 
         Raises:
             PlanError: no precision fits.
+            CascadeError: the model is a part that was changed, by a manifest beside it.
             RecordError: a replay makes other bytes.
             GraphcutError: a package is missing or fails, or files can't be written.
         """
         parent, is_given = output.absolute().parent, bool(self.inputs)
         mend(parent, f"{output.name}.auto")
+        check_parts([self.model.path])
         names = [RECORD, *read_auto(output / RECORD).files] if (output / RECORD).exists() else [MANIFEST]
         own: OwnFiles = {**dict.fromkeys(names), PARTS: is_own}
         check_target(output, output, own=own, what=_WHAT, force=force)

@@ -191,9 +191,10 @@ def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Ca
     return (open_present if are_here else open_cascade)(path, check_files=check_files)
 
 
-def say_gap(*cascades: Cascade) -> None:
-    """Say which weights that were read could not be compared with digests."""
-    from ..core.file_checks import digest_gap
+def say_gap(*sources: Cascade | Path) -> None:
+    """Say which weights of cascades, or of models that are parts, were read but could not be compared with digests."""
+    from ..core.file_checks import cascades_with, digest_gap
 
+    cascades = (own for one in sources for own in (cascades_with(one) if isinstance(one, Path) else [one]))
     if gap := digest_gap([name for cascade in cascades for name in cascade.undigested]):
         say(f"note: {gap}")

@@ -26,6 +26,7 @@ from .common_options import (
     load,
     names_in,
     parsed_dims,
+    say_gap,
 )
 from .declaring import Output, argument, takes
 from .input_files import read_given
@@ -102,6 +103,7 @@ def compare(
         model_config=configs[0],
         histograms=is_picture,
     )
+    say_gap(before, after)
     if extract is not None and found.culprits:
         write_reproducer(first, after, found, extract, force=force)
         say(f"wrote {extract}: {found.culprits[0].node} in both models")

@@ -37,7 +37,6 @@ def extract(
     """
     from .. import extract as extracted
     from .. import load
-    from ..core.file_checks import cascades_with
     from ..core.units import count, size
 
     reads, writes, more = (names_in(texts or ()) for texts in (from_, until, expose))
@@ -51,4 +50,4 @@ def extract(
     nodes = f"{len(graph.nodes):,} of {count(len(whole.graph.nodes), 'node')}"
     ends = f"{count(len(graph.reads), 'input')}, {count(len(graph.writes), 'output')}"
     say(f"wrote {output}: {nodes}, {size(made.weight_bytes)} of weights, {ends}")
-    say_gap(*cascades_with(whole.path))
+    say_gap(whole.path)

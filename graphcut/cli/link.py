@@ -5,7 +5,7 @@ from typing import Annotated
 
 from ..core.text import shell_word
 from ..core.units import count, size
-from .common_options import Force, ModelPath, load
+from .common_options import Force, ModelPath, load, say_gap
 from .declaring import Output, flag, takes
 from .output import print_line, say, say_next, settings, writing
 
@@ -49,4 +49,5 @@ def link(
         held = f"{size(sum(weight.bytes for weight in there))} of these ({count(len(there), 'weight')})"
         say(f"note: {held} are in the checkpoint transposed: --transposed refers to them")
     say(f"wrote {output}")
+    say_gap(model)
     say_next(f"graphcut split {shell_word(str(output))} --num-splits 2 --weights share")

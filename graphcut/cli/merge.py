@@ -36,13 +36,12 @@ def merge(
     """
     if len(paths) > 1:
         from .. import load, merge_models
-        from ..core.file_checks import cascades_with
 
         models = [load(path) for path in paths]
         model = merge_models(models, output, connect=_connections(models, connect), force=force)
         ends = f"{count(len(model.graph.reads), 'input')}, {count(len(model.graph.writes), 'output')}"
         say(f"wrote {output}: {count(len(model.graph.nodes), 'node')}, {ends}")
-        say_gap(*(cascade for one in models for cascade in cascades_with(one.path)))
+        say_gap(*paths)
         return
     if connect:
         raise UsageError("--connect joins two models or more", hint="name them: graphcut merge a.onnx b.onnx")

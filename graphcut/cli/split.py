@@ -12,7 +12,7 @@ from typer import Option
 from ..core.text import shell_word
 from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, WeightMode, load
+from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, WeightMode, load, say_gap
 from .declaring import Output, Size, flag, takes
 from .output import print_, print_line, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
@@ -69,6 +69,7 @@ def split(
     _check_ranks(options, is_one_file=one_file)
     if one_file:
         _shard(load(model, dims), options, output, weights=weights, force=force, as_json=as_json)
+        say_gap(model)
         return
     preparing = cutter(options, plan, device)
     opened = load(model, dims, states)
@@ -86,6 +87,7 @@ def split(
         cascade = write(cut, force=force, progress=progress)
     if was_there:
         say(f"note: {cut.folder} had these files already")
+    say_gap(model)
     if as_json:
         put_json(cascade_record(cascade))
     elif settings.is_quiet:

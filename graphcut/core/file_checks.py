@@ -1,6 +1,6 @@
 """Whether the files of a cascade are those written at the split: by digests, where the manifest has them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from .manifest import COPY_HINT, MANIFEST, Cascade, read_manifest, wrong_sizes
 from .units import count
 
 
-def check_files(cascade: Cascade) -> None:
+def check_files(cascade: Cascade, *, has_weights: bool = True) -> None:
     """Check that the files of all parts, and the text files, are those written at the split.
+
+    Without `has_weights` only the sizes of data files are compared.
 
     Raises:
         CascadeError: a file is missing, was changed, or can't be read.
@@ -23,7 +25,7 @@ def check_files(cascade: Cascade) -> None:
         raise CascadeError(problem, hint=COPY_HINT)
     try:
         for part in cascade.parts:
-            check_unchanged(cascade, part.contents)
+            check_unchanged(cascade, part.contents if has_weights else {part.file: part.sha256})
         check_unchanged(cascade, cascade.manifest.text_files)
     except RunError as error:
         raise CascadeError(str(error), hint=error.hint) from None
@@ -36,6 +38,12 @@ def cascades_with(model: Path) -> Iterator[Cascade]:
             manifest = read_manifest(path)
             if own := tuple(part for part in manifest.parts if part.file == model.name):
                 yield Cascade(path, replace(manifest, parts=own, text_files={}))
+
+
+def check_parts(files: Iterable[Path], *, has_weights: bool = True) -> None:
+    """The same for those of the files that are parts by a manifest beside them."""
+    for cascade in (cascade for file in files for cascade in cascades_with(file)):
+        check_files(cascade, has_weights=has_weights)
 
 
 def check_unchanged(

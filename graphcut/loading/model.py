@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
 from ..core.errors import ModelError, UsageError, wrong_type
+from ..core.file_checks import check_parts
 from ..core.graph import Graph
 from ..core.product import Product
 from ..core.states import check_state_pairs
@@ -230,6 +231,7 @@ def load(source: ModelLike, *, dims: Dims | None = None, states: Mapping[str, st
         states: outputs by the inputs that they become at the next step, where names and operators don't show it.
 
     Raises:
+        CascadeError: the file is a part, by a manifest beside it, and was changed after the model was cut.
         ModelError: the file can't be read or is not a valid model, or its weights are missing or refused; a model in
             memory refers to a file, or onnx_graphsurgeon would change what the graph computes.
         TypeError: `source` is none of these.
@@ -239,7 +241,8 @@ def load(source: ModelLike, *, dims: Dims | None = None, states: Mapping[str, st
     if isinstance(source, Model):
         model = source
     elif isinstance(source, str | Path):
-        model = read_model(Path(source), _parse(Path(source)))
+        model = load_unchecked(Path(source))
+        check_parts([model.path], has_weights=False)
     else:
         model = _open_in_memory(source)
     if dims is not None:
@@ -249,6 +252,11 @@ def load(source: ModelLike, *, dims: Dims | None = None, states: Mapping[str, st
         model = replace(model, states=MappingProxyType(dict(states)))
         check_state_pairs(states, model.graph.reads, model.graph.writes, model.tensors if states else {})
     return model
+
+
+def load_unchecked(path: Path) -> Model:
+    """The model in a file, also if it is a part that was changed."""
+    return read_model(path, _parse(path))
 
 
 def _open_in_memory(source: object) -> Model:

@@ -8,7 +8,6 @@ from typing import Literal
 from onnx import ModelProto
 
 from ..core.errors import UsageError
-from ..core.file_checks import cascades_with, check_files
 from ..core.graph import block_between
 from ..loading.model import Model, ModelLike, load
 from ..loading.subgraphs import fresh, is_external, tensors_in
@@ -56,8 +55,6 @@ def extract(  # noqa: PLR0913 - independent settings
         GraphcutError: writing failed.
     """
     model, output = load(model), Path(output)
-    for cascade in cascades_with(model.path):
-        check_files(cascade)
     home = checked_home(model, output, weights, force=force)
     keeps = dead_inputs == "keep" or (dead_inputs is None and not outputs)
     names = ((names,) if isinstance(names, str) else names for names in (inputs, outputs, expose))

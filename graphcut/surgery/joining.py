@@ -8,7 +8,6 @@ from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from ..core.errors import ModelError, UsageError, did_you_mean
-from ..core.file_checks import cascades_with, check_files
 from ..costs.facts import shapes_contradict
 from ..loading.fingerprint import head_of
 from ..loading.graph_reader import read_graph
@@ -55,8 +54,6 @@ def merge_models(
         GraphcutError: writing failed.
     """
     opened = [load(model) for model in models]
-    for cascade in (cascade for model in opened for cascade in cascades_with(model.path)):
-        check_files(cascade)
     sources = _by_name(opened) if connect is None else connect
     _check_versions(opened)
     _check(opened, sources)

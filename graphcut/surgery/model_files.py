@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto
 
 from ..core.atomic_files import mend, replace_files, scratch_folder, write_errors
 from ..core.errors import UsageError
+from ..core.file_checks import check_parts
 from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
 from ..loading.model import Model, load, range_in
 from ..loading.part_marks import may_read
@@ -41,8 +42,10 @@ def beside(model: Model, output: str | Path | None, suffix: str) -> Path:
 def check_targets(output: Path, sources: Sequence[Path], *, force: bool) -> None:
     """Check that a model and its data file can be written; what a killed run left there is removed first.
 
-    A UsageError if one is in `sources`, which are read, or is a folder, or exists, unless `force` is given.
+    A UsageError if one is in `sources`, which are read, or is a folder, or exists, unless `force` is given; a
+    CascadeError if one of `sources` is a part that was changed.
     """
+    check_parts(sources)
     mend(output.absolute().parent, output.name)
     read = {source.resolve() for source in sources}
     for target in (output, data_file(output)):

@@ -15,6 +15,7 @@ from onnx import ModelProto
 from ..core.atomic_files import mend, rename, replace_files, scratch_folder, write_errors
 from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError
+from ..core.file_checks import check_parts
 from ..core.graph import Block, grouped
 from ..core.manifest import (
     FORMAT,
@@ -216,6 +217,7 @@ def write(
 
     The file `kept` may be in the output folder, and stays.
     """
+    check_parts([files.source.path])
     target = files.folder.resolve()
     # Shared parts are among files of others, and several models may be in one folder.
     place = (target.parent, target.name) if files.weights == "copy" else (target, files.manifest_name)

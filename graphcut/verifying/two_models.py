@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..core.errors import RunError, UsageError
+from ..core.file_checks import check_parts
 from ..core.product import Product
 from ..core.units import count
 from ..loading.model import ModelLike, load
@@ -181,9 +182,12 @@ def compare_models(  # noqa: PLR0913 - independent settings
 
     Raises:
         UsageError: the other model has another input, or computes no output of the model.
+        CascadeError: a model is a part that was changed, by a manifest beside it.
         RunError: a model refuses the inputs.
     """
-    pair = Pair(load(model), load(other), config, model_config, has_histograms=histograms)
+    opened = [load(one) for one in (model, other)]
+    check_parts(one.path for one in opened)
+    pair = Pair(*opened, config, model_config, has_histograms=histograms)
     first = pair.first.model
     _check_ends(pair)
     sets, refusal = accepted_inputs(first, inputs, seed, first.dims)

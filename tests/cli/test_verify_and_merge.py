@@ -133,6 +133,8 @@ def test_what_reads_parts_says_which_weights_it_could_not_compare(run: Run, own_
         joined = run("merge", *files, "-o", "joined.onnx", "--force")
         readers = (merged, exported, ran, generated, measured, joined)
         assert [(done.code, note in done.err.splitlines()) for done in readers] == [(0, said)] * 6
+        divided = run("split", files[0], "--num-splits", "2", "-o", "again", "--force")
+        assert (divided.code, note.replace("2 parts", "1 part") in divided.err.splitlines()) == (0, said)
         part = run("extract", files[1], "--until", "logits", "-o", "head.onnx", "--force")
         assert (part.code, note.replace("2 parts", "1 part") in part.err.splitlines()) == (0, said)
 

@@ -186,11 +186,18 @@ def test_a_damaged_part_is_refused_by_the_manifest_beside_it(tmp_path: Path) -> 
     cascade = graphcut.split(tmp_path / "llm.onnx", Into(2), tmp_path / "parts")
     flip(cascade.root / "part-0.onnx.data")
     paths = [cascade.file(part) for part in cascade.parts]
-    damaged = pytest.raises(CascadeError, match=r"part-0\.onnx\.data was changed after the model was cut")
-    with damaged:
-        graphcut.merge_models(paths, tmp_path / "again.onnx")
-    with damaged:
-        graphcut.extract(paths[0], tmp_path / "again.onnx", expose=cascade.parts[0].writes[0])
+    for use in (
+        lambda path: graphcut.merge_models([path, paths[1]], tmp_path / "again.onnx"),
+        lambda path: graphcut.extract(path, tmp_path / "again.onnx", expose=cascade.parts[0].writes[0]),
+        lambda path: graphcut.split(path, Into(2), tmp_path / "again"),
+        lambda path: graphcut.compare_models(path, path),
+    ):
+        with pytest.raises(CascadeError, match=r"part-0\.onnx\.data was changed after the model was cut"):
+            use(paths[0])
+    graphcut.analyze(paths[0])  # which reads no weights
+    flip(paths[0])
+    with pytest.raises(CascadeError, match=r"part-0\.onnx was changed after the model was cut"):
+        graphcut.analyze(paths[0])
     graphcut.extract(paths[1], tmp_path / "again.onnx", expose=cascade.parts[1].writes[0])
 
 
