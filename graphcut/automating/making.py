@@ -13,24 +13,23 @@ from typing import Final, get_args
 import msgspec
 from msgspec.structs import replace
 
-from ..core.atomic_files import Content, OwnFiles, check_target, mend, scratch_folder, write_folder
+from ..core.atomic_files import WRITTEN, Content, check_target, mend, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
 from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
 from ..core.file_checks import check_parts
-from ..core.manifest import MANIFEST, PARTS, Cascade, TextFile, is_inside, save_manifest
+from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
 from ..core.product import Product
 from ..core.units import count, size
 from ..loading.model import Model, load
 from ..surgery.model_files import files_of
-from ..surgery.own_files import is_own
 from ..surgery.splitting import PreparedFiles, write
 from ..verifying.numerical import accepted_inputs
 from ..verifying.verification import verify
 from .accuracy import Feeds, Figures, Outputs, compared_outputs, figures_of, outputs_of, perplexity, read_text, unmet
 from .conversions import PRECISIONS, advice, check_memory, convert, library_of
-from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay, digests, read_auto
+from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay, digests
 
-_WHAT: Final = "a file of such a result"
+_KIND: Final = "a result of auto"
 
 
 @dataclass(frozen=True)
@@ -91,14 +90,12 @@ class Automation(Product):
         parent, is_given = output.absolute().parent, bool(self.inputs)
         mend(parent, f"{output.name}.auto")
         check_parts([self.model.path])
-        names = [RECORD, *read_auto(output / RECORD).files] if (output / RECORD).exists() else [MANIFEST]
-        own: OwnFiles = {**dict.fromkeys(names), PARTS: is_own}
-        check_target(output, output, own=own, what=_WHAT, force=force)
+        check_target(output, output, kind=_KIND, force=force)
         if len(self.precisions) == 1:
             check_memory(self._names(self.precisions[0]), self.model)
         with scratch_folder(parent, f"{output.name}.auto") as folder:
             try:
-                return self._made_in(folder, output, own, is_given=is_given, force=force)
+                return self._made_in(folder, output, is_given=is_given, force=force)
             except (GraphcutError, OSError) as error:
                 if not _is_full(error, folder):
                     raise
@@ -108,8 +105,8 @@ class Automation(Product):
                 hint = f"make room, or choose another disk with `output`: {what}; nothing was changed"
                 raise GraphcutError(f"the disk of {parent} is full: {error}", hint=hint) from error
 
-    def _made_in(self, folder: Path, output: Path, own: OwnFiles, *, is_given: bool, force: bool) -> AutoRecord:
-        """Make the parts by way of a scratch folder; the output folder may have the files `own`."""
+    def _made_in(self, folder: Path, output: Path, *, is_given: bool, force: bool) -> AutoRecord:
+        """Make the parts by way of a scratch folder."""
         self._measure()
         chosen, tried, prepared = self._search(folder)
         verified, places = self._written(chosen.model, prepared, output) if prepared else ("", {})
@@ -128,7 +125,7 @@ class Automation(Product):
         if prepared:
             files: dict[str, Content] = {name: partial(os.replace, place) for name, place in places.items()}
             files[RECORD] = msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
-            write_folder(output, files, own=own, what=_WHAT, force=force)
+            write_folder(output, files, kind=_KIND, force=force)
         return record
 
     def _measure(self) -> None:
@@ -234,6 +231,7 @@ class Automation(Product):
         if self.export is not None:
             self.export(cascade, model.path, home)
         files = [path for path in sorted(home.rglob("*")) if path.is_file() and path.parent != models]
+        files = [path for path in files if path.name != WRITTEN]  # that of an export; the result has one of its own
         files += sorted(models.iterdir()) if self.keep and models.exists() else []
         names = (path.relative_to(folder if path.parent == models else home) for path in files)
         return "; ".join(str(found).split("\n")), {n.as_posix(): path for n, path in zip(names, files, strict=True)}

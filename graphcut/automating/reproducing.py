@@ -47,8 +47,7 @@ def write_reproducer(
         files[f"{name}.onnx"] = partial(extract, side, inputs=[*feeds], outputs=tensor)
         for what in ("inputs", "outputs"):
             files[f"{name}-{what}.npz"] = partial(_save, f"{name}.onnx", feeds)
-    data = dict.fromkeys(f"{name}.data" for name in files)
-    write_folder(folder, files, own=data, what="a file of a reproducer", force=force)
+    write_folder(folder, files, kind="a reproducer", force=force)
 
 
 def _save(model: str, feeds: Mapping[str, object], path: Path) -> None:

@@ -13,12 +13,14 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import msgspec
 
-from .errors import GraphcutError, LeftoverWarning, UsageError
+from .digests import file_digest, unchanged_version
+from .errors import GraphcutError, LeftoverWarning, RecordError, UsageError
+from .records import read_record
 
 _SUFFIX: Final = ".tmp-graphcut"
 _AT_FDCWD: Final = -100  # linux/fcntl.h
@@ -29,8 +31,16 @@ _RENAME_EXCL: Final = 4  # sys/stdio.h of macOS
 Content = bytes | Path | dict[str, Any] | Callable[[Path], object]
 """What is written into a file: bytes, a copy of a file, JSON, or what a function writes when it is given the path."""
 
-OwnFiles = Mapping[str, Callable[[Path], bool] | None]
-"""Patterns of paths in a folder that may be replaced, and what must be true of such a file, if anything."""
+WRITTEN: Final = "written.json"
+"""The file in a folder that `write_folder` made that lists the others: nothing else in it is ever replaced."""
+
+
+class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of `WRITTEN`."""
+
+    format: Literal["graphcut.written/1"] = "graphcut.written/1"  #: `graphcut.written/1`.
+    kind: str  #: what the files are together, such as `an export to js`.
+    files: dict[str, str]  #: the digests of the files, by their paths in the folder.
 
 
 class _Moves(msgspec.Struct):
@@ -171,19 +181,17 @@ def replace_files(
         rename(new / name, folder / name)
 
 
-def write_folder(
-    folder: str | Path, files: Mapping[str, Content], *, own: OwnFiles, what: str, force: bool
-) -> list[Path]:
-    """Write files, by their paths in the folder, in their order; returns them sorted.
+def write_folder(folder: str | Path, files: Mapping[str, Content], *, kind: str, force: bool) -> list[Path]:
+    """Write files, by their paths in the folder, in their order; returns all that are there, sorted.
 
-    The folder is new, or with `force` one with such files or `own` ones, which is replaced as a whole. `what` is what
-    these files are, for messages. A UsageError if `folder` exists, or contains other files; a GraphcutError if writing
-    fails, and then nothing was changed.
+    The folder is new, or with `force` one that this function wrote, which is replaced as a whole. `kind` is what the
+    files are together. A UsageError if `folder` exists, or contains what was not written so (`check_target`); a
+    GraphcutError if writing fails, and then nothing was changed.
     """
     folder = Path(folder)
     place = (folder.absolute().parent, folder.name)
     mend(*place)
-    check = partial(check_target, folder, own={**dict.fromkeys(files), **own}, what=what, force=force)
+    check = partial(check_target, folder, kind=kind, force=force)
     check(folder)
     with write_errors(folder), scratch_folder(*place) as scratch:
         new = scratch / "new" / folder.name
@@ -194,27 +202,50 @@ def write_folder(
             elif isinstance(content, bytes):
                 (new / name).write_bytes(content)
             elif isinstance(content, dict):
-                (new / name).write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+                (new / name).write_bytes(_as_json(content))
             else:
                 content(new / name)
+        made = {name: file_digest(new / name) for name in _files_in(new)}
+        (new / WRITTEN).write_bytes(_as_json(_Written(kind=kind, files=made)))
         moved = scratch / "old" / folder.name
         replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=partial(check, moved))
-    return sorted(path for path in folder.rglob("*") if path.is_file())
+    return [folder / name for name in _files_in(folder)]
 
 
-def check_target(folder: Path, place: Path, *, own: OwnFiles, what: str, force: bool) -> None:
-    """Raise the UsageErrors of `write_folder` for what is in `folder`, which may have been moved to `place`."""
+def _as_json(record: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def _files_in(folder: Path) -> list[str]:
+    """The paths of all in a folder and below that are no folders, sorted."""
+    found = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return [path.relative_to(folder).as_posix() for path in sorted(found)]
+
+
+def check_target(folder: Path, place: Path, *, kind: str, force: bool) -> None:
+    """Raise a UsageError if `folder`, which may have been moved to `place`, can't be replaced as a whole.
+
+    With `force` it can if each file in it was written by `write_folder` for the same `kind`, and was not changed.
+    """
     if place.exists() and not place.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder with `output`")
-    files = (path for path in place.rglob("*") if path.is_symlink() or not path.is_dir())
-    existing = sorted(path.relative_to(place).as_posix() for path in files)
+    existing, own = _files_in(place), dict[str, str]()
+    with suppress(RecordError):
+        record = read_record(place / WRITTEN, _Written, "graphcut.written/1", "", "")
+        own = {**record.files, WRITTEN: ""} if record.kind == kind else {}
     for name in existing:
-        proofs = [own[key] for key in own if key == name or PurePosixPath("/", name).match(f"/{key}")]
-        if not proofs or (force and not all(proof is None or proof(place / name) for proof in proofs)):
-            why = "may be another's" if proofs else f"is not {what}"
-            raise UsageError(f"{folder} contains {name!r}, which {why}", hint="choose a new folder with `output`")
+        if name not in own or (force and own[name] and not _has_digest(place / name, own[name])):
+            why = "was changed since" if name in own else f"is not a file of {kind}"
+            hint = f"choose a new folder with `output`: only files that {WRITTEN} there lists are replaced"
+            raise UsageError(f"{folder} contains {name!r}, which {why}", hint=hint)
     if existing and not force:
         raise UsageError(f"{folder} already exists", hint="choose another folder with `output`, or add `force=True`")
+
+
+def _has_digest(file: Path, digest: str) -> bool:
+    with suppress(OSError):  # a link that leads nowhere, or to a folder
+        return not file.is_symlink() and unchanged_version(file, digest) is not None
+    return False
 
 
 def cache_folder() -> Path:

@@ -28,7 +28,6 @@ MANIFEST: Final = "cascade.json"
 """File name of a manifest in a folder of its own; beside the model (shared weights) it is `STEM.cascade.json`."""
 
 COMPILED: Final = ".ctx.onnx"  #: how the names of parts end that the compiler of a provider made.
-PARTS: Final = "part-*.onnx*"  #: the names of parts and of what belongs to them, as a pattern.
 
 
 FETCHED: Final = "fetched.json"

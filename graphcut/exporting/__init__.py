@@ -25,7 +25,7 @@ def export(
         cascade: the cascade or its path.
         folder: the folder to make.
         to: the format; see docs/guides/export.md.
-        force: replace a folder that holds such an export and nothing else.
+        force: replace a folder that holds such an export and nothing else, each file as it was written.
         options: for `genai` also `model`, the path of the model that was cut, if it has moved; for `lingualinked` also
             `sizes`, the bytes of each tensor (`Model.tensor_bytes`), by default by the manifest.
 
@@ -50,8 +50,8 @@ def export(
     if cascade.converted and to not in {"cpp", "js", "lingualinked"}:
         message = f"{to} takes ONNX models, and {cascade.converted[0]} is in ONNX Runtime's own format"
         raise UsageError(message, hint="export the cascade that it was made from")
-    files, own = import_module(f".{to.replace('-', '_')}", __name__).export_of(cascade, **options)
+    files = import_module(f".{to.replace('-', '_')}", __name__).export_of(cascade, **options)
     for name in files:
         if Path(name).name == MANIFEST:
             files[name] = partial(moved_manifest, cascade, files[name], (folder / name).parent)
-    return write_folder(folder, files, own=own, what="a file of such an export", force=force)
+    return write_folder(folder, files, kind=f"an export to {to}", force=force)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ..core.atomic_files import Content, OwnFiles
+from ..core.atomic_files import Content
 from ..core.errors import UsageError
 from ..core.file_checks import check_files
 from ..core.manifest import MANIFEST, Cascade, read_manifest, save_manifest
 
-Export = tuple[dict[str, Content], OwnFiles]
-"""What an export writes, by the paths in its folder; and other paths that it may replace there."""
+Export = dict[str, Content]
+"""What an export writes, by the paths in its folder."""
 
 
 def moved_manifest(cascade: Cascade, write: Callable[[Path], object], home: Path, path: Path) -> None:

@@ -20,8 +20,7 @@ import onnx
 
 from ..core.atomic_files import Content
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, PARTS, Cascade, SessionSettings
-from ..surgery.own_files import is_own
+from ..core.manifest import MANIFEST, Cascade, SessionSettings
 from .cascade_files import Export, cascade_files
 
 CONFIG: Final = "genai_config.json"
@@ -62,7 +61,7 @@ def export_of(cascade: Cascade, model: str | Path | None = None) -> Export:
         if own := {old: new for old, new in renamed.items() if old in {*part.reads, *part.writes}}:
             files[part.file] = _with_names(cascade.root / part.file, own)
     files[CONFIG] = _pipeline(config, cascade, renamed)
-    return files, {PARTS: is_own}
+    return files
 
 
 def _config_at(home: Path) -> dict[str, Any]:

@@ -19,11 +19,7 @@ Indices are those of the outputs in the ONNX file; inputs must be fed by name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from ..core.atomic_files import Content
 from ..core.manifest import Cascade, Part
@@ -42,17 +38,7 @@ def export_of(cascade: Cascade, sizes: TensorBytes | None = None) -> Export:
     `sizes` are the bytes of each tensor, and whether that is exact (`Model.tensor_bytes`); by default by the types and
     dims of the manifest. If one is not exact, `model_output_mem_size.json` is left out.
     """
-    return dict(_files(cascade, sizes)), {SIZES: None, "module[0-9]*/module_name_[0-9]*.json": _is_in_maps}
-
-
-def _is_in_maps(file: Path) -> bool:
-    """Whether the maps beside the folder of a module say what its file says, so that nothing else is lost with it."""
-    module = file.parent.name.replace("module", "module_")
-    maps = (file.parent.with_name(f"model_{end}_names.json") for end in ("input", "output"))
-    with suppress(OSError, msgspec.DecodeError, KeyError, TypeError):
-        own, reads, writes = (msgspec.json.decode(path.read_bytes()) for path in (file, *maps))
-        return bool(own == {"input": reads[module], "output": writes[module]})
-    return False
+    return dict(_files(cascade, sizes))
 
 
 def _files(cascade: Cascade, sizes: TensorBytes | None) -> Iterator[tuple[str, Content]]:

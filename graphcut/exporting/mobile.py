@@ -24,7 +24,6 @@ from ..core.errors import GraphcutError
 from ..core.file_checks import check_files
 from ..core.manifest import MANIFEST, Cascade, save_manifest
 from ..surgery.model_files import save_with_constants
-from ..surgery.own_files import is_own
 from .cascade_files import Export
 
 _NOT_SAVED: Final = "Failed to save ORT format model"  #: what ONNX Runtime says if writing fails.
@@ -38,7 +37,7 @@ def export_of(cascade: Cascade) -> Export:
     files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
     files |= {name: cascade.root / name for name in cascade.manifest.text_files}
     files |= {OPERATORS: partial(_write_operators, cascade), MANIFEST: partial(_write_manifest, cascade)}
-    return files, {"part-*.ort": is_own}
+    return files
 
 
 def _names(cascade: Cascade) -> dict[str, str]:

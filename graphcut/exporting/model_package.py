@@ -16,8 +16,7 @@ from typing import Any, Final
 from ..core.atomic_files import Content
 from ..core.digests import digest_of, file_digest
 from ..core.errors import UsageError
-from ..core.manifest import PARTS, Cascade, Part, SessionSettings
-from ..surgery.own_files import is_own
+from ..core.manifest import Cascade, Part, SessionSettings
 from .cascade_files import Export, cascade_files
 
 MANIFEST: Final = "manifest.json"
@@ -45,7 +44,7 @@ def export_of(cascade: Cascade) -> Export:
         "components": components,
         "additional_metadata": {"graphcut": _pipeline(cascade, next((assets[name] for name in text), None))},
     }
-    return files, {f"*part-*/*{PARTS}": is_own, "shared_assets/sha256-*/*": _is_asset}
+    return files
 
 
 def _name(part: Part) -> str:
@@ -68,12 +67,6 @@ def _asset(files: Mapping[str, Path]) -> str:
     """The name of a folder with these files: the digest of their digests and paths, as ONNX Runtime computes it."""
     digests = (f"{file_digest(path).removeprefix('sha256:')}  {name}\n" for name, path in sorted(files.items()))
     return digest_of("".join(digests).encode())
-
-
-def _is_asset(file: Path) -> bool:
-    """Whether the name of its folder says what is in it."""
-    there = {path.name: path for path in file.parent.iterdir()}
-    return _asset(there) == file.parent.name.replace("-", ":", 1)
 
 
 def _variants(cascade: Cascade, part: Part, assets: Mapping[str, str]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from onnx import NodeProto
 from ..core.graph import grouped
 from ..core.manifest import Cascade, Part
 from ..surgery.merging import merge
-from ..surgery.own_files import is_own, mark
 from .cascade_files import Export
 
 MODEL: Final = "model.onnx"
@@ -41,13 +40,12 @@ def export_of(cascade: Cascade) -> Export:
                 node.metadata_props.remove(entry)
             node.metadata_props.add(key=ANNOTATION, value=_name(cascade.parts[homes[_first_output(node)]]))
         path.write_bytes(model.SerializeToString(deterministic=True))
-        mark(path)
 
     devices = (_DEVICES.get(cascade.settings(part).provider, "accelerator") for part in cascade.parts)
     # = is an exact match; part-1 alone is part-10, too.
     rules = grouped((device, f"={_name(part)}") for device, part in zip(devices, cascade.parts, strict=True))
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
-    return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}, {f"{MODEL}*": is_own}
+    return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}
 
 
 def _nodes(cascade: Cascade, part: int) -> Iterable[NodeProto]:

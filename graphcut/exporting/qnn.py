@@ -14,13 +14,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ..core.atomic_files import Content
 from ..core.digests import DataFile, file_digest, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import COMPILED, MANIFEST, Cascade, Part, save_manifest
 from ..running.placement import place_part
 from ..running.providers import entries
-from ..surgery.own_files import is_own, mark
 from .cascade_files import Export, cascade_files
 
 QNN: Final = "QNNExecutionProvider"
@@ -39,8 +37,7 @@ def export_of(cascade: Cascade) -> Export:
     for part in compiled:
         files[_compiled(part)] = partial(_compile, cascade, part)
         files[_binary(part)] = _check_written
-    made: dict[str, Content] = {**files, PIPELINE: _pipeline(cascade), MANIFEST: partial(_write_manifest, cascade)}
-    return made, {"part-*.onnx": is_own}
+    return {**files, PIPELINE: _pipeline(cascade), MANIFEST: partial(_write_manifest, cascade)}
 
 
 def _compiled(part: Part) -> str:
@@ -58,7 +55,6 @@ def _compile(cascade: Cascade, part: Part, target: Path) -> None:
     if problem := place_part(cascade, part, made).objection(QNN):
         hint = f"ask what {QNN} takes, and plan for a device with these rules"
         raise GraphcutError(f"{QNN} can't compile {part.file}: {problem}", hint=hint)
-    mark(target)
 
 
 def _check_written(path: Path) -> None:

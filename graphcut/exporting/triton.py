@@ -14,17 +14,16 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Final, get_args
+from typing import Final
 
 from google.protobuf.text_encoding import CEscape
 
-from ..core.atomic_files import Content, OwnFiles
+from ..core.atomic_files import Content
 from ..core.digests import DataFile
 from ..core.errors import UsageError
-from ..core.manifest import MANIFEST, PARTS, Cascade, Part, TextFile
+from ..core.manifest import MANIFEST, Cascade, Part
 from ..core.tensors import Tensor
 from ..surgery.model_files import copy_ranges
-from ..surgery.own_files import is_own
 from .cascade_files import Export, cascade_files, fed
 
 _TYPES: Final = {
@@ -47,9 +46,7 @@ def export_of(cascade: Cascade) -> Export:
         files[f"{home}/config.pbtxt"] = _part(cascade, part, home).encode()
         files[f"{home}/1/model.onnx"] = there[part.file]
         files |= {f"{home}/1/{PurePosixPath(n).name}": _data(cascade.root / n, data) for n, data in part.data.items()}
-    own: OwnFiles = {f"{name}-part-*/1/{file}": is_own for file in ("model.onnx", PARTS)}
-    texts = dict.fromkeys((f"{name}/1/{file}" for file in get_args(TextFile)), is_own)
-    return files, {**own, **texts, f"{name}-part-*/config.pbtxt": lambda file: is_own(file.parent / "1/model.onnx")}
+    return files
 
 
 def _data(file: Path, data: DataFile) -> Content:

@@ -121,10 +121,10 @@ def write_model(
     data, folder = data_file(output), output.absolute().parent
     layout = place_values(pieces, data.name, home=home, inline_bytes=INLINE_BYTES if is_inline else -1)
     with write_errors(output), scratch_folder(folder, output.name) as scratch:
-        _check_unread(data.absolute() if layout.file_bytes else None, output)
         new = scratch / "new"
         new.mkdir()
         if layout.file_bytes:
+            _check_unread(data.absolute(), output)
             write_data(layout, new / data.name, has_digest=False)
         (new / output.name).write_bytes(model.SerializeToString(deterministic=True))
         # A data file that is not replaced stays: other models may read it, from other folders, too.
@@ -150,13 +150,16 @@ def save_with_constants(source: Path, target: Path) -> Path:
     return target
 
 
-def _check_unread(data: Path | None, output: Path) -> None:
-    """Raise a UsageError if a data file that is to be replaced may be read by another model in its folder."""
-    others = sorted(data.parent.glob("*.onnx")) if data is not None and data.exists() else []
-    for other in others:
-        if other.name != output.name and other.is_file() and may_read(other, f"{output.name}.data"):
+def _check_unread(data: Path, output: Path) -> None:
+    """Raise a UsageError if a data file that is to be replaced is not the model's, or another one there may read it."""
+    models = sorted({*data.parent.glob("*.onnx"), output.absolute()})
+    readers = [one for one in models if one.is_file() and may_read(one, data.name)]
+    for other in readers:
+        if other.name != output.name:
             message = f"{other} reads {data}, which would be replaced"
             raise UsageError(message, hint="choose another name with `output`")
+    if data.exists() and not readers:
+        raise UsageError(f"{data} may be another's: no model there reads it", hint="move it away")
 
 
 def write_together(

@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from ..core.digests import file_digest
-from ..core.errors import GraphcutError
-from ..core.manifest import MANIFEST, SHARDED_FILE, Manifest, read_manifest
-from ..loading.part_marks import is_marked, mark_of, may_read
+from ..core.manifest import MANIFEST, SHARDED_FILE, Manifest
+from ..loading.part_marks import is_marked, may_read
 
 _DATA_OF_RANK: Final = re.compile(r"part-(stage-\d+\.)?rank-\d+\.onnx\.data")
 _PART_NAME: Final = re.compile(
@@ -43,33 +41,13 @@ def own_files(found: Manifest, manifest: Path) -> Iterator[Path]:
             is_data = found.weights == "copy" and _PART_NAME.fullmatch(name)
             if (is_of_rank or is_data) and may_read(root / part.file, name):
                 yield root / name
-        if found.weights == "copy" and len(part.data) > 1:
-            yield root / index_of(part.file)
+        index = index_of(part.file)
+        is_divided = found.weights == "copy" and len(part.data) > 1 and is_here(index)
+        if is_divided and all(name.encode() in (root / index).read_bytes() for name in part.data):
+            yield root / index
     whole = f"{prefix}{SHARDED_FILE}"
     if any(part.rank is not None for part in parts) and is_here(whole) and is_marked(root / whole):
         yield root / whole
     if found.weights == "copy" and any(is_marked(root / part.file, found.text_files) for part in parts):
         texts = ((root / name, digest) for name, digest in found.text_files.items() if is_here(name))
         yield from (path for path, digest in texts if file_digest(path) == digest)
-
-
-def mark(model: Path) -> None:
-    """Mark the file of a model that graphcut wrote as its own."""
-    with model.open("ab") as stream:
-        stream.write(mark_of({}))
-
-
-def is_own(file: Path) -> bool:
-    """Whether graphcut wrote a file that belongs to an exported cascade.
-
-    A model has its mark, and a marked model beside it reads a data file. A text file, or a part in ONNX Runtime's own
-    format, has the digest that a manifest beside it gives.
-    """
-    if not file.is_file() or file.suffix == ".onnx":
-        return file.is_file() and is_marked(file)
-    if any(is_own(model) and may_read(model, file.name) for model in file.parent.glob("*.onnx")):
-        return True
-    with suppress(GraphcutError):
-        found = read_manifest(file.with_name(MANIFEST))
-        return (file.name, file_digest(file)) in {*found.text_files.items(), *((p.file, p.sha256) for p in found.parts)}
-    return False

@@ -25,6 +25,7 @@ def test_a_pipeline_of_genai_is_written_beside_its_tokenizer(run: Run, tmp_path:
     assert run("split", model, "--num-splits", 2, "-o", parts, "-q").code == 0
     words = ("export", parts, "--to", "genai", "-o", tmp_path / "out")
     names = ["genai_config.json", "part-0.onnx", "part-0.onnx.data", "part-1.onnx", "part-1.onnx.data"]
+    names.append("written.json")
     assert run(*words) == Result(0, "", "".join(f"wrote {tmp_path / 'out' / name}\n" for name in names))
     assert run(*words).error[0] == f"{tmp_path / 'out'} already exists"
     assert run(*words, "--dim", "n=8").error[0] == "--dim applies to --to lingualinked"

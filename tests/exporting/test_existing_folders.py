@@ -1,4 +1,4 @@
-"""`force` replaces an export, and of files with its names no other's model or weights."""
+"""`force` replaces an export as it was written, and no file that only has the name of one of its files."""
 
 from __future__ import annotations
 
@@ -54,14 +54,39 @@ def test_an_export_of_more_parts_is_replaced(to: ExportFormat, chain: Path, tmp_
 
 
 @each(("to", "name"), THEIRS)
-def test_a_file_that_is_another_s_by_all_that_is_known_is_named(
-    to: ExportFormat, name: str, chain: Path, tmp_path: Path
-) -> None:
+def test_a_file_that_the_export_has_not_is_named(to: ExportFormat, name: str, chain: Path, tmp_path: Path) -> None:
     cascade = graphcut.split(chain, Into(2), tmp_path / "parts")
     graphcut.export(cascade, tmp_path / "out", to=to)
     theirs = tmp_path / "out" / name
     theirs.parent.mkdir(parents=True, exist_ok=True)
     theirs.write_bytes(b"theirs")
-    with pytest.raises(UsageError, match=f"contains '{name}', which may be another's"):
+    with pytest.raises(
+        UsageError, match=rf"contains '{name}', which (is not a file of an export to|was changed since)"
+    ):
         graphcut.export(cascade, tmp_path / "out", to=to, force=True)
     assert theirs.read_bytes() == b"theirs"
+
+
+@each("to", FORMATS)
+def test_a_file_with_the_name_of_one_of_the_export_is_not_replaced(
+    to: ExportFormat, chain: Path, tmp_path: Path
+) -> None:
+    cascade = graphcut.split(chain, Into(2), tmp_path / "parts")
+    written = graphcut.export(cascade, tmp_path / "out", to=to)
+    for file in written[:: 4 if to == "mobile" else 1]:  # each export of it takes a second
+        before = file.read_bytes()
+        file.write_bytes(b"{}")
+        with pytest.raises(UsageError, match=r"was changed since|is not a file of an export to"):
+            graphcut.export(cascade, tmp_path / "out", to=to, force=True)
+        assert file.read_bytes() == b"{}"
+        file.write_bytes(before)
+    graphcut.export(cascade, tmp_path / "out", to=to, force=True)
+
+
+def test_an_export_to_another_format_is_not_replaced_nor_one_whose_list_is_gone(chain: Path, tmp_path: Path) -> None:
+    cascade = graphcut.split(chain, Into(2), tmp_path / "parts")
+    graphcut.export(cascade, tmp_path / "out", to="cpp")
+    for to in ("js", "cpp"):
+        with pytest.raises(UsageError, match=f"which is not a file of an export to {to}"):
+            graphcut.export(cascade, tmp_path / "out", to=to, force=True)
+        (tmp_path / "out" / "written.json").unlink(missing_ok=True)

@@ -52,7 +52,7 @@ def cut(path: Path, nodes: tuple[str, ...] = ("first", "second", "third"), **dim
 
 
 def read(folder: Path) -> dict[str, Any]:
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    files = sorted(file for file in folder.rglob("*.json") if file.name != "written.json")
     return {file.relative_to(folder).as_posix(): json.loads(file.read_bytes()) for file in files}
 
 
@@ -177,18 +177,20 @@ def test_a_folder_with_other_files_is_never_changed(model: Path, tmp_path: Path)
     folder = tmp_path / "mine"
     (folder / "module0").mkdir(parents=True)
     (folder / "module0" / "thesis.txt").write_text("years")
-    with pytest.raises(UsageError, match=r"contains 'module0/thesis\.txt', which is not a file of such an export"):
+    with pytest.raises(
+        UsageError, match=r"contains 'module0/thesis\.txt', which is not a file of an export to lingualinked"
+    ):
         export_lingualinked(cascade, folder, force=True)
     with pytest.raises(UsageError, match="is a file"):
         export_lingualinked(cascade, model, force=True)
-    with pytest.raises(UsageError, match="not a file of such an export"):
+    with pytest.raises(UsageError, match="not a file of an export to lingualinked"):
         export_lingualinked(cascade, cascade.root, force=True)
     assert (folder / "module0" / "thesis.txt").read_text() == "years"
 
 
 def test_an_empty_folder_is_accepted(model: Path, tmp_path: Path) -> None:
     (tmp_path / "maps").mkdir()
-    assert len(export_lingualinked(cut(model), tmp_path / "maps")) == 10
+    assert len(export_lingualinked(cut(model), tmp_path / "maps")) == 11
 
 
 def test_a_folder_above_the_output_is_not_made(model: Path, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_what_a_phone_needs_is_listed(chain: Path, tmp_path: Path) -> None:
         "part-0.ort",
         "part-1.ort",
         "required_operators_and_types.config",
+        "written.json",
     ]
     assert (folder / "required_operators_and_types.config").read_text().splitlines() == [
         'ai.onnx;13;Exp{"inputs": {"0": ["float"]}},Neg{"inputs": {"0": ["float"]}}',

@@ -54,7 +54,7 @@ def test_parts_for_the_npu_are_compiled_and_the_others_are_as_they_were(
     monkeypatch.setattr(module, "placement", compiler())
     files = graphcut.export(cascade, tmp_path / "out", to="qnn")
     compiled = {f"part-{i}.ctx{end}" for i in (0, 2) for end in (".onnx", "_qnn.bin")}
-    assert {file.name for file in files} == {"cascade.json", "part-1.onnx", "pipeline.json"} | compiled
+    assert {file.name for file in files} == {"cascade.json", "part-1.onnx", "pipeline.json", "written.json"} | compiled
     assert (tmp_path / "out" / "part-1.onnx").read_bytes() == cascade.file(cascade.parts[1]).read_bytes()
     found = json.loads((tmp_path / "out" / "pipeline.json").read_text())
     assert (found["inputs"], found["outputs"]) == (["x"], ["y"])

@@ -158,6 +158,6 @@ def test_other_models_in_the_repository_are_never_replaced(chain: Path, tmp_path
     other = tmp_path / "models" / "other" / "1" / "model.onnx"
     other.parent.mkdir(parents=True)
     other.write_bytes(b"somebody's")
-    with pytest.raises(UsageError, match=r"contains 'other/1/model\.onnx', which is not a file of such an export"):
+    with pytest.raises(UsageError, match=r"contains 'other/1/model\.onnx', which is not a file of an export to triton"):
         export_triton(cascade, tmp_path / "models", force=True)
     assert other.read_bytes() == b"somebody's"

@@ -82,6 +82,13 @@ def test_it_replaces_all_files_of_an_older_cascade(in_three_files: Model, tmp_pa
     assert {file.name for file in cascade.root.iterdir()} == {*names, "cascade.json"}
 
 
+def test_a_foreign_file_with_the_name_of_an_index_is_not_replaced(in_three_files: Model, tmp_path: Path) -> None:
+    root = graphcut.split(in_three_files, Into(2), tmp_path / "parts", max_shard_bytes=10_000).root
+    (root / "part-0.onnx.data.index.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"'part-0\.onnx\.data\.index\.json', which belongs to no cascade there"):
+        graphcut.split(in_three_files, Into(2), root, force=True)
+
+
 def test_a_weight_larger_than_that_has_a_file_of_its_own(in_three_files: Model, tmp_path: Path) -> None:
     cascade = graphcut.split(in_three_files, Into(1), tmp_path / "parts", max_shard_bytes=1)
     (part,) = cascade.parts

@@ -833,7 +833,13 @@ def test_merging_overwrites_nothing_without_force(
         graphcut.merge(cascade, tmp_path / "whole.onnx")
     assert caught.value.hint == "choose another name with `output`, or add `force=True`"
     assert (tmp_path / name).read_text() == "mine"
-    graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
+    if name == "whole.onnx.data":
+        with pytest.raises(UsageError, match="may be another's: no model there reads it"):
+            graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
+        assert holdings(tmp_path)[name] == b"mine"
+        (tmp_path / name).unlink()
+    for _ in range(2):
+        graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
     assert sorted(file.name for file in tmp_path.glob("whole*")) == ["whole.onnx", "whole.onnx.data"]
 
 
