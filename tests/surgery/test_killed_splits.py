@@ -161,7 +161,7 @@ def test_a_killed_merge_is_undone_or_complete(net: Path, tmp_path: Path, monkeyp
     graphcut.merge(cascade, whole / "whole.onnx")
     new = held(whole)
     for at in random.sample(range(1, 24), KILLS):
-        (whole / "whole.onnx").write_bytes(b"old")
+        (whole / "whole.onnx").write_bytes(b"\x0fwhole.onnx.data")  # a name as a message has it: it reads that file
         (whole / "whole.onnx.data").write_bytes(b"old data")
         old = held(whole)
         signalled(lambda: graphcut.merge(cascade, whole / "whole.onnx", force=True), signal.SIGKILL, at=at)
