@@ -185,10 +185,9 @@ def compare_models(  # noqa: PLR0913 - independent settings
         CascadeError: a model is a part that was changed, by a manifest beside it.
         RunError: a model refuses the inputs.
     """
-    opened = [load(one) for one in (model, other)]
-    check_parts(one.path for one in opened)
-    pair = Pair(*opened, config, model_config, has_histograms=histograms)
-    first = pair.first.model
+    first, second = load(model), load(other)
+    check_parts([first.path, second.path])
+    pair = Pair(first, second, config, model_config, has_histograms=histograms)
     _check_ends(pair)
     sets, refusal = accepted_inputs(first, inputs, seed, first.dims)
     if not sets:
