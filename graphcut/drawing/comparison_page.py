@@ -15,7 +15,8 @@ from ..verifying.two_models import ModelComparison, ratio
 from .svg.document import NARROW, WIDE, inline_svg
 from .svg.error_chart import LEGEND, columns_of, draw_errors, draw_histogram, histogram_note, module_runs
 from .svg.primitives import plain
-from .template import filled, template
+from .svg.style import filled
+from .template import template
 
 _MAX_ROWS: Final = 1000  #: of a table.
 _SIDES: Final = {"removed": ("a", "\N{MINUS SIGN} only in A"), "added": ("b", "+ only in B")}

@@ -23,7 +23,8 @@ from .scene import KINDS, Scene
 from .svg.bus_lines import CSS
 from .svg.document import LANES, MAP, NARROW, SCHEDULE, WIDE, inline_svg, map_and_lanes, schedule_panel
 from .svg.matrix_chart import MAX_ROWS
-from .template import filled, template
+from .svg.style import filled
+from .template import template
 
 _PICTURES: Final = {"map": MAP, "lanes": LANES, "schedule": SCHEDULE}  #: their places in the template.
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

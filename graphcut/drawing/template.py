@@ -9,15 +9,10 @@ from graphlib import TopologicalSorter
 from importlib import resources
 from typing import Final
 
-from .svg.style import DARK, LIGHT, MONO, SANS, page_style, variables
+from .svg.style import DARK, LIGHT, MONO, SANS, filled, page_style, variables
 
 _IMPORT: Final = re.compile(r'^import \{ (.*) \} from "\./(\w+)\.js";\n', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export ((?:async )?(?:const|function) (\w+|\$))", re.MULTILINE)
-
-
-def filled(text: str, values: Mapping[str, str]) -> str:
-    """`text` with known placeholders replaced, in one pass: a name that looks like a placeholder is not replaced."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: values.get(match[1], match[0]), text)
 
 
 @cache

@@ -1,6 +1,8 @@
-"""Colours, light and dark, and the style rules of the SVG; the HTML page uses the same."""
+"""Colours, light and dark, and the style rules of the SVG, from the .css files here; the HTML page uses the same."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Mapping
+from importlib import resources
 from typing import Final
 from xml.sax.saxutils import escape
 
@@ -40,8 +42,9 @@ DARK: Final = {name: dark for name, (_, dark) in _COLOURS.items()}
 
 def file_style() -> str:
     """The style sheet of an SVG file. It has no variables, since not every program that reads SVG knows them."""
-    dark = "\n".join(f"  {rule}" for rule in _colour_rules(DARK))
-    return "\n".join([*_shape_rules(), *_colour_rules(LIGHT), "@media (prefers-color-scheme:dark){", dark, "}"])
+    dark = "\n".join(f"  {rule}" for rule in _rules("colours.css", DARK))
+    colours = _rules("colours.css", LIGHT)
+    return "\n".join([*_shape_rules(), *colours, "@media (prefers-color-scheme:dark){", dark, "}"])
 
 
 def svg_file(title: str, description: str, panel: Panel) -> str:
@@ -61,7 +64,7 @@ def svg_file(title: str, description: str, panel: Panel) -> str:
 
 def page_style() -> str:
     """The same rules for a page that defines each colour as a CSS variable."""
-    return "\n".join([*_shape_rules(), *_colour_rules({name: f"var(--{name})" for name in LIGHT})])
+    return "\n".join([*_shape_rules(), *_rules("colours.css", {name: f"var(--{name})" for name in LIGHT})])
 
 
 def variables(colours: Mapping[str, str]) -> str:
@@ -69,39 +72,18 @@ def variables(colours: Mapping[str, str]) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
 
 
-def _shape_rules() -> Iterator[str]:
-    yield f"svg text{{font-family:{SANS}}}"
-    yield f"svg text.code{{font-family:{MONO}}}"
-    for face in FACES:
-        weight = ";font-weight:600" if face.is_bold else ""
-        yield f"svg text.{face.css}{{font-size:{number(face.size)}px{weight}}}"
-    yield "svg .wire{fill:none}"
-    yield "svg .far .wire{stroke-dasharray:6 4}"
-    yield "svg .made{stroke-width:2}"
-    yield "svg .card{stroke-width:1}"
-    yield "svg .lane{fill:none;pointer-events:all}"
-    yield "svg .tick{fill:none;stroke-width:2}"
-    yield "svg .block{fill-opacity:.25;stroke-width:1.5}"
-    yield "svg .exchange{fill:none;stroke-width:1;stroke-opacity:.5}"
-    yield "svg .grid,svg .key,svg .cut{fill:none;stroke-width:1}"
+def _shape_rules() -> list[str]:
+    faces = ((face, ";font-weight:600" if face.is_bold else "") for face in FACES)
+    sizes = "\n".join(f"svg text.{face.css}{{font-size:{number(face.size)}px{weight}}}" for face, weight in faces)
+    return _rules("shapes.css", {"sans": SANS, "mono": MONO, "faces": sizes})
 
 
-def _colour_rules(colours: Mapping[str, str]) -> Iterator[str]:
-    yield f"svg text{{fill:{colours['text']}}}"
-    for name in ("muted", "near", "far", "over"):
-        yield f"svg text.{name}{{fill:{colours[name]}}}"
-    for name in ("paper", "track", "bar", "stripe", "high", "low", "even", "odd"):
-        yield f"svg .{name}{{fill:{colours[name]}}}"
-    yield f"svg .bar.over{{fill:{colours['over']}}}"
-    yield f"svg .card{{fill:{colours['card']};stroke:{colours['edge']}}}"
-    yield f"svg .card.over{{stroke:{colours['over']}}}"
-    yield f"svg .tick,svg .key{{stroke:{colours['text']}}}"
-    yield f"svg .grid{{stroke:{colours['grid']}}}"
-    yield f"svg .cut{{stroke:{colours['near']}}}"
-    yield f"svg .exchange{{stroke:{colours['muted']}}}"
-    for name in ("near", "far", "pick"):
-        yield f"svg .{name} .block{{fill:{colours[name]};stroke:{colours[name]}}}"
-    for name in ("near", "far", "muted"):
-        yield f"svg .{name} .wire{{stroke:{colours[name]}}}"
-        yield f"svg .{name} .tip{{fill:{colours[name]}}}"
-        yield f"svg .{name} .made{{fill:{colours['paper']};stroke:{colours[name]}}}"
+def _rules(file: str, values: Mapping[str, str]) -> list[str]:
+    """The rules in a file of this folder, one in each line, with these values."""
+    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
+    return filled(text, values).splitlines()
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """`text` with known placeholders replaced, in one pass: a name that looks like a placeholder is not replaced."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values.get(match[1], match[0]), text)
