@@ -19,6 +19,7 @@ from ..decoding.tokenizer import package
 from ..loading.model import Model
 from ..running.stage import SessionConfig
 from ..running.values import is_numeric_tensor, to_array
+from ..verifying.differences import error_between
 from ..verifying.numerical import run_whole
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -78,15 +79,12 @@ def figures_of(before: Outputs, after: Outputs, perplexity: float | None = None)
 
 def _difference(pairs: Sequence[tuple[Array, Array]]) -> tuple[float, float, float]:
     """SNR, largest and mean difference of an output."""
-    if any(a.shape != b.shape for a, b in pairs):
+    error = error_between([a for a, _ in pairs], [b for _, b in pairs])
+    if error.broken:
         return -inf, inf, inf
-    a, b = (np.concatenate([one.ravel().astype(np.float64) for one in side]) for side in zip(*pairs, strict=True))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        gap = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-        if not np.isfinite(gap).all():
-            return -inf, inf, inf
-        ratio = np.square(a[np.isfinite(a)]).sum() / np.square(gap).sum()
-        return float(10 * np.log10(ratio)) if gap.any() else inf, float(gap.max(initial=0)), float(gap.sum() / gap.size)
+    gaps = np.concatenate([np.abs(a[a != b].astype(np.float64) - b[a != b]) for a, b in pairs])
+    gaps = gaps[np.isfinite(gaps)]  # two NaN are no difference
+    return error.db, float(gaps.max(initial=0)), float(gaps.sum() / (sum(a.size for a, _ in pairs) or 1))
 
 
 def _agreement(pairs: Sequence[tuple[Array, Array]]) -> float:

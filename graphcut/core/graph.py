@@ -139,10 +139,8 @@ class Graph(Product):
 
     def weights_of(self, node: int) -> tuple[str, ...]:
         """The initializers that a node reads, those of the constant nodes it depends on included."""
-        own, constants = self.nodes[node].weights, self.nodes[node].constants
-        if not constants:
-            return own
-        return (*own, *(name for i in self.constants_for(constants) for name in self.nodes[i].weights))
+        own = self.nodes[node]
+        return (*own.weights, *(name for i in self.constants_for(own.constants) for name in self.nodes[i].weights))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -105,6 +105,11 @@ class Part(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.file.endswith((".ort", COMPILED))
 
     @property
+    def name(self) -> str:
+        """Its file without the ending."""
+        return self.file.removesuffix(".onnx")
+
+    @property
     def place(self) -> str:
         """Its file, and the device that it was planned for."""
         return f"{self.file} ({self.device})" if self.device else self.file

@@ -128,7 +128,7 @@ def _pipeline(config: dict[str, Any], cascade: Cascade, renamed: Mapping[str, st
         makes_logits = decoder["outputs"].get("logits", "logits") in part.writes
         if makes_logits and caches.isdisjoint((*part.reads, *part.writes)):
             stage["is_lm_head"] = True  # GenAI may run it for the last token of a prompt only
-        stages.append({part.file.removesuffix(".onnx"): stage})
+        stages.append({part.name: stage})
     model = {**config["model"], "type": "decoder-pipeline", "decoder": {**decoder, "pipeline": stages}}
     return {**config, "model": model}
 

@@ -42,7 +42,7 @@ def export_of(cascade: Cascade) -> Export:
 
 def _names(cascade: Cascade) -> dict[str, str]:
     """The files of the parts in ORT format, and those of the cascade."""
-    return {f"{part.file.removesuffix('.onnx')}.ort": part.file for part in cascade.parts}
+    return {f"{part.name}.ort": part.file for part in cascade.parts}
 
 
 @contextmanager

@@ -36,8 +36,8 @@ def export_of(cascade: Cascade) -> Export:
         assets |= dict.fromkeys(group, uri)
     for part in cascade.parts:
         own = (part.file, *(name for name in part.data if name not in assets))
-        files |= {f"{_name(part)}/{name}": there[name] for name in own}
-    components = {_name(part): {"variants": _variants(cascade, part, assets)} for part in cascade.parts}
+        files |= {f"{part.name}/{name}": there[name] for name in own}
+    components = {part.name: {"variants": _variants(cascade, part, assets)} for part in cascade.parts}
     files[MANIFEST] = {
         "schema_version": "1.0",
         "package_name": Path(cascade.manifest.source.file).stem,
@@ -45,10 +45,6 @@ def export_of(cascade: Cascade) -> Export:
         "additional_metadata": {"graphcut": _pipeline(cascade, next((assets[name] for name in text), None))},
     }
     return files
-
-
-def _name(part: Part) -> str:
-    return part.file.removesuffix(".onnx")
 
 
 def _shared(parts: Iterable[Part]) -> list[tuple[str, ...]]:
@@ -84,7 +80,7 @@ def _variants(cascade: Cascade, part: Part, assets: Mapping[str, str]) -> dict[s
         info: dict[str, Any] = {"model_file": part.file, "session_options": options}
         if one.provider_options:
             info["provider_options"] = dict(text.split("=", 1) for text in one.provider_options)
-        variant = {"variant_directory": _name(part), "ep": one.provider, "executor_info": {"ort": info}}
+        variant = {"variant_directory": part.name, "ep": one.provider, "executor_info": {"ort": info}}
         found[one.provider.removesuffix("ExecutionProvider").lower()] = variant
     return found
 
@@ -97,6 +93,6 @@ def _pipeline(cascade: Cascade, text: str | None) -> dict[str, Any]:
         "optional": manifest.optional,
         "writes": manifest.writes,
         "states": {state.past: state.present for state in manifest.states},
-        "steps": [{"component": _name(part), "reads": part.reads, "writes": part.writes} for part in cascade.parts],
+        "steps": [{"component": part.name, "reads": part.reads, "writes": part.writes} for part in cascade.parts],
         **({"text": text} if text else {}),
     }

@@ -12,7 +12,7 @@ import onnx
 from onnx import NodeProto
 
 from ..core.graph import grouped
-from ..core.manifest import Cascade, Part
+from ..core.manifest import Cascade
 from ..surgery.merging import merge
 from .cascade_files import Export
 
@@ -38,12 +38,12 @@ def export_of(cascade: Cascade) -> Export:
         for node in model.graph.node:
             for entry in [entry for entry in node.metadata_props if entry.key == ANNOTATION]:
                 node.metadata_props.remove(entry)
-            node.metadata_props.add(key=ANNOTATION, value=_name(cascade.parts[homes[_first_output(node)]]))
+            node.metadata_props.add(key=ANNOTATION, value=cascade.parts[homes[_first_output(node)]].name)
         path.write_bytes(model.SerializeToString(deterministic=True))
 
     devices = (_DEVICES.get(cascade.settings(part).provider, "accelerator") for part in cascade.parts)
     # = is an exact match; part-1 alone is part-10, too.
-    rules = grouped((device, f"={_name(part)}") for device, part in zip(devices, cascade.parts, strict=True))
+    rules = grouped((device, f"={part.name}") for device, part in zip(devices, cascade.parts, strict=True))
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
     return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}
 
@@ -54,7 +54,3 @@ def _nodes(cascade: Cascade, part: int) -> Iterable[NodeProto]:
 
 def _first_output(node: NodeProto) -> str:
     return next(filter(None, node.output))
-
-
-def _name(part: Part) -> str:
-    return part.file.removesuffix(".onnx")

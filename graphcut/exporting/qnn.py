@@ -41,7 +41,7 @@ def export_of(cascade: Cascade) -> Export:
 
 
 def _compiled(part: Part) -> str:
-    return part.file.removesuffix(".onnx") + COMPILED
+    return part.name + COMPILED
 
 
 def _binary(part: Part) -> str:

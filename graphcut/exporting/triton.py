@@ -57,7 +57,7 @@ def _data(file: Path, data: DataFile) -> Content:
 
 
 def _model_name(name: str, part: Part) -> str:
-    return f"{name}-{part.file.removesuffix('.onnx')}"
+    return f"{name}-{part.name}"
 
 
 def _part(cascade: Cascade, part: Part, name: str) -> str:

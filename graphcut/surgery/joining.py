@@ -94,11 +94,9 @@ def _check_versions(models: Sequence[Model]) -> None:
     for opset in (opset for model in models for opset in model.proto.opset_import):
         known = versions.setdefault(domain(opset.domain), opset.version)
         if known != opset.version:
-            raise ModelError(
-                f"a model imports version {known} of the operator set {opset.domain or 'ai.onnx'}, and another one "
-                f"version {opset.version}",
-                hint="convert one of them with onnx.version_converter first",
-            )
+            what = f"a model imports version {known} of the operator set {opset.domain or 'ai.onnx'}"
+            hint = "convert one of them with onnx.version_converter first"
+            raise ModelError(f"{what}, and another one version {opset.version}", hint=hint)
 
 
 def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
