@@ -146,6 +146,15 @@ def ranges_of_blocks(ranges: Iterable[Range]) -> list[list[Range]]:
     return blocks
 
 
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Ranges of a file, ascending; those that overlap or touch are one."""
+    found: list[Range] = []
+    for start, length in sorted(ranges):
+        before = found.pop() if found and start <= sum(found[-1]) else (start, 0)
+        found.append((before[0], max(sum(before), start + length) - before[0]))
+    return found
+
+
 def block_digest(handle: int, ranges: Sequence[Range]) -> str:
     """The digest of ranges of an open file, as one."""
     digest, buffer = hashlib.sha256(), memoryview(bytearray(BUFFER_BYTES))

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from ..core.digests import BLOCK_BYTES, BUFFER_BYTES, Digest, block_digest, hashing_threads, ranges_of_blocks
+from ..core.digests import BLOCK_BYTES, BUFFER_BYTES, Digest, block_digest, hashing_threads, joined, ranges_of_blocks
 from ..core.errors import ModelError
 from ..core.graph import grouped
 
@@ -94,15 +94,8 @@ def check_inside(span: ByteRange, *, file_bytes: int, tensor: str) -> None:
 
 def merge_ranges(spans: Iterable[ByteRange]) -> list[ByteRange]:
     """The same bytes as the smallest number of ranges: sorted, with overlapping and adjacent ones joined."""
-    merged: list[ByteRange] = []
-    for span in sorted(set(spans)):
-        last = merged[-1] if merged else None
-        if last is not None and last.file == span.file and span.offset <= last.offset + last.length:
-            end = max(last.offset + last.length, span.offset + span.length)
-            merged[-1] = ByteRange(last.file, last.offset, end - last.offset)
-        else:
-            merged.append(span)
-    return merged
+    ranges = grouped((span.file, (span.offset, span.length)) for span in sorted(spans))
+    return [ByteRange(file, *one) for file, own in ranges.items() for one in joined(own)]
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from urllib.error import HTTPError
 from warnings import warn
 
 from ..core.atomic_files import mend, replacing, write_errors
-from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest
+from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest, joined
 from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
+from ..core.graph import grouped
 from ..core.manifest import FETCHED, Cascade, Part, is_inside, open_cascade
 from ..core.present_parts import open_present, parts_here, save_fetched
 from ..core.text import nothing_at
@@ -189,15 +190,8 @@ def _check_space(output: Path, blocks: Sequence[_Wanted]) -> None:
 
 def _ranges_of(blocks: Iterable[_Wanted]) -> dict[str, list[Range]]:
     """The ranges of each file that blocks have, ascending and without overlap: parts may have some in common."""
-    found: dict[str, list[Range]] = {}
-    for name, start, length in sorted({(one.name, *span) for one in blocks for span in one.block.ranges}):
-        own = found.setdefault(name, [])
-        end = sum(own[-1]) if own else -1
-        if start <= end:
-            own[-1] = own[-1][0], max(end, start + length) - own[-1][0]
-        else:
-            own.append((start, length))
-    return found
+    own = grouped((one.name, span) for one in blocks for span in one.block.ranges)
+    return {name: joined(ranges) for name, ranges in own.items()}
 
 
 def _fetched(
