@@ -2,7 +2,7 @@
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 from statistics import median
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ..analysis.cut_points import analyze
 from ..core.errors import RunError, UsageError
-from ..core.graph import Block, partition
+from ..core.graph import Block, grouped, partition
 from ..core.product import Product
 from ..costs.device import Device, run_s
 from ..costs.matching import spread
@@ -125,12 +125,10 @@ def _measure(
     passes = min(3, rounds)
     per_pass = [rounds // passes + (i < rounds % passes) for i in range(passes)]
     profiles = [list(_profiles(model, blocks, feeds, runs, threads)) for runs in per_pass]
-    samples: dict[Hashable, list[float]] = {}
-    sizes = dict(costs.tensor_bytes)
-    for _, done in chain.from_iterable(profiles):
-        sizes.update({name: (size, True) for name, size in done.tensor_bytes.items() if name in sizes})
-        for kernel in done.kernels:
-            samples.setdefault(kernel.kind, []).extend(kernel.seconds)
+    measured = [done for _, done in chain.from_iterable(profiles)]
+    known = {name: (size, True) for done in measured for name, size in done.tensor_bytes.items()}
+    sizes = {name: known.get(name, unmeasured) for name, unmeasured in costs.tensor_bytes.items()}
+    samples = grouped((one.kind, time_s) for done in measured for one in done.kernels for time_s in one.seconds)
     kernel_s = {kind: min(seconds) for kind, seconds in samples.items()}
     seconds, flow_index = [0.0] * len(model.graph.flow), model.graph.flow_index
     weights = run_s(costs, Device(name="here"))
@@ -151,7 +149,7 @@ def _measure(
                     seconds[i] += share_s
     return MeasuredCosts(
         table=_table(dataclasses.replace(costs, sizes=dataclasses.replace(costs.sizes, bytes=sizes)), seconds, total_s),
-        peak_bytes=max(done.peak_bytes for _, done in chain.from_iterable(profiles)),
+        peak_bytes=max(done.peak_bytes for done in measured),
         pieces=len(blocks),
         rounds=rounds,
         spread=middle_s / fastest_s - 1 if fastest_s else 0.0,
@@ -160,12 +158,10 @@ def _measure(
 
 
 def _table(costs: Costs, seconds: Sequence[float], total_s: float) -> CostTable:
-    times: dict[str, float] = {}
-    for module, node_s in zip(module_names(costs.model.graph), seconds, strict=True):
-        times[module] = times.get(module, 0.0) + node_s
+    times = grouped(zip(module_names(costs.model.graph), seconds, strict=True))
     # Nanoseconds: clocks are no finer.
-    rows = [replace(row, time_s=round(times[row.module], 9)) for row in table_of(costs).rows]
-    remainder_s = max(0.0, round(total_s - sum(times.values()), 9))
+    rows = [replace(row, time_s=round(sum(times[row.module]), 9)) for row in table_of(costs).rows]
+    remainder_s = max(0.0, round(total_s - sum(seconds), 9))
     return CostTable((*rows, CostRow(module=REMAINDER, time_s=remainder_s)))
 
 

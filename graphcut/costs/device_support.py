@@ -12,7 +12,7 @@ import msgspec
 from onnx import NodeProto, defs
 from onnx.helper import get_attribute_value
 
-from ..core.graph import Node
+from ..core.graph import Node, grouped
 from ..core.product import Product
 from ..core.units import size
 from ..loading.operations import Operation, operations_of
@@ -55,12 +55,9 @@ class DeviceSupport(Product, msgspec.Struct, frozen=True, tag_field="format", ta
 def device_support(costs: Costs, rules: DeviceRules) -> DeviceSupport:
     """What a device can run of a model, and why not the rest."""
     graph, found = costs.model.graph, refusals(costs, rules)
-    seconds, members = run_s(costs, Device(name="cpu")), dict[tuple[str, Refusal], list[int]]()
-    for i, refusal in enumerate(found):
-        if refusal is not None:
-            members.setdefault((graph.nodes[graph.flow[i]].op, refusal), []).append(i)
-    rows = []
-    for (op, refusal), own in members.items():
+    refused = ((i, refusal) for i, refusal in enumerate(found) if refusal is not None)
+    seconds, rows = run_s(costs, Device(name="cpu")), list[UnsupportedNodes]()
+    for (op, refusal), own in grouped(((graph.nodes[graph.flow[i]].op, one), i) for i, one in refused).items():
         shares, names = (_share(costs.flops, own), _share(seconds, own)), graph.names(graph.flow[i] for i in own)
         rows.append(UnsupportedNodes(op, refusal.kind, refusal.why, names, *shares, _helps(costs, op, refusal)))
     rows.sort(key=lambda row: (-row.flops_share, -len(row.nodes), row.op, row.why))
@@ -114,11 +111,7 @@ class _Judge:
 
     @cached_property
     def _by_op(self) -> Mapping[str, Sequence[OperatorRule]]:
-        found: dict[str, list[OperatorRule]] = {}
-        for rule in self.rules.operators:
-            for op in rule.names:
-                found.setdefault(op, []).append(rule)
-        return found
+        return grouped((op, rule) for rule in self.rules.operators for op in rule.names)
 
     @cached_property
     def _refused(self) -> Mapping[str, Refusal]:

@@ -20,6 +20,7 @@ from typing import Final, cast
 
 from msgspec.structs import replace as changed
 
+from ..core.graph import grouped
 from ..costs.cluster import ReliabilityModel
 from ..workers.executors.protocol import Died, Done, Event, Executor, Handle, Lost, Ready, Step
 from .clock import Clock, ScheduledEvent
@@ -39,6 +40,10 @@ class SimulatedTensor:
     size_bytes: int
     devices: dict[SimulatedDevice, None]  #: those that have it; the first one sends it to others.
     is_small: bool = False  #: it travels in the messages of steps, and has no latency of its own.
+
+    def is_on(self, device: SimulatedDevice) -> bool:
+        """Whether the device has it, or it has no bytes."""
+        return not self.size_bytes or any(holder.name == device.name for holder in self.devices)
 
 
 @dataclass(slots=True, eq=False)
@@ -211,7 +216,7 @@ class SimulatedExecutor(Executor):
 
     def _fetch(self, device: SimulatedDevice, one: SimulatedStep) -> None:
         """Fetch the tensors that the device lacks for a step; compute if nothing is missing."""
-        one.lacks = {t for t in one.tensors if t.size_bytes and all(at.name != device.name for at in t.devices)}
+        one.lacks = {tensor for tensor in one.tensors if not tensor.is_on(device)}
         if all(tensor.devices for tensor in one.tensors):
             self._pull(device, one.tensors)
             self._compute(device)
@@ -221,12 +226,8 @@ class SimulatedExecutor(Executor):
 
     def _pull(self, device: SimulatedDevice, tensors: Iterable[SimulatedTensor]) -> None:
         """Begin to send the tensors that the device lacks, in one message from each sender."""
-        missing: dict[SimulatedDevice, list[SimulatedTensor]] = {}
-        for tensor in tensors:
-            is_here = not tensor.size_bytes or any(holder.name == device.name for holder in tensor.devices)
-            if tensor.devices and not is_here and tensor not in device.coming:
-                missing.setdefault(next(iter(tensor.devices)), []).append(tensor)
-        for sender, sent in missing.items():
+        missing = (one for one in tensors if one.devices and not one.is_on(device) and one not in device.coming)
+        for sender, sent in grouped((next(iter(tensor.devices)), tensor) for tensor in missing).items():
             size_bytes = sum(tensor.size_bytes for tensor in sent)
             latency_s = sum(self._cluster.stored_s(tensor.size_bytes) for tensor in sent)
             if not all(tensor.is_small for tensor in sent):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from ..core.graph import Graph, Node, grouped
+from ..core.graph import Graph, Node, grouped, reached
 
 _Groups = Mapping[Hashable, Sequence[Node]]
 _QUANTIZERS: Final = {"QuantizeLinear", "DequantizeLinear"}
@@ -128,13 +128,12 @@ def _source(graph: Graph, name: str, known: Mapping[str, str]) -> str:
 
 def _readers(graph: Graph, name: str) -> Iterator[int]:
     """The nodes that read a tensor, or what it is converted to."""
-    waiting = [name]
-    while waiting:
-        for i in graph.readers.get(waiting.pop(), ()):
-            if graph.nodes[i].op in SAME_VALUES:
-                waiting.extend(graph.nodes[i].writes[:1])
-            else:
-                yield i
+
+    def converted_for(i: int) -> Iterable[int]:
+        written = graph.nodes[i].writes[:1] if graph.nodes[i].op in SAME_VALUES else ()
+        return (reader for made in written for reader in graph.readers.get(made, ()))
+
+    return (i for i in reached(graph.readers.get(name, ()), converted_for) if graph.nodes[i].op not in SAME_VALUES)
 
 
 def _in_order(graph: Graph, other: Graph, there: dict[str, str]) -> dict[str, str]:
