@@ -1,13 +1,15 @@
 """Records in JSON files, each of a format that has a name and a version."""
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec.inspect import DictType, NoneType, StructType, Type, UnionType, VarTupleType
 
-from .errors import RecordError, validation_message
+from .errors import RecordError, UsageError, validation_message
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -18,12 +20,9 @@ def read_record(path: Path, kind: type[_Record], version: str, again: str, unrea
     Its hint is `unread` for a file that can't be read, and `again` for one that holds something else. Of a later minor
     version, such as `graphcut.cascade/1.2`, it is what this version knows: other fields are left out.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise RecordError(f"{path} can't be read: {error.strerror}", hint=unread) from None
     hint = f"{again}, or use the version of graphcut that wrote it"
-    try:
+    with reading(path, "JSON", unread=unread, hint=hint):
+        raw = path.read_bytes()
         found = msgspec.json.decode(raw)
         given = found.get("format") if isinstance(found, dict) else None
         (major, minor), (own_major, own_minor) = _version(str(given)), _version(version)
@@ -33,10 +32,28 @@ def read_record(path: Path, kind: type[_Record], version: str, again: str, unrea
             what = f"the format {given!r}" if given else "no format"
             raise RecordError(f"{path} has {what}, and this version of graphcut reads {version!r}", hint=hint)
         return msgspec.json.decode(raw, type=kind)
+
+
+@contextmanager
+def reading(
+    path: Path, form: str, *, unread: str, hint: str, fields_hint: Callable[[str], str] = lambda _: ""
+) -> Iterator[None]:
+    """What goes wrong where a file of a form such as `JSON` is read and decoded becomes a RecordError.
+
+    Its hint is `unread` for a file that can't be read, else `hint`; for a wrong field what `fields_hint` gives for the
+    message, if that is anything.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RecordError(f"{path} can't be read: {error.strerror}", hint=unread) from None
+    except UsageError as error:
+        raise RecordError(f"{path}: {error}", hint=error.hint) from None
     except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
+        message = validation_message(error)
+        raise RecordError(f"{path}: {message}", hint=fields_hint(message) or hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{path} is not JSON: {error}", hint=hint) from None
+        raise RecordError(f"{path} is not {form}: {error}", hint=hint) from None
 
 
 def _version(text: str) -> tuple[str, int]:

@@ -8,8 +8,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ..core.errors import RecordError, UsageError, did_you_mean, validation_message
+from ..core.errors import UsageError, did_you_mean
 from ..core.product import Product
+from ..core.records import reading
 from ..core.units import parse_bytes
 from ..core.wiring import MESSAGE_BYTES
 from .device import Device, check_finite
@@ -217,19 +218,9 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
         RecordError: the file can't be read, is not TOML, or not a cluster.
     """
     path, hint = Path(path), "docs/reference/cluster-file.md describes cluster files"
-    try:
+    with reading(path, "TOML", unread="name a TOML file that lists devices", hint=hint, fields_hint=_fields_hint):
         found = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
         return msgspec.convert(_with_rules(_with_sizes(found, ""), path.parent), type=SimulatedCluster)
-    except (OSError, UnicodeDecodeError) as error:
-        what = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise RecordError(f"{path} can't be read: {what}", hint="name a TOML file that lists devices") from None
-    except UsageError as error:
-        raise RecordError(f"{path}: {error}", hint=error.hint) from None
-    except msgspec.ValidationError as error:
-        message = validation_message(error)
-        raise RecordError(f"{path}: {message}", hint=_fields_hint(message) or hint) from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RecordError(f"{path} is not TOML: {error}", hint=hint) from None
 
 
 def _fields_hint(message: str) -> str:

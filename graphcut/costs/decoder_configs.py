@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from ..core.errors import RecordError, UsageError, validation_message
+from ..core.errors import UsageError
+from ..core.records import reading
 from .tables import CostRow, CostTable
 
 _NORMS: Final = ("input_layernorm", "post_attention_layernorm")
@@ -57,12 +58,8 @@ def table_of_config(path: Path) -> CostTable:
     can't be read or is no such configuration.
     """
     hint = f"a config.json of Hugging Face, of one of {', '.join(_FAMILIES)}"
-    try:
+    with reading(path, "JSON", unread=hint, hint=hint):
         config = msgspec.json.decode(path.read_bytes(), type=_Config)
-    except OSError as error:
-        raise RecordError(f"{path} can't be read: {error.strerror}", hint=hint) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: {validation_message(error)}", hint=hint) from None
     if config.model_type not in _FAMILIES:
         raise UsageError(f"{path} is of the type {config.model_type!r}, which is not known", hint=hint)
     element_bytes = 4 if config.torch_dtype == "float32" else 2

@@ -6,8 +6,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ..core.errors import RecordError, UsageError, did_you_mean, validation_message
+from ..core.errors import RecordError, did_you_mean
 from ..core.product import Product
+from ..core.records import reading
 from ..core.tensors import ELEMENT_TYPES
 from ..core.units import parse_bytes
 
@@ -106,21 +107,11 @@ def read_rules(path: str | Path) -> DeviceRules:
         RecordError: the file can't be read, or has no such rules; the message says where.
     """
     path = shipped_rules().get(str(path), Path(path))
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        found = (msgspec.json if path.suffix == ".json" else msgspec.toml).decode(text)
-        found = found["rules"] if path.suffix == ".json" and "rules" in found else found
+    form, unread = path.suffix[1:].upper() or "TOML", f"name a rule file, or one of {', '.join(shipped_rules())}"
+    with reading(path, form, unread=unread, hint=_HINT):
+        found = (msgspec.json if form == "JSON" else msgspec.toml).decode(path.read_text(encoding="utf-8-sig"))
+        found = found.get("rules", found) if form == "JSON" and isinstance(found, dict) else found
         rules = msgspec.convert(_with_sizes(found), DeviceRules)
-    except (OSError, UnicodeDecodeError) as error:
-        known = ", ".join(shipped_rules())
-        what = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise RecordError(f"{path} can't be read: {what}", hint=f"name a rule file, or one of {known}") from None
-    except UsageError as error:
-        raise RecordError(f"{path}: {error}", hint=error.hint) from None
-    except msgspec.ValidationError as error:
-        raise RecordError(f"{path}: {validation_message(error)}", hint=_HINT) from None
-    except (msgspec.DecodeError, TypeError) as error:
-        raise RecordError(f"{path} is not {path.suffix[1:].upper() or 'TOML'}: {error}", hint=_HINT) from None
     _check_operators(path, rules.operators)
     return rules
 
@@ -128,7 +119,7 @@ def read_rules(path: str | Path) -> DeviceRules:
 def _with_sizes(found: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a file, with sizes in text, such as "16MB", as numbers."""
     if not isinstance(found, dict):
-        raise TypeError("it is no table")
+        raise msgspec.DecodeError("it is no table")
     made = {key: parse_bytes(v) if key.endswith("_bytes") and isinstance(v, str) else v for key, v in found.items()}
     operators = made.get("operators")
     return made | ({"operators": list(map(_with_sizes, operators))} if isinstance(operators, list) else {})
