@@ -12,7 +12,7 @@ from typer import Option
 from ..core.text import shell_word
 from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, WeightMode, load, say_gap
+from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, WeightMode, load
 from .declaring import Output, Size, flag, takes
 from .output import print_, print_line, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
@@ -61,44 +61,60 @@ def split(
         graphcut split llm.onnx --plan plan.json -o planned.parts
         graphcut split unet.onnx --cluster cluster.toml
     """
+    _check_ranks(options, is_one_file=one_file)
+    if one_file:
+        _shard(load(model, dims), options, output, weights=weights, force=force, as_json=as_json)
+        return
+    preparing = cutter(options, plan, device)
+    folder = output or (Path(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else None)
+    opened = load(model, dims, states)
+    cut = preparing(opened, folder, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+    if dry_run:
+        _list(cut, as_json=as_json)
+    else:
+        _write(cut, force=force, as_json=as_json)
+
+
+def _list(cut: PreparedFiles, *, as_json: bool) -> None:
+    """Print the files that would be written."""
+    from ..drawing.json_records import cascade_record
+
+    if as_json:
+        put_json(cascade_record(cut.cascade, cut.files))
+        return
+    for line in (*str(cut).split("\n"), f"{size(cut.bytes_to_write)} would be written; this was a dry run"):
+        print_line(line)
+
+
+def _write(cut: PreparedFiles, *, force: bool, as_json: bool) -> None:
+    """Write the parts, and draw them."""
     from .. import analyze, write
     from ..drawing.json_records import cascade_record
     from ..drawing.scene_builders import scene_of_ranks, scene_of_split
     from ..drawing.terminal.scene import draw_scene
 
-    _check_ranks(options, is_one_file=one_file)
-    if one_file:
-        _shard(load(model, dims), options, output, weights=weights, force=force, as_json=as_json)
-        say_gap(model)
-        return
-    preparing = cutter(options, plan, device)
-    opened = load(model, dims, states)
-    folder = output or (Path(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else None)
-    cut = preparing(opened, folder, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
-    if dry_run and as_json:
-        put_json(cascade_record(cut.cascade, cut.files))
-        return
-    if dry_run:
-        for line in (*str(cut).split("\n"), f"{size(cut.bytes_to_write)} would be written; this was a dry run"):
-            print_line(line)
-        return
     was_there = not force and (cut.folder / cut.manifest_name).exists()
     with writing(is_silent=as_json) as progress:
         cascade = write(cut, force=force, progress=progress)
     if was_there:
         say(f"note: {cut.folder} had these files already")
-    say_gap(model)
-    if as_json:
-        put_json(cascade_record(cascade))
-    elif settings.is_quiet:
-        print_line(str(cascade.path))
+    if _is_put(cascade.path, lambda: cascade_record(cascade), as_json=as_json):
+        return
+    if cut.whole is None:
+        scene = scene_of_split(cascade, cut.plan, analyze(cut.source))
     else:
-        if cut.whole is None:
-            scene = scene_of_split(cascade, cut.plan, analyze(cut.source))
-        else:
-            scene = scene_of_ranks(cascade, cut.plan, cut.source)
-        print_(lambda screen: draw_scene(scene, screen))
-        say_next(scene.next_command)
+        scene = scene_of_ranks(cascade, cut.plan, cut.source)
+    print_(lambda screen: draw_scene(scene, screen))
+    say_next(scene.next_command)
+
+
+def _is_put(path: Path, record: Callable[[], object], *, as_json: bool) -> bool:
+    """Print the record of what was made, or with --quiet its path; returns whether one of them was asked for."""
+    if as_json:
+        put_json(record())
+    elif settings.is_quiet:
+        print_line(str(path))
+    return as_json or settings.is_quiet
 
 
 def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
@@ -148,11 +164,7 @@ def _shard(
     ranks = options.rank_shares() or 1
     path = output or Path(f"{model.path.name.removesuffix('.onnx')}.sharded.onnx")
     made = sharded(model, path, ranks=ranks, mode=options.mode, weights=weights, force=force)
-    if as_json:
-        put_json(made.record)
-    elif settings.is_quiet:
-        print_line(str(made.path))
-    else:
+    if not _is_put(made.path, lambda: made.record, as_json=as_json):
         sys.stdout.write(f"{made}\n")
         say(f"wrote {made.path}")
         say_next(f"graphcut verify {shell_word(str(made.path))}")
