@@ -32,6 +32,7 @@ class NetCluster:
             "PYTHONPATH": str(SCRIPT.parent.parent),
             "OMP_NUM_THREADS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # else the other tests would keep workers waiting
         }
 
     def __call__(self, *words: object) -> str:

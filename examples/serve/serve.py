@@ -12,10 +12,11 @@ from os.path import abspath
 from typing import Any
 
 import numpy as np
+import ray  # noqa: TID251 - the rule is for the package
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from openai_api import Asked, RefusedError, asked, error_of, scores_of
-from ray import serve  # noqa: TID251 - the rule is for the package
+from ray import serve  # noqa: TID251 - likewise
 from starlette.concurrency import iterate_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -201,6 +202,7 @@ if __name__ == "__main__":
     for name, default in OPTIONS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     given = vars(parser.parse_args())
+    ray.init(namespace="serve", include_dashboard=False)  # processes that no answer needs
     serve.start(http_options={"host": given.pop("host"), "port": given.pop("port")})
     # What is beyond --most gets to the server too: it is refused, and does not wait.
     serve.run(serve.deployment(max_ongoing_requests=1000)(Server).bind(given.pop("folder"), given), blocking=True)
