@@ -42,7 +42,6 @@ from graphcut import (
     scenario_of_plan,
     simulate,
 )
-from graphcut.automating.conversions import PRECISIONS, convert
 from graphcut.demos import write
 from graphcut.demos.drafting import Draft
 from graphcut.demos.saving import save
@@ -138,19 +137,16 @@ KINDS: Mapping[str, Callable[[int], Draft]] = {**MODELS, "unet": unet, "lstm": l
 
 
 def converted(home: Path, precision: str) -> Path | None:
-    """The model in this precision; None if its library can't convert it, or changes no weights."""
-    model = home / "fp32.onnx"
-    for step in PRECISIONS[precision]:
-        target = home / f"{precision}-{step}.onnx"
-        try:
-            if convert(step, graphcut.load(model), target, home, []) is None:
-                return None
-        except GraphcutError as error:
-            print(f"{home.name}, {precision}: {error}", file=sys.stderr)
-            return None
-        model = target
-    before, after = (graphcut.load(path).weight_bytes for path in (home / "fp32.onnx", model))
-    return model if precision == "fp32" or after < before else None
+    """The model in this precision, by `graphcut auto`; None if its library can't convert it, or changes no weights."""
+    model, parts = home / "fp32.onnx", home / precision
+    if precision == "fp32":
+        return model
+    words = ["auto", model, "--precision", precision, "--num-splits", "1", "--keep", "-o", parts]
+    done = subprocess.run([sys.executable, "-m", "graphcut", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{home.name}, {precision}: {done.stderr}", end="", file=sys.stderr)
+        return None
+    return parts / "models" / f"fp32-clean-{precision}.onnx"
 
 
 def bench_precision(title: str, model: Model) -> Iterator[Row]:
