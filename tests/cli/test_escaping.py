@@ -171,8 +171,8 @@ def test_no_command_is_suggested_for_a_name_that_no_command_can_have(run: Run, t
     assert (result.code, raw_in(result)) == (0, set())
 
 
-def test_a_name_of_a_megabyte_is_shortened(run: Run, tmp_path: Path) -> None:
-    onnx.save(hostile_model("n" * 1_000_000), tmp_path / "m.onnx")
+def test_a_name_of_100_000_letters_is_shortened(run: Run, tmp_path: Path) -> None:
+    onnx.save(hostile_model("n" * 100_000), tmp_path / "m.onnx")
     for words in (("analyze",), ("plan", "--memory", "1B"), ("plan", "--num-splits", "2"), ("analyze", "--dim", "a=1")):
         result = run(words[0], tmp_path / "m.onnx", *words[1:])
         assert result.code in {0, 2, 4}

@@ -53,4 +53,5 @@ def test_an_architecture_is_split_and_gives_its_reference_outputs(name: str, tmp
     assert report.is_identical, report.first_difference
     outputs = graphcut.run(cascade, network.feeds, config=SessionConfig(optimize="none"))
     for ours, expected in zip(outputs.values(), network.expected.values(), strict=True):
+        assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape)
         np.testing.assert_allclose(ours, expected, rtol=network.rtol, atol=network.atol)

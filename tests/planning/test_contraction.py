@@ -70,7 +70,7 @@ def circle(groups: Sequence[set[int]], edges: Sequence[tuple[int, int]]) -> tupl
     return None
 
 
-@seeded(200, together=50)
+@seeded(50, together=50)
 def test_groups_are_the_finest_without_a_cycle_and_in_topological_order(seed: int) -> None:
     draw = random.Random(seed)
     total = draw.randint(1, 9)

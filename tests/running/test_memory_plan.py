@@ -124,7 +124,7 @@ def test_parts_that_are_used_again_stay_if_they_fit() -> None:
     assert residency_plan(needs, 50, is_once=False) == ResidencyPlan(frozenset({2}), is_ahead=False, peak_bytes=50)
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_the_pinned_parts_are_those_of_brute_force(seed: int) -> None:
     random = np.random.default_rng(seed)
     needs = [need(*(int(n) for n in random.integers(0, (40, 12, 25)))) for _ in range(random.integers(1, 9))]

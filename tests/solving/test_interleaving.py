@@ -29,7 +29,7 @@ from graphcut.solving.unavoidable_load import unavoidable_load
 from cases import FUZZ
 
 GROUPS = 7
-CASES = range(FUZZ or 12)
+CASES = range(FUZZ or 5)
 SECOND = 1024  #: bytes that cross a link in a second.
 
 

@@ -302,7 +302,7 @@ LINKS = (2.0**10, 2.0**13, 2.0**16)
 LATE = (0.0, 0.25, 8.0)
 
 
-@seeded(60, together=20)
+@seeded(20, together=20)
 def test_into_is_the_best_of_all_divisions(seed: int, problem_for: Callable[..., PlanningProblem]) -> None:
     draw = random.Random(seed)
     load = random_load(draw)
@@ -329,7 +329,7 @@ def test_into_is_the_best_of_all_divisions(seed: int, problem_for: Callable[...,
         assert solution.outcome.is_optimal
 
 
-@seeded(60, together=20)
+@seeded(20, together=20)
 def test_within_is_the_best_of_all_divisions_and_names_the_smallest_budget(
     seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:
@@ -454,7 +454,7 @@ def less_is_better(value: float, objective: Objective) -> float:
     return 1 / value if objective == "decode" and value else value
 
 
-@seeded(60, together=20)
+@seeded(20, together=20)
 def test_across_is_the_best_of_all_divisions_on_all_devices(
     seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:
@@ -524,7 +524,7 @@ def test_a_node_that_no_device_can_run_is_named(problem_for: Callable[..., Plann
         plan_across(problem_for(chain_load(4)), Across(cluster), lambda _: [1.0, 1.0, math.inf, 1.0])
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_times_with_fractions_are_balanced_as_well(seed: int, problem_for: Callable[..., PlanningProblem]) -> None:
     draw = random.Random(3000 + seed)
     load = random_load(draw, most=6, kinds=2, exact=False)
@@ -564,7 +564,7 @@ def with_links(setting: Setting, division: Division, devices: Sequence[Device]) 
     return found
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_a_plan_over_direct_links_has_its_true_value_and_a_valid_bound(
     seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:
@@ -626,7 +626,7 @@ def test_along_orders_plans_are_feasible_and_bounds_are_valid(
 
 
 @pytest.mark.usefixtures("no_ideals")
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_along_orders_bounds_of_parts_and_budgets_are_valid(
     seed: int, problem_for: Callable[..., PlanningProblem]
 ) -> None:
@@ -673,7 +673,7 @@ def assert_tables_are_right(tables: BoundaryTables, brute: Brute, order: Sequenc
             assert list(tables.groups_between(j, i)) == [group for group in order if part >> group & 1]
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_ideal_tables_have_all_order_ideals_and_the_costs_of_all_parts(seed: int) -> None:
     load = random_load(random.Random(6000 + seed), most=6, kinds=2)
     brute = Brute(load)
@@ -688,7 +688,7 @@ def test_ideal_tables_have_all_order_ideals_and_the_costs_of_all_parts(seed: int
     assert ideal_tables(load, len(ideals) - 1) is None
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_prefix_tables_have_the_same_costs(seed: int) -> None:
     draw = random.Random(7000 + seed)
     load = random_load(draw, kinds=2)
@@ -698,7 +698,7 @@ def test_prefix_tables_have_the_same_costs(seed: int) -> None:
         assert_tables_are_right(prefix_tables(load, order, sorted({0, *inner, load.groups})), brute, order)
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_tensors_that_flow_both_ways_cost_a_part_what_it_receives_and_sends(seed: int) -> None:
     draw = random.Random(11000 + seed)
     load = random_load(draw, most=6)
@@ -721,7 +721,7 @@ def test_tensors_that_flow_both_ways_cost_a_part_what_it_receives_and_sends(seed
         assert_tables_are_right(prefix_tables(load, order, range(load.groups + 1)), brute, order)
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_orders_are_topological_and_differ(seed: int) -> None:
     load = random_load(random.Random(8000 + seed))
     edges = Brute(load).edges

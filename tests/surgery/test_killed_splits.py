@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,8 @@ from graphcut.core.atomic_files import rename
 from graphcut.core.errors import LeftoverWarning
 from graphcut.surgery.model_files import Storage
 
-from cases import crossed
+from cases import FUZZ, crossed
 from conftest import floats, model_of
-
-KILLS = 12
-"""How often each kind of writing is killed, at random moments."""
 
 MOMENTS: dict[tuple[Storage, bool], int] = {
     ("copy", False): 16,
@@ -54,6 +52,11 @@ def net(tmp_path: Path) -> Path:
     path = tmp_path / "net.onnx"
     onnx.save(model_of(nodes, [floats("x", "n", 512)], [floats("y", "n", 512)], weights), path)
     return path
+
+
+def moments(before: int) -> list[int]:
+    """Random moments at which a kind of writing is killed; all of them for `scripts/fuzz`."""
+    return list(range(1, before)) if FUZZ else random.sample(range(1, before), 4)
 
 
 def cut(path: Path, *names: str, weights: Storage = "copy", force: bool = True) -> Cascade:
@@ -128,12 +131,13 @@ def begin(path: Path, weights: Storage, *, is_there_an_old_one: bool) -> None:
         cut(path, "m0", weights=weights)
 
 
-@pytest.mark.parametrize(("weights", "old", "moments"), [(*key, MOMENTS[key]) for key in MOMENTS])
+@pytest.mark.fuzz
+@pytest.mark.parametrize(("weights", "old"), MOMENTS)
 def test_after_a_kill_the_next_split_finds_a_whole_state_and_leaves_nothing(
-    net: Path, weights: Storage, moments: int, *, old: bool
+    net: Path, weights: Storage, *, old: bool
 ) -> None:
     states = states_of(net, weights, is_there_an_old_one=old)
-    for at in random.sample(range(1, moments), KILLS):
+    for at in moments(MOMENTS[weights, old]):
         begin(net, weights, is_there_an_old_one=old)
         status = signalled(lambda: cut(net, "m1", weights=weights), signal.SIGKILL, at=at)
         assert status in {-signal.SIGKILL, 0}
@@ -148,19 +152,20 @@ def test_a_split_that_is_told_to_end_leaves_a_whole_state(
     words = ["split", net, "--at-nodes", "m1", "--weights", weights, "--force"]
     monkeypatch.chdir(net.parent)  # where the parts are written
     monkeypatch.setattr(sys, "argv", ["graphcut", *map(str, words)])
-    for at in random.sample(range(3, MOMENTS[weights, True]), KILLS // 3):
+    for at in moments(MOMENTS[weights, True]):
         begin(net, weights, is_there_an_old_one=True)
         assert signalled(start, number, at=at) in {128 + number, 0}
         assert held(net.parent) in states
 
 
+@pytest.mark.fuzz
 def test_a_killed_merge_is_undone_or_complete(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
     cascade, whole = cut(net, "m0"), tmp_path / "whole"
     whole.mkdir()
     graphcut.merge(cascade, whole / "whole.onnx")
     new = held(whole)
-    for at in random.sample(range(1, 24), KILLS):
+    for at in moments(24):
         (whole / "whole.onnx").write_bytes(b"\x0fwhole.onnx.data")  # a name as a message has it: it reads that file
         (whole / "whole.onnx.data").write_bytes(b"old data")
         old = held(whole)
@@ -180,6 +185,7 @@ def split_ranks_into(net: Path, folder: Path, ranks: int, *, force: bool = True)
     graphcut.split_by_rank(net, folder / "parts", ranks=ranks, force=force)
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("write", [shard_into, split_ranks_into])
 def test_a_killed_sharding_is_undone_or_complete(
     net: Path, tmp_path: Path, write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -191,7 +197,7 @@ def test_a_killed_sharding_is_undone_or_complete(
         folder.mkdir()
         write(net, folder, ranks)
         states.append(held(folder))
-    for number, at in zip((signal.SIGKILL, signal.SIGTERM) * 4, random.sample(range(1, 24), 8), strict=True):
+    for number, at in zip(cycle((signal.SIGKILL, signal.SIGTERM)), moments(24), strict=False):
         write(net, folder, 2)
         assert signalled(lambda: write(net, folder, 3), number, at=at) in {-number, 128 + number, 0}
         with suppress(UsageError), warnings.catch_warnings(action="ignore"):

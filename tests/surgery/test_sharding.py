@@ -114,7 +114,7 @@ def fullest(sharding: Sharding) -> float:
     return max((own + common) / (divided * share / sum(shares) + common) for own, share in held)
 
 
-@crossed(("name", "shares"), MODELS, SHARES.values(), times=2, together=6)
+@crossed(("name", "shares"), MODELS, SHARES.values(), times=1, together=6)
 def test_exact_has_the_bits_of_the_model(name: str, shares: tuple[int, ...], tmp_path: Path) -> None:
     path = MODELS[name](tmp_path)
     feeds = feeds_for(path)

@@ -99,7 +99,7 @@ def test_an_even_division_is_skienas_example() -> None:
     assert even_bounds([100, 200, 300, 400, 500, 600, 700, 800, 900], 3) == (0, 5, 7, 9)
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_an_even_division_has_the_least_maximum_and_then_the_least_squares(seed: int) -> None:
     draw = np.random.default_rng(seed)
     parts = int(draw.integers(1, 10))
@@ -138,7 +138,7 @@ def test_more_workers_than_parts_are_refused(weights: list[float], workers: int,
 # Divisions for known costs and speeds
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 @each("is_tight", [False, True])
 def test_a_better_division_is_optimal_within_one_percent_and_moves_the_fewest_parts(
     seed: int, *, is_tight: bool
@@ -168,7 +168,7 @@ def test_a_better_division_is_optimal_within_one_percent_and_moves_the_fewest_pa
     assert moved(now, found) == min(moved(now, bounds) for bounds in equal)
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_a_worker_with_a_slower_link_may_be_left_without_parts(seed: int) -> None:
     draw = np.random.default_rng(seed)
     parts = int(draw.integers(2, 7))

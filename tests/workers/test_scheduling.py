@@ -1229,7 +1229,7 @@ def trouble(script: Script, draw: random.Random, workers: int) -> None:
         script.lose_at(draw.uniform(0, 20), lambda number: (number * 0.618) % 1 < share)  # noqa: B023 - one of many
 
 
-@seeded(60, together=20)
+@seeded(20, together=20)
 def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     units, outputs = random_units(draw)
@@ -1249,7 +1249,7 @@ def test_answers_are_exact_and_in_order_whichever_workers_die(seed: int) -> None
     assert answers == [f"input {n} is wrong" if n in bad else answer for n, answer in enumerate(expected)]
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_ranks_with_states_are_exact_whichever_workers_die(seed: int) -> None:
     """Each of three phases has a part for each of two ranks, which read what all ranks wrote in the phase before."""
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
@@ -1267,7 +1267,7 @@ def test_ranks_with_states_are_exact_whichever_workers_die(seed: int) -> None:
     assert found.answers == by_hand(units, ["joined"], requests)
 
 
-@seeded(40, together=20)
+@seeded(20, together=20)
 def test_sequences_are_exact_whichever_workers_die(seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - a test, to be repeated
     units = row(draw.randint(1, 5))
