@@ -44,11 +44,8 @@ def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
     """Successive tensors by module: by the steps of its path up to the first that is numbered, or as many as fit."""
     paths, runs = [tuple(filter(None, error.module.split("/"))) for error in found.errors], list[tuple[str, range]]()
     for depth in range(1, 1 + max(map(len, paths), default=0)):
-        made, start = list[tuple[str, range]](), 0
-        for path, same in groupby(path[:depth] for path in paths):
-            stop = start + len([*same])
-            made.append(("/".join(path), range(start, stop)))
-            start = stop
+        same = ([*run] for _, run in groupby(range(len(paths)), key=lambda i: paths[i][:depth]))
+        made = [("/".join(paths[run[0]][:depth]), range(run[0], run[-1] + 1)) for run in same]
         runs = made if not runs or len(made) <= _MODULES else runs
         if any(re.search(r"\d", step) for path in paths for step in path[depth - 1 : depth]):
             break
