@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, median_low
 from typing import Any, Final
@@ -26,21 +25,15 @@ from .ways import BASELINE, WAYS
 _NUMBERS: Final = "biufc"  #: the kinds of numpy arrays that hold numbers.
 
 
-@dataclass(frozen=True, repr=False)
-class WayResult(Product):
+class WayResult(Product, BenchmarkRun, frozen=True, kw_only=True):
     """The result for one way; times and memory are medians over the rounds."""
 
     way: str  #: its name in `WAYS`.
     title: str  #: its title.
-    load_s: float = 0.0  #: seconds until the first outputs were there, loading included.
-    run_s: float = 0.0  #: seconds for one feed, with as many in flight as the way allows.
     ratio: float = 0.0  #: `run_s` divided by that of the whole model in the same round.
-    cpu_s: float = 0.0  #: seconds of processor time for one feed.
-    peak_bytes: int = 0  #: maximum resident memory above that of Python and ONNX Runtime alone; 0 if unknown.
     #: the largest absolute difference from the outputs of the whole model; 0 if all bits are the same, None if they
     #: can't be compared.
     difference: float | None = None
-    others_cores: float = 0.0  #: how many cores other programs kept busy meanwhile; 0 if unknown.
     error: str = ""  #: why it could not run; empty if it ran.
 
 
@@ -97,7 +90,7 @@ def bench(
             raise RunError(message, hint="is there enough memory for it?")
         whole, ran = measured[BASELINE], measured.keys() - failed.keys()
         known = {way: _result(way, measured[way], whole, folder) for way in ran}
-        return tuple(known.get(way) or WayResult(way, WAYS[way].title, error=failed[way]) for way in measured)
+        return tuple(known.get(way) or WayResult(way=way, title=WAYS[way].title, error=failed[way]) for way in measured)
 
 
 def _measured(task: BenchmarkTask) -> BenchmarkRun | str:
@@ -117,7 +110,7 @@ def _result(way: str, runs: Sequence[BenchmarkRun], whole: Sequence[BenchmarkRun
         gap = largest_difference([(expected[name], found[name]) for name in expected.files])
     ratio = median(run.run_s / other.run_s for run, other in zip(runs, whole, strict=True))
     figures = {name: median_low(getattr(run, name) for run in runs) for name in BenchmarkRun.__struct_fields__}
-    return WayResult(way, WAYS[way].title, ratio=ratio, difference=gap, **figures)
+    return WayResult(way=way, title=WAYS[way].title, ratio=ratio, difference=gap, **figures)
 
 
 def largest_difference(pairs: Sequence[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> float | None:

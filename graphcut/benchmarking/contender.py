@@ -52,13 +52,13 @@ class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchmarkRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of one way in one round; the fields are those of `WayResult`."""
+    """What was measured of one way in one round."""
 
-    load_s: float
-    run_s: float
-    cpu_s: float
-    peak_bytes: int
-    others_cores: float
+    load_s: float = 0.0  #: seconds until the first outputs were there, loading included.
+    run_s: float = 0.0  #: seconds for one feed, with as many in flight as the way allows.
+    cpu_s: float = 0.0  #: seconds of processor time for one feed.
+    peak_bytes: int = 0  #: maximum resident memory above that of Python and ONNX Runtime alone; 0 if unknown.
+    others_cores: float = 0.0  #: how many cores other programs kept busy meanwhile; 0 if unknown.
 
 
 def measure_way(task: BenchmarkTask) -> None:

@@ -108,8 +108,8 @@ def test_the_error_for_an_unknown_way_lists_the_ways(cascade: Cascade) -> None:
 
 def test_the_table_shows_ratios_and_whether_outputs_are_the_same() -> None:
     rows = [
-        WayResult("whole", "whole model", 0.5, 0.1, 1.0, 0.2, 2**20, 0.0),
-        WayResult("mapped", "mapped", 0.25, 0.15, 1.5, 0.2, 2**21, 6.7e-6),
+        WayResult(way="whole", title="whole model", ratio=1.0, difference=0.0),
+        WayResult(way="mapped", title="mapped", ratio=1.5, difference=6.7e-6),
     ]
     lines = said(draw_benchmark(rows, screen_on(Console()))).splitlines()
     assert lines[1].split("  ")[0] == "whole model"
