@@ -2,12 +2,14 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import onnxruntime as ort
@@ -29,6 +31,7 @@ _COMPUTED: Final[Mapping[str, str]] = {  # see `computed_type`
     **dict.fromkeys((CPU, "DmlExecutionProvider", "WebGpuExecutionProvider", "XnnpackExecutionProvider"), "float32"),
     "CoreMLExecutionProvider": "float16",
 }
+_PRINTING: Final = Lock()
 _NEED_SIZES: Final = frozenset({"QNNExecutionProvider"})  #: they take no node whose shape is dynamic.
 _BUILT_IN: Final = ort.get_available_providers()  #: later it lists those of plugins, too.
 
@@ -141,7 +144,8 @@ def session_on(
         else:
             failed = "".join(f"; {package} failed: {problem}" for package, problem in plugins().items() if problem)
             return None, f"this ONNX Runtime does not have it, and no installed plugin has a device for it{failed}"
-        session = ort.InferenceSession(os.fspath(file), options, providers=providers, enable_fallback=0)
+        with _printing_to_stderr():
+            session = ort.InferenceSession(os.fspath(file), options, providers=providers, enable_fallback=0)
     except (RuntimeError, ValueError) as error:
         if is_strict:
             raise
@@ -149,6 +153,19 @@ def session_on(
     if provider not in session.get_providers():
         return None, "it could not be started; the log of ONNX Runtime above may say why"
     return session, ""
+
+
+@contextmanager
+def _printing_to_stderr() -> Iterator[None]:
+    """What code of a vendor prints goes to stderr: stdout may be a document. Sessions are made one after another."""
+    with _PRINTING:
+        stdout = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)
 
 
 def _plugin_devices(name: str) -> list[ort.OrtEpDevice]:

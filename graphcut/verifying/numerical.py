@@ -100,8 +100,8 @@ def run_whole(
 ) -> dict[str, Value]:
     """The values of `wanted`, outputs or inner tensors, when the whole model runs on `feeds`.
 
-    With `rounded_to` every float32 tensor that a node of the main graph writes is rounded to this type; what is larger
-    than its numbers becomes the largest of them. A RunError if ONNX Runtime refuses the model or the inputs.
+    With `rounded_to` every float32 tensor that a node of the main graph reads is rounded to this type, weights too; what
+    is larger than its numbers becomes the largest of them. A RunError if ONNX Runtime refuses the model or the inputs.
     """
     proto = deepcopy(model.proto)
     if rounded_to in HALF_TOLERANCES:
@@ -114,21 +114,24 @@ def run_whole(
 
 
 def _with_roundings(model: Model, proto: ModelProto, kind: int, most: float) -> Iterator[NodeProto]:
-    """The nodes of a copy of the model, after each those that round what it writes."""
+    """The nodes of a copy of the model, before each those that round what it reads."""
     opset = max((one.version for one in proto.opset_import if not domain(one.domain)), default=0)
     bounds = ["@low", "@high"] if opset >= _FIRST_CLIP_OF_INPUTS else []
     limits: dict[str, Any] = {"min": -most, "max": most}
     for name, value in zip(bounds, limits.values(), strict=False):
         yield make_node("Constant", [], [name], value=TensorProto(data_type=TensorProto.FLOAT, float_data=[value]))
+    known = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == TensorProto.FLOAT}
+    known |= {name for name, tensor in model.tensors.items() if tensor.dtype == "float32"}
+    rounded = set[str]()
     for node in proto.graph.node:
-        floats = [name for name in node.output if name in model.tensors and model.tensors[name].dtype == "float32"]
-        node.output[:] = [f"{name}@exact" if name in floats else name for name in node.output]
+        read = [name for name in dict.fromkeys(node.input) if name in known and name not in rounded]
+        rounded.update(read)
+        for name in read:
+            yield make_node("Clip", [name, *bounds], [f"{name}@clipped"], **({} if bounds else limits))
+            yield make_node("Cast", [f"{name}@clipped"], [f"{name}@half"], to=kind)
+            yield make_node("Cast", [f"{name}@half"], [f"{name}@rounded"], to=TensorProto.FLOAT)
+        node.input[:] = [f"{name}@rounded" if name in rounded else name for name in node.input]
         yield node
-        for name in floats:
-            exact, clipped, rounded = (f"{name}@{step}" for step in ("exact", "clipped", "rounded"))
-            yield make_node("Clip", [exact, *bounds], [clipped], **({} if bounds else limits))
-            yield make_node("Cast", [clipped], [rounded], to=kind)
-            yield make_node("Cast", [rounded], [name], to=TensorProto.FLOAT)
 
 
 def _run_divided(model: Model, cascade: Cascade, feeds: Feeds, config: SessionConfig) -> Feeds:

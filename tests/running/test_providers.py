@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper
 from waiting import until
@@ -72,6 +73,22 @@ def test_workers_report_the_nodes_that_a_provider_does_not_take(cascade: Cascade
     with graphcut.Pipeline(cascade, via=via, workers=2, config=TAKES_NOTHING) as pipeline:
         assert pipeline.submit(X).result()["y"].tolist() == [0, 2]
     assert pipeline.log.placements == {0: {"CPUExecutionProvider": 1}, 1: {"CPUExecutionProvider": 2}}
+
+
+def test_what_the_code_of_a_provider_prints_is_not_on_stdout(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Documents are there. Qualcomm's emulator prints a line for each process."""
+    made = ort.InferenceSession
+
+    def printing(*arguments: Any, **options: Any) -> ort.InferenceSession:  # noqa: ANN401 - of any type
+        os.write(1, b"from C")
+        return made(*arguments, **options)
+
+    monkeypatch.setattr(ort, "InferenceSession", printing)
+    run(cascade, TAKES_NOTHING)
+    os.write(1, b"after")
+    assert capfd.readouterr() == ("after", "from C" * 2)
 
 
 def test_a_missing_provider_is_an_error_unless_the_cpu_is_accepted(on_device: Settings) -> None:
