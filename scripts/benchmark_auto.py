@@ -52,7 +52,7 @@ def copied(name: str, path: Path) -> None:
 
 
 BITS_4, BITS_8, HALF = (("--precision", name) for name in ("int4", "int8", "fp16"))
-STATIC, OPTIMIZED = ("--precision", "int8-static", "--calibration", CALIBRATION), ("--fuse",)
+STATIC, OPTIMIZED = ("--precision", "int8-static", "--calibration", CALIBRATION), ("--prepare", "fuse")
 KINDS = (
     Kind("Llama-like", partial(copied, "tiny-llama-fp32"), (BITS_4, BITS_8), "genai"),
     Kind("Qwen-like", encoders.save_qwen, (BITS_4, BITS_8), "genai"),

@@ -10,21 +10,23 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import onnx
+import onnx.version_converter
 import onnxruntime as ort
 from onnx import ModelProto
 
 from ..analysis.repeated_blocks import repeated_block
 from ..core.errors import GraphcutError, UsageError
+from ..core.tensors import Dims
 from ..core.text import printable
 from ..core.units import size
 from ..decoding.token_inputs import role_of
 from ..loading.model import Model
-from ..loading.subgraphs import domain, is_external, locations_in, tensors_in
+from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, domain, is_external, locations_in, remove_named, tensors_in
 from ..running.process_memory import available_bytes
 from ..surgery.model_files import write_model
 from .accuracy import Feeds
@@ -40,6 +42,9 @@ PRECISIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The conversions of each precision, those first that usually lose least. The mixed ones keep the first and the last
 layer, and what is before and after the layers."""
+
+STEPS: Final = {"fuse": ("fuse", "optimize"), "constants": ("constants",), "static": ("static",)}
+"""The conversions of steps that may come before a precision; opset=N is one, too."""
 
 _FUSED_TYPES: Final = {"whisper": "bart", "distilbert": "bert", "roberta": "bert", "xlm-roberta": "bert"}
 """What ONNX Runtime calls some model types of Hugging Face; others have the same name there, or are tried as bert."""
@@ -57,6 +62,7 @@ class Job(NamedTuple):
     home: Path  #: the folder of the given model.
     calibration: Sequence[Feeds]  #: inputs for static quantization.
     excluded: Sequence[str]  #: nodes that are not quantized.
+    number: int  #: of a conversion that has one, such as 17 in opset=17.
 
 
 def _clean(job: Job) -> dict[str, Any]:
@@ -69,20 +75,52 @@ def _clean(job: Job) -> dict[str, Any]:
     kept = [value for value in proto.graph.value_info if value.name in foreign]  # nothing else knows their types
     del proto.graph.value_info[:]
     proto.graph.value_info.extend(kept)
+    return _written(job, proto)
+
+
+def _written(job: Job, proto: ModelProto) -> dict[str, Any]:
+    """Write a copy of the model that was changed."""
     pieces = [(tensor, job.model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
     write_model(job.target, proto, pieces, is_inline=False, force=False)
     return {}
 
 
-def _optimize(job: Job) -> dict[str, Any]:
+def _constants(job: Job) -> dict[str, Any] | None:
+    """Inputs of the model that have a value become constants, which nobody can feed."""
+    proto = ModelProto()
+    proto.CopyFrom(job.model.proto)
+    given = {tensor.name for tensor in proto.graph.initializer}
+    if given.isdisjoint(value.name for value in proto.graph.input):
+        return None
+    remove_named(proto.graph.input, given)
+    proto.ir_version = max(proto.ir_version, FIRST_IR_WITH_DEFAULTS)
+    return _written(job, proto)
+
+
+def _optimize(job: Job, *, level: str = "ORT_ENABLE_EXTENDED", dims: Dims = MappingProxyType({})) -> dict[str, Any]:
     options, data = ort.SessionOptions(), "session.optimized_model_external_initializers_file_name"
     options.log_severity_level = 4
-    # The level above it also chooses layouts for this processor.
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    # The level above extended also chooses layouts for this processor.
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     options.optimized_model_filepath = str(job.target)
     options.add_session_config_entry(data, f"{job.target.name}.data")
+    for name, number in dims.items():
+        options.add_free_dimension_override_by_name(name, number)
     ort.InferenceSession(str(job.model.path), options, providers=["CPUExecutionProvider"])
-    return {"graph_optimization_level": "ORT_ENABLE_EXTENDED"}
+    return {"graph_optimization_level": level} | ({"dims": dict(dims)} if dims else {})
+
+
+def _static(job: Job) -> dict[str, Any]:
+    """Sizes of inputs become those given, and what follows from them is computed. Basic operators stay basic."""
+    dims = job.model.dims
+    if unknown := [name for name in job.model.symbols if name not in dims]:
+        raise UsageError(f"static: {', '.join(unknown)} has no number", hint="give each a number with `dims`")
+    return _optimize(job, level="ORT_ENABLE_BASIC", dims=dims)
+
+
+def _opset(job: Job) -> dict[str, Any]:
+    _save(onnx.version_converter.convert_version(onnx.load(job.model.path), job.number), job.target)
+    return {"opset": job.number}
 
 
 def _fuse(job: Job) -> dict[str, Any] | None:
@@ -210,6 +248,9 @@ _CONVERSIONS: Final[dict[str, tuple[str, int, Callable[[Job], dict[str, Any] | N
     "clean": ("graphcut", 0, _clean),
     "fuse": (_TRANSFORMERS, 4, _fuse),
     "optimize": ("onnxruntime", 0, _optimize),
+    "constants": ("graphcut", 0, _constants),
+    "static": ("onnxruntime", 1, _static),
+    "opset": ("onnx", 4, _opset),
     "fp16": (_TRANSFORMERS, 2, _fp16),
     "preprocess": (_QUANTIZATION, 4, _preprocess),
     "int8-static": (_QUANTIZATION, 4, _int8_static),
@@ -219,9 +260,13 @@ _CONVERSIONS: Final[dict[str, tuple[str, int, Callable[[Job], dict[str, Any] | N
 """The package of each conversion, how often it holds all weights in memory (0: it streams them), and the function."""
 
 
+def _conversion(name: str) -> tuple[str, int, Callable[[Job], dict[str, Any] | None]]:
+    return _CONVERSIONS[name.partition("=")[0].removesuffix("-mixed")]
+
+
 def library_of(name: str) -> tuple[str, str]:
     """The package that makes a conversion, and its version."""
-    package = _CONVERSIONS[name.removesuffix("-mixed")][0]
+    package = _conversion(name)[0]
     return package, version(package.partition(".")[0])
 
 
@@ -229,7 +274,7 @@ def check_memory(names: Sequence[str], model: Model) -> None:
     """Refuse conversions whose packages hold more in memory than there is, with a GraphcutError."""
     free = available_bytes()
     for name in names:
-        package, times, _ = _CONVERSIONS[name.removesuffix("-mixed")]
+        package, times, _ = _conversion(name)
         if free is not None and (needed := times * model.weight_bytes) > free:
             takes = f"holds all weights in memory and takes about {size(needed)}; {size(free)} are free"
             hint = "int4 streams weights, and fp32 converts nothing: try one of them"
@@ -243,10 +288,10 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
 
     None if it found nothing to do. A missing package is a UsageError, and one that fails a GraphcutError.
     """
-    excluded = _ends(model) if name.endswith("-mixed") else []
+    excluded, number = _ends(model) if name.endswith("-mixed") else [], int(name.partition("=")[2] or 0)
     try:
         with _silence(target.parent):
-            return _CONVERSIONS[name.removesuffix("-mixed")][2](Job(model, target, home, calibration, excluded))
+            return _conversion(name)[2](Job(model, target, home, calibration, excluded, number))
     except GraphcutError:
         raise
     except ImportError as error:
@@ -261,7 +306,7 @@ def advice(model: Model) -> str:
     """What to do if a conversion of a model fails."""
     is_quantized = any(node.op == "DequantizeLinear" for node in model.graph.nodes)
     other = "the model is quantized already: leave `precisions` out" if is_quantized else "try another precision"
-    return f"nothing was changed; {other}, or leave `optimized` out"
+    return f"nothing was changed; {other}, or fewer of `steps`"
 
 
 def _ends(model: Model) -> list[str]:

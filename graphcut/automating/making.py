@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from msgspec.structs import replace
 
 from ..core.atomic_files import WRITTEN, Content, check_target, mend, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
-from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError
+from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError, did_you_mean
 from ..core.file_checks import check_parts
 from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
 from ..core.product import Product
@@ -26,7 +27,7 @@ from ..surgery.splitting import PreparedFiles, write
 from ..verifying.numerical import accepted_inputs
 from ..verifying.verification import verify
 from .accuracy import Feeds, Figures, Outputs, compared_outputs, figures_of, outputs_of, perplexity, read_text, unmet
-from .conversions import PRECISIONS, advice, check_memory, convert, library_of
+from .conversions import PRECISIONS, STEPS, advice, check_memory, convert, library_of
 from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay, digests
 
 _KIND: Final = "a result of auto"
@@ -52,7 +53,9 @@ class Automation(Product):
     #: the precision; several are tried in this order until one fits, and if none is named all for which there are
     #: inputs, those first that usually lose least.
     precisions: Sequence[str] = ()
-    optimized: bool = False  #: also optimize before a precision is converted.
+    #: what is made of the model before a precision is converted, in this order: `fuse` nodes; `constants` of inputs
+    #: that have a value; `static` shapes, as its dims say; `opset=N`.
+    steps: Sequence[str] = ()
     limits: Sequence[str] = ()  #: what the figures must meet, such as `snr>30`.
     inputs: Sequence[Feeds] = ()  #: inputs on which outputs are compared; generated ones if there are none.
     seed: int = 0  #: for these.
@@ -67,6 +70,9 @@ class Automation(Product):
 
     def __post_init__(self) -> None:
         unmet(self.limits, None)
+        if unknown := next((n for n in self.steps if n not in STEPS and not re.fullmatch(r"opset=[1-9]\d?", n)), None):
+            hint = f"{did_you_mean(unknown, STEPS)}steps are {', '.join(STEPS)} and opset=N"
+            raise UsageError(f"there is no step {unknown!r}", hint=hint)
         needs_calibration = "int8-static" in self.precisions
         if needs_calibration and not self.calibration:
             raise UsageError("int8-static needs inputs to calibrate with", hint="give `calibration`, or use int8")
@@ -131,6 +137,9 @@ class Automation(Product):
     def _measure(self) -> None:
         """The outputs of the given model."""
         self.inputs, refusal = accepted_inputs(self.model, self.inputs, self.seed, self.model.dims)
+        if "constants" in self.steps:
+            weights = self.model.graph.weights
+            self.inputs = [{name: v for name, v in one.items() if name not in weights} for one in self.inputs]
         if not self.inputs:
             refused = f"outputs are not compared: {self.model.path.name} rejects the generated inputs: {refusal}"
             if self.limits or self.text:
@@ -147,7 +156,7 @@ class Automation(Product):
 
     def _names(self, precision: str) -> tuple[str, ...]:
         """The conversions for a precision."""
-        names = (*(("fuse", "optimize") * self.optimized), *PRECISIONS[precision])
+        names = (*(name for step in self.steps for name in STEPS.get(step, (step,))), *PRECISIONS[precision])
         return ("clean", *names) if names else ()
 
     def _converted(self, names: tuple[str, ...], folder: Path) -> _Converted:

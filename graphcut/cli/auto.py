@@ -16,7 +16,7 @@ from .. import ExportFormat
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import GENERAL, app, check_apply, given_options
-from .common_options import AsJson, Dims, Force, Inputs, States, Texts, load, parsed_dims
+from .common_options import AsJson, Dims, Force, Inputs, States, Texts, load, names_in, parsed_dims
 from .declaring import Output, argument, flag, takes
 from .export import exported
 from .input_files import files_of, is_random
@@ -45,7 +45,9 @@ class ConversionOptions:
             "given. mixed: the first and last layers are kept."
         ),
     ] = None
-    optimized: Annotated[bool, flag("Fuse nodes of the model first, by ONNX Runtime's tools.", "--fuse")] = False
+    steps: Annotated[
+        Texts, takes("STEPS", "Change the model first: fuse, constants, static, opset=N. Comma-separated.", "--prepare")
+    ] = None
     calibration: Annotated[Path | None, takes("DIR", "Inputs for int8-static: a folder of .npz files.")] = None
     inputs: Inputs = None
     text: Annotated[Path | None, takes("FILE", "A text: measure the perplexity of a decoder.")] = None
@@ -58,18 +60,18 @@ class ConversionOptions:
         given = files_of([file for file in self.inputs or () if not is_random(file)])
         calibrating = files_of([self.calibration] if self.calibration else [])
         feeds = {f: read_inputs(f, model.graph.reads, tensors=model.tensors) for f in (*given, *calibrating)}
-        config = model.path.parent / "config.json"  # says how to fuse
+        config, steps = model.path.parent / "config.json", names_in(self.steps or ())  # it says how to fuse
         return Automation(
             model=model,
             precisions=[] if searches and self.precision is None else [self.precision or "fp32"],
-            optimized=self.optimized,
+            steps=steps,
             limits=self.accept or (),
             inputs=[feeds[file] for file in given],
             calibration=[feeds[file] for file in calibrating],
             text=self.text,
             sources=[
                 *(path for path in (*feeds, self.text, *sources) if path is not None),
-                *[config] * (self.optimized and config.is_file()),
+                *[config] * ("fuse" in steps and config.is_file()),
             ],
             **rest,
         )

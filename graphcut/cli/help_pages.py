@@ -20,7 +20,7 @@ _PANELS_OF: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "auto": {
         "Goal and output": f"{_GOALS} count output to",
-        "Accuracy": "precision accept inputs text calibration fuse",
+        "Accuracy": "precision accept inputs text calibration prepare",
         "Repetition": "replay keep",
     },
     "run": {

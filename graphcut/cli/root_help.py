@@ -21,7 +21,7 @@ _MOVED: Final = {
     "diff": "`graphcut compare A B` compares two plans, cascades or models",
     **dict.fromkeys(("verify --against", "verify --tolerance", "verify --provider"), _COMPARE),
     **dict.fromkeys((f"--{name}" for name in _OF_PLAN.split()), _PLAN_FIRST),
-    "auto --optimize": "use --fuse",
+    "auto --optimize": "use --prepare fuse",
     "auto --parts": "use --num-splits, with --memory too",
     "demo --heads": "use --attention-heads",
     "extract --to": "use --until",

@@ -86,8 +86,8 @@ def _share(numbers: Sequence[float], indices: Sequence[int]) -> float:
 
 _HELPS: Final[Mapping[Kind, str]] = {
     "operator": "another export without {}",
-    "input": "the input as an initializer that is no input of the model",
-    "opset": "another opset, by onnx.version_converter",
+    "input": "`steps=constants` of auto, if the input has a value",
+    "opset": "`steps=opset`=N of auto",
     "type": "the model converted to another type",
     "size": "smaller parts",
     "whole": "smaller parts",

@@ -100,8 +100,10 @@ def run_whole(
 ) -> dict[str, Value]:
     """The values of `wanted`, outputs or inner tensors, when the whole model runs on `feeds`.
 
-    With `rounded_to` every float32 tensor that a node of the main graph reads is rounded to this type, weights too; what
-    is larger than its numbers becomes the largest of them. A RunError if ONNX Runtime refuses the model or the inputs.
+    With `rounded_to` every float32 tensor that a node of the main graph reads, weights too, is rounded to this type;
+    what is larger than its numbers becomes the largest of them.
+
+    A RunError if ONNX Runtime refuses the model or the inputs.
     """
     proto = deepcopy(model.proto)
     if rounded_to in HALF_TOLERANCES:

@@ -25,6 +25,7 @@ from graphcut import demos
 from graphcut.inputs.generating import generate_inputs
 from graphcut.running.npz_files import save_outputs
 
+from cases import each
 from command_line import SCRIPT, Run, run
 from conftest import FIXTURES, floats, model_of
 
@@ -80,18 +81,18 @@ def largest_part(folder: Path) -> int:
         ("llm", ["--precision", "int8"], ["clean", "int8"], 0.5),
         ("llm", [], [], 1.0),
         ("tiny-llama-fp32", ["--precision", "int4"], ["clean", "int4"], 0.5),
-        ("tiny-llama-fp32", ["--precision", "int8", "--fuse"], ["clean", "optimize", "int8"], 0.4),
+        ("tiny-llama-fp32", ["--precision", "int8", "--prepare", "fuse"], ["clean", "optimize", "int8"], 0.4),
         ("tiny-qwen2-fp32", ["--precision", "int4"], ["clean", "int4"], 0.25),
         ("qwen", ["--precision", "int8"], ["clean", "int8"], 0.3),
         ("lstm", ["--precision", "fp16"], ["clean", "fp16"], 1.0),
         ("resnet", ["--precision", "fp16"], ["clean", "fp16"], 0.25),
-        ("minilm", ["--fuse"], ["clean", "fuse", "optimize"], 0.5),
-        ("speech", ["--precision", "int8", "--fuse"], ["clean", "fuse", "optimize", "int8"], 0.25),
+        ("minilm", ["--prepare", "fuse"], ["clean", "fuse", "optimize"], 0.5),
+        ("speech", ["--precision", "int8", "--prepare", "fuse"], ["clean", "fuse", "optimize", "int8"], 0.25),
         ("speech-decoder", ["--precision", "int8"], ["clean", "int8"], 0.25),
-        ("speech-decoder", ["--precision", "int4", "--fuse"], ["clean", "optimize", "int4"], 0.25),
+        ("speech-decoder", ["--precision", "int4", "--prepare", "fuse"], ["clean", "optimize", "int4"], 0.25),
         ("attention", ["--precision", "int8"], ["clean", "int8"], 1.0),
         ("detector", ["--precision", "int8"], ["clean", "int8"], 0.25),
-        ("detector", ["--precision", "fp16", "--fuse"], ["clean", "optimize", "fp16"], 1.0),
+        ("detector", ["--precision", "fp16", "--prepare", "fuse"], ["clean", "optimize", "fp16"], 1.0),
     ],
 )
 def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
@@ -141,11 +142,64 @@ def test_budgets_from_a_quarter_to_the_whole_are_kept_or_the_weight_is_named(
 def test_attention_is_fused_as_the_configuration_beside_the_model_says(run: Run, models: Path, tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes((models / "minilm.onnx").read_bytes())
     (tmp_path / "config.json").write_text('{"model_type": "roberta", "num_attention_heads": 4, "hidden_size": 64}')
-    assert run("auto", tmp_path / "model.onnx", "--fuse", "--num-splits", 1, "-o", tmp_path / "parts").code == 0
+    assert (
+        run("auto", tmp_path / "model.onnx", "--prepare", "fuse", "--num-splits", 1, "-o", tmp_path / "parts").code == 0
+    )
     record = record_in(tmp_path / "parts")
     known = {"model_type": "bert", "num_heads": 4, "hidden_size": 64}
     assert record["steps"][1]["options"].items() >= known.items()
     assert set(record["sources"]) == {"../model.onnx", "../config.json"}
+
+
+def save_dynamic(path: Path) -> None:
+    """y = (x + bias) with its last two axes joined, in opset 17; bias is an input, too, and has a value."""
+    rows, bias = (numpy_helper.from_array(np.array(v, t), n) for n, v, t in (("r", [-1], "q"), ("bias", [1, 2], "f")))
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], name="shape", end=1),
+        helper.make_node("Concat", ["s", "r"], ["to"], name="to", axis=0),
+        helper.make_node("Add", ["x", "bias"], ["a"], name="add"),
+        helper.make_node("Reshape", ["a", "to"], ["y"], name="reshape"),
+    ]
+    inputs = [floats("x", "n", 3, 2), floats("bias", 2)]
+    onnx.save(model_of(nodes, inputs, [floats("y", "n", 6)], [rows, bias]), path)
+
+
+def test_a_model_is_prepared_for_a_device_and_each_step_is_compared(run: Run, tmp_path: Path) -> None:
+    save_dynamic(tmp_path / "m.onnx")
+    words = ["--prepare", "constants,static,opset=21", "--dim", "n=4", "--num-splits", 1, "-o", tmp_path / "parts"]
+    assert run("auto", tmp_path / "m.onnx", *words).code == 0
+    record = record_in(tmp_path / "parts")
+    assert [step["name"] for step in record["steps"]] == ["clean", "constants", "static", "opset=21"]
+    assert [step["options"] for step in record["steps"][2:]] == [
+        {"graph_optimization_level": "ORT_ENABLE_BASIC", "dims": {"n": 4}},
+        {"opset": 21},
+    ]
+    assert all(step["figures"]["max"] == 0 for step in record["steps"])
+    assert record["verified"].startswith("the cascade matches the model")
+    part = onnx.load(tmp_path / "parts" / "part-0.onnx")
+    assert [
+        (value.name, [dim.dim_value for dim in value.type.tensor_type.shape.dim]) for value in part.graph.input
+    ] == [("x", [4, 3, 2])]
+    assert [node.op_type for node in part.graph.node] == ["Add", "Reshape"]
+    assert part.opset_import[0].version == 21
+
+
+@each(
+    ("steps", "error", "hint"),
+    [
+        ("static", "static: n has no number", "give each a number with --dim"),
+        ("const", "there is no step 'const'", "steps are fuse, constants, static and opset=N"),
+        ("opset=0", "there is no step 'opset=0'", "steps are fuse"),
+        ("opset=99", "opset=99: onnx", "fewer of --prepare"),
+    ],
+)
+def test_a_step_that_can_not_be_made_is_refused(run: Run, tmp_path: Path, *, steps: str, error: str, hint: str) -> None:
+    save_dynamic(tmp_path / "m.onnx")
+    found = run("auto", tmp_path / "m.onnx", "--prepare", steps, "--num-splits", 1, "-o", tmp_path / "parts")
+    assert found.code
+    assert f"error: {error}" in found.err
+    assert hint in found.err
+    assert not (tmp_path / "parts").exists()
 
 
 def test_int4_takes_embeddings_and_keeps_the_opset(run: Run, tmp_path: Path) -> None:
@@ -346,7 +400,7 @@ def test_a_replay_gives_the_same_bytes_and_notices_another_model(run: Run, model
 
 
 def test_parts_are_exported_for_another_engine(run: Run, models: Path, tmp_path: Path) -> None:
-    words = ["auto", FIXTURES / "tiny-llama-fp32" / "model.onnx", "--fuse", "--num-splits", 3]
+    words = ["auto", FIXTURES / "tiny-llama-fp32" / "model.onnx", "--prepare", "fuse", "--num-splits", 3]
     assert run(*words, "--to", "genai", "-o", tmp_path / "out").code == 0
     config = json.loads((tmp_path / "out" / "genai_config.json").read_text("utf-8"))
     assert config["model"]["type"] == "decoder-pipeline"
@@ -410,7 +464,7 @@ def test_a_failing_step_names_the_package_and_leaves_files_as_they_were(run: Run
     assert "error: int8-static: onnxruntime.quantization 1." in result.err
     assert "\\x1b[31mx" in result.err
     assert "\x1b" not in result.err
-    assert " hint: nothing was changed; try another precision, or leave --fuse out" in result.err
+    assert " hint: nothing was changed; try another precision, or fewer of --prepare" in result.err
     assert file_bytes(tmp_path) == before
     assert not [path for path in tmp_path.iterdir() if "tmp" in path.name]
 
@@ -468,7 +522,7 @@ def test_a_disk_that_fills_up_is_named_with_what_is_needed(models: Path, tmp_pat
     world = ["unshare", "--mount", "--map-root-user", "sh", "-c", f'{small} && "$@"; find {disk} -type f', "sh"]
     if subprocess.run([*world, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this system does not let one mount a disk of one's own")
-    auto = [str(SCRIPT), "auto", str(models / "minilm.onnx"), "--fuse", *words]
+    auto = [str(SCRIPT), "auto", str(models / "minilm.onnx"), "--prepare", "fuse", *words]
     done = subprocess.run([*world, *auto], capture_output=True, check=False, text=True)
     assert f"error: the disk of {disk} is full: " in done.stderr
     hint = "3 models of steps and the parts take up to about 1.63 MiB there; nothing was changed"

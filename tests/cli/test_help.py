@@ -70,7 +70,7 @@ def test_what_exists_no_more_names_its_successor(run: Run, words: str, message: 
         ("analyze m --discover", "leave it out"),
         ("auto m --for js", "--to"),
         ("auto m --parts 2", "--num-splits"),
-        ("auto m --optimize", "--fuse"),
+        ("auto m --optimize", "--prepare fuse"),
         ("extract m --to x", "--until"),
         ("link m --weights d", "--checkpoint"),
         ("demo llm --heads 2", "--attention-heads"),
