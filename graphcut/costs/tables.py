@@ -23,6 +23,7 @@ from ..core.atomic_files import replacing
 from ..core.errors import GraphcutError, RecordError
 from ..core.graph import Graph, grouped
 from ..core.product import Product
+from .record_files import record_errors
 
 if TYPE_CHECKING:
     from ..loading.model import Model
@@ -82,16 +83,9 @@ def read_table(path: str | Path) -> CostTable:
     Raises:
         RecordError: it can't be read, or is not a cost model; the message has line and column.
     """
-    path = Path(path)
-    try:
+    path, known = Path(path), ", ".join(shipped_tables())
+    with record_errors(path, unread=f"name a CSV file; cost models that come with graphcut: {known}", hint=_HINT):
         text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        known = ", ".join(shipped_tables())
-        raise RecordError(f"there is no file {path}", hint=f"cost models that come with graphcut: {known}") from None
-    except OSError as error:
-        raise RecordError(f"{path} can't be read: {error.strerror or error}", hint="name a CSV file") from None
-    except UnicodeDecodeError:
-        raise RecordError(f"{path} is not text in UTF-8", hint=_HINT) from None
     return CostTable(tuple(_rows(path, text)), path)
 
 

@@ -59,19 +59,17 @@ def computed_type(provider: str, options: Mapping[str, str]) -> str:
 
     It is `tf32` where only what is multiplied is rounded.
     """
+    is_on = {key for key, value in options.items() if value in {"1", "True", "true"}}
     match provider:
         case "QNNExecutionProvider":  # the NPU computes in float16 whatever enable_htp_fp16_precision says, as measured
             backend = (options.get("backend_type") or options.get("backend_path") or "htp").lower()
             return "float16" if "htp" in backend else "float32" if "cpu" in backend else ""
         case "OpenVINOExecutionProvider":
-            precision, device = options.get("precision", ""), options.get("device_type", "CPU")
-            is_whole = precision == "FP32" or (not precision and device.startswith("CPU"))
-            return "float32" if is_whole else "float16"
+            default = "FP32" if options.get("device_type", "CPU").startswith("CPU") else "FP16"
+            return "float32" if options.get("precision", default) == "FP32" else "float16"
         case "CUDAExecutionProvider" | "TensorrtExecutionProvider":
-            halves = {"trt_bf16_enable": "bfloat16", "trt_fp16_enable": "float16"}
-            is_exact = options.get("use_tf32") == "0"
-            found = (kind for key, kind in halves.items() if options.get(key) in {"1", "True", "true"})
-            return next(found, "float32" if is_exact else "tf32")
+            halves = "bfloat16" if "trt_bf16_enable" in is_on else "float16" if "trt_fp16_enable" in is_on else ""
+            return halves or ("float32" if options.get("use_tf32") == "0" else "tf32")
         case _:
             return _COMPUTED.get(provider, "")
 
