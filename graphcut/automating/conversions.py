@@ -26,9 +26,9 @@ from ..core.text import printable
 from ..core.units import size
 from ..decoding.token_inputs import role_of
 from ..loading.model import Model
-from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, domain, is_external, locations_in, remove_named, tensors_in
+from ..loading.subgraphs import domain, is_external, locations_in, tensors_in
 from ..running.process_memory import available_bytes
-from ..surgery.model_files import write_model
+from ..surgery.model_files import make_constants, write_model
 from .accuracy import Feeds
 
 PRECISIONS: Final[dict[str, tuple[str, ...]]] = {
@@ -86,15 +86,9 @@ def _written(job: Job, proto: ModelProto) -> dict[str, Any]:
 
 
 def _constants(job: Job) -> dict[str, Any] | None:
-    """Inputs of the model that have a value become constants, which nobody can feed."""
     proto = ModelProto()
     proto.CopyFrom(job.model.proto)
-    given = {tensor.name for tensor in proto.graph.initializer}
-    if given.isdisjoint(value.name for value in proto.graph.input):
-        return None
-    remove_named(proto.graph.input, given)
-    proto.ir_version = max(proto.ir_version, FIRST_IR_WITH_DEFAULTS)
-    return _written(job, proto)
+    return _written(job, proto) if make_constants(proto) else None
 
 
 def _optimize(job: Job, *, level: str = "ORT_ENABLE_EXTENDED", dims: Dims = MappingProxyType({})) -> dict[str, Any]:

@@ -138,14 +138,21 @@ def copy_ranges(source: Path, ranges: Iterable[tuple[int, int]], size_bytes: int
     write_data(FileLayout(copies, size_bytes), target, has_digest=False)
 
 
+def make_constants(model: ModelProto) -> bool:
+    """Make constants of inputs that have a value, which nobody can feed afterwards; returns whether there were any."""
+    given = {tensor.name for tensor in model.graph.initializer}.intersection(value.name for value in model.graph.input)
+    remove_named(model.graph.input, given)
+    model.ir_version = max(model.ir_version, FIRST_IR_WITH_DEFAULTS)
+    return bool(given)
+
+
 def save_with_constants(source: Path, target: Path) -> Path:
     """A model file whose weights are no inputs: `target`, written if IR 3 made inputs of all of them, else `source`."""
     proto = onnx.load(source, load_external_data=False)
     if proto.ir_version >= FIRST_IR_WITH_DEFAULTS:
         return source
+    make_constants(proto)
     onnx.load_external_data_for_model(proto, str(source.parent))
-    remove_named(proto.graph.input, {tensor.name for tensor in proto.graph.initializer})
-    proto.ir_version = FIRST_IR_WITH_DEFAULTS
     onnx.save(proto, target)
     return target
 

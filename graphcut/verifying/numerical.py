@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from sys import float_info
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace as replaced
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -33,7 +33,7 @@ from ..inputs.searching import find_accepted_inputs
 from ..loading.fingerprint import head_of
 from ..loading.model import Model
 from ..loading.shape_inference import type_proto
-from ..loading.subgraphs import add_notes, domain
+from ..loading.subgraphs import add_notes
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
 from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
@@ -56,7 +56,6 @@ _SMALLEST: Final = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
 _ROUNDED: Final = {"float16": (TensorProto.FLOAT16, 65504.0), "bfloat16": (TensorProto.BFLOAT16, 3.38953139e38)}
 """Types to which tensors are rounded, as providers compute in them, and their largest numbers."""
 
-_FIRST_CLIP_OF_INPUTS: Final = 11  #: the opset of the first Clip whose bounds are inputs.
 _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
 
@@ -117,22 +116,19 @@ def run_whole(
 
 def _with_roundings(model: Model, proto: ModelProto, kind: int, most: float) -> Iterator[NodeProto]:
     """The nodes of a copy of the model, before each those that round what it reads."""
-    opset = max((one.version for one in proto.opset_import if not domain(one.domain)), default=0)
-    bounds = ["@low", "@high"] if opset >= _FIRST_CLIP_OF_INPUTS else []
-    limits: dict[str, Any] = {"min": -most, "max": most}
-    for name, value in zip(bounds, limits.values(), strict=False):
+    for name, value in (("@low", -most), ("@high", most)):
         yield make_node("Constant", [], [name], value=TensorProto(data_type=TensorProto.FLOAT, float_data=[value]))
     known = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == TensorProto.FLOAT}
     known |= {name for name, tensor in model.tensors.items() if tensor.dtype == "float32"}
-    rounded = set[str]()
+    unread = set(known)
     for node in proto.graph.node:
-        read = [name for name in dict.fromkeys(node.input) if name in known and name not in rounded]
-        rounded.update(read)
-        for name in read:
-            yield make_node("Clip", [name, *bounds], [f"{name}@clipped"], **({} if bounds else limits))
+        for name in unread.intersection(node.input):
+            yield make_node("Max", [name, "@low"], [f"{name}@raised"])
+            yield make_node("Min", [f"{name}@raised", "@high"], [f"{name}@clipped"])
             yield make_node("Cast", [f"{name}@clipped"], [f"{name}@half"], to=kind)
             yield make_node("Cast", [f"{name}@half"], [f"{name}@rounded"], to=TensorProto.FLOAT)
-        node.input[:] = [f"{name}@rounded" if name in rounded else name for name in node.input]
+        unread.difference_update(node.input)
+        node.input[:] = [f"{name}@rounded" if name in known else name for name in node.input]
         yield node
 
 
@@ -243,7 +239,7 @@ def compare(
     noisy = None
     if optimized or computes:
         other = config if computes in HALF_TOLERANCES else EXACT if optimized else OPTIMIZED
-        with suppress(RunError):  # an old opset has no bfloat16
+        with suppress(RunError):  # before opset 13 there is no bfloat16
             noisy = run_whole(model, feeds, wanted, config=other, rounded_to=computes)
     fraction = max(half_tolerance(model), HALF_TOLERANCES.get(computes, 0.0))
     random = random_tensors(model)

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, cast
@@ -24,7 +23,6 @@ from ..running.values import Feeds
 from .manifest_check import format_gap, other_text
 from .numerical import (
     EXACT,
-    HALF_TOLERANCES,
     ROUNDINGS,
     Compared,
     TensorComparison,
@@ -269,15 +267,8 @@ def _on_providers(placed: PlacementCheck, runs: Sequence[Sequence[TensorComparis
     if not placed.providers:
         return ""
     worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
-    text = f"parts ran on {', '.join(placed.providers)}: tensors differ by at most {worst:.3g}, which is "
-    if not placed.computes:
-        return f"{text}not judged, since the type in which it computes is not known"
-    is_half = placed.computes in HALF_TOLERANCES
-    changes = f"rounding to {placed.computes} changes" if is_half else "graph optimizations change"
-    text += f"judged by {placed.computes}, in which it computes: 4 times what {changes} in the unsplit model is allowed"
-    unjudged = len({tensor.tensor for run in runs for tensor in run if tensor.allowed == inf})
-    beyond = f"; {count(unjudged, 'tensor')} with infinite numbers there pass with any" if unjudged else ""
-    return f"{text}, and {HALF_TOLERANCES.get(placed.computes, 1e-5):g} of a tensor's largest value{beyond}"
+    how = f"judged by {placed.computes}, its type" if placed.computes else "not judged: its type is not known"
+    return f"parts ran on {', '.join(placed.providers)}: tensors differ by at most {worst:.3g}, which is {how}"
 
 
 def _with_defect(reason: str, model: Model, runs: Iterable[Compared]) -> str:

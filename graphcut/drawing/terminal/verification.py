@@ -91,8 +91,8 @@ def _answer(verification: Verification, screen: Screen) -> Text:
     how = "runs differ by what float16 loses" if verification.proof.halves and not verification.is_identical else how
     is_explained = any(tensor.is_explained for run in verification.runs for tensor in run)
     how = "runs have the bits of the model's nodes run part by part" if is_explained else how
-    is_unjudged = verification.placement.providers and not verification.placement.computes
-    how = "runs on other providers are not judged" if is_unjudged else how
+    placed = verification.placement
+    how = "runs on other providers are not judged" if placed.providers and not placed.computes else how
     how = how if verification.runs else "nothing was run"
     structure = "structure not compared" if verification.proof.unread else "same structure"
     return screen.verdict(f"the {verification.subject} matches the model: {structure}, {how}", holds=True)
