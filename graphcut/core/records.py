@@ -1,4 +1,4 @@
-"""Records in JSON files, each of a format that has a name and a version."""
+"""Records in JSON files, each of a format that has a name and a version; what goes wrong with others; sizes in text."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ import msgspec
 from msgspec.inspect import DictType, NoneType, StructType, Type, UnionType, VarTupleType
 
 from .errors import RecordError, UsageError, validation_message
+from .units import parse_bytes
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -75,3 +76,19 @@ def _known(value: Any, info: Type) -> Any:  # noqa: ANN401 - JSON
             return _known(value, record)
         case _:
             return value
+
+
+def with_sizes(found: Any, place: str = "") -> Any:  # noqa: ANN401 - the content of a file; msgspec checks it next
+    """`found` with sizes in text as numbers: the values of keys that contain "bytes". `place` is where it is."""
+    if isinstance(found, list):
+        return [with_sizes(value, f"{place}[{i}]") for i, value in enumerate(found)]
+    if isinstance(found, dict):
+        return {key: with_sizes(value, f"{place}.{key}".lstrip(".")) for key, value in found.items()}
+    if "bytes" not in place.rpartition(".")[2]:
+        return found
+    if isinstance(found, float) and found.is_integer():
+        return int(found)
+    try:
+        return parse_bytes(found.removesuffix("/s" * place.endswith("_per_s"))) if isinstance(found, str) else found
+    except UsageError as error:
+        raise UsageError(f"{place}: {error}", hint=error.hint) from None

@@ -8,10 +8,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ..core.errors import UsageError, did_you_mean
+from ..core.errors import did_you_mean
 from ..core.product import Product
-from ..core.records import reading
-from ..core.units import parse_bytes
+from ..core.records import reading, with_sizes
 from ..core.wiring import MESSAGE_BYTES
 from .device import Device, check_finite
 from .device_rules import read_rules, shipped_rules
@@ -220,7 +219,7 @@ def read_simulated_cluster(path: str | Path) -> SimulatedCluster:
     path, hint = Path(path), "docs/reference/cluster-file.md describes cluster files"
     with reading(path, "TOML", unread="name a TOML file that lists devices", hint=hint, fields_hint=_fields_hint):
         found = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
-        return msgspec.convert(_with_rules(_with_sizes(found, ""), path.parent), type=SimulatedCluster)
+        return msgspec.convert(_with_rules(with_sizes(found), path.parent), type=SimulatedCluster)
 
 
 def _fields_hint(message: str) -> str:
@@ -237,19 +236,3 @@ def _with_rules(found: Any, folder: Path) -> Any:  # noqa: ANN401 - the content 
         if isinstance(device, dict) and isinstance(name := device.get("rules"), str):
             device["rules"] = msgspec.to_builtins(read_rules(name if name in shipped_rules() else folder / name))
     return found
-
-
-def _with_sizes(found: Any, place: str) -> Any:  # noqa: ANN401 - the content of the file; msgspec checks it next
-    """`found` with sizes in text as numbers: the values of keys that contain "bytes". `place` is where it is."""
-    if isinstance(found, list):
-        return [_with_sizes(value, f"{place}[{i}]") for i, value in enumerate(found)]
-    if isinstance(found, dict):
-        return {key: _with_sizes(value, f"{place}.{key}".lstrip(".")) for key, value in found.items()}
-    if "bytes" not in place.rpartition(".")[2]:
-        return found
-    if isinstance(found, float) and found.is_integer():
-        return int(found)
-    try:
-        return parse_bytes(found.removesuffix("/s" * place.endswith("_per_s"))) if isinstance(found, str) else found
-    except UsageError as error:
-        raise UsageError(f"{place}: {error}", hint=error.hint) from None

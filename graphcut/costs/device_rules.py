@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
 from ..core.errors import RecordError, did_you_mean
 from ..core.product import Product
-from ..core.records import reading
+from ..core.records import reading, with_sizes
 from ..core.tensors import ELEMENT_TYPES
-from ..core.units import parse_bytes
 
 Kind = Literal["operator", "opset", "type", "rank", "attribute", "input", "shape", "size", "node", "whole"]
 """Why a node can't run. `whole`: the node can, and not in one model together with those before it."""
@@ -111,18 +110,9 @@ def read_rules(path: str | Path) -> DeviceRules:
     with reading(path, form, unread=unread, hint=_HINT):
         found = (msgspec.json if form == "JSON" else msgspec.toml).decode(path.read_text(encoding="utf-8-sig"))
         found = found.get("rules", found) if form == "JSON" and isinstance(found, dict) else found
-        rules = msgspec.convert(_with_sizes(found), DeviceRules)
+        rules = msgspec.convert(with_sizes(found), DeviceRules)
     _check_operators(path, rules.operators)
     return rules
-
-
-def _with_sizes(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a file, with sizes in text, such as "16MB", as numbers."""
-    if not isinstance(found, dict):
-        raise msgspec.DecodeError("it is no table")
-    made = {key: parse_bytes(v) if key.endswith("_bytes") and isinstance(v, str) else v for key, v in found.items()}
-    operators = made.get("operators")
-    return made | ({"operators": list(map(_with_sizes, operators))} if isinstance(operators, list) else {})
 
 
 def _check_operators(path: Path, operators: Sequence[OperatorRule]) -> None:

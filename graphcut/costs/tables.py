@@ -23,7 +23,7 @@ from ..core.atomic_files import replacing
 from ..core.errors import GraphcutError, RecordError
 from ..core.graph import Graph, grouped
 from ..core.product import Product
-from .record_files import record_errors
+from ..core.records import reading
 
 if TYPE_CHECKING:
     from ..loading.model import Model
@@ -84,7 +84,7 @@ def read_table(path: str | Path) -> CostTable:
         RecordError: it can't be read, or is not a cost model; the message has line and column.
     """
     path, known = Path(path), ", ".join(shipped_tables())
-    with record_errors(path, unread=f"name a CSV file; cost models that come with graphcut: {known}", hint=_HINT):
+    with reading(path, "CSV", unread=f"name a CSV file; cost models that come with graphcut: {known}", hint=_HINT):
         text = path.read_text(encoding="utf-8-sig")
     return CostTable(tuple(_rows(path, text)), path)
 

@@ -208,7 +208,10 @@ ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --
         ("--num-splits 2 --dim nope=3", ("llm.onnx has no symbolic dimension 'nope'", "its symbolic dimensions: .*")),
         (
             "--num-splits 2 --cost-model no.csv",
-            ("no.csv can't be read: No such file or directory", "name a CSV file; cost models that come with .*Phi-3.5-mini.*"),
+            (
+                "no.csv can't be read: No such file or directory",
+                "name a CSV file; cost models that come with .*Phi-3.5-mini.*",
+            ),
         ),
         (
             "split --plan no.json",
