@@ -12,13 +12,15 @@ known, the 8 bytes cost what they do; the 4 bytes cost at least what they do ove
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import groupby, pairwise, product
 from typing import Final
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided, sliding_window_view
 
 from ..costs.cluster import Cluster
 from .boundaries import BoundaryTables, touch_counts
@@ -29,6 +31,7 @@ from .transfers import STEPS_AT_ONCE, RequestTimes, request_times
 
 _SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
 _CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
+_NUMBERS_AT_ONCE: Final = 1 << 20  #: numbers that the dynamic programming combines at once.
 _State = tuple[DeviceCounts, int]  #: the devices used, and the last one as a sender (`PairCosts.senders`).
 
 
@@ -96,22 +99,31 @@ class LinkedChains:
         """For each state an array over the boundaries: a lower bound of what the parts behind the boundary cost."""
         counts, senders = [len(c.devices) for c in self.classes if not c.members], sorted({*self.pairs.senders})
         every = product(*(range(count + 1) for count in counts)) if self.only is None else self.only
-        most = self.tables.load.groups * max(map(sum, self.uses)) if most_parts is None else most_parts
+        most_used, boundaries = max(map(sum, self.uses)), self.tables.boundary_count
+        most = self.tables.load.groups * most_used if most_parts is None else most_parts
         priced = {key: _minimized(costs, aggregation, limit * (1 + _SAME)) for key, costs in self._costs.items()}
-        options = [np.stack([priced[last, c] for last in senders]) for c in range(len(self.classes))]
+        width = _width(np.logical_or.reduce([np.isfinite(costs) for costs in priced.values()]))
+        options = [_band(np.stack([priced[last, c] for last in senders]), width) for c in range(len(self.classes))]
         states = sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used))
         index = {used: i for i, used in enumerate(states)}
-        rest = np.full((len(states), len(senders), self.tables.boundary_count), np.inf)
-        rest[:, :, -1] = 0.0
-        for used, row in zip(states, rest, strict=True):
-            for c, (state, sender) in enumerate(self.next_states(used)):
-                if state in index:
-                    behind = rest[index[state], senders.index(sender)]
-                    np.minimum(row, COMBINED[aggregation](options[c], behind[:, None]).min(axis=1), out=row)
+        rest = np.full((len(states), len(senders), boundaries + width), np.inf)
+        rest[:, :, boundaries - 1] = 0.0
+        behind = sliding_window_view(rest[:, :, 1:], width, axis=2).swapaxes(2, 3)  # `[..., k, i]` is behind i + 1 + k
+        for number, level in groupby(states, key=sum):
+            steps: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # states before and after a part
+            for used in level:
+                for c, (state, sender) in enumerate(self.next_states(used)):
+                    if state in index:
+                        steps[c, sender].append((index[used], index[state]))
+            for (c, sender), pairs in steps.items():
+                for before, after in _in_chunks(pairs, _NUMBERS_AT_ONCE // options[c].size):
+                    costs = COMBINED[aggregation](options[c], behind[after, senders.index(sender)][:, None])
+                    rest[before, :, :boundaries] = np.minimum(rest[before, :, :boundaries], costs.min(axis=2))
             if self.allowed is not None:  # a group takes several devices for one part
-                parts = range(-(-sum(used) // max(map(sum, self.uses))), sum(used) + 1)
-                row[:, ~np.any([self.allowed(number) for number in parts], axis=0)] = np.inf
-        found = {(used, last): rest[i, k] for used, i in index.items() for k, last in enumerate(senders)}
+                masks = [self.allowed(parts) for parts in range(-(-number // most_used), number + 1)]
+                own = [sum(used) == number for used in states]
+                rest[own, :, :boundaries] += np.where(np.any(masks, axis=0), 0.0, np.inf)
+        found = {(used, last): rest[i, k, :boundaries] for used, i in index.items() for k, last in enumerate(senders)}
         return {state: row for state, row in found.items() if row.min() < np.inf}
 
     @cached_property
@@ -197,6 +209,27 @@ class LinkedChains:
         is_possible = self.fits[c][:, begin] & tables.nested[:, begin]
         busy_s, latency_s = (np.where(is_possible, exact(s, self.quantum), np.inf) for s in (busy_s, latency_s))
         return busy_s, latency_s
+
+
+def _width(possible: Bools) -> int:
+    """The most boundaries that a possible part spans."""
+    ends, begins = np.nonzero(possible)
+    return int((ends - begins).max(initial=1))
+
+
+def _band(costs: Floats, width: int) -> Floats:
+    """`[..., k, i]` of a table `[..., j, i]`: the part from i to i + 1 + k; `inf` behind the last boundary."""
+    *rows, count, _ = costs.shape
+    wide = np.concatenate([costs, np.full((*rows, width, count), np.inf)], axis=-2)
+    *strides, down, right = wide.strides
+    return as_strided(wide[..., 1:, :], (*rows, width, count), (*strides, down, down + right)).copy()
+
+
+def _in_chunks(pairs: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[list[int], list[int]]]:
+    """The first and the second ones of the pairs, about as many at once."""
+    for i in range(0, len(pairs), max(1, most)):
+        first, second = zip(*pairs[i : i + max(1, most)], strict=True)
+        yield list(first), list(second)
 
 
 def _minimized(costs: tuple[Floats, Floats], aggregation: Aggregation, limit: float) -> Floats:

@@ -56,7 +56,6 @@ _FRONT_POINTS: Final = 8
 _NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
 _CLOSE: Final = 1.001  #: a bisection ends when its ends are so close.
 _JUST_BELOW: Final = 1e-9  #: a better plan is better by this share at least.
-_MANY_GROUPS: Final = 2000  #: of more groups the search compares plans by their period alone, at first.
 _MOST_SMALL: Final = 100_000  #: with so many transitions of small sets of devices in addition.
 _MUCH_WORK: Final = 1e9  #: what a branch and bound may compute that is asked once; for each of many orders much less.
 _MOST_STATES: Final = 20_000  #: with more transitions of the chain DP only some sets of devices are tried.
@@ -237,17 +236,30 @@ class ClusterEvaluator:
         return found and replace(found, is_best=found.is_best and self.only is None)
 
     def roughly(self, tables: BoundaryTables) -> ChainPartition | None:
-        """The same for a search; of the partitions with the shortest period any one, where these are many.
+        """The same for a search over many boundaries; of the partitions with the shortest period any one.
 
         To find the one with the least latency over all tables that are tried takes as long as the rest of the search.
         """
-        is_large = not tables.is_complete and (self.only is not None or tables.load.groups > _MANY_GROUPS)
-        return self.chains(tables).best("max") if is_large and self.goal.objective == "throughput" else self(tables)
+        is_rough = self.goal.objective == "throughput" and not tables.is_complete
+        return self._fastest(self.chains(tables)) if is_rough else self(tables)
+
+    def _fastest(self, chains: LinkedChains, most_work: float | None = None) -> ChainPartition | None:
+        """The partition of least period. First among short periods: where few parts are possible that takes less."""
+        near = {1.3 * self._least_period, 2.0 * self._least_period, 1.3 * min(self._periods, default=np.inf), np.inf}
+        found = (chains.best("max", limit=limit, most_work=most_work) for limit in sorted(near))
+        first = next(filter(None, found), None)
+        self._periods.append(np.inf if first is None else first.values[0])
+        return first
+
+    @cached_property
+    def _periods(self) -> list[float]:
+        """The least ones over the boundaries that were tried."""
+        return []
 
     def _best(self, chains: LinkedChains) -> ChainPartition | None:
         match self.goal.objective:
             case "throughput":
-                return _with_least_latency(chains, chains.best("max"))
+                return _with_least_latency(chains, self._fastest(chains))
             case "latency":
                 return chains.best("sum")
             case "decode":
@@ -266,7 +278,7 @@ class ClusterEvaluator:
     def pareto_front(self, tables: BoundaryTables) -> Iterator[ChainPartition]:
         """Partitions of which none is as good as another in both values: period, and latency."""
         chains, little = self.chains(tables), _MUCH_WORK / 20  # each of its points is searched
-        fastest = _with_least_latency(chains, chains.best("max", most_work=little), little)
+        fastest = _with_least_latency(chains, self._fastest(chains, little), little)
         soonest = chains.best("sum", most_work=little)
         if fastest is None or soonest is None:
             return
@@ -292,11 +304,24 @@ class ClusterEvaluator:
 
     def lower_bound(self) -> float:
         """A lower bound of the first value of any plan."""
-        work = np.hstack([self.load.work, self.load.shared_work])
-        fastest = np.where(np.isfinite(work), work, np.inf).min(axis=0)
-        period = max(float(fastest[: self.load.groups].max(initial=0.0)), self._fractional_period(work))
-        driver = self.load, self.pairs, self.goal.cluster
-        return self._value(max(period, driver_s("max", *driver)), float(fastest.sum()) + driver_s("sum", *driver))
+        driven_s = driver_s("sum", self.load, self.pairs, self.goal.cluster)
+        return self._value(self._least_period, float(self._fastest_work.sum()) + driven_s)
+
+    @cached_property
+    def _work(self) -> Floats:
+        return np.hstack([self.load.work, self.load.shared_work])
+
+    @cached_property
+    def _fastest_work(self) -> Floats:
+        """For each group and shared item the seconds on the device class that is fastest for it."""
+        return np.asarray(np.where(np.isfinite(self._work), self._work, np.inf).min(axis=0))
+
+    @cached_property
+    def _least_period(self) -> float:
+        """A lower bound of the period of any plan."""
+        longest = float(self._fastest_work[: self.load.groups].max(initial=0.0))
+        driven_s = driver_s("max", self.load, self.pairs, self.goal.cluster)
+        return max(longest, self._fractional_period(), driven_s)
 
     def lower_bound_over(self, tables: BoundaryTables) -> float:
         """A lower bound of the first value over all boundaries, from the dynamic programming."""
@@ -341,12 +366,13 @@ class ClusterEvaluator:
         chains = others.chains(tables)
         return self._value(chains.lower_bound("max"), chains.lower_bound("sum"))
 
-    def _fractional_period(self, work: Floats) -> float:
+    def _fractional_period(self) -> float:
         """A lower bound of the period if groups could be divided at will.
 
         For any weights of the devices that add up to 1, no period is shorter than the sum over the groups of the least
         weighted time (linear programming duality).
         """
+        work = self._work
         known = np.isfinite(work).all(axis=1)
         totals = work[: len(self.counts)].sum(axis=1)
         if not (known.all() and (totals > 0).all()):
