@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from browser import Browser, Page, find_browser, started
 
-LAYERS = {5_000: 86, 100_000: 1724}  #: the layers of a decoder with so many nodes.
+LAYERS = {4_000: 69, 100_000: 1724}  #: the layers of a decoder with so many nodes.
 OPTIONS = ["--hidden", "8", "--attention-heads", "2", "--kv-heads", "1", "--vocab", "64", "--quiet"]
 CANVAS = "document.querySelector('#profile canvas')"
 FRAME = "new Promise((done) => requestAnimationFrame(done))"

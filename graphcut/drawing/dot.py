@@ -14,7 +14,7 @@ from ..core.manifest import Cascade
 from ..core.units import count
 from ..loading.model import load
 from .device_groups import device_groups
-from .scene import Bus, Card, Scene
+from .scene import Bus, Card, Scene, buses_of
 from .sentences import need_text, of_budget, size_text
 from .svg.primitives import plain
 from .svg.style import LIGHT
@@ -32,16 +32,17 @@ _DEFAULTS: Final = (
 
 
 def dot_of(scene: Scene) -> str:
-    """The parts of `scene` as a DOT graph, with a cluster for each device.
+    """The parts of `scene` as a DOT graph, with a cluster for each device; of a model that is not cut its segments.
 
     Blue edges are sequential, dashed orange ones residual.
     """
     lines = [f"digraph {_quoted(scene.title)} {{", "  rankdir=LR", _DEFAULTS, f"  label={_quoted(scene.sentence)}"]
-    boxes = ((card.device, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards))
+    boxes = [(card.device, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards)]
+    boxes = boxes or [("", f"p{index} [label={_quoted(name)}]") for index, name in enumerate(scene.segments)]
     lines += device_groups(
         boxes, lambda number, device: f"  subgraph cluster_{number} {{\n    label={_quoted(device)}", "  }"
     )
-    for index, bus in enumerate(scene.buses):
+    for index, bus in enumerate(scene.buses or buses_of(scene.segment_tensors)):
         lines += _bus(index, bus)
     return "\n".join([*lines, "}\n"])
 

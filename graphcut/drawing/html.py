@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from html import escape
+from pathlib import PurePath
 from typing import Any, Final
 
 from msgspec import to_builtins
@@ -37,11 +38,13 @@ def html_of(scene: Scene) -> str:
     digests. Names come from models and may be anything: in the markup they are escaped, and the script sets them as
     text only.
     """
+    scene = _without_folders(scene)
     pictures = _pictures(scene)
     values = {
         "title": escape(scene.title),
         "facts": "".join(f"<span>{escape(fact)}</span>" for fact in scene.fact_texts),
         "answer": _answer(scene),
+        "notes_state": "" if scene.notes else "hidden",
         "notes": "".join(f"<li>{escape(note)}</li>" for note in scene.notes),
         **{word: pictures.get(title, "") for word, title in _PICTURES.items()},
         **{f"{word}_state": "" if title in pictures else "hidden" for word, title in _PICTURES.items()},
@@ -52,6 +55,14 @@ def html_of(scene: Scene) -> str:
         "graph": _packed(scene.graph()) if scene.graph else "",
     }
     return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", filled(template(), values))
+
+
+def _without_folders(scene: Scene) -> Scene:
+    """The scene without the folders of absolute paths: readers of a page need not know those of this machine."""
+    command, path = re.sub(r"^(graphcut verify '?)/.*/", r"\1", scene.next_command), PurePath(scene.model)
+    if path.is_absolute():
+        return replace(scene, model=path.name, next_command=command.replace(scene.model, path.name))
+    return replace(scene, next_command=command)
 
 
 def _pictures(scene: Scene) -> dict[str, str]:
@@ -76,14 +87,10 @@ def _answer(scene: Scene) -> str:
 
 def _record(scene: Scene) -> dict[str, object]:
     """What the script reads; it adds nothing but what follows from it."""
-    parts = range(len(scene.cards))
     shown = replace(scene, segments=(), segment_tensors=(), graph=None)
     record: dict[str, Any] = to_builtins(shown, enc_hook=lambda make: make()) | {
         "matrix": to_builtins(matrix_of(scene, MAX_ROWS)),
         "model": scene.model or scene.title,
-        "boundaries": to_builtins(scene.boundaries),
-        "received": [to_builtins(scene.received(part)) for part in parts],
-        "sent": [to_builtins(scene.sent(part)) for part in parts],
         "kinds": {kind: (text, CSS[kind]) for kind, text in KINDS.items()},
     }
     if scene.profile is not None:

@@ -66,7 +66,7 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
 def rendered_at(path: Path, output_format: OutputFormat, *, model: Path | None, dims: Mapping[str, int]) -> str:
     """The scene of what is at `path`, as text in that format."""
     scene = scene_at(path, model=model, dims=dims)
-    if output_format in {"dot", "mermaid"} and not scene.cards:
+    if output_format == "mermaid" and not scene.cards:
         raise UsageError(f"{path} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
     return _RENDERERS[output_format](scene)
 

@@ -67,13 +67,13 @@ def test_cuts_are_chosen_by_keyboard_alone(show: Show, planned: tuple[Plan, Anal
     page = show(scene_of_plan(*planned), width=1440)
     focus_with_tab(page, "#profile canvas")
     page.press("]", "]", "c")
-    command = "document.querySelector('#yours code').textContent"
-    assert page.evaluate("document.querySelectorAll('#yours tbody tr').length") == len(planned[0].parts) + 1
+    command = "document.querySelector('#parts code').textContent"
+    assert page.evaluate("document.querySelectorAll('#parts tbody tr').length") == len(planned[0].parts) + 1
     focus_with_tab(page, "#copy-cuts")
     page.press("Enter")
     page.wait_for("document.querySelector('#copy-cuts').textContent !== 'Copy command'")
     before = page.evaluate(command)
-    focus_with_tab(page, "#yours select")
+    focus_with_tab(page, "#parts select")
     page.press("ArrowDown")
     page.wait_for("location.hash.includes('&on=')")
     focus_with_tab(page, "#other-plans button")
@@ -82,4 +82,4 @@ def test_cuts_are_chosen_by_keyboard_alone(show: Show, planned: tuple[Plan, Anal
     page.evaluate("scrollTo(0, 0); document.activeElement.blur()")
     focus_with_tab(page, "#back")
     page.press("Enter")
-    assert page.evaluate("document.querySelector('#yours').hidden")
+    assert page.evaluate("document.querySelector('#back').hidden")

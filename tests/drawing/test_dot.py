@@ -15,6 +15,7 @@ import graphcut
 from graphcut import At, Cascade, UsageError
 from graphcut.drawing.dot import MAX_EDGES, dot_of, dot_of_part
 from graphcut.drawing.scene import Scene
+from graphcut.drawing.scene_builders import scene_of_analysis
 
 from cases import each
 from conftest import floats, model_of
@@ -148,3 +149,17 @@ def test_an_unknown_part_is_an_error(cascade: Cascade, part: int) -> None:
     with pytest.raises(UsageError, match=rf"there is no part {part}: .* has 2 parts") as error:
         dot_of_part(cascade, part)
     assert error.value.hint == "choose from 0 to 1"
+
+
+def test_a_model_that_is_not_cut_is_drawn_as_its_segments() -> None:
+    nodes = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(3)]
+    nodes.append(helper.make_node("Add", ["t1", "t3"], ["y"], "last"))
+    analysis = graphcut.analyze(graphcut.load(model_of(nodes, [floats("t0", 2)], [floats("y", 2)])))
+    drawn = dot_of(scene_of_analysis(analysis))
+    boxes = re.findall(r"p(\d+) \[label=\"(\w+)\"", drawn)
+    assert [name for _, name in boxes] == [
+        analysis.model.graph.nodes[one.nodes[0]].name for one in analysis.segments.blocks
+    ]
+    assert len(re.findall(r"p\d+ -> ", drawn)) == len(
+        {(t, r) for t, (_, rs) in analysis.segments.wiring.boundary_tensors.items() for r in rs}
+    )

@@ -143,7 +143,7 @@ def test_a_cut_is_shown_with_the_writers_and_the_readers_of_what_crosses(show: S
         assert names(page) == around(graph, ends, 1)
 
 
-def test_a_tensor_a_bus_and_a_part_are_shown_when_they_are_chosen(show: Show, demo: Demo) -> None:
+def test_a_tensor_and_a_part_are_shown_when_they_are_chosen(show: Show, demo: Demo) -> None:
     analysis = demo("multitask")
     graph = analysis.model.graph
     made = plan(analysis, Into(3))
@@ -151,12 +151,9 @@ def test_a_tensor_a_bus_and_a_part_are_shown_when_they_are_chosen(show: Show, de
     page = show(scene)
     tensor = scene.tensors[0].tensor
     ends = {graph.producer[tensor], *graph.readers[tensor]}
-    for kind in ("tensor", "bus"):
-        page.evaluate(f"document.querySelector('.wide [data-kind={kind}]').dispatchEvent(new Event('click'))")
-        drawn(page)
-        assert names(page) == around(graph, ends, 1)
-    page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].dispatchEvent(new Event('click'))")
-    drawn(page)
+    click(page, "#map [data-kind=tensor]")
+    assert names(page) == around(graph, ends, 1)
+    click(page, "#map [data-kind=card][data-index='1']")
     assert names(page) == {graph.nodes[node].name for node in made.partition.blocks[1].nodes}
 
 
@@ -277,8 +274,7 @@ def test_parts_fold_their_own_layers(show: Show, demo: Demo) -> None:
     page = show(scene_of_plan(plan(analysis, cut), analysis))
     layers = [head for head in heads(page) if head.startswith("layers")]
     assert layers == ["layers 0-2 \N{MULTIPLICATION SIGN} 3 p0", "layers 3-7 \N{MULTIPLICATION SIGN} 5 p1"]
-    page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].dispatchEvent(new Event('click'))")
-    drawn(page)
+    click(page, "#map [data-kind=card][data-index='1']")
     assert "layers 3-7 \N{MULTIPLICATION SIGN} 5" in heads(page)
 
 
@@ -363,7 +359,7 @@ def test_in_a_large_model_the_figures_of_a_dragged_cut_follow_when_the_pointer_r
     left, top, width = page.evaluate(box)
     page.drag(left + 74 + (width - 86) / 2, left + 74 + 0.75 * (width - 86), top + 150)
     drawn(page)
-    command = page.evaluate("document.querySelector('#yours code').textContent")
+    command = page.evaluate("document.querySelector('#parts code').textContent")
     assert int(command.rsplit("n", 1)[1]) == pytest.approx(15_000, abs=60)
 
 
@@ -401,8 +397,7 @@ def test_a_page_without_a_model_has_no_graph(browser: Browser, tmp_path: Path) -
     path.write_text(html_of(decoder(4)), encoding="utf-8")
     page = browser.open(path)
     page.wait_for("document.documentElement.dataset.ready")
-    page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].dispatchEvent(new Event('click'))")
-    drawn(page)
+    click(page, "#map [data-kind=card][data-index='1']")
     assert page.evaluate("document.querySelector('#graph').hidden")
     assert page.complaints() == []
     page.close()

@@ -169,8 +169,8 @@ def test_parallel_parts_share_a_row(show: Show) -> None:
 
 def test_one_part_has_a_map_without_buses(show: Show) -> None:
     page = show(scene([card(0, content="everything")], sentence="Cut into 1 part."))
-    assert texts(page, "section:not([hidden]) h2") == ["Parts and tensors between them", "Balance"]
-    assert rows(page, "#balance") == [["part-0.onnx · everything", "100", "3 GiB", "3 GiB"]]
+    assert texts(page, "section:not([hidden]) h2") == ["Parts", "Parts and tensors between them"]
+    assert rows(page, "#parts") == [["part-0.onnx · everything", "100", "3 GiB", "3 GiB"]]
 
 
 def test_a_model_that_is_not_cut_shows_its_cut_points(show: Show) -> None:
@@ -207,7 +207,7 @@ def test_each_chart_has_a_table(show: Show) -> None:
         "part-0.onnx | part-1.onnx2≥ 8 KiB",
         "part-1.onnx | part-2.onnx1≥ 5 KiB",
     ]
-    assert rows(page, "#lanes") == [
+    assert rows(page, "#map table:nth-of-type(3)") == [
         ["a", "float16[1,512,4096]", "3 KiB", "part-0.onnx", "part-1.onnx", "sequential"],
         ["b", "float16[1,512,4096]", "≥ 5 KiB", "part-0.onnx", "part-2.onnx", "residual"],
     ]
@@ -284,7 +284,7 @@ def test_tab_reaches_everything_and_enter_pins_it(show: Show) -> None:
         page.press("Tab")
         reached.append(page.evaluate("document.activeElement.dataset.kind ?? document.activeElement.id"))
     assert reached[:2] == ["theme", "help"]
-    assert reached[2:8] == ["card"] * 3 + ["bus"] * 3
+    assert [kind for kind in reached if kind in {"card", "bus"}] == ["card"] * 3 + ["bus"] * 3
     assert [kind for kind in reached if kind == "tensor"] == ["tensor"] * 5
     assert {"log", "hide", "reset"} <= set(reached)
 
@@ -307,8 +307,8 @@ def test_what_is_pinned_stays_until_escape(show: Show) -> None:
 def test_the_focused_part_has_a_ring(show: Show) -> None:
     page = show(decoder(3))
     ring = "getComputedStyle(document.activeElement.querySelector('.card')).strokeWidth"
-    page.press("Tab", "Tab", "Tab")
-    assert page.evaluate("document.activeElement.dataset.kind") == "card"
+    while page.evaluate("document.activeElement.dataset.kind") != "card":
+        page.press("Tab")
     assert page.evaluate(ring) == "3px"
 
 
@@ -360,8 +360,8 @@ def test_what_is_not_drawn_is_counted(show: Show) -> None:
     assert page.evaluate("document.querySelectorAll('#lanes .wide [data-kind]').length") == 59
     assert any(text.startswith("and 149 more tensors, ") for text in texts(page, "#lanes .wide text"))
     page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
-    page.wait_for("document.querySelector('#lanes tbody')")
-    assert len(rows(page, "#lanes")) == 208
+    page.wait_for("document.querySelector('#map tbody')")
+    assert len(rows(page, "#map table:nth-of-type(3)")) == 208
 
 
 def test_a_cut_point_leads_to_its_node_in_the_profile(show: Show) -> None:
@@ -550,7 +550,7 @@ def test_on_a_phone_no_table_is_cut_off_and_no_cell_is_a_column_of_syllables(sho
     before = "(cell) => getComputedStyle(cell, '::before').content"
     titles = page.evaluate(f"[...document.querySelectorAll('#cut-points td:not(.name)')].map({before})")
     assert titles[:3] == ['"module "', '"number "', '"bytes "']
-    roles = "[...document.querySelectorAll('#balance [role]')].map((one) => one.getAttribute('role'))"
+    roles = "[...document.querySelectorAll('#parts [role]')].map((one) => one.getAttribute('role'))"
     assert set(page.evaluate(roles)) == {"table", "rowgroup", "row", "columnheader", "cell"}
 
 
@@ -599,7 +599,7 @@ def test_the_page_writes_numbers_as_units_py(show: Show) -> None:
         for i, (number, time) in enumerate(zip(numbers[1:], seconds, strict=True))
     ]
     page = show(scene(cards))
-    shown = [[row[2], row[4], row[5]] for row in rows(page, "#balance")]
+    shown = [[row[2], row[4], row[5]] for row in rows(page, "#parts")]
     assert shown == [
         [
             size(one.weight_bytes),
@@ -634,8 +634,8 @@ def test_exchanges_between_ranks_are_told_from_what_a_rank_keeps(show: Show) -> 
     met, own = (replace(one, is_exchange=is_met) for one, is_met in zip(tensors, (True, False), strict=True))
     page = show(scene(cards, [met, own], profile=profile(40, 4)))
     page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
-    page.wait_for("document.querySelector('#lanes tbody')")
-    assert [row[-1] for row in rows(page, "#lanes")] == ["exchange", "kept"]
+    page.wait_for("document.querySelector('#map tbody')")
+    assert [row[-1] for row in rows(page, "#map table:nth-of-type(2)")] == ["exchange", "kept"]
     marks = "[...document.querySelectorAll('#matrix button')].map((one) => [one.className, one.title.split('; ')[1]])"
     assert page.evaluate(marks) == [["muted", "kept"], ["near", "exchange"], ["muted", "kept"]]
     assert "skip" not in page.evaluate("document.querySelector('main').textContent")

@@ -106,7 +106,7 @@ def test_a_plan_of_a_decoder_has_the_schedule_of_a_prompt_and_of_tokens(show: Sh
     page.evaluate("document.querySelectorAll('#schedule svg.wide [data-kind=run]')[6].focus()")
     assert page.evaluate("document.querySelector('#panel').textContent").endswith("sequences in flight, simulated")
     page.evaluate("location.hash = '#cuts=/model/layers.1/add_1'")
-    page.wait_for("document.querySelector('#schedule').hidden")
+    page.wait_for("document.querySelectorAll('#schedule .run').length === 2 * 3")  # parts and requests
 
 
 def test_a_plan_whose_layers_are_divided_has_a_row_for_each_rank(tmp_path: Path) -> None:

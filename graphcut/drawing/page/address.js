@@ -3,7 +3,8 @@
 import { cutAfter } from "./cuts.js";
 import { linkTo, linkToCuts, readAddress, thingAt } from "./links.js";
 import { pin, select } from "./panel.js";
-import { costs, cutter, profile, scene } from "./scene.js";
+import { costs, cutter, profile } from "./scene.js";
+import { shown } from "./shown.js";
 import { state, when } from "./state.js";
 
 let writing = 0;
@@ -21,7 +22,7 @@ function writeLinkNow() {
   const devices = yours?.on?.map((device) => costs.devices[device]?.name ?? "");
   const words = [
     yours ? linkToCuts(yours.cuts.map((cut) => profile.nodes[cut]), devices) : "",
-    pinned ? linkTo(pinned, scene.tensors, profile?.nodes) : "",
+    pinned ? linkTo(pinned, shown().tensors, profile?.nodes) : "",
   ];
   history.replaceState(null, "", `#${words.filter(Boolean).join("&")}`);
   address = location.hash;
@@ -32,7 +33,7 @@ function followLink() {
   address = location.hash;
   const { cuts, on, link } = readAddress(address);
   if (cuts.length && cutter) cutAfter(cuts, on);
-  const thing = thingAt(link, scene.cards, scene.tensors, profile?.nodes ?? []);
+  const thing = thingAt(link, shown().parts, shown().tensors, profile?.nodes ?? []);
   if (thing?.kind === "node") select(thing.index);
   else if (thing) pin(thing.kind, thing.index);
 }

@@ -1,15 +1,12 @@
 /* The cuts that the page shows: those of the plan, or yours. */
 
 import { costsOf, namedCut } from "./cutting.js";
-import { $ } from "./elements.js";
 import { select } from "./panel.js";
 import { predicted } from "./predicted.js";
-import { costs, cutter, profile, scene } from "./scene.js";
+import { costs, cutter, profile } from "./scene.js";
+import { completed } from "./shown.js";
 import { state, tell } from "./state.js";
 import { sizeOf } from "./number_words.js";
-
-const OF_THE_PLAN = ["map", "lanes", "balance", "schedule", "recomputed", "reasons"];
-let hidden = []; // sections of the plan that are not shown while the reader cuts
 
 export const aliveAt = (index) => sizeOf({ bytes: profile.alive[index], is_exact: profile.exact[index] });
 export const nearAt = (index) => sizeOf({ bytes: profile.near[index], is_exact: profile.near_exact[index] });
@@ -32,45 +29,54 @@ export function cutAfter(nodes, devices) {
   if (!cuts.includes(-1)) cutAt(cuts, on);
 }
 
+/** What cuts after these nodes of the profile make; null if they are not possible. */
+export function tried(chosen, on = null) {
+  const found = chosen.length ? costsOf(cutter, chosen) : null;
+  return found && predicted(costs, found, on?.length === found.parts.length ? on : null);
+}
+
+const [past, future] = [[], []]; // cuts and devices before the last changes, and before they were undone
+
+const held = () => (state.yours ? [state.yours.cuts, state.yours.on] : null);
+
+/** Shows other cuts; null is the plan. */
+function put(yours) {
+  state.yours = yours && completed(yours);
+  tell("cut");
+}
+
+/** Remembers what a change replaces; a drag is one change. */
+function change(yours) {
+  if (!state.drag?.isRemembered) past.push(held());
+  if (state.drag) state.drag.isRemembered = true;
+  future.length = 0;
+  put(yours);
+}
+
+function goBack(from, to) {
+  if (!from.length) return;
+  to.push(held());
+  const cuts = from.pop();
+  put(cuts && tried(...cuts));
+}
+
+export const undo = () => goBack(past, future);
+export const redo = () => goBack(future, past);
+export const canUndo = () => past.length > 0;
+export const canRedo = () => future.length > 0;
+
 /**
  * Cuts the model after these nodes of the profile; false, and nothing changes, if that is not possible.
  * `on` are the devices of the parts; without them parts take devices as in the plan.
  */
 export function cutAt(chosen, on = null) {
-  const found = chosen.length ? costsOf(cutter, chosen) : null;
-  if (!found) return false;
-  if (!state.yours) hidden = OF_THE_PLAN.map((id) => $(`#${id}`)).filter((section) => !section.hidden);
-  state.yours = predicted(costs, found, on?.length === found.parts.length ? on : null);
-  // What is hidden above the profile must not move it while a cut is dragged.
-  const above = () => $("#profile").getBoundingClientRect().top;
-  const top = above();
-  for (const section of hidden) section.hidden = true;
-  window.scrollBy(0, above() - top);
-  tell("cut");
-  return true;
+  const yours = tried(chosen, on);
+  if (yours) change(yours);
+  return yours !== null;
 }
 
-export function stopCutting() {
-  state.yours = null;
-  for (const section of hidden) section.hidden = false;
-  tell("cut");
-}
-
-/** The name of the part of a node of the profile; empty if nothing is cut. */
-export function partOf(index) {
-  if (state.yours) return `p${state.yours.part[cutter.order[index]]}`;
-  return profile.parts.length ? scene.cards[profile.parts[index]].name : "";
-}
-
-export const shownCuts = () => (state.yours ?? profile).cuts;
-export const currentCuts = () => (state.yours ? state.yours.cuts : profile.cuts.map((cut) => namedCut(cutter, cut)));
-
-/** The parts in the order of the profile, each with its number of nodes in a row. */
-export function partRuns() {
-  if (!state.yours) return profile.part_runs;
-  const ends = [...state.yours.cuts.map((cut) => cut + 1).sort((a, b) => a - b), profile.nodes.length];
-  return ends.map((end, i) => [i, end - (ends[i - 1] ?? 0)]);
-}
+export const stopCutting = () => change(null);
+const currentCuts = () => (state.yours ? state.yours.cuts : profile.cuts.map((cut) => namedCut(cutter, cut)));
 
 /** Moves the cut after one node to another; false if that is not possible. */
 export function moveCut(from, to) {
@@ -81,11 +87,16 @@ export function moveCut(from, to) {
   return cutAt(cuts.map((cut) => (cut === at ? to : cut)), state.yours?.on);
 }
 
-export function toggleCut(index) {
-  const cuts = currentCuts();
-  const rest = cuts.filter((cut) => cut !== index);
-  if (rest.length === cuts.length) cutAt([...cuts, index]);
-  else if (rest.length) cutAt(rest);
+/** Takes a cut away. */
+export function dropCut(index) {
+  const rest = currentCuts().filter((cut) => cut !== index && cut !== namedCut(cutter, index));
+  if (rest.length) cutAt(rest);
   else stopCutting();
+}
+
+/** Takes a cut away, or makes one. */
+export function toggleCut(index) {
+  if (currentCuts().includes(index)) dropCut(index);
+  else cutAt([...currentCuts(), index]);
   select(index);
 }

@@ -10,6 +10,19 @@ export const plus = (total, flow) => ({
   bytes: total.bytes + flow.bytes, is_exact: total.is_exact && flow.is_exact, tensors: total.tensors + 1,
 });
 
+export const totalOf = (flows) => flows.reduce(plus, NOTHING);
+
+/** Flows grouped by source and readers, in the order in which the groups first occur. */
+export function busesOf(flows) {
+  const groups = new Map();
+  flows.forEach((flow, tensor) => {
+    const key = `${flow.source} ${flow.readers}`;
+    const bus = groups.get(key) ?? { source: flow.source, readers: flow.readers, bytes: 0, is_exact: true, tensors: [] };
+    groups.set(key, { ...bus, bytes: bus.bytes + flow.bytes, is_exact: bus.is_exact && flow.is_exact, tensors: [...bus.tensors, tensor] });
+  });
+  return [...groups.values()];
+}
+
 /** The dependency maps of parts as a matrix: a cell has what one part sends to another. */
 export function matrixOf({ parts, tensors: flows }) {
   const cells = new Map();

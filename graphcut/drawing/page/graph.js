@@ -1,33 +1,28 @@
 /* The graph: the nodes around a cut, a tensor or a node, a part, or the whole model. */
 
-import { shownCuts } from "./cuts.js";
 import { $, button, html, onKeys } from "./elements.js";
-import { boxElement, linksElement } from "./graph_drawing.js";
+import { boxElement, frameElements, linksElement } from "./graph_drawing.js";
 import { kindOfLink, pictureOf } from "./graph_picture.js";
 import { typed, worded } from "./graph_words.js";
 import { layered, mean } from "./layered_layout.js";
+import { drawMinimap, startMinimap } from "./minimap.js";
 import { listed, visible } from "./names.js";
 import { AROUND, MANY, completed, endsOf, nodesAround } from "./nodes_around.js";
 import { fillPanel, select } from "./panel.js";
-import { cutter, isRanked, kinds, names, partName, profile, scene, unpacked } from "./scene.js";
+import { isRanked, kinds, profile, unpacked } from "./scene.js";
+import { names, partIn, partName, shown } from "./shown.js";
 import { state, when } from "./state.js";
 import { MAX_ROWS, table } from "./tables.js";
 import { count, grouped } from "./number_words.js";
-
-const { buses, cards, tensors } = scene;
 
 const FEW = 250; // more nodes than these are folded by module and repeated block
 let whole = null; // the graph of the model
 let drawn = null; // what is shown: a view, see `startView`
 
-const partIn = (node) => (state.yours ? state.yours.part[cutter.order[node]] : profile.parts[node]);
-const flowsNow = () => (state.yours ?? scene).tensors;
-const nameOf = (part) => (state.yours ? `p${part}` : partName(part));
-
 /** What a view shows of the parts: a body has none. */
 function partsNow(graph) {
-  const flows = graph === whole ? flowsNow() : [];
-  return { partOf: graph === whole ? partIn : () => undefined, partName: nameOf, flows: new Map(flows.map((flow) => [flow.tensor, flow])) };
+  const flows = graph === whole ? shown().tensors : [];
+  return { partOf: graph === whole ? partIn : () => undefined, partName, flows: new Map(flows.map((flow) => [flow.tensor, flow])) };
 }
 
 /** Shows the nodes up to `steps` from `start`; all of these if `steps` is null. */
@@ -43,17 +38,18 @@ const showWhole = () => startView(whole, "The whole model", [...whole.nodes.keys
 function showAround() {
   if (state.pinned === null) return;
   const { kind, index } = state.pinned;
+  const { buses, parts, tensors } = shown();
   if (kind === "run" || (kind === "node" && drawn.isChoosing)) return; // what is chosen in the graph is drawn after this
-  if (kind === "card") return startView(whole, `Part ${cards[index].name}`, [...whole.nodes.keys()].filter((node) => (profile.parts[node] ?? 0) === index), null);
+  if (kind === "card") return startView(whole, `Part ${parts[index].name}`, [...whole.nodes.keys()].filter((node) => (partIn(node) ?? 0) === index), null);
   if (kind === "tensor") return startView(whole, `Around the tensor ${tensors[index].tensor}`, endsOf(whole, [tensors[index].tensor]), 1);
   if (kind === "bus") {
     const { source, readers } = buses[index];
-    return startView(whole, `Around what ${cards[source].name} sends to ${names(readers)}`, endsOf(whole, buses[index].tensors.map((one) => tensors[one].tensor)), 1);
+    return startView(whole, `Around what ${parts[source].name} sends to ${names(readers)}`, endsOf(whole, buses[index].tensors.map((one) => tensors[one].tensor)), 1);
   }
   const chosen = `n${index}`;
   const part = partIn(index);
-  if (!shownCuts().includes(index)) return startView(whole, `Around ${profile.nodes[index]}`, [index], 2, { chosen });
-  const crossing = flowsNow().filter((flow) => flow.source <= part && flow.readers.at(-1) > part);
+  if (!shown().cuts.includes(index)) return startView(whole, `Around ${profile.nodes[index]}`, [index], 2, { chosen });
+  const crossing = shown().tensors.filter((flow) => flow.source <= part && flow.readers.at(-1) > part);
   const ends = endsOf(whole, crossing.map((flow) => flow.tensor));
   return startView(whole, `Around the cut after ${profile.nodes[index]}, which ${count(crossing.length, "tensor")} cross`, ends.length ? ends : [index], 1, { chosen });
 }
@@ -85,9 +81,10 @@ function drawNow() {
   const canvas = html("div", { class: "canvas" });
   Object.assign(canvas.style, { width: `${width}px`, height: `${height}px`, zoom: drawn.zoom });
   const ordered = [...picture.boxes].sort((a, b) => a.y - b.y || a.x - b.x);
-  canvas.append(linksElement(picture.links, drawn, showTensors), ...ordered.map((box) => boxElement(box, box.key === drawn.chosen, activate, openBody)));
+  const frames = graph === whole && shown().parts.length ? frameElements(ordered, (part) => [partName(part), shown().parts[part].device].filter(Boolean).join(" · ")) : [];
+  canvas.append(...frames, linksElement(picture.links, drawn, showTensors), ...ordered.map((box) => boxElement(box, box.key === drawn.chosen, activate, openBody)));
   place.replaceChildren(canvas);
-  drawn.picture = { ...picture, boxes: ordered };
+  drawn.picture = { ...picture, boxes: ordered, width, height };
   const near = drawn.goal === undefined ? null : picture.home[drawn.goal];
   const first = picture.boxes.find((box) => box.key === drawn.chosen) ?? near ?? picture.home[drawn.start[0]] ?? ordered[0];
   showTools();
@@ -101,6 +98,7 @@ function drawNow() {
     place.scrollTo((x + 14) * drawn.zoom - place.clientWidth / 2, isTop ? 0 : (first.y + first.height / 2 + 14) * drawn.zoom - place.clientHeight / 2);
     delete drawn.goal;
   }
+  drawMinimap({ boxes: ordered, width, height, zoom: drawn.zoom });
 }
 
 const headOf = (box) => $(`#graph .head[data-key="${CSS.escape(visible(box.key))}"]`);
@@ -120,7 +118,10 @@ function openBody(box, name, body) {
 function activate(box) {
   const { graph } = drawn;
   drawn.goal = box.nodes[0];
-  if (box.kind === "fold") drawn.opened.add(box.fold.key);
+  if (box.kind === "fold") {
+    drawn.opened.add(box.fold.key);
+    drawn.isOpened = true;
+  }
   else if (box.kind === "before" || box.kind === "after") for (const node of box.nodes.slice(0, 40)) drawn.nodes.add(node);
   else if (box.kind !== "node") return showTensors(box.head, box.tensors, "", graph);
   else if (drawn.chosen === box.key && drawn.steps === null) return startView(graph, `Around ${graph.nodes[box.nodes[0]]}`, box.nodes, 2, { chosen: box.key, trail: drawn.trail });
@@ -141,9 +142,28 @@ const TOOLS = [
   ["more", "More steps", "", () => changeSteps(1)],
   ["fold", "Fold", "by module and repeated block", () => { drawn.isFolded = !drawn.isFolded; drawn.opened = null; }],
   ["whole", "Whole model", "", showWhole],
-  ["smaller", "Zoom out", "", () => { drawn.zoom = Math.max(0.25, drawn.zoom / 1.25); }],
+  ["collapse", "Collapse", "to layers", () => { drawn.opened = null; drawn.isOpened = false; }],
+  ["fit", "Fit", "the whole picture in sight", fit],
+  ["smaller", "Zoom out", "", () => { drawn.zoom = Math.max(0.1, drawn.zoom / 1.25); }],
   ["larger", "Zoom in", "", () => { drawn.zoom = Math.min(2, drawn.zoom * 1.25); }],
 ];
+
+function fit() {
+  const { clientWidth, clientHeight } = $("#graph .boxes");
+  drawn.zoom = Math.max(0.1, Math.min(1, (clientWidth - 32) / drawn.picture.width, (clientHeight - 32) / drawn.picture.height));
+}
+
+/** Chooses the next node with these letters in its name or its operator. */
+function find(words) {
+  const wanted = words.trim().toLowerCase();
+  const all = profile.nodes.length;
+  const isHit = (index) => `${profile.nodes[index]} ${profile.ops[index]}`.toLowerCase().includes(wanted);
+  for (let i = 1; wanted && i <= all; i += 1) {
+    const index = ((state.at ?? -1) + i) % all;
+    if (isHit(index)) return select(index);
+  }
+  return undefined;
+}
 
 function changeSteps(by) {
   drawn.steps += by;
@@ -159,11 +179,12 @@ function showTools() {
   tool("more").disabled = nodes.size >= AROUND || nodes.size === graph.nodes.length;
   tool("fold").hidden = nodes.size > FEW || nodes.size < 20;
   tool("fold").setAttribute("aria-pressed", isFolded);
+  tool("collapse").hidden = !isFolded || !drawn.isOpened;
   tool("whole").hidden = graph === whole && nodes.size === graph.nodes.length;
   const around = steps === null ? "" : `, within ${count(steps, "step")}`;
   $("#graph .lead").textContent = visible([
     `${title}${around}: ${grouped(nodes.size)} of ${count(graph.nodes.length, "node")}.`,
-    graph !== whole ? "" : isRanked ? "Blue edges go to another rank." : shownCuts().length ? "Blue edges go to the next part only, dashed orange ones skip a part." : "",
+    graph !== whole ? "" : isRanked ? "Blue edges go to another rank." : shown().cuts.length ? "Blue edges go to the next part only, dashed orange ones skip a part." : "",
     picture.boxes.some((box) => box.kind === "fold") ? "Double frames open." : "",
     picture.boxes.some((box) => box.far.length) ? `What more than ${MANY} boxes read is named in each, after ←.` : "",
   ].filter(Boolean).join(" "));
@@ -212,6 +233,8 @@ export async function startGraph() {
   for (const [name, text, title, action] of TOOLS) {
     $("#graph .toolbar").append(button({ id: `graph-${name}`, text, title }, () => { action(); drawGraph(); }));
   }
+  $("#graph-search").addEventListener("keydown", ({ key, target }) => { if (key === "Enter") find(target.value); });
+  startMinimap();
   $("#graph details").addEventListener("toggle", fillGraphTable);
   onKeys($("#graph .boxes"), Object.fromEntries(["ArrowDown", "ArrowUp", "ArrowLeft", "ArrowRight"].map((key) => [key, () => stepInGraph(key)])));
   showWhole();

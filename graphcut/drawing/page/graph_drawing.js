@@ -4,6 +4,8 @@ import { html, inLine } from "./elements.js";
 import { kindOfLink } from "./graph_picture.js";
 import { typed } from "./graph_words.js";
 import { visible } from "./names.js";
+import { groupsOf } from "./nodes_around.js";
+import { colourOf } from "./part_words.js";
 import { kinds } from "./scene.js";
 import { count } from "./number_words.js";
 
@@ -27,10 +29,28 @@ export function boxElement(box, isChosen, activate, openBody) {
     return button;
   });
   const css = { in: "end", out: "end", before: "more", after: "more", copies: "more", fold: "fold" }[box.kind] ?? "";
-  const element = html("div", { class: `box ${css}${isChosen ? " chosen" : ""}` }, head, ...lines, ...bodies);
+  const isOwn = box.part !== undefined;
+  const element = html("div", { class: `box ${css}${isOwn ? " own" : ""}${isChosen ? " chosen" : ""}` }, head, ...lines, ...bodies);
+  if (isOwn) element.style.setProperty("--part", colourOf(box.part));
   Object.assign(element.style, { left: `${box.x - box.width / 2}px`, top: `${box.y}px`, width: `${box.width}px`, height: `${box.height}px` });
   element.addEventListener("click", () => activate(box));
   return element;
+}
+
+/** A frame around each part, with its name, where no two of them overlap. */
+export function frameElements(boxes, titleOfPart) {
+  const around = [...groupsOf(boxes.filter((box) => box.part !== undefined), (box) => box.part)].map(([part, own]) => ({
+    part, left: Math.min(...own.map((box) => box.x - box.width / 2)) - 12, right: Math.max(...own.map((box) => box.x + box.width / 2)) + 12,
+    top: Math.min(...own.map((box) => box.y)) - 20, bottom: Math.max(...own.map((box) => box.y + box.height)) + 10,
+  }));
+  const overlap = (a, b) => a !== b && a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  if (around.some((one) => around.some((other) => overlap(one, other)))) return [];
+  return around.map(({ part, left, right, top, bottom }) => {
+    const frame = html("div", { class: "frame" }, inLine("b", null, titleOfPart(part)));
+    Object.assign(frame.style, { left: `${left}px`, top: `${top}px`, width: `${right - left}px`, height: `${bottom - top}px` });
+    frame.style.setProperty("--part", colourOf(part));
+    return frame;
+  });
 }
 
 /** The edges of a view; `showTensors` is called for a click on one. */

@@ -3,8 +3,9 @@
 import { grouped } from "./number_words.js";
 
 /** Makes characters visible that show nothing or change the direction of text: two names must not look the same. */
-export const visible = (text) =>
-  String(text).toWellFormed().replace(/[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, "\ufffd");
+export const visible = (text) => String(text).toWellFormed()
+  .replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (mark) => `‹U+${mark.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`)
+  .replace(/[\x00-\x1f\x7f-\x9f\u200b\u2028\u2029\u2060-\u2065\ufeff]/g, "\ufffd");
 
 /** The operator without its domain. */
 export const shortOperator = (name) => name.replace(/^.*[.:]/, "");

@@ -1,10 +1,11 @@
 /* The list of nodes; only the visible rows are in the page. */
 
-import { aliveAt, partOf } from "./cuts.js";
+import { aliveAt } from "./cuts.js";
 import { $, html, inLine, onKeys } from "./elements.js";
 import { shortOperator } from "./names.js";
 import { select } from "./panel.js";
 import { cutter, profile } from "./scene.js";
+import { partIn, shown } from "./shown.js";
 import { state, when } from "./state.js";
 import { count, grouped } from "./number_words.js";
 
@@ -20,7 +21,7 @@ const hitAt = (row) => (hits === null ? row : hits[row]);
 function rowElement(row) {
   const index = hitAt(row);
   const { nodes, ops } = profile;
-  const texts = [grouped(index + 1), shortOperator(ops[index]), "", aliveAt(index), partOf(index)];
+  const texts = [grouped(index + 1), shortOperator(ops[index]), "", aliveAt(index), shown().parts[partIn(index)]?.name ?? ""];
   const element = html("div", {
     class: "node", role: "option", id: `row${row}`, title: `${nodes[index]} · ${ops[index]}`,
     "aria-posinset": row + 1, "aria-setsize": hitCount(), "aria-selected": state.at === index,

@@ -1,19 +1,22 @@
 /* Starts the page, and watches what concerns all of it: theme, keys, size, print. */
 
 import { startAddress } from "./address.js";
-import { toggleCut } from "./cuts.js";
+import { redo, toggleCut, undo } from "./cuts.js";
 import { $, letKeysScroll } from "./elements.js";
+import { startFlows } from "./flow_chart.js";
 import { enterGraph, startGraph } from "./graph.js";
 import { startMatrix } from "./matrix.js";
 import { drawRows, startNodes } from "./node_list.js";
 import { startPanel, unpin } from "./panel.js";
+import { startParts } from "./parts.js";
 import { selectKey, startProfile } from "./profile.js";
 import { drawProfile } from "./profile_drawing.js";
+import { startReasons } from "./reasons.js";
 import { cutter, profile, started } from "./scene.js";
-import { startBalance, startCutPoints, startDetails, startMap, startOtherPlans, startSchedule, startSentences } from "./sections.js";
+import { startSchedule } from "./schedule.js";
+import { startCutPoints, startDetails, startMap, startOtherPlans, startRecomputed } from "./sections.js";
 import { state } from "./state.js";
 import { startPictures } from "./things.js";
-import { startCutting } from "./your_cuts.js";
 
 const wantsDark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
@@ -39,11 +42,16 @@ function watchKeys() {
   }
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.matches("input, textarea");
-    if (dialog.open || !(event.key in keys) || (isTyping && event.key !== "Escape")) return;
-    if ((event.ctrlKey || event.metaKey) && !"[]".includes(event.key)) return;
+    const change = { z: event.shiftKey ? redo : undo, Z: redo, y: redo }[event.key];
+    if (cutter && change && (event.ctrlKey || event.metaKey) && !isTyping) {
+      event.preventDefault();
+      return change();
+    }
+    if (dialog.open || !(event.key in keys) || (isTyping && event.key !== "Escape")) return undefined;
+    if ((event.ctrlKey || event.metaKey) && !"[]".includes(event.key)) return undefined;
     event.preventDefault();
     if (isTyping) event.target.blur();
-    keys[event.key]();
+    return keys[event.key]();
   });
 }
 
@@ -84,12 +92,12 @@ startPictures();
 startMap();
 startSchedule();
 startMatrix();
-startCutting();
+startParts();
+startFlows();
 startProfile();
-startBalance();
 startCutPoints();
-startSentences("recomputed");
-startSentences("reasons");
+startRecomputed();
+startReasons();
 startOtherPlans();
 startDetails();
 startNodes();

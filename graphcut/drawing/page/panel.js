@@ -63,6 +63,9 @@ export function select(index) {
 
 export function startPanel() {
   panel.hidden = false;
-  when("cut", () => { if (!state.yours) showPinned(); });
+  when("cut", () => { // parts and tensors are others now
+    if (state.pinned && state.pinned.kind !== "node") unpin();
+    else showPinned();
+  });
   shows.start();
 }

@@ -1,6 +1,6 @@
 /* The geometry of the cut profile. A view has the nodes `from` to `to`, and `log`, whether its scale is logarithmic. */
 
-export const PLOT = { left: 74, right: 12, top: 30, bottom: 52, height: 300 };
+export const PLOT = { left: 74, right: 12, top: 30, bottom: 52 };
 
 /** How many nodes there are in a pixel of a canvas of some width. */
 export const nodesPerPixel = ({ from, to }, width) => (to - from) / (width - PLOT.left - PLOT.right);
@@ -30,11 +30,11 @@ export function envelope(values, view, pixels) {
 }
 
 /** The scale from bytes to a height on the canvas. */
-export function scaleFor(high, isLog) {
+export function scaleFor(high, isLog, height) {
   let most = 1;
   for (const value of high) if (value > most) most = value;
-  const room = PLOT.height - PLOT.top - PLOT.bottom;
-  const base = PLOT.height - PLOT.bottom;
+  const room = height - PLOT.top - PLOT.bottom;
+  const base = height - PLOT.bottom;
   if (!isLog) return { most, y: (bytes) => base - (room * bytes) / (most * 1.05) };
   return { most, y: (bytes) => base - (room * Math.log2(1 + bytes / 64)) / Math.log2(1 + (most * 2) / 64) };
 }
@@ -52,15 +52,24 @@ export function gridLines(most, isLog) {
   return Array.from({ length: Math.floor((most * 1.05) / step) }, (_, i) => step * (i + 1));
 }
 
-/** The node at an x on the canvas; if several are within two pixels, the cheapest. */
-export function nodeAt(values, view, x, width) {
+/** The node at an x on the canvas; the cheapest of those within `reach` pixels, and of equal ones the nearest. */
+export function nodeAt(values, view, x, width, reach) {
   const each = nodesPerPixel(view, width);
   const exact = view.from + (x - PLOT.left) * each - 1;
   const inside = (index) => Math.max(view.from, Math.min(view.to - 1, Math.round(index)));
   let best = inside(exact);
-  if (each < 1) return best;
-  for (let i = inside(exact - 2 * each); i <= inside(exact + 2 * each); i += 1) if (values[i] < values[best]) best = i;
+  for (let i = inside(exact - reach * each); i <= inside(exact + reach * each); i += 1) {
+    if (values[i] < values[best] || (values[i] === values[best] && Math.abs(i - exact) < Math.abs(best - exact))) best = i;
+  }
   return best;
+}
+
+/** The next node in a direction, 1 or -1, where less is alive than on one side of it and not more than on the other; undefined if there is none. */
+export function nextLow(values, at, direction) {
+  for (let i = at + direction; i > 0 && i < values.length - 1; i += direction) {
+    if (values[i] < values[i - direction] && values[i] <= values[i + direction]) return i;
+  }
+  return undefined;
 }
 
 /** The cut whose line is at most `pixels` from x; null if there is none. */

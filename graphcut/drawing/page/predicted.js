@@ -9,15 +9,14 @@ export function predicted(costs, found, on) {
   if (!costs) return found;
   const nodes = found.parts.map(() => []);
   found.part.forEach((own, node) => nodes[own].push(node));
-  const places = nodes.map((_, i) => (costs.is_cluster ? on?.[i] ?? i : 0));
+  const places = nodes.map((_, i) => (costs.is_cluster ? on?.[i] ?? i % costs.devices.length : 0));
   const devices = places.map((place, i) => (costs.is_cluster ? costs.devices[place] : { ...costs.devices[0], name: String(i) }));
   const memory = memoryOfAll(costs, nodes);
   const parts = found.parts.map((one, i) => ({
     ...one, ...memory[i], flops: sumOf(nodes[i], (node) => costs.flops[node]),
     place: places[i],
-    budget_bytes: costs.is_cluster ? devices[i]?.memory_bytes ?? null : costs.budget_bytes,
+    budget_bytes: costs.is_cluster ? devices[i].memory_bytes : costs.budget_bytes,
   }));
-  if (devices.includes(undefined)) return { ...found, on, parts };
   const run = nodes.map((own, i) => sumOf(own, (node) => costs.seconds[costs.kinds[places[i]]][node]));
   const holders = (tensor) => [...new Set(costs.readers[tensor].map((node) => found.part[node]))];
   const flows = found.tensors.map((flow) => ({ ...flow }));

@@ -1,18 +1,19 @@
 /* The cut profile: what one can do with it by pointer and by keys, and its table. */
 
-import { aliveAt, moveCut, sentBy, shownCuts } from "./cuts.js";
+import { aliveAt, dropCut, moveCut, sentBy, toggleCut } from "./cuts.js";
 import { $, html, onKeys } from "./elements.js";
 import { select } from "./panel.js";
-import { PLOT, cutNear, nextKey, nodeAt, nodesPerPixel, zoomed } from "./plot.js";
-import { canvas, drawProfile, shown, view } from "./profile_drawing.js";
+import { PLOT, cutNear, nextKey, nextLow, nodeAt, nodesPerPixel, zoomed } from "./plot.js";
+import { canvas, cutWords, drawProfile, values, view } from "./profile_drawing.js";
 import { cutter, isRanked, profile, scene } from "./scene.js";
+import { shown } from "./shown.js";
 import { state, when } from "./state.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
 import { count, grouped } from "./number_words.js";
 
 const zoom = (from, to) => Object.assign(view, zoomed(from, to, profile.nodes.length));
-const nodeUnder = (x) => nodeAt(shown(), view, x, canvas.clientWidth);
-const cutUnder = (x, pixels) => (cutter ? cutNear(shownCuts(), view, x, pixels, canvas.clientWidth) : null);
+const nodeUnder = (x, reach) => nodeAt(values(), view, x, canvas.clientWidth, reach);
+const cutUnder = (x, pixels) => (cutter ? cutNear(shown().cuts, view, x, pixels, canvas.clientWidth) : null);
 
 /** Brings the chosen node in sight. */
 function showChosen() {
@@ -22,9 +23,17 @@ function showChosen() {
     zoom(at - half, at + half);
   }
   drawProfile();
+  describe();
+}
+
+/** Says of the chosen node what a screen reader tells, of a cut what is written at it. */
+function describe() {
+  const { at } = state;
+  if (at === null) return;
   const key = profile.isKey[at] ? ", key node" : "";
+  const said = shown().cuts.includes(at) ? `cut here, ${cutWords(at).join(", ")}` : `a cut here sends ${sentBy(at)}`;
   canvas.setAttribute("aria-valuenow", at + 1);
-  canvas.setAttribute("aria-valuetext", `${profile.nodes[at]}, ${profile.ops[at]}${key}: a cut here sends ${sentBy(at)}`);
+  canvas.setAttribute("aria-valuetext", `${profile.nodes[at]}, ${profile.ops[at]}${key}: ${said}`);
 }
 
 /** Chooses the next key node, or the one before if `direction` is negative. */
@@ -34,6 +43,8 @@ export function selectKey(direction) {
 }
 
 const LARGE = 20000; // what cuts cost is not computed in each frame for more nodes
+const SNAP = 8; // so many pixels around the pointer are searched for a low place
+const OFF = 30; // so many pixels above or below the profile a cut is dropped
 
 let resting = 0;
 
@@ -43,32 +54,46 @@ function startDrag({ button, offsetX, pointerType, pointerId }) {
   canvas.setPointerCapture(pointerId);
 }
 
-function drag({ offsetX }) {
+/** Moves a cut, and chooses the node that it is after then. */
+function moveChosen(from, to) {
+  const [at, pinned] = [state.at, state.pinned];
+  state.at = to;
+  state.pinned = { kind: "node", index: to };
+  if (moveCut(from, to)) return true;
+  Object.assign(state, { at, pinned });
+  return false;
+}
+
+function drag({ offsetX, offsetY, altKey }) {
   const { drag } = state;
   if (!drag) return canvas.classList.toggle("moves", cutUnder(offsetX, 5) !== null);
   if (drag.cut === null) {
     drag.end = offsetX;
     return drawProfile();
   }
-  const node = nodeUnder(offsetX);
-  drag.move = () => { if (node !== drag.cut && moveCut(drag.cut, node)) drag.cut = node; };
+  drag.isOff = offsetY < -OFF || offsetY > canvas.clientHeight + OFF;
+  const node = drag.isOff || offsetX === drag.start ? drag.cut : nodeUnder(offsetX, altKey ? 0 : SNAP);
+  drag.move = () => { if (node !== drag.cut && moveChosen(drag.cut, node)) drag.cut = node; };
   clearTimeout(resting);
-  if (profile.nodes.length < LARGE) return drag.move();
-  state.at = node; // its figures follow when the pointer rests
-  resting = setTimeout(drag.move, 100);
+  if (profile.nodes.length < LARGE) drag.move();
+  else {
+    state.at = node; // its figures follow when the pointer rests
+    resting = setTimeout(drag.move, 100);
+  }
   return drawProfile();
 }
 
-/** Moves a cut, chooses a node, or zooms to the nodes between the ends of a longer way. */
+/** Moves a cut or takes it away, chooses a node, or zooms to the nodes between the ends of a longer way. */
 function endDrag() {
   const { drag } = state;
   if (!drag) return;
   const [low, high] = [drag.start, drag.end].sort((a, b) => a - b);
   clearTimeout(resting);
   drag.move?.();
+  if (drag.isOff) dropCut(drag.cut);
   state.drag = null;
   if (drag.cut !== null) return select(drag.cut);
-  if (high - low < 5) return select(nodeUnder(high));
+  if (high - low < 5) return select(nodeUnder(high, nodesPerPixel(view, canvas.clientWidth) < 1 ? 0 : 2));
   const each = nodesPerPixel(view, canvas.clientWidth);
   zoom(view.from + (low - PLOT.left) * each, view.from + (high - PLOT.left) * each);
   return drawProfile();
@@ -125,19 +150,26 @@ export function startProfile() {
   $("#profile .lead").textContent = [
     "A cut after a node sends the bytes that are alive there. Within a pixel, the dark line is the lowest value, the pale area the highest.",
     profile.keys.length ? `${count(profile.keys.length, "key node")} (dots and ticks).` : "",
-    shownCuts().length ? "Lines are cuts, with what crosses there." : "",
+    shown().cuts.length ? "Lines are cuts, with what crosses there." : "",
     "Click to see what a cut there sends.",
     scene.cards.some((card) => card.replicas) ? "Recomputed tensors count as alive here, but are not sent at the cuts." : "",
     profile.exact.every(Boolean) ? "" : "Some sizes are unknown: ≥ marks a lower bound.",
   ].filter(Boolean).join(" ");
-  const pointer = { pointerdown: startDrag, pointermove: drag, pointerup: endDrag, pointercancel: cancelDrag, dblclick: resetZoom };
+  const pointer = { pointerdown: startDrag, pointermove: drag, pointerup: endDrag, pointercancel: cancelDrag };
   for (const [event, action] of Object.entries(pointer)) canvas.addEventListener(event, action);
+  canvas.addEventListener("dblclick", ({ offsetX, altKey }) => {
+    if (cutter && cutUnder(offsetX, 5) === null) toggleCut(nodeUnder(offsetX, altKey ? 0 : SNAP));
+  });
   when("chosen", showChosen);
-  when("cut", drawProfile);
+  when("cut", () => {
+    drawProfile();
+    describe();
+  });
   const step = (by) => select(state.at === null ? (by > 0 ? view.from : view.to - 1) : state.at + by);
-  const stepOrMove = (event, by) => {
-    if (!event.shiftKey || !moveCut(state.at, state.at + by)) return step(by);
-    return select(state.at + by);
+  const stepOrMove = ({ shiftKey, altKey }, by) => {
+    const to = altKey ? state.at + by : nextLow(values(), state.at, by) ?? state.at + by;
+    if (!shiftKey || !moveChosen(state.at, to)) return step(by);
+    return select(to);
   };
   onKeys(canvas, {
     ArrowRight: (event) => stepOrMove(event, 1), ArrowLeft: (event) => stepOrMove(event, -1), PageDown: () => step(100), PageUp: () => step(-100),

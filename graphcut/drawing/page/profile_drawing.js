@@ -1,17 +1,19 @@
 /* The cut profile, drawn on a canvas. */
 
-import { nearAt, partRuns, shownCuts } from "./cuts.js";
+import { nearAt } from "./cuts.js";
 import { $ } from "./elements.js";
-import { visible } from "./names.js";
+import { shortPart, visible } from "./names.js";
+import { colourOf, figuresOf } from "./part_words.js";
 import { PLOT, envelope, gridLines, scaleFor } from "./plot.js";
-import { partName, profile, scene } from "./scene.js";
+import { cutter, profile } from "./scene.js";
+import { crossing, partIn, partName, partRuns, plan, shown } from "./shown.js";
 import { state } from "./state.js";
-import { grouped, size, sizeOf } from "./number_words.js";
+import { count, grouped, size, sizeOf } from "./number_words.js";
 
 export const canvas = $("#profile canvas");
 export const view = { from: 0, to: profile ? profile.nodes.length : 0, log: false, hide: false };
 
-export const shown = () => (view.hide ? profile.near : profile.alive);
+export const values = () => (view.hide ? profile.near : profile.alive);
 
 /** The drawing context of a canvas, in CSS pixels, and the colours of the theme by name. */
 function startDrawing(target, width, height) {
@@ -25,14 +27,15 @@ function startDrawing(target, width, height) {
 }
 
 export function drawProfile() {
-  const width = canvas.clientWidth;
+  const { clientWidth: width, clientHeight: height } = canvas;
   const pixels = Math.floor(width - PLOT.left - PLOT.right);
   if (pixels < 10) return;
-  const { context, colour } = startDrawing(canvas, width, PLOT.height);
-  const { low, high } = envelope(shown(), view, pixels);
-  const { most, y } = scaleFor(high, view.log);
+  $("#reset").hidden = view.to - view.from === profile.nodes.length;
+  const { context, colour } = startDrawing(canvas, width, height);
+  const { low, high } = envelope(values(), view, pixels);
+  const { most, y } = scaleFor(high, view.log, height);
   const xOf = (index) => PLOT.left + ((index + 1 - view.from) / (view.to - view.from)) * pixels;
-  const plot = { context, colour, pixels, y, xOf, base: PLOT.height - PLOT.bottom };
+  const plot = { context, colour, pixels, y, xOf, base: height - PLOT.bottom };
   context.font = `12px ${colour("sans")}`;
   drawParts(plot);
   drawGrid(plot, most);
@@ -42,14 +45,14 @@ export function drawProfile() {
   drawCursor(plot);
 }
 
-/** A shaded background for every other part, and its name below; the numbers of the first and last node if nothing is cut. */
+/** The colour of each part, and its name below; the numbers of the first and last node if nothing is cut. */
 function drawParts({ context, colour, pixels, xOf, base }) {
   if (!partRuns().length) {
     context.fillStyle = colour("muted");
     context.textAlign = "left";
-    context.fillText(`node ${grouped(view.from + 1)}`, PLOT.left, base + 40);
+    context.fillText(`node ${grouped(view.from + 1)}`, PLOT.left, base + 36);
     context.textAlign = "right";
-    context.fillText(grouped(view.to), PLOT.left + pixels, base + 40);
+    context.fillText(grouped(view.to), PLOT.left + pixels, base + 36);
     return;
   }
   context.textAlign = "center";
@@ -59,15 +62,17 @@ function drawParts({ context, colour, pixels, xOf, base }) {
     const end = Math.min(PLOT.left + pixels, xOf(start + length - 1));
     start += length;
     if (end <= x) continue;
-    if (part % 2) {
-      context.fillStyle = colour("stripe");
-      context.fillRect(x, PLOT.top, end - x, base - PLOT.top);
-    }
+    context.fillStyle = colourOf(part);
+    context.fillRect(x, base + 44, end - x, 4);
+    context.globalAlpha = 0.12;
+    context.fillRect(x, PLOT.top, end - x, base - PLOT.top);
+    context.globalAlpha = 1;
     context.fillStyle = colour("text");
     context.font = `600 12px ${colour("sans")}`;
     const fits = (text) => context.measureText(text).width + 4 <= end - x;
-    const text = [state.yours ? `p${part}` : visible(partName(part)), String(part)].find(fits);
-    if (text) context.fillText(text, (x + end) / 2, base + 40);
+    const { device } = shown().parts[part];
+    const text = [...device ? [visible(`${partName(part)} · ${device}`)] : [], visible(partName(part)), String(part)].find(fits);
+    if (text) context.fillText(text, (x + end) / 2, base + 36);
     context.font = `12px ${colour("sans")}`;
   }
 }
@@ -111,7 +116,7 @@ function drawAlive({ context, colour, pixels, y, base }, low, high) {
 
 function drawDot({ context, y, xOf }, index, radius) {
   context.beginPath();
-  context.arc(xOf(index), y(shown()[index]), radius, 0, 2 * Math.PI);
+  context.arc(xOf(index), y(values()[index]), radius, 0, 2 * Math.PI);
   context.fill();
 }
 
@@ -130,26 +135,46 @@ function drawKeyNodes(plot) {
   for (const key of inView) drawDot(plot, key, 3);
 }
 
-function drawCuts({ context, colour, xOf, base }) {
+/** What crosses a cut, and the figures of the parts before and after it. */
+export function cutWords(cut) {
+  const { parts } = shown();
+  const part = partIn(cut);
+  const around = [parts[part], parts[part + 1]].filter(Boolean).map((one) => `${shortPart(one.name)}: ${figuresOf(one).join(", ")}`);
+  return [`${sizeOf(crossing(cut))} in ${count(crossing(cut).tensors, "tensor")}`, ...cutter ? around : []];
+}
+
+/** Lines of text on a ground, as near to x as they fit; the right end of the ground. */
+function drawLabel({ context, colour }, x, lines, name, left) {
+  const width = Math.max(...lines.map((text) => context.measureText(text).width)) + 14;
+  const start = Math.max(0, Math.min(canvas.clientWidth - width, x - width / 2));
+  if (start < left) return left;
+  context.fillStyle = colour(name);
+  context.beginPath();
+  context.roundRect(start, 4, width, 6 + 14 * lines.length, 3);
+  context.fill();
+  context.fillStyle = colour("on-near");
+  lines.forEach((text, i) => context.fillText(text, start + width / 2, 18 + 14 * i));
+  return start + width + 4;
+}
+
+function drawCuts(plot) {
+  const { context, colour, xOf, base } = plot;
   context.textAlign = "center";
+  const isIn = (cut) => cut >= view.from && cut < view.to;
+  context.fillStyle = colour("muted");
+  for (const cut of state.yours ? plan().cuts.filter(isIn) : []) { // where the plan cuts
+    for (let y = PLOT.top; y < base; y += 8) context.fillRect(Math.round(xOf(cut)), y, 1, 4);
+  }
   let free = 0;
-  for (const [i, cut] of shownCuts().entries()) {
-    if (cut < view.from || cut >= view.to) continue;
+  for (const cut of shown().cuts.filter(isIn)) {
     const x = Math.round(xOf(cut));
+    context.globalAlpha = state.drag?.isOff && cut === state.drag.cut ? 0.3 : 1;
     context.fillStyle = colour("near");
     context.fillRect(x - 1, PLOT.top - 6, 2, base - PLOT.top + 22);
     // What the parts send: with recomputation, less than what is alive.
-    const text = state.yours ? sizeOf(state.yours.boundaries[i]) : view.hide ? nearAt(cut) : sizeOf(scene.boundaries[profile.parts[cut]]);
-    const half = context.measureText(text).width / 2 + 7;
-    const middle = Math.min(canvas.clientWidth - half, x);
-    if (middle - half < free) continue;
-    free = middle + half + 4;
-    context.beginPath();
-    context.roundRect(middle - half, 4, 2 * half, 20, 3);
-    context.fill();
-    context.fillStyle = colour("on-near");
-    context.fillText(text, middle, 18);
+    free = drawLabel(plot, x, [view.hide && !state.yours ? nearAt(cut) : sizeOf(crossing(cut))], "near", free);
   }
+  context.globalAlpha = 1;
 }
 
 function drawCursor(plot) {
@@ -163,4 +188,7 @@ function drawCursor(plot) {
   if (state.at === null || state.at < view.from || state.at >= view.to) return;
   context.fillRect(Math.round(xOf(state.at)) - 1, PLOT.top, 2, base - PLOT.top + 6);
   drawDot(plot, state.at, 5);
+  if (!shown().cuts.includes(state.at)) return;
+  context.textAlign = "center";
+  drawLabel(plot, xOf(state.at), state.drag?.isOff ? ["let go to take", "this cut away"] : cutWords(state.at), "pick", 0);
 }

@@ -2,7 +2,6 @@
 
 import { completedModel } from "./cutting.js";
 import { completedCosts } from "./memory.js";
-import { shortPart } from "./names.js";
 
 export const started = performance.now();
 
@@ -33,7 +32,5 @@ function completed(profile) {
 export const profile = scene.profile && completed(scene.profile);
 export const cutter = scene.cut_model && completedModel(scene.cut_model);
 export const costs = cutter && scene.cut_costs && completedCosts(scene.cut_costs);
-export const names = (parts) => parts.map((part) => scene.cards[part].name).join(", ");
-export const partName = (part) => shortPart(scene.cards[part].name);
 export const isRanked = scene.cards.some((card) => card.rank !== null);
 export const kinds = scene.kinds; // for each kind of a flow what it means, and the class for its colour

@@ -3,51 +3,38 @@
 import { cutAfter } from "./cuts.js";
 import { $, button, html, show } from "./elements.js";
 import { kindOf } from "./flows.js";
-import { runs, titleOf } from "./things.js";
-import { cutter, isRanked, names, profile, scene } from "./scene.js";
-import { MAX_ROWS, asTable, nodeLink, partTable, table } from "./tables.js";
+import { cutter, isRanked, profile, scene } from "./scene.js";
+import { names, shown } from "./shown.js";
+import { state, when } from "./state.js";
+import { MAX_ROWS, asTable, nodeLink, table } from "./tables.js";
 import { duration, grouped, size, sizeOf } from "./number_words.js";
 
-const { boundaries, buses, cards, sent, tensors } = scene;
-
-export function startMap() {
-  if (cards.length) asTable("map", () => [table("tensors between parts", [
-    ["from", "", (bus) => cards[bus.source].name],
+/** The flows between parts, the totals of boundaries, and the tensors. */
+function flowTables() {
+  const { boundaries, buses, parts, tensors } = shown();
+  const ends = (flow) => names([flow.source]);
+  return [table("tensors between parts", [
+    ["from", "", ends],
     ["to", "", (bus) => names(bus.readers)],
     ["tensors", "number", (bus) => grouped(bus.tensors.length)],
     ["bytes", "number", sizeOf],
     ["kind", "", kindOf],
   ], buses), ...isRanked ? [] : [table("totals of the boundaries", [
-    ["boundary", "", (boundary) => `${cards[boundary.index].name} | ${cards[boundary.index + 1].name}`],
+    ["boundary", "", ({ index }) => names([index, index + 1]).replace(", ", " | ")],
     ["tensors", "number", (boundary) => grouped(boundary.tensors)],
     ["bytes", "number", sizeOf],
-  ], boundaries.map((boundary, index) => ({ ...boundary, index })))]]);
-  if (tensors.length) asTable("lanes", () => [table("boundary tensors", [
+  ], boundaries.map((boundary, index) => ({ ...boundary, index })))], table("boundary tensors", [
     ["tensor", "name mono", (tensor) => tensor.tensor],
-    ["type", "mono", (tensor) => tensor.type],
+    tensors.some(({ type }) => type) ? ["type", "mono", (tensor) => tensor.type] : null,
     ["bytes", "number", sizeOf],
-    ["made by", "", (tensor) => cards[tensor.source].name],
+    ["made by", "", ends],
     ["read by", "", (tensor) => names(tensor.readers)],
     ["kind", "", kindOf],
-  ], tensors)]);
+  ], tensors.slice(0, MAX_ROWS))];
 }
 
-export function startSchedule() {
-  if (runs.length) asTable("schedule", () => [table("runs of parts", [
-    ["of", "", (run) => run.title],
-    ["device", "", (run) => run.device],
-    ["part", "number", (run) => grouped(run.part)],
-    ["request", "number", (run) => grouped(run.request + 1)],
-    ["begins", "number", (run) => duration(run.began_s)],
-    ["takes", "number", (run) => duration(run.seconds)],
-  ], runs)]);
-}
-
-export function startBalance() {
-  if (cards.length) show("balance", partTable("balance", cards.map((card, i) => ({ ...card, sent: sent[i] })), [
-    ["part", "name", titleOf],
-    cards.some((card) => card.device) ? ["device", "mono clip", (card) => card.device] : null,
-  ]));
+export function startMap() {
+  asTable("map", flowTables);
 }
 
 function cutPointTable(rows) {
@@ -66,7 +53,7 @@ function cutPointTable(rows) {
 export function startCutPoints() {
   const all = profile ? profile.cut_options : [];
   if (!all.length) return;
-  if (!cards.length) $("#cut-points-title").textContent = "Cut points";
+  if (!scene.cards.length) $("#cut-points-title").textContent = "Cut points";
   const best = all.filter((option) => profile.best.includes(option.nodes_before));
   show("cut-points", cutPointTable(best));
   if (best.length === all.length) return;
@@ -94,7 +81,7 @@ function otherPlanButton({ after, devices }) {
   if (!after.length) return "";
   return button({ text: "Cut so" }, () => {
     cutAfter(after, devices);
-    $("#yours").scrollIntoView({ block: "nearest" });
+    $("#parts").scrollIntoView({ block: "nearest" });
   });
 }
 
@@ -102,7 +89,9 @@ export function startDetails() {
   if (scene.details.length) show("details", table("details", [["", "word", ([word]) => word], ["", "name", ([, value]) => value]], scene.details));
 }
 
-export function startSentences(id) {
-  const lines = (text) => text.split("\n").map((line) => html("div", { text: line }));
-  if (scene[id].length) show(id, html("ul", { class: "plain" }, ...scene[id].map((text) => html("li", {}, ...lines(text)))));
+export function startRecomputed() {
+  const isHidden = () => { $("#recomputed").hidden = !scene.recomputed.length || state.yours; }; // nothing is in your cuts
+  show("recomputed", html("ul", { class: "plain" }, ...scene.recomputed.map((text) => html("li", { text }))));
+  isHidden();
+  when("cut", isHidden);
 }

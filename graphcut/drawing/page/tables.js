@@ -3,7 +3,10 @@
 import { $, button, html, letKeysScroll } from "./elements.js";
 import { shortened, visible } from "./names.js";
 import { select } from "./panel.js";
-import { againstMean, duration, flop, grouped, leastOf, percent, size, sizeLike, sizeOf, sumOf } from "./number_words.js";
+import { isOver, needOf } from "./part_words.js";
+import { profile } from "./scene.js";
+import { when } from "./state.js";
+import { againstMean, duration, flop, grouped, leastOf, percent, size, sizeOf, sumOf } from "./number_words.js";
 
 export const MAX_ROWS = 1000;
 
@@ -24,15 +27,16 @@ export function table(title, columns, rows) {
     ...(titles.length ? [html("thead", { role: "rowgroup" }, head)] : []), html("tbody", { role: "rowgroup" }, ...body));
 }
 
-/** Gives a chart its table, made when it is first opened. */
+/** Gives a chart its tables, made when they are opened, and anew for other cuts. */
 export function asTable(id, make) {
-  const details = $(`#${id} details`);
-  details.hidden = false;
-  details.addEventListener("toggle", () => {
-    const place = $(".scroll", details);
-    if (!place.firstChild) place.append(...make());
+  const details = $(`#${id} .table`);
+  const fill = () => {
+    $(".scroll", details).replaceChildren(...details.open ? make() : []);
     letKeysScroll();
-  });
+  };
+  details.hidden = false;
+  details.addEventListener("toggle", fill);
+  when("cut", () => { if (details.open) fill(); });
 }
 
 /** A number with a bar below it; `tick` is where the budget ends, as a share of the bar. */
@@ -49,9 +53,6 @@ function meter(number, share, isBad = false, tick = null) {
 }
 
 export const exactly = (text, number, unit = "B") => html("span", { text, title: `${unit === "s" ? number : grouped(number)} ${unit}` });
-
-export const isOver = (card) => card.budget_bytes !== null && card.need_bytes > card.budget_bytes;
-export const needOf = (card) => (card.need_exact ? "" : "≥ ") + sizeLike(card.need_bytes, card.budget_bytes);
 
 /** A table of parts, with columns `before` and `after` those that all have; what is not known of any part has none. */
 export function partTable(title, parts, before, after = []) {
@@ -83,7 +84,7 @@ export function partTable(title, parts, before, after = []) {
 }
 
 /** A node of the profile that a click chooses; the arrow keys step from there. */
-export const nodeLink = (index, text) => button({ class: "link", text }, () => {
+export const nodeLink = (index, text) => button({ class: "link", text, title: profile.nodes[index] }, () => {
   select(index);
   $("#profile canvas").focus({ preventScroll: true });
   $("#profile").scrollIntoView({ block: "nearest" });

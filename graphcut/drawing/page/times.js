@@ -69,11 +69,11 @@ export function timesOf(costs, transfers, run, devices) {
     seconds.forEach((own, i) => found.set(machines[i].name, (found.get(machines[i].name) ?? 0) + own));
     return [...found.values()];
   };
-  if (inTurn) return { busy_s: step.slice(0, -1), period_s: Math.max(...totals(step)), latency_s };
+  if (inTurn) return { step_s: step.slice(0, -1), busy_s: step.slice(0, -1), period_s: Math.max(...totals(step)), latency_s };
   // A device has two steps at a time: it computes the first, and messages and inputs of the other one come meanwhile.
   // Both receive, or report, at the same time where that takes longer than computing.
   const both = run.map((seconds, i) => Math.max(received[i] - seconds, 0) + Math.max(reported[i] - seconds, 0));
   const halves = run.map((_, i) => (step[i] + slowed(i, [...carried.values()]) + both[i]) / 2);
   const busy_s = run.map((seconds, i) => Math.max(seconds, halves[i], received[i], sent[i]));
-  return { busy_s, period_s: Math.max(...totals(run), ...totals(halves), ...load.values(), 0), latency_s };
+  return { step_s: step.slice(0, -1), busy_s, period_s: Math.max(...totals(run), ...totals(halves), ...load.values(), 0), latency_s };
 }

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { completedCosts, memoryOf, memoryOfAll, peakOf, runOrder } from "../../../graphcut/drawing/page/memory.js";
+import { sumOf } from "../../../graphcut/drawing/page/number_words.js";
 import { against, predicted, valueOf } from "../../../graphcut/drawing/page/predicted.js";
 import { routeOf, slowedBy, timesOf } from "../../../graphcut/drawing/page/times.js";
 
@@ -104,7 +105,7 @@ test("in turn a step computes, receives and sends, and a tensor goes once to eac
   assert.deepEqual(near.busy_s, [3, 4.5, 4]); // part 2 has it from part 1's device
   assert.equal(near.period_s, 8.5); // both parts of one device
   const same = timesOf(costs, flows, [1, 2, 4], ["a", "a", "a"].map((name) => machine(name)));
-  assert.deepEqual(same, { busy_s: [1, 2, 4], period_s: 7, latency_s: 7 });
+  assert.deepEqual(same, { step_s: [1, 2, 4], busy_s: [1, 2, 4], period_s: 7, latency_s: 7 });
 });
 
 test("small tensors go through the driver, large ones to their reader", () => {
@@ -120,11 +121,11 @@ test("a device computes one step while inputs of the next come, and waits for th
   const costs = { ...CHAIN, overlap: "both", message_bytes: 50, store_s: 0.25, step_s: 0, driver: machine("driver", { link_bytes_per_s: 10, latency_s: 0 }) };
   const devices = ["a", "b"].map((name) => machine(name, { latency_s: 0 }));
   const large = timesOf(costs, [{ bytes: 300, source: 0, readers: [1] }], [1, 0.125], devices);
-  assert.deepEqual(large, { busy_s: [3, (0.125 + 3 + 0.25 + 2.875) / 2], period_s: 3.125, latency_s: 4.375 }); // sends 3 s, receives 3 s
+  assert.deepEqual(large, { step_s: [1, 0.125 + 3 + 0.25], busy_s: [3, (0.125 + 3 + 0.25 + 2.875) / 2], period_s: 3.125, latency_s: 4.375 }); // sends 3 s, receives 3 s
   // Part 0 reads 100 bytes from the driver, whose link also passes on the 50 that it sends: 5 s more.
   const shared = timesOf(costs, [{ bytes: 100, source: -1, readers: [0] }, { bytes: 50, source: 0, readers: [1] }], [1, 1], devices);
   const step = 1 + 10 + 5 + 0.25;
-  assert.deepEqual(shared, { busy_s: [(step + 5 + 9 + 4) / 2, (6 + 4) / 2], period_s: 17.125, latency_s: step + 6 });
+  assert.deepEqual(shared, { step_s: [step, 6], busy_s: [(step + 5 + 9 + 4) / 2, (6 + 4) / 2], period_s: 17.125, latency_s: step + 6 });
 });
 
 test("two transfers share a link fairly, unless one can't use its half", () => {
@@ -155,11 +156,11 @@ test("parts have memory, operations and times, and a cluster's parts the budgets
   assert.equal(predicted(null, FOUND, null), FOUND);
 });
 
-test("a part more than there are devices has no time", () => {
+test("parts more than there are devices take turns on them", () => {
   const costs = completedCosts({ ...CHAIN, is_cluster: true, devices: [machine("a")], kinds: [0] });
   const found = predicted(costs, FOUND, null);
-  assert.equal(found.times, undefined);
-  assert.ok(found.parts[1].need_bytes > 0);
+  assert.deepEqual(found.parts.map((one) => one.place), [0, 0]);
+  assert.equal(found.times.period_s, sumOf(found.parts, (one) => one.busy_s)); // both are on its one device
 });
 
 test("what the goal minimizes is known where it is a figure of parts or of times", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { PLOT, cutNear, envelope, gridLines, nextKey, nodeAt, nodesPerPixel, scaleFor, zoomed } from "../../../graphcut/drawing/page/plot.js";
+import { PLOT, cutNear, envelope, gridLines, nextKey, nextLow, nodeAt, nodesPerPixel, scaleFor, zoomed } from "../../../graphcut/drawing/page/plot.js";
 
 const WIDTH = 1000 + PLOT.left + PLOT.right; // a canvas with 1000 pixels for nodes
 const xOf = (node, { from, to }) => PLOT.left + ((node + 1 - from) / (to - from)) * 1000;
@@ -9,16 +9,29 @@ const xOf = (node, { from, to }) => PLOT.left + ((node + 1 - from) / (to - from)
 test("a click finds the node whose end is there, where a node has several pixels", () => {
   const view = { from: 100, to: 200 };
   const values = new Array(300).fill(5);
-  for (const node of [100, 150, 199]) assert.equal(nodeAt(values, view, xOf(node, view) + 4, WIDTH), node);
-  assert.equal(nodeAt(values, view, 0, WIDTH), 100);
-  assert.equal(nodeAt(values, view, WIDTH, WIDTH), 199);
+  for (const node of [100, 150, 199]) assert.equal(nodeAt(values, view, xOf(node, view) + 4, WIDTH, 0), node);
+  assert.equal(nodeAt(values, view, 0, WIDTH, 0), 100);
+  assert.equal(nodeAt(values, view, WIDTH, WIDTH, 0), 199);
 });
 
 test("among many nodes in a pixel a click finds the cheapest within two pixels", () => {
   const view = { from: 0, to: 20000 };
   const values = Array.from({ length: 20000 }, (_, i) => (i === 10030 ? 1 : i === 10050 ? 0 : 9));
   assert.equal(nodesPerPixel(view, WIDTH), 20);
-  assert.equal(nodeAt(values, view, xOf(10000, view), WIDTH), 10030); // 10050 is 2.5 pixels away
+  assert.equal(nodeAt(values, view, xOf(10000, view), WIDTH, 2), 10030); // 10050 is 2.5 pixels away
+});
+
+test("a dragged cut goes to the lowest place near the pointer, of equally low ones to the nearest", () => {
+  const view = { from: 0, to: 100 }; // 10 pixels each
+  const values = Array.from({ length: 100 }, (_, i) => ([40, 44].includes(i) ? 1 : 9));
+  assert.deepEqual([0, 15].map((reach) => nodeAt(values, view, xOf(41, view), WIDTH, reach)), [41, 40]);
+  assert.equal(nodeAt(values, view, xOf(42, view) + 1, WIDTH, 25), 44);
+});
+
+test("the next low place has less than before it, and not more than after it", () => {
+  const values = [5, 3, 3, 7, 2, 8, 9, 1];
+  assert.deepEqual([0, 1, 4].map((at) => nextLow(values, at, 1)), [1, 4, undefined]);
+  assert.deepEqual([7, 4].map((at) => nextLow(values, at, -1)), [4, 2]);
 });
 
 test("zooming keeps to the nodes that there are, and at least eight in sight", () => {
@@ -41,11 +54,11 @@ test("a pixel has the lowest and the highest value of its nodes", () => {
 
 test("higher bytes are higher on both scales, and all are in the plot", () => {
   for (const isLog of [false, true]) {
-    const { most, y } = scaleFor([10, 5000, 300], isLog);
+    const { most, y } = scaleFor([10, 5000, 300], isLog, 240);
     assert.equal(most, 5000);
     const heights = [0, 1, 64, 300, 4999, 5000].map(y);
     assert.deepEqual(heights, [...heights].sort((a, b) => b - a));
-    assert.equal(heights[0], PLOT.height - PLOT.bottom);
+    assert.equal(heights[0], 240 - PLOT.bottom);
     assert.ok(heights.at(-1) >= PLOT.top);
     const lines = gridLines(most, isLog);
     assert.ok(lines.length >= 3 && lines.length <= 7, String(lines));

@@ -1,0 +1,48 @@
+/* The schedule of your cuts, from the predicted times of their parts; that of the plan is simulated. */
+
+import { $, html, inLine } from "./elements.js";
+import { colourOf } from "./part_words.js";
+import { scene } from "./scene.js";
+import { shown } from "./shown.js";
+import { state, when } from "./state.js";
+import { asTable, table } from "./tables.js";
+import { isOne } from "./things.js";
+import { duration, grouped } from "./number_words.js";
+
+const simulated = [...$("#schedule .chart").childNodes];
+
+/** A block for each run, in a row for each device. */
+function chart(runs) {
+  const end = Math.max(...runs.map((run) => run.began_s + run.seconds)) || 1;
+  const devices = [...new Set(runs.map((run) => run.device))];
+  return devices.map((device) => {
+    const blocks = runs.flatMap((run, index) => {
+      if (run.device !== device) return [];
+      const block = inLine("i", `run`, grouped(run.part));
+      block.title = `part ${run.part}, request ${run.request + 1}: ${duration(run.seconds)}, from ${duration(run.began_s)} on`;
+      Object.assign(block.style, { left: `${(run.began_s / end) * 100}%`, width: `${(run.seconds / end) * 100}%` });
+      block.style.setProperty("--part", colourOf(run.part));
+      return [isOne(block, "run", index)];
+    });
+    return html("div", { class: "lane schedule" }, inLine("span", "what", device), inLine("span", "bytes", ""), html("span", { class: "track" }, ...blocks));
+  });
+}
+
+function showSchedule() {
+  const { runs, title } = shown();
+  $("#schedule").hidden = !runs.length;
+  $("#schedule .chart").replaceChildren(...state.yours && runs.length ? [html("p", { class: "lead", text: `${title}. A block is a part with its waiting for what it reads.` }), ...chart(runs)] : simulated);
+}
+
+export function startSchedule() {
+  if (!scene.schedules.length) return;
+  asTable("schedule", () => [table("runs of parts", [
+    ["of", "", (run) => run.title ?? shown().title],
+    ["device", "", (run) => run.device],
+    ["part", "number", (run) => grouped(run.part)],
+    ["request", "number", (run) => grouped(run.request + 1)],
+    ["begins", "number", (run) => duration(run.began_s)],
+    ["takes", "number", (run) => duration(run.seconds)],
+  ], shown().runs)]);
+  when("cut", showSchedule);
+}
