@@ -53,6 +53,7 @@ def measure(browser: Browser, file: Path, nodes: int) -> None:
     x, y = middle(page)
     mouse(page, "mousePressed", x, y)
     print(f"  dragging a cut {each(page, lambda i: mouse(page, 'mouseMoved', x + 5 * i, y)):.0f} ms")
+    print(f"  {frames_of(page, x, y)}")
     mouse(page, "mouseReleased", x, y)
     whole = each(page, lambda _: page.evaluate("document.querySelector('#graph-whole').click()"), times=1)
     print(f"  the whole model, folded {whole:.0f} ms")
@@ -69,6 +70,17 @@ def middle(page: Page) -> tuple[float, float]:
 def mouse(page: Page, kind: str, x: float, y: float) -> None:
     """Send an event of the mouse."""
     page.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+
+def frames_of(page: Page, x: float, y: float) -> str:
+    """How long the frames of 60 moves of a cut take."""
+    page.evaluate(
+        "window.frames = []; { const see = (now) => { frames.push(now); requestAnimationFrame(see); }; requestAnimationFrame(see); }"
+    )
+    for i in range(60):
+        mouse(page, "mouseMoved", x + 3 * i, y)
+    times = page.evaluate("window.frames.slice(1).map((now, i) => now - window.frames[i])")
+    return f"60 moves: {len(times)} frames, median {statistics.median(times):.0f} ms, longest {max(times):.0f} ms"
 
 
 def busy_s(page: Page) -> float:

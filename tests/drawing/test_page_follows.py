@@ -129,6 +129,7 @@ def test_figures_are_at_the_cut_while_it_is_dragged_and_moved_by_keys(show: Show
         mouse(page, "mouseMoved", start + by, y)
         check()
     mouse(page, "mouseReleased", start - 60, y)
+    page.wait_for(f"document.querySelectorAll('#reasons li').length === {len(scene.profile.cuts)}")
     page.evaluate(f"{CANVAS}.focus()")
     for modifiers in (8, 9):  # Shift; Alt and Shift
         press_right(page, modifiers)

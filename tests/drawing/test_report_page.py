@@ -286,7 +286,7 @@ def test_tab_reaches_everything_and_enter_pins_it(show: Show) -> None:
     assert reached[:2] == ["theme", "help"]
     assert [kind for kind in reached if kind in {"card", "bus"}] == ["card"] * 3 + ["bus"] * 3
     assert [kind for kind in reached if kind == "tensor"] == ["tensor"] * 5
-    assert {"log", "hide", "reset"} <= set(reached)
+    assert {"log", "hide"} <= set(reached)
 
 
 def test_what_is_pinned_stays_until_escape(show: Show) -> None:

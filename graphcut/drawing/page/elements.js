@@ -46,8 +46,15 @@ export function show(id, ...content) {
   ($(".scroll", section) ?? section).append(...content);
 }
 
-/** Makes what scrolls reachable with Tab, so that arrow keys scroll it. */
+let asked = 0;
+
+/** Makes what scrolls reachable with Tab, so that arrow keys scroll it; a moment later, since it has to be laid out for that. */
 export function letKeysScroll() {
+  clearTimeout(asked);
+  asked = setTimeout(letKeysScrollNow, 100);
+}
+
+function letKeysScrollNow() {
   for (const box of document.querySelectorAll(".scroll")) {
     box.tabIndex = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight ? 0 : -1;
   }

@@ -5,7 +5,7 @@ import { kindOf, matrixOf } from "./flows.js";
 import { listed, shortened, visible } from "./names.js";
 import { fillPanel, showPinned } from "./panel.js";
 import { kinds, scene } from "./scene.js";
-import { state, when } from "./state.js";
+import { state, whenCutRests } from "./state.js";
 import { count, grouped, sizeOf } from "./number_words.js";
 
 const FEW_COLUMNS = matchMedia("(max-width: 640px)").matches ? 5 : 8; // with room for the bytes in each cell
@@ -48,5 +48,5 @@ function showMatrix(matrix) {
 export function startMatrix() {
   const show = () => showMatrix(state.yours ? matrixOf(state.yours) : scene.matrix);
   show();
-  when("cut", show);
+  whenCutRests(show);
 }

@@ -6,7 +6,7 @@ import { shortOperator } from "./names.js";
 import { select } from "./panel.js";
 import { cutter, profile } from "./scene.js";
 import { partIn, shown } from "./shown.js";
-import { state, when } from "./state.js";
+import { state, when, whenCutRests } from "./state.js";
 import { count, grouped } from "./number_words.js";
 
 const list = $("#list");
@@ -77,7 +77,7 @@ export function startNodes() {
   if (!profile.parts.length && !cutter) $("#nodes .titles span:last-child").textContent = "";
   showHitCount();
   when("chosen", drawRows);
-  when("cut", drawRows);
+  whenCutRests(drawRows);
   list.addEventListener("scroll", drawRows, { passive: true });
   $("#search").addEventListener("input", (event) => search(event.target.value));
   const enterList = () => { list.focus(); choose(0); };

@@ -10,7 +10,7 @@ import { drawRows, startNodes } from "./node_list.js";
 import { startPanel, unpin } from "./panel.js";
 import { startParts } from "./parts.js";
 import { selectKey, startProfile } from "./profile.js";
-import { drawProfile } from "./profile_drawing.js";
+import { drawInTheme, measure } from "./profile_drawing.js";
 import { startReasons } from "./reasons.js";
 import { cutter, profile, started } from "./scene.js";
 import { startSchedule } from "./schedule.js";
@@ -24,7 +24,7 @@ const root = document.documentElement;
 function switchTheme() {
   const dark = (root.dataset.theme ?? (wantsDark.matches ? "dark" : "light")) === "dark";
   root.dataset.theme = dark ? "light" : "dark";
-  drawProfile();
+  drawInTheme();
 }
 
 function watchKeys() {
@@ -64,12 +64,12 @@ function watchSize() {
     cancelAnimationFrame(request);
     request = requestAnimationFrame(() => {
       drawnWidth = $("main").clientWidth;
-      drawProfile();
+      measure();
       drawRows();
       letKeysScroll();
     });
   }).observe($("main"));
-  wantsDark.addEventListener("change", drawProfile);
+  wantsDark.addEventListener("change", drawInTheme);
 }
 
 /** Prints the light theme: canvases have to be drawn again for it. */
@@ -78,12 +78,12 @@ function watchPrint() {
   window.addEventListener("beforeprint", () => {
     before = root.dataset.theme;
     root.dataset.theme = "light";
-    drawProfile();
+    drawInTheme();
   });
   window.addEventListener("afterprint", () => {
     if (before === undefined) delete root.dataset.theme;
     else root.dataset.theme = before;
-    drawProfile();
+    drawInTheme();
   });
 }
 
@@ -102,7 +102,6 @@ startOtherPlans();
 startDetails();
 startNodes();
 startPanel();
-drawProfile();
 drawRows();
 watchKeys();
 watchSize();

@@ -4,16 +4,16 @@ import { aliveAt, dropCut, moveCut, sentBy, toggleCut } from "./cuts.js";
 import { $, html, onKeys } from "./elements.js";
 import { select } from "./panel.js";
 import { PLOT, cutNear, nextKey, nextLow, nodeAt, nodesPerPixel, zoomed } from "./plot.js";
-import { canvas, cutWords, drawProfile, values, view } from "./profile_drawing.js";
+import { canvas, cutWords, drawProfile, extent, measure, values, view } from "./profile_drawing.js";
 import { cutter, isRanked, profile, scene } from "./scene.js";
 import { shown } from "./shown.js";
-import { state, when } from "./state.js";
+import { state, tell, when } from "./state.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
 import { count, grouped } from "./number_words.js";
 
 const zoom = (from, to) => Object.assign(view, zoomed(from, to, profile.nodes.length));
-const nodeUnder = (x, reach) => nodeAt(values(), view, x, canvas.clientWidth, reach);
-const cutUnder = (x, pixels) => (cutter ? cutNear(shown().cuts, view, x, pixels, canvas.clientWidth) : null);
+const nodeUnder = (x, reach) => nodeAt(values(), view, x, extent.width, reach);
+const cutUnder = (x, pixels) => (cutter ? cutNear(shown().cuts, view, x, pixels, extent.width) : null);
 
 /** Brings the chosen node in sight. */
 function showChosen() {
@@ -71,7 +71,7 @@ function drag({ offsetX, offsetY, altKey }) {
     drag.end = offsetX;
     return drawProfile();
   }
-  drag.isOff = offsetY < -OFF || offsetY > canvas.clientHeight + OFF;
+  drag.isOff = offsetY < -OFF || offsetY > extent.height + OFF;
   const node = drag.isOff || offsetX === drag.start ? drag.cut : nodeUnder(offsetX, altKey ? 0 : SNAP);
   drag.move = () => { if (node !== drag.cut && moveChosen(drag.cut, node)) drag.cut = node; };
   clearTimeout(resting);
@@ -92,9 +92,10 @@ function endDrag() {
   drag.move?.();
   if (drag.isOff) dropCut(drag.cut);
   state.drag = null;
+  if (drag.isRemembered) tell("cut"); // for what waited for the end
   if (drag.cut !== null) return select(drag.cut);
-  if (high - low < 5) return select(nodeUnder(high, nodesPerPixel(view, canvas.clientWidth) < 1 ? 0 : 2));
-  const each = nodesPerPixel(view, canvas.clientWidth);
+  if (high - low < 5) return select(nodeUnder(high, nodesPerPixel(view, extent.width) < 1 ? 0 : 2));
+  const each = nodesPerPixel(view, extent.width);
   zoom(view.from + (low - PLOT.left) * each, view.from + (high - PLOT.left) * each);
   return drawProfile();
 }
@@ -180,4 +181,5 @@ export function startProfile() {
   toggle("hide");
   $("#reset").addEventListener("click", resetZoom);
   asTable("profile", profileTable);
+  measure();
 }

@@ -15,6 +15,19 @@ export const view = { from: 0, to: profile ? profile.nodes.length : 0, log: fals
 
 export const values = () => (view.hide ? profile.near : profile.alive);
 
+const colours = new Map();
+
+/** A colour of the theme; kept until the theme changes, since asking for it has the page styled anew. */
+export function colour(name) {
+  if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`));
+  return colours.get(name);
+}
+
+export function drawInTheme() {
+  colours.clear();
+  drawProfile();
+}
+
 /** The drawing context of a canvas, in CSS pixels, and the colours of the theme by name. */
 function startDrawing(target, width, height) {
   const ratio = window.devicePixelRatio || 1;
@@ -22,12 +35,19 @@ function startDrawing(target, width, height) {
   target.height = Math.round(height * ratio);
   const context = target.getContext("2d");
   context.scale(ratio, ratio);
-  const style = getComputedStyle(document.documentElement);
-  return { context, colour: (name) => style.getPropertyValue(`--${name}`) };
+  return { context, colour };
+}
+
+/** The size of the canvas: reading it anew in each frame would have the whole page laid out for it. */
+export const extent = { width: 0, height: 0 };
+
+export function measure() {
+  Object.assign(extent, { width: canvas.clientWidth, height: canvas.clientHeight });
+  drawProfile();
 }
 
 export function drawProfile() {
-  const { clientWidth: width, clientHeight: height } = canvas;
+  const { width, height } = extent;
   const pixels = Math.floor(width - PLOT.left - PLOT.right);
   if (pixels < 10) return;
   $("#reset").hidden = view.to - view.from === profile.nodes.length;
@@ -146,7 +166,7 @@ export function cutWords(cut) {
 /** Lines of text on a ground, as near to x as they fit; the right end of the ground. */
 function drawLabel({ context, colour }, x, lines, name, left) {
   const width = Math.max(...lines.map((text) => context.measureText(text).width)) + 14;
-  const start = Math.max(0, Math.min(canvas.clientWidth - width, x - width / 2));
+  const start = Math.max(0, Math.min(extent.width - width, x - width / 2));
   if (start < left) return left;
   context.fillStyle = colour(name);
   context.beginPath();

@@ -4,7 +4,7 @@ import { $, html, inLine } from "./elements.js";
 import { colourOf } from "./part_words.js";
 import { scene } from "./scene.js";
 import { shown } from "./shown.js";
-import { state, when } from "./state.js";
+import { state, whenCutRests } from "./state.js";
 import { asTable, table } from "./tables.js";
 import { isOne } from "./things.js";
 import { duration, grouped } from "./number_words.js";
@@ -44,5 +44,5 @@ export function startSchedule() {
     ["begins", "number", (run) => duration(run.began_s)],
     ["takes", "number", (run) => duration(run.seconds)],
   ], shown().runs)]);
-  when("cut", showSchedule);
+  whenCutRests(showSchedule);
 }

@@ -13,3 +13,15 @@ const listeners = { pinned: [], chosen: [], cut: [] };
 export const when = (change, listener) => listeners[change].push(listener);
 
 export const tell = (change) => listeners[change].forEach((listener) => listener());
+
+const REST_MS = 120;
+
+/** Calls a function after a change of the cuts: while a cut is dragged only when it rests. For what is below the fold, and takes long. */
+export function whenCutRests(listener) {
+  let waiting = 0;
+  when("cut", () => {
+    clearTimeout(waiting);
+    if (state.drag) waiting = setTimeout(listener, REST_MS);
+    else listener();
+  });
+}
