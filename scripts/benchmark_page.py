@@ -74,9 +74,8 @@ def mouse(page: Page, kind: str, x: float, y: float) -> None:
 
 def frames_of(page: Page, x: float, y: float) -> str:
     """How long the frames of 60 moves of a cut take."""
-    page.evaluate(
-        "window.frames = []; { const see = (now) => { frames.push(now); requestAnimationFrame(see); }; requestAnimationFrame(see); }"
-    )
+    see = "const see = (now) => { frames.push(now); requestAnimationFrame(see); }; requestAnimationFrame(see);"
+    page.evaluate(f"window.frames = []; {{ {see} }}")
     for i in range(60):
         mouse(page, "mouseMoved", x + 3 * i, y)
     times = page.evaluate("window.frames.slice(1).map((now, i) => now - window.frames[i])")
