@@ -397,7 +397,7 @@ def test_a_page_without_a_model_has_no_graph(browser: Browser, tmp_path: Path) -
     path.write_text(html_of(decoder(4)), encoding="utf-8")
     page = browser.open(path)
     page.wait_for("document.documentElement.dataset.ready")
-    click(page, "#map [data-kind=card][data-index='1']")
+    page.evaluate("document.querySelectorAll('#map .wide [data-kind=card]')[1].dispatchEvent(new Event('click'))")
     assert page.evaluate("document.querySelector('#graph').hidden")
     assert page.complaints() == []
     page.close()
