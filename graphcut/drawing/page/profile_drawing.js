@@ -18,7 +18,7 @@ export const values = () => (view.hide ? profile.near : profile.alive);
 const colours = new Map();
 
 /** A colour of the theme; kept until the theme changes, since asking for it has the page styled anew. */
-export function colour(name) {
+function colour(name) {
   if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`));
   return colours.get(name);
 }
