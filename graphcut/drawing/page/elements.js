@@ -48,15 +48,16 @@ export function show(id, ...content) {
 
 let asked = 0;
 
-/** Makes what scrolls reachable with Tab, so that arrow keys scroll it; a moment later, since it has to be laid out for that. */
+/** Makes what scrolls reachable with Tab, so that arrow keys scroll it: in the next frame, since it has to be laid out for that. */
 export function letKeysScroll() {
-  clearTimeout(asked);
-  asked = setTimeout(letKeysScrollNow, 100);
+  cancelAnimationFrame(asked);
+  asked = requestAnimationFrame(letKeysScrollNow);
 }
 
 function letKeysScrollNow() {
   for (const box of document.querySelectorAll(".scroll")) {
-    box.tabIndex = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight ? 0 : -1;
+    const index = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight ? 0 : -1;
+    if (box.tabIndex !== index) box.tabIndex = index;
   }
 }
 
