@@ -11,35 +11,43 @@ Scientific Python SPEC 1), so that the command starts fast, and a machine that o
 """
 
 import os
-import re
-from importlib import import_module
-from pathlib import Path
-
-from .core.product import Product
 
 # ONNX Runtime's telemetry is on by default on some systems, and is read when onnxruntime is imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-_IMPORT = re.compile(r"^from (\S+) import (\w+) as \w+$", flags=re.MULTILINE)
-_MODULES = {name: module for module, name in _IMPORT.findall(Path(__file__).with_suffix(".pyi").read_text("utf-8"))}
+_modules: dict[str, str] = {}  #: the modules of the public names.
 
-__all__ = [name for name in sorted(_MODULES) if not name.startswith("_")]
+
+def _public() -> dict[str, str]:
+    """`_modules`, read when first needed: until the command can explain a Ctrl-C, little should be imported."""
+    if not _modules:
+        import re
+        from pathlib import Path
+
+        lines = re.compile(r"^from (\S+) import (\w+) as \w+$", flags=re.MULTILINE)
+        found = lines.findall(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
+        _modules.update((name, module) for module, name in found)
+    return _modules
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    if name == "__all__":
+        return [name for name in sorted(_public()) if not name.startswith("_")]
+    if name not in _public():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name], __name__), name)
+    from importlib import import_module
+
+    from .core.product import Product
+
+    Product.draw = _draw
+    return getattr(import_module(_public()[name], __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_MODULES)
+    return sorted(_public())
 
 
 def _draw(product: object) -> str | None:
     from .drawing.notebook import picture_of
 
     return picture_of(product)
-
-
-Product.draw = _draw

@@ -1,44 +1,71 @@
-"""The entry point of `graphcut` and `python -m graphcut`."""
+"""The entry point of `graphcut` and `python -m graphcut`.
 
-import os
-import signal
-import sys
-from types import FrameType
+It imports what it needs where it can explain a Ctrl-C: before, Python prints a traceback.
+"""
 
-_ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
+TYPE_CHECKING = False  # that of typing, which takes long to import
+if TYPE_CHECKING:
+    import sys
+    from types import FrameType
 
 
 def start() -> None:
-    """Load the command and run it. SIGTERM and SIGHUP end it as Ctrl-C does: it cleans up, without a traceback."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's products are small here: more threads only wait
+    """Load the command and run it. Ctrl-C, SIGTERM and SIGHUP end it: it cleans up, without a traceback."""
     received: list[int] = []
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        for each in _ENDING:
-            signal.signal(each, signal.SIG_IGN)  # a second one would stop the cleaning up
-        received.append(number)
-        raise KeyboardInterrupt
-
-    for each in _ENDING:
-        if signal.getsignal(each) == signal.SIG_DFL:  # nohup ignores SIGHUP
-            signal.signal(each, stop)
-    if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, signal.default_int_handler)
-        sys.unraisablehook = _interrupt_again
     try:
+        _handle_signals(received)
         from .cli import main
 
         main()
     except BaseException as error:
         if received:
             raise SystemExit(128 + received[0]) from None
-        if isinstance(error, KeyboardInterrupt):  # while Python imports
+        if isinstance(error, KeyboardInterrupt):  # before a handler stood
             raise SystemExit(130) from None
         raise
 
 
+def _handle_signals(received: list[int]) -> None:
+    """Make a KeyboardInterrupt of each signal that ends the command, and add it to `received`."""
+    import os
+    import signal
+    import sys
+
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's products are small here: more threads only wait
+    ending = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
+    alarm = getattr(signal, "SIGALRM", None)
+
+    def stop(number: int, frame: "FrameType | None") -> None:
+        if number in ending:
+            for each in ending:
+                signal.signal(each, signal.SIG_IGN)  # a second one would stop the cleaning up
+        if number != alarm:
+            received.append(number)
+        if alarm is not None and _is_importing(frame):
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+        else:
+            raise KeyboardInterrupt
+
+    for each in (signal.SIGINT, *ending):
+        if signal.getsignal(each) in {signal.SIG_DFL, signal.default_int_handler}:  # nohup ignores SIGHUP
+            signal.signal(each, stop)
+    if alarm is not None:
+        signal.signal(alarm, stop)
+        sys.unraisablehook = _interrupt_again
+
+
+def _is_importing(frame: "FrameType | None") -> bool:
+    """Whether a frame is inside an import: extension modules that are left half loaded may crash the interpreter."""
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
+
+
 def _interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:
     """Raise a KeyboardInterrupt once more where Python ignores one: in a finalizer, as that of a pool of threads."""
+    import signal
+    import sys
+
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         signal.setitimer(signal.ITIMER_REAL, 0.01)  # at once, it would be raised in here, and be ignored, too
     else:

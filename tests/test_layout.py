@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -192,6 +193,41 @@ def test_planning_loads_nothing_that_others_need(tmp_path: Path) -> None:
     demos.write("llm", tmp_path / "llm.onnx")
     done = run_python(PLANNED.format(path=str(tmp_path / "llm.onnx")))
     assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+
+
+def test_the_entry_point_imports_nothing_before_it_can_explain_a_signal() -> None:
+    """Until then, Python prints a traceback for Ctrl-C."""
+    done = run_python("import sys; before = {*sys.modules}; import graphcut.__main__; print({*sys.modules} - before)")
+    assert done.stdout.strip() in {"{'graphcut', 'graphcut.__main__'}", "{'graphcut.__main__', 'graphcut'}"}
+    stop = "class Stop:\n    def find_spec(self, *_: object) -> None:\n        raise KeyboardInterrupt\n"
+    interrupted = "import sys; sys.meta_path.insert(0, Stop())"
+    done = run_python(f"{stop}import graphcut.__main__\n{interrupted}\ngraphcut.__main__.start()")
+    assert (done.returncode, done.stderr) == (130, "")
+
+
+IMPORTING = """
+import signal, sys, time, types
+sys.path.insert(0, {folder!r})
+
+def main():
+    try:
+        import half
+        time.sleep(20)
+    finally:
+        print(half.rest)
+
+sys.modules["graphcut.cli"] = types.SimpleNamespace(main=main)
+from graphcut.__main__ import start
+start()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_waits_until_an_import_is_complete(number: signal.Signals, tmp_path: Path) -> None:
+    """numpy and ONNX Runtime made other errors of it, or crashed."""
+    (tmp_path / "half.py").write_text(f"import signal\nsignal.raise_signal({int(number)})\nrest = 'all of it'\n")
+    done = run_python(IMPORTING.format(folder=str(tmp_path)))
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "all of it\n", "")
 
 
 def test_every_public_name_resolves() -> None:

@@ -60,10 +60,8 @@ def main() -> None:
     except BaseException as error:
         if "_GRAPHCUT_COMPLETE" in os.environ and isinstance(error, Exception):
             sys.exit(1)  # the shell asks for completions, and shows no errors
-        # typer may turn an error into an exit; numpy turns Ctrl-C during its import into an ImportError.
+        # typer may turn an error into an exit
         cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
-        if isinstance(cause, ImportError) and isinstance(cause.__cause__ or cause.__context__, KeyboardInterrupt):
-            cause = KeyboardInterrupt()
         if isinstance(cause, SystemExit):
             raise
         sys.exit(_explain(cause))
@@ -99,7 +97,11 @@ def _explain(error: BaseException) -> int:
             command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
             return _report(str(error), in_options(error.hint, command), code)
         case KeyboardInterrupt() | typer.Abort():
-            return _report("interrupted; no incomplete output is left", "", INTERRUPTED)
+            from ..core.atomic_files import finished
+
+            done = ", ".join(str(path) for path in dict.fromkeys(finished()))
+            what = f"written in full: {done}" if done else "no incomplete output is left"
+            return _report(f"interrupted; {what}", "", INTERRUPTED)
         case BrokenPipeError():
             # The reader of stdout has closed it. Without another stdout Python complains while it flushes this one.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

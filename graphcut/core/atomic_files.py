@@ -43,6 +43,9 @@ class _Written(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     files: dict[str, str]  #: the digests of the files, by their paths in the folder.
 
 
+_finished: Final[list[tuple[Path, int]]] = []  #: outputs of this process, each with the inode of its last file.
+
+
 class _Moves(msgspec.Struct):
     """What `replace_files` is about to rename."""
 
@@ -153,7 +156,18 @@ def replacing(path: Path) -> Iterator[Path]:
         raise UsageError(f"{path} is not a regular file and can't be replaced", hint="choose another name")
     with scratch_folder(target.parent, target.name) as scratch:
         yield scratch / "new"
-        os.replace(scratch / "new", target)
+        finish(scratch / "new", target, os.replace)
+
+
+def finish(new: Path, target: Path, move: Callable[[Path, Path], None]) -> None:
+    """Move the last file of an output, or its folder, to its place."""
+    _finished.append((target, new.lstat().st_ino))
+    move(new, target)
+
+
+def finished() -> list[Path]:
+    """The outputs that this process has written and that are there, for whoever is interrupted."""
+    return [path for path, inode in _finished if os.path.lexists(path) and path.lstat().st_ino == inode]
 
 
 def replace_files(
@@ -177,8 +191,9 @@ def replace_files(
             os.replace(file, backup / file.name)
     if check is not None:
         check()
-    for name in (*names, last):
+    for name in names:
         rename(new / name, folder / name)
+    finish(new / last, folder / last, rename)
 
 
 def write_folder(folder: str | Path, files: Mapping[str, Content], *, kind: str, force: bool) -> list[Path]:

@@ -12,7 +12,7 @@ from msgspec import convert
 from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
-from ..core.atomic_files import mend, rename, replace_files, scratch_folder, write_errors
+from ..core.atomic_files import finish, mend, rename, replace_files, scratch_folder, write_errors
 from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.file_checks import check_parts
@@ -236,7 +236,7 @@ def write(
                 if target.exists():
                     replace_files(scratch, target, last=files.manifest_name, old=old)
                 else:
-                    rename(new, target)
+                    finish(new, target, rename)
     return open_cascade(files.folder / files.manifest_name)
 
 
@@ -260,6 +260,7 @@ def _files_to_replace(files: PreparedFiles, target: Path, kept: Path | None, *, 
         hint = f"{action}; graphcut deletes only what it made"
         name = min(foreign).name
         what = "may be another's" if name in listed else "belongs to no cascade there"
+        what = "is a symbolic link" if min(foreign).is_symlink() else what
         raise UsageError(f"{files.folder} contains {name!r}, which {what}", hint=hint)
     return old
 

@@ -201,6 +201,21 @@ def test_an_interrupted_split_says_so_and_leaves_nothing(
     assert err.splitlines()[-1] == "error: interrupted; no incomplete output is left"
 
 
+def test_an_interruption_after_all_was_written_says_so(
+    run: Run, own_llm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("graphcut.cli.split.say_gap", interrupted)
+    monkeypatch.setattr("graphcut.core.atomic_files._finished", [])
+    for _ in range(2):
+        done = run("split", own_llm, "--at-nodes", "/model/layers.0/add_1", "--force", "-o", "parts")
+        assert done.code == 130
+        assert done.err.splitlines()[-1].startswith("error: interrupted; written in full: ")
+        assert "/parts" in done.err.splitlines()[-1]
+
+
 @pytest.mark.parametrize("words", [("analyze", "MODEL", "--cuts"), ("show", "PARTS"), ("--help",)], ids=" ".join)
 def test_a_closed_pipe_is_not_an_error(llm: Path, parts: Path, words: Sequence[str]) -> None:
     filled = [word.replace("MODEL", str(llm)).replace("PARTS", str(parts)) for word in words]

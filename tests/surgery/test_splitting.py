@@ -453,6 +453,14 @@ def test_a_foreign_file_is_never_deleted_though_the_manifest_has_its_name_and_di
     assert (root / place).read_bytes() == mine
 
 
+def test_a_link_among_the_parts_is_called_a_link(inline: Path) -> None:
+    root = cut(inline, "m0").root
+    (root / "part-1.onnx").rename(inline.parent / "elsewhere.onnx")
+    (root / "part-1.onnx").symlink_to(inline.parent / "elsewhere.onnx")
+    with pytest.raises(UsageError, match=r"contains 'part-1\.onnx', which is a symbolic link"):
+        cut(inline, "m1", force=True)
+
+
 def test_force_replaces_the_tokenizer_that_the_parts_were_written_with(inline: Path) -> None:
     for text in ("one", "two"):
         (inline.parent / "tokenizer.json").write_text(text)
