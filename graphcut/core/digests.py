@@ -1,7 +1,9 @@
 """Digests of the files of a cascade: of data files block by block; and which versions of files were found unchanged."""
 
+import errno
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -84,6 +86,8 @@ def file_digest(file: Path) -> str:
 def version_of(file: Path) -> FileVersion:
     """The present version of `file`."""
     status = file.stat()
+    if not stat.S_ISREG(status.st_mode):  # a pipe or a device may never end
+        raise OSError(errno.EINVAL, "it is no regular file", str(file))
     return FileVersion(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 

@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from .digests import BLOCK_BYTES, DataFile, Digest
-from .errors import CascadeError, GraphcutError, wrong_type
+from .errors import CascadeError, GraphcutError, RecordError, wrong_type
 from .product import Product
 from .records import read_record
 from .tensors import Dim, Tensor
@@ -390,6 +390,8 @@ def _no_manifest(path: Path) -> str:
 
 def read_manifest(path: Path) -> Manifest:
     """The content of a manifest file, without checks of the files that it names; a RecordError if there is none."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe may never end
+        raise RecordError(f"{path} is no regular file", hint="split the model again")
     return read_record(path, Manifest, FORMAT, "split the model again", "check its permissions")
 
 

@@ -26,7 +26,7 @@ def save_fetched(names: Sequence[str], path: Path) -> None:
 def parts_here(cascade: Cascade) -> list[Part]:
     """The parts that must be in the folder of a cascade: all; or of a fetched one those that were fetched or added."""
     path = cascade.root / FETCHED
-    if not path.exists():
+    if not path.is_file():
         return list(cascade.parts)
     names = read_record(path, _Fetched, "graphcut.fetched/1", "fetch the parts again", "check its permissions").parts
     there = (part for part in cascade.parts if is_inside(cascade.root, part.file) and cascade.file(part).is_file())

@@ -83,6 +83,8 @@ def fetch(
     """
     output = Path(output)
     place, name = source_of(source)
+    if Path(source).exists() and not Path(source).is_dir() and Path(source).name != name:
+        raise UsageError(f"{source} is a file, and no manifest", hint=f"{_WHOLE}, and its parts by `parts`")
     if Path(source).is_symlink() and not Path(source).exists():
         raise CascadeError(nothing_at(Path(source), ""), hint="name the folder of a cascade")
     if Path(source).resolve() in {output.resolve(), (output / name).resolve()}:

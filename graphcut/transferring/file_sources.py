@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from functools import cache
 from http import HTTPStatus
 from http.client import HTTPResponse
+from io import FileIO
 from math import inf
 from pathlib import Path
 from threading import Lock
@@ -58,13 +59,19 @@ class _Folder(FileSource):
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    def _open(self, name: str) -> FileIO:
+        path = self._root / name
+        if path.exists() and not path.is_file():  # a pipe or a device may never end
+            raise CascadeError(f"{path} is no regular file", hint="put the file there again")
+        return path.open("rb", buffering=0)
+
     def whole(self, name: str, most_bytes: int) -> bytes:
-        with (self._root / name).open("rb") as file:
+        with self._open(name) as file:
             return file.read(min(most_bytes, os.fstat(file.fileno()).st_size))  # it takes memory for what it is asked
 
     def piece(self, name: str, start: int, end: int, file_bytes: int) -> bytes:
-        with (self._root / name).open("rb", buffering=0) as file:
-            _check_size(file.name, os.fstat(file.fileno()).st_size, file_bytes)
+        with self._open(name) as file:
+            _check_size(str(file.name), os.fstat(file.fileno()).st_size, file_bytes)
             return os.pread(file.fileno(), end - start, start)
 
 

@@ -28,6 +28,12 @@ SIZE = 2 * BLOCK_BYTES + 1000
 OLD_NS = 1_000_000_000
 
 
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(OSError, match="no regular file"):
+        unchanged_version(tmp_path / "tokenizer.json", "sha256:")
+
+
 @pytest.fixture(scope="module")
 def content() -> bytes:
     return os.urandom(SIZE)

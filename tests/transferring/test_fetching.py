@@ -354,6 +354,24 @@ def test_too_little_space_is_said_before_anything_is_fetched(
         assert served.ranges == []
 
 
+@each("name", ["part-0.onnx", "part-0.onnx.data", "cascade.json"])
+def test_what_is_no_regular_file_is_refused(copied: Cascade, tmp_path: Path, name: str) -> None:
+    """A pipe may never end."""
+    source = Path(shutil.copytree(copied.root, tmp_path / "parts"))
+    (source / name).unlink()
+    os.mkfifo(source / name)
+    with pytest.raises(CascadeError, match=f"{name} is no regular file"):
+        graphcut.fetch(source, tmp_path / "out")
+    with pytest.raises(GraphcutError, match=f"{name} is no regular file"):
+        graphcut.open_cascade(source)
+
+
+def test_a_part_is_no_cascade(copied: Cascade, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"part-0\.onnx is a file, and no manifest") as caught:
+        graphcut.fetch(copied.file(copied.parts[0]), tmp_path / "out")
+    assert caught.value.hint == "name the folder or the manifest of a whole cascade, and its parts by `parts`"
+
+
 def test_there_is_no_such_part(copied: Cascade, tmp_path: Path) -> None:
     for k in (-1, 2):
         with pytest.raises(UsageError, match=f"no part {k}") as caught:
