@@ -36,8 +36,9 @@ def plan(
 
     active = ["--cluster"] * (options.cluster is not None)
     check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"}, active)
+    table = None if tuning.cost_model is None else Path(tuning.cost_model)
+    check_output(output, model, options.cluster, table, force=force)
     planner = options.planner(tuning)
-    check_output(output, model, options.cluster, force=force)
     opened = load(model, dims, states)
     analysis = analyze(opened)
     made = planner(analysis)

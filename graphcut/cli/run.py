@@ -94,7 +94,7 @@ def run(
     given, is_generated = given_options(ctx), any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])
     memory.check(given)
-    check_output(pipeline.trace, cascade_path, force=force, option="--trace")
+    check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
     config, via = session.session_config(), pipeline.via
     is_alone = via is None  # a pipeline checks what its workers need
     cascade = open_(cascade_path, check_files=is_alone, are_here=is_alone)

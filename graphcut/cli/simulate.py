@@ -69,7 +69,7 @@ def simulate(
     from ..drawing.opening import scenario_at
     from ..drawing.terminal.simulation import draw_simulation
 
-    check_output(trace, force=force, option="--trace")
+    check_output(trace, plan, cluster, original.model, force=force, option="--trace")
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
     known, names = None if cluster is None else read_simulated_cluster(cluster), output_names(outputs)
     scenario = scenario_at(plan, known, model=original.model, outputs=names, dims=original.sizes)

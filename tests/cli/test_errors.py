@@ -384,10 +384,14 @@ def test_an_output_in_a_folder_that_does_not_exist_is_refused_before_any_work(
     ("words", "output"),
     [
         (("plan", "k.onnx", "--num-splits", "2"), "k.onnx"),
+        (("plan", "k.onnx", "--num-splits", "2", "--cost-model", "costs.csv"), "costs.csv"),
         (("compare", "k.onnx", "k.onnx"), "k.onnx"),
         (("run", "p", "--inputs", "random"), "p/part-0.onnx"),
         (("run", "p", "--inputs", "random", "--via", "threads", "--trace", "p/part-0.onnx.data"), "y.npz"),
         (("run", "p", "--inputs", "in/a.npz", "--inputs", "in/b.npz"), "in"),
+        (("run", "p", "--inputs", "in/a.npz", "--via", "threads", "--trace", "in/a.npz"), "y.npz"),
+        (("simulate", "p", "--trace", "p/cascade.json"), ""),
+        (("simulate", "p", "--cluster", "costs.csv", "--trace", "costs.csv"), ""),
         (("show", "p", "--to", "json"), "p/cascade.json"),
     ],
 )
@@ -397,11 +401,12 @@ def test_what_is_read_is_not_overwritten_even_with_force(
     shutil.copyfile(llm, tmp_path / "k.onnx")
     monkeypatch.chdir(tmp_path)
     assert run("split", "k.onnx", "--num-splits", "2", "-o", "p").code == 0
+    (tmp_path / "costs.csv").write_text("mine")
     (tmp_path / "in").mkdir()
     for name in ("a", "b"):
         np.savez(tmp_path / "in" / f"{name}.npz", x=np.zeros(1))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    result = run(*words, "-o", output, "--force")
+    result = run(*words, *(() if "simulate" in words else ("-o", output)), "--force")
     assert result.code == 2
     assert result.error[0].endswith(" is also to be read")
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
