@@ -109,7 +109,7 @@ class Automation(Product):
                 needed = self.model.weight_bytes * (len(models) + 1 + (self.export is not None))
                 what = f"{count(len(models), 'model')} of steps and the parts take up to about {size(needed)} there"
                 hint = f"make room, or choose another disk with `output`: {what}; nothing was changed"
-                raise GraphcutError(f"the disk of {parent} is full: {error}", hint=hint) from error
+                raise GraphcutError(f"the disk of {parent} is full", hint=hint) from error
 
     def _made_in(self, folder: Path, output: Path, *, is_given: bool, force: bool) -> AutoRecord:
         """Make the parts by way of a scratch folder."""

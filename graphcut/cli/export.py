@@ -52,6 +52,8 @@ def export(
     cascade = open_(cascade_path, are_here=True)
     for file in exported(cascade, model, output, to=to, dims=parsed_dims(dims), force=force):
         say(f"wrote {file}")
+    if cascade.absent:
+        say(f"note: not here, nor in {output}: {', '.join(cascade.absent)}")
     say_gap(cascade)
 
 

@@ -1,10 +1,11 @@
 """Records in JSON files, each of a format that has a name and a version; what goes wrong with others; sizes in text."""
 
+import codecs
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.inspect import DictType, NoneType, StructType, Type, UnionType, VarTupleType
@@ -13,6 +14,7 @@ from .errors import RecordError, UsageError, validation_message
 from .units import parse_bytes
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
+_MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)  #: how editors say that text is Unicode.
 
 
 def read_record(path: Path, kind: type[_Record], version: str, again: str, unread: str) -> _Record:
@@ -24,6 +26,9 @@ def read_record(path: Path, kind: type[_Record], version: str, again: str, unrea
     hint = f"{again}, or use the version of graphcut that wrote it"
     with reading(path, "JSON", unread=unread, hint=hint):
         raw = path.read_bytes()
+        if raw.startswith(_MARKS):
+            message = f"{path} is not JSON: it begins with a byte order mark"
+            raise RecordError(message, hint="save it as UTF-8 without such a mark")
         found = msgspec.json.decode(raw)
         given = found.get("format") if isinstance(found, dict) else None
         (major, minor), (own_major, own_minor) = _version(str(given)), _version(version)

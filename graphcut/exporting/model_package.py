@@ -94,5 +94,6 @@ def _pipeline(cascade: Cascade, text: str | None) -> dict[str, Any]:
         "writes": manifest.writes,
         "states": {state.past: state.present for state in manifest.states},
         "steps": [{"component": part.name, "reads": part.reads, "writes": part.writes} for part in cascade.parts],
+        **({"elsewhere": manifest.elsewhere} if manifest.elsewhere else {}),
         **({"text": text} if text else {}),
     }

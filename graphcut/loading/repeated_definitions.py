@@ -1,10 +1,11 @@
 """Names that a model defines twice. ONNX Runtime takes the last definition of a weight or Constant, with a warning."""
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import Message
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..core.errors import ModelError
 from ..core.units import count
@@ -44,7 +45,20 @@ def drop_equal_definitions(model: ModelProto, range_of: RangeOf) -> list[str]:
             raise ModelError(f"the model is invalid: {kinds} define {name!r}, with different values", hint=hint)
         del field[next(i for i, one in enumerate(field) if one is definition)]
         repeated[kind] += 1
-    return [f"removed {count(n, kind)} defined again with the same values" for kind, n in repeated.items()]
+    removed = [f"removed {count(n, kind)} defined again with the same values" for kind, n in repeated.items()]
+    return [*removed, *_read_as_defaults(graph)]
+
+
+def _read_as_defaults(graph: GraphProto) -> Iterator[str]:
+    """Make initializers of Constant nodes with the name of an input, as ONNX Runtime does; a note if there are any."""
+    inputs = {value.name for value in graph.input}
+    nodes = [node for node in graph.node if is_constant(node) and inputs.intersection(node.output)]
+    pairs = [(node, value) for node in nodes if (value := constant_value(node)) is not None]
+    for node, value in pairs:
+        graph.node.remove(node)
+        graph.initializer.append(value)
+    if pairs:
+        yield f"{count(len(pairs), 'Constant node')} with the name of an input: read as its default"
 
 
 def _is_equal(a: Message, b: Message, range_of: RangeOf) -> bool:

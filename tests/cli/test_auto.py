@@ -524,7 +524,7 @@ def test_a_disk_that_fills_up_is_named_with_what_is_needed(models: Path, tmp_pat
         pytest.skip("this system does not let one mount a disk of one's own")
     auto = [str(SCRIPT), "auto", str(models / "minilm.onnx"), "--prepare", "fuse", *words]
     done = subprocess.run([*world, *auto], capture_output=True, check=False, text=True)
-    assert f"error: the disk of {disk} is full: " in done.stderr
+    assert f"error: the disk of {disk} is full\n" in done.stderr
     hint = "3 models of steps and the parts take up to about 1.63 MiB there; nothing was changed"
     assert done.stderr.splitlines()[-1] == f" hint: make room, or choose another disk with -o: {hint}"
     assert done.stdout.splitlines() == [f"{disk}/parts/written.json"], "no scratch is left"

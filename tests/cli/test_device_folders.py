@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -107,6 +108,12 @@ def test_what_a_device_holds_is_checked_shown_and_exported_by_itself(run: Run, p
     assert "note: not in this folder: part-0.onnx (laptop), part-2.onnx (laptop)" in shown.out.splitlines()
     assert any(line.startswith("This folder has 1 of 3 parts.") for line in shown.out.splitlines())
     assert shown.err == f"next: graphcut verify {board} --files\n"
+    assert "no tensor crosses a boundary between the parts here" in shown.out.splitlines()
+    assert "sends here" in shown.out
+    packed = run("export", board, "--to", "model-package", "-o", tmp_path / "package")
+    assert f"note: not here, nor in {tmp_path / 'package'}: part-0.onnx (laptop), part-2.onnx (laptop)" in packed.err
+    package = json.loads((tmp_path / "package" / "manifest.json").read_text())
+    assert package["additional_metadata"]["graphcut"]["elsewhere"] == dict(open_present(board).elsewhere)
     assert run("export", board, "--to", "js", "-o", web).code == 0
     whole = graphcut.open_cascade(parts)
     assert open_present(web).parts == whole.parts[1:2]

@@ -110,6 +110,11 @@ def test_a_cascade_needs_a_cluster_file(run: Run, house: Path) -> None:
 def test_a_plan_that_is_not_json_is_no_cascade(run: Run, house: Path) -> None:
     (house / "broken.json").write_text("{")
     assert run("simulate", house / "broken.json").error[0].startswith(f"{house / 'broken.json'} is not JSON: ")
+    (house / "broken.json").write_text("{}", encoding="utf-16")
+    assert (
+        run("simulate", house / "broken.json").error[0]
+        == f"{house / 'broken.json'} is not JSON: it begins with a byte order mark"
+    )
 
 
 def test_a_plan_without_a_cluster_uses_the_given_one(run: Run, house: Path) -> None:

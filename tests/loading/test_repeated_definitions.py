@@ -139,6 +139,25 @@ def test_an_initializer_and_a_constant_of_one_name_are_one_if_they_are_equal(tmp
     assert caught.value.hint.startswith("ONNX Runtime takes the Constant node, other tools another")
 
 
+@each("ir_version", [3, 10])
+def test_a_constant_with_the_name_of_an_input_is_its_default(ir_version: int, tmp_path: Path) -> None:
+    """As ONNX Runtime has it, which takes no such input before IR 4."""
+    nodes = [constant("a", 1, 2, name="c"), add("x", "a", "t", "first"), add("t", "a", "y", "second")]
+    proto = model_of(nodes, [floats("x", 2), floats("a", 2)], [floats("y", 2)])
+    proto.ir_version = ir_version
+    onnx.save(proto, tmp_path / "m.onnx")
+    session = ort.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    model = load(tmp_path / "m.onnx")
+    optional = [one.name for one in session.get_overridable_initializers()]
+    assert optional == [name for name in model.graph.reads if name in model.graph.weights]
+    assert model.notes == ("1 Constant node with the name of an input: read as its default",)
+    cascade = split(model, At("first"))
+    assert verify(tmp_path / "m.onnx", cascade).is_identical
+    x = {"x": np.array([10, 20], np.float32)}
+    for feeds in (x, *({**x, name: np.array([5, 6], np.float32)} for name in optional)):
+        assert np.array_equal(graphcut.run(cascade, feeds)["y"], session.run(None, feeds)[0])
+
+
 @pytest.mark.parametrize("inner", ["Relu", "Neg"])
 def test_a_function_defined_twice_is_refused_as_by_onnx_runtime(tmp_path: Path, inner: str) -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

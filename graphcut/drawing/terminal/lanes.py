@@ -24,7 +24,8 @@ _LONG: Final = re.compile(r"^(float|bfloat|int|uint)(\d+\[)")
 def lanes(scene: Scene, screen: Screen) -> Section:
     """The boundary tensors."""
     if not scene.tensors:
-        return [Text("no tensor crosses a boundary", style="dim")]
+        where = " between the parts here" * bool(scene.elsewhere)
+        return [Text(f"no tensor crosses a boundary{where}", style="dim")]
     rows, hidden = lane_rows(scene, MAX_ROWS)
     glyphs, width, parts = screen.glyphs, screen.width, len(scene.cards)
     names = Column("boundary tensor", [Text(row.name) for row in rows], min_width=24)

@@ -74,7 +74,7 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
     else:
         yield Column("reads", [str(len(card.reads)) for card in cards], drop_order=5)
         yield Column("writes", [str(len(card.writes)) for card in cards], drop_order=4)
-        yield Column("sends", [_moved(scene.sent(i)) for i in range(len(cards))])
+        yield Column("sends here" if scene.elsewhere else "sends", [_moved(scene.sent(i)) for i in range(len(cards))])
     if any(card.last_node for card in cards):
         lasts = [Text(card.last_node, style="dim") for card in cards]
         yield Column("up to", lasts, min_width=10, drop_order=9 if all(card.content for card in cards) else 0)
