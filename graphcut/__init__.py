@@ -37,9 +37,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    from .core.product import Product
-
-    Product.draw = _draw
     return getattr(import_module(_public()[name], __name__), name)
 
 

@@ -3,11 +3,6 @@
 It imports what it needs where it can explain a Ctrl-C: before, Python prints a traceback.
 """
 
-TYPE_CHECKING = False  # that of typing, which takes long to import
-if TYPE_CHECKING:
-    import sys
-    from types import FrameType
-
 
 def start() -> None:
     """Load the command and run it. Ctrl-C, SIGTERM and SIGHUP end it: it cleans up, without a traceback."""
@@ -30,21 +25,24 @@ def _handle_signals(received: list[int]) -> None:
     import os
     import signal
     import sys
+    from types import FrameType
 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's products are small here: more threads only wait
     ending = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
     alarm = getattr(signal, "SIGALRM", None)
 
-    def stop(number: int, frame: "FrameType | None") -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         if number in ending:
             for each in ending:
                 signal.signal(each, signal.SIG_IGN)  # a second one would stop the cleaning up
         if number != alarm:
             received.append(number)
-        if alarm is not None and _is_importing(frame):
-            signal.setitimer(signal.ITIMER_REAL, 0.01)
-        else:
+        # Extension modules that are left half loaded may crash the interpreter: an import ends first.
+        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+            frame = frame.f_back
+        if frame is None or alarm is None:
             raise KeyboardInterrupt
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
 
     for each in (signal.SIGINT, *ending):
         if signal.getsignal(each) in {signal.SIG_DFL, signal.default_int_handler}:  # nohup ignores SIGHUP
@@ -54,14 +52,7 @@ def _handle_signals(received: list[int]) -> None:
         sys.unraisablehook = _interrupt_again
 
 
-def _is_importing(frame: "FrameType | None") -> bool:
-    """Whether a frame is inside an import: extension modules that are left half loaded may crash the interpreter."""
-    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    return frame is not None
-
-
-def _interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:
+def _interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:  # type: ignore[name-defined] # noqa: F821
     """Raise a KeyboardInterrupt once more where Python ignores one: in a finalizer, as that of a pool of threads."""
     import signal
     import sys

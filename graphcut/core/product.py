@@ -1,11 +1,12 @@
 """`Product`: the base of graphcut's results, with a short `repr` and a picture in notebooks."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import ClassVar, Final
+from typing import Final
 
 _MAX_CHARACTERS: Final = 400  #: five lines of a terminal with 80 columns.
 _MAX_FIELD_CHARACTERS: Final = 100
@@ -21,12 +22,10 @@ class Product:
 
     __slots__ = ()
 
-    #: returns the HTML of a value, or None if it can't be drawn. The package `graphcut` sets it, because `core` may not
-    #: import `drawing`.
-    draw: ClassVar[Callable[[object], str | None] | None] = None
-
     def _repr_html_(self) -> str | None:
-        return None if Product.draw is None else Product.draw(self)
+        """The HTML of the value, or None if it can't be drawn. The package has it: `core` may not import `drawing`."""
+        draw: Callable[[object], str | None] = sys.modules[__name__.partition(".")[0]]._draw  # noqa: SLF001
+        return draw(self)
 
     def __repr__(self) -> str:
         return _shortened(_describe(self, _MAX_LEVELS), _MAX_CHARACTERS)
