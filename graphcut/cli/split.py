@@ -12,7 +12,7 @@ from typer import Option
 from ..core.text import shell_word
 from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, WeightMode, load
+from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, WeightMode, load, say_gap
 from .declaring import Output, Size, flag, takes
 from .output import print_, print_line, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
@@ -98,6 +98,7 @@ def _write(cut: PreparedFiles, *, force: bool, as_json: bool) -> None:
         cascade = write(cut, force=force, progress=progress)
     if was_there:
         say(f"note: {cut.folder} had these files already")
+    say_gap(cut.source.path)
     if _is_put(cascade.path, lambda: cascade_record(cascade), as_json=as_json):
         return
     if cut.whole is None:
@@ -164,6 +165,7 @@ def _shard(
     ranks = options.rank_shares() or 1
     path = output or Path(f"{model.path.name.removesuffix('.onnx')}.sharded.onnx")
     made = sharded(model, path, ranks=ranks, mode=options.mode, weights=weights, force=force)
+    say_gap(model.path)
     if not _is_put(made.path, lambda: made.record, as_json=as_json):
         sys.stdout.write(f"{made}\n")
         say(f"wrote {made.path}")
