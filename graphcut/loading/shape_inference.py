@@ -238,6 +238,7 @@ def _session_outputs(model: ModelProto, folder: Path) -> dict[str, Tensor]:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    options.intra_op_num_threads = 1  # otherwise it starts a thread for each core, and nothing is computed
     options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay on disk
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
     try:
