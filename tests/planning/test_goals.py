@@ -211,10 +211,10 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     alone = plan(analysis, Within(1 << 40))
     needed = alone.needs[0]
     found = 0
-    tried: Sequence[tuple[float, Objective]] = ((0.55, "devices"), (0.95, "throughput"))
-    for share, objective in tried:
+    tried: Sequence[tuple[float, int, Objective]] = ((0.55, 4, "devices"), (0.95, 2, "throughput"))
+    for share, number, objective in tried:
         memory = int(needed * share)
-        devices = tuple(Device(name=f"d{i}", memory_bytes=memory, flops_per_s=1e11 / (i + 1)) for i in range(4))
+        devices = tuple(Device(name=f"d{i}", memory_bytes=memory, flops_per_s=1e11 / (i + 1)) for i in range(number))
         try:
             made = plan(analysis, Across(Cluster(devices=devices), objective), limits=Limits(inside_layers=True))
         except PlanError as error:
