@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Final
 
 from ..analysis.repeated_blocks import RepeatedBlock
-from ..core.graph import Graph
+from ..core.graph import Graph, grouped
 from .scene import ModulePath, Modules, NodeRows
 
 _NUMBERED: Final = re.compile(r"(.+?)(_\._|\.|_)([0-9]{1,6})")  #: longer numbers are hashes.
@@ -94,23 +94,19 @@ def _numbering(paths: Modules, blocks: NodeRows, name: str) -> tuple[_Kind, Sequ
     They hold most of the blocks' nodes, and their numbers ascend from block to block. Without such modules the blocks
     are called `name` and counted; None if each has a module of its own that is not numbered.
     """
-    held: dict[ModulePath, Counter[int]] = defaultdict(Counter)
-    for index, block in enumerate(blocks):
-        for node in block:
-            for depth in range(len(paths[node])):
-                held[paths[node][: depth + 1]][index] += 1
-    kinds: dict[_Kind, dict[int, Counter[int]]] = defaultdict(dict)
-    for path, found in held.items():
-        if path[-1][1] is not None:
-            kinds[path[:-1], path[-1][0]][path[-1][1]] = found
+    inside = ((paths[node], index) for index, block in enumerate(blocks) for node in block)
+    around = grouped((path[: depth + 1], index) for path, index in inside for depth in range(len(path)))
+    held = {path: Counter(indices) for path, indices in around.items()}
+    ends = ((path[:-1], *path[-1], found) for path, found in held.items())
+    kinds = grouped(((outer, name), (number, found)) for outer, name, number, found in ends if number is not None)
     for kind in sorted(kinds, key=lambda kind: len(kind[0])):
-        if numbers := _numbers_of_blocks(kinds[kind], blocks):
+        if numbers := _numbers_of_blocks(dict(kinds[kind]), blocks):
             return kind, numbers
     alone = (next(iter(found.items())) for found in held.values() if len(found) == 1)
     if len({block for block, nodes in alone if nodes >= _MOST * len(blocks[block])}) == len(blocks):
         return None
-    around = [path for path, found in held.items() if found.total() == sum(map(len, blocks))]
-    return (max(around, key=len, default=()), name), [[index] for index in range(len(blocks))]
+    whole = [path for path, found in held.items() if found.total() == sum(map(len, blocks))]
+    return (max(whole, key=len, default=()), name), [[index] for index in range(len(blocks))]
 
 
 def _numbers_of_blocks(nodes: Mapping[int, Counter[int]], blocks: NodeRows) -> list[list[int]] | None:

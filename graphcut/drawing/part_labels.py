@@ -49,11 +49,8 @@ def labels(rows: Sequence[Sequence[ModuleUse]]) -> tuple[str, ...]:
 
 def _summed(uses: Iterable[tuple[_Key, int, int]]) -> dict[_Key, _Size]:
     """For each entry its number of nodes and the bytes of their weights."""
-    found: dict[_Key, _Size] = {}
-    for key, nodes, weight_bytes in uses:
-        nodes_before, bytes_before = found.get(key, (0, 0))
-        found[key] = nodes_before + nodes, bytes_before + weight_bytes
-    return found
+    sizes = grouped((key, size) for key, *size in uses)
+    return {key: (sum(nodes for nodes, _ in own), sum(held for _, held in own)) for key, own in sizes.items()}
 
 
 def _opened(rows: Sequence[Mapping[ModulePath, _Size]]) -> AbstractSet[tuple[str, ...]]:
@@ -99,11 +96,9 @@ def _names(kinds: Iterable[_Kind]) -> dict[_Kind, str]:
 
 def _holders(rows: Sequence[Mapping[_Use, _Size]]) -> dict[_Use, Sequence[int]]:
     """For each module the rows that hold more than a minor share of its nodes or of its weights."""
-    sizes: dict[_Use, dict[int, _Size]] = defaultdict(dict)
-    for index, row in enumerate(rows):
-        for use, size in row.items():
-            sizes[use][index] = size
-    return {use: [row for row, share in _shares(found).items() if share >= _MINOR] for use, found in sizes.items()}
+    sizes = grouped((use, (index, size)) for index, row in enumerate(rows) for use, size in row.items())
+    shares = {use: _shares(dict(found)) for use, found in sizes.items()}
+    return {use: [row for row, share in found.items() if share >= _MINOR] for use, found in shares.items()}
 
 
 def _label(i: int, row: Mapping[_Use, _Size], names: Mapping[_Kind, str], holders: Mapping[_Use, Sequence[int]]) -> str:

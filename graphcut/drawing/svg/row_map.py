@@ -76,10 +76,8 @@ class _RowLayout:
         """The cards of each row: those of one depth, or each alone if they do not fit side by side."""
         most = int((self.width - _TRACK * self._max_tracks) // (120 + _BETWEEN))
         depths = grouped((card.depth, index) for index, card in enumerate(self.cards))
-        found: list[list[int]] = []
-        for depth in sorted(depths):
-            found += [depths[depth]] if len(depths[depth]) <= most else [[index] for index in depths[depth]]
-        return found
+        own = (own for _, own in sorted(depths.items()))
+        return [row for cards in own for row in ([cards] if len(cards) <= most else [[card] for card in cards])]
 
     @cached_property
     def row(self) -> Mapping[int, int]:
