@@ -71,10 +71,7 @@ class RankCosts:
 
     def portions(self, shares: tuple[int, ...]) -> Mapping[int, Sequence[float]]:
         """For each node that is divided the portion of each rank."""
-        found = dict[int, Sequence[float]]()
-        for one in self.division(shares).classes:
-            found |= dict.fromkeys(one.factors, one.portions)
-        return found
+        return {node: one.portions for one in self.division(shares).classes for node in one.factors}
 
     def _bound(self, division: Division) -> frozenset[int]:
         """Nodes that are neither divided nor repeated."""
@@ -180,22 +177,19 @@ class RankCosts:
         Negative bytes are held in addition: by a rank that has a weight whole and a piece of it, too.
         """
         division, graph, others = self.division(shares), self.costs.model.graph, len(shares) - 1
-        users, divided = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
         portions, bound = self.portions(shares), self._bound(division)
-        for node in graph.flow:
-            cut = {division.operations[node].inputs[slot] for slot in division.cut_slots(node)}
-            for name in graph.weights_of(node):
-                users[name].append(node)
-                if name in cut:
-                    divided[name].append(node)
+        cuts = ((n, {division.operations[n].inputs[slot] for slot in division.cut_slots(n)}) for n in graph.flow)
+        users = grouped((name, node) for node in graph.flow for name in graph.weights_of(node))
+        divided = grouped((name, node) for node, cut in cuts for name in graph.weights_of(node) if name in cut)
         for exchange in self.exchanges(shares):  # a rank has a file, and a session, for what is before and after it
             yield (exchange.first,), [-SESSION_BYTES] * len(shares)
         for name, nodes in users.items():
             if name not in divided and bound.isdisjoint(nodes):
                 continue  # all ranks hold it
-            number, whole = held.least_bytes(name), {*nodes}.difference(divided[name])
+            number, own = held.least_bytes(name), divided.get(name, [])
+            whole = {*nodes}.difference(own)
             yield nodes, [number] * len(shares)
             yield whole, [-number] + [0] * others
             yield whole - bound, [0] + [-number] * others
-            if divided[name]:
-                yield divided[name], [-round(number * portion) for portion in portions[divided[name][-1]]]
+            if own:
+                yield own, [-round(number * portion) for portion in portions[own[-1]]]

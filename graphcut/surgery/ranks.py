@@ -4,15 +4,16 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto
 
 from ..core.errors import PlanError, UsageError
+from ..core.graph import grouped
 from ..core.manifest import MANIFEST, Cascade
 from ..costs.caches import sized_dims
 from ..costs.device import Device
 from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
-from ..loading.external_data import ByteRange, Columns, FileLayout, merge_ranges
+from ..loading.external_data import ByteRange, FileLayout, merge_ranges
 from ..loading.model import Model, ModelLike, load, read_model
 from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..planning import planner
@@ -160,10 +161,8 @@ def _prepared(
 
 def _layouts(names: Sequence[str], pieces: Sequence[Pieces], home: Path | None) -> dict[str, FileLayout]:
     """The data files with the weights of parts, given the name of that of each part, and what it reads."""
-    together: dict[str, list[tuple[TensorProto, ByteRange | Columns]]] = {}
-    for name, own in zip(names, pieces, strict=True):
-        together.setdefault(name, []).extend(own)
-    return {name: place_values(own, name, home=home) for name, own in together.items()}
+    together = grouped((name, piece) for name, own in zip(names, pieces, strict=True) for piece in own)
+    return {name: place_values(together.get(name, ()), name, home=home) for name in names}
 
 
 def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:
