@@ -91,14 +91,17 @@ class _Asked:
     def _left(self, row: Sequence[int]) -> set[int]:
         """The nodes that it leaves to another provider.
 
-        ONNX Runtime has folded or fused a node that no provider took: it goes where what reads it goes.
+        ONNX Runtime has folded or fused a node that no provider took: it goes where what reads it goes. If nothing here
+        does, it may be in a fused node that is left, if there is one.
         """
         graph, answer, provider, left = self.model.graph, self._placed(row), self.asked().provider, set[int]()
         fallen, taken = {*answer.fallen_back(provider)}, {*answer.names.get(provider, ())}
+        has_fused = not fallen.issubset(graph.names(row))
         for n in reversed(row):
             node = graph.nodes[n]
-            readers = {reader for name in node.writes for reader in graph.readers.get(name, ())}
-            if node.name in fallen or (node.name not in taken and not left.isdisjoint(readers)):
+            readers = {reader for name in node.writes for reader in graph.readers.get(name, ())}.intersection(row)
+            is_unknown = node.name not in taken and (has_fused if not readers else not left.isdisjoint(readers))
+            if node.name in fallen or is_unknown:
                 left.add(n)
         return left
 

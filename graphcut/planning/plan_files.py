@@ -26,7 +26,7 @@ from ..solving.recompute import Recomputed
 from .goals import Across, At, Goal, Limits, check_goal
 from .node_names import guess
 from .planner import with_metrics
-from .plans import ANY_DEVICE, Plan, check_limits
+from .plans import ANY_DEVICE, Plan, check_limits, check_part_limits
 from .predictions import PartMetrics
 from .results import FrontPlan, Optimality, Reason
 
@@ -169,6 +169,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     check_limits(made)
     made = with_metrics(analysis, made, weigh(model, made.dims))
     if record.planned != record.digest:
+        check_part_limits(made)
         return made
     metrics = tuple(part.predicted for part in record.parts if part.predicted is not None)
     known = {name: getattr(record, name) for name in _PLANNED if name != "reasons"}

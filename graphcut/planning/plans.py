@@ -12,6 +12,7 @@ from ..core.product import Product, short_repr
 from ..core.units import count, size
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, ModeCosts
+from ..costs.device_support import refusals
 from ..costs.matching import Coverage
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs
@@ -225,13 +226,23 @@ def check_part_count(made: Plan) -> None:
 
 
 def check_part_limits(made: Plan) -> None:
-    """Raise a PlanError if a part is larger than the rules of its device allow."""
+    """Raise a PlanError if a part has a node that the rules of its device refuse, or is larger than they allow."""
     for i, (block, device) in enumerate(zip(made.partition.blocks, made.devices, strict=True)):
+        if device.rules is None or made.costs is None:
+            continue
+        refused = dict(zip(made.graph.flow, refusals(made.costs, device.rules), strict=True))
+        for node in (*block.nodes, *block.replicas):
+            if (refusal := refused.get(node)) is not None:
+                message = (
+                    f"part {i} has {made.graph.nodes[node].name!r}, which {device.name!r} can't run: {refusal.why}"
+                )
+                raise PlanError(message, hint="give the part to another device, or plan again")
         sizes = made.metrics[i].written_bytes, made.metrics[i].nodes, len(block.reads), len(block.writes)
-        limits = device.rules.part_limits if device.rules is not None else {}
-        for (name, limit), number in zip(limits.items(), sizes, strict=False):
+        for (name, limit), number in zip(device.rules.part_limits.items(), sizes, strict=True):
             if limit is not None and number > limit:
                 hint = "plan for crossings, which keeps limits of nodes and bytes, or cut at nodes that you name"
+                if isinstance(made.goal, Across) and made.goal.objective == "crossings":
+                    hint = "refuse a node of the part in the rules, so that another device runs it"
                 message = f"part {i} on {device.name!r} has {number:,}, and {name} of its rules is {limit:,}"
                 raise PlanError(message, hint=hint)
 

@@ -56,6 +56,9 @@ _SMALLEST: Final = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
 _ROUNDED: Final = {"float16": (TensorProto.FLOAT16, 65504.0), "bfloat16": (TensorProto.BFLOAT16, 3.38953139e38)}
 """Types to which tensors are rounded, as providers compute in them, and their largest numbers."""
 
+_SUMMED: Final = 4
+"""So many times more roundings are inside a node on a provider that adds in a small type: 16, as for 256 products."""
+
 _NOISE_FACTOR: Final = 4
 _SMALLEST_OPTIMIZED: Final = 1e-5
 
@@ -224,7 +227,7 @@ def compare(
     by part. A RunError if the model or the cascade refuses `feeds`.
 
     Parts run on the providers that `placed` names. Allowed is then 4 times, of integers too, what rounding to the type
-    in which these compute changes in the unsplit model, or what optimizations do if it is float32, and at least four
+    in which these compute changes in the unsplit model, or what optimizations do if it is float32, and at least 16
     roundings. If that type is not known, finite numbers pass.
 
     Memory: one session is loaded at a time, and weights stay on disk. All compared tensors of the model are held until
@@ -241,7 +244,7 @@ def compare(
         other = config if computes in HALF_TOLERANCES else EXACT if optimized else OPTIMIZED
         with suppress(RunError):  # before opset 13 there is no bfloat16
             noisy = run_whole(model, feeds, wanted, config=other, rounded_to=computes)
-    fraction = max(half_tolerance(model), HALF_TOLERANCES.get(computes, 0.0))
+    fraction = max(half_tolerance(model), _SUMMED * HALF_TOLERANCES.get(computes, 0.0))
     random = random_tensors(model)
     before = cascade.wiring.depths(len(cascade.parts))  # so many boundaries are one after another on the way to a part
     divided: Feeds = {}

@@ -64,6 +64,18 @@ def test_a_node_that_onnx_runtime_fused_goes_where_what_reads_it_goes(opened: Op
     assert found.nodes == ("Abs.2", "Exp.3")
 
 
+def test_nodes_at_the_end_that_are_fused_into_one_that_is_left_are_refused(opened: Open) -> None:
+    """As a product and a sum, which ONNX Runtime makes one Gemm of, with a name of its own."""
+
+    def fusing(asked: Asked) -> Placement:
+        names = [node.name for node in onnx.load_from_string(asked.message).graph.node]
+        return Placement({"NPU": tuple(names[:-2]), "CPU": (f"{names[-2]}/Fused",)})
+
+    model = opened(chain(*OPS))
+    (found,) = list(_Asked(model, partial(Asked, provider="NPU"), fusing).refused())
+    assert found.nodes == ("Tanh.4", "Sqrt.5")
+
+
 def test_a_node_that_fails_alone_is_found_by_halving(opened: Open) -> None:
     compiler = FakeCompiler(fails_on=("Exp",))
     (found,) = refused(opened(chain(*OPS)), compiler)

@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
+import re
 from collections.abc import Iterator
 from math import inf
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -23,6 +27,7 @@ from graphcut.costs.device_support import possible_s
 from graphcut.costs.weighing import Costs, weigh
 from graphcut.drawing.sentences import plan_notes
 from graphcut.planning.disk_size import serialized_sizes
+from graphcut.planning.plan_files import replay, save_plan
 from graphcut.planning.planner import plan
 from graphcut.planning.plans import Plan
 from graphcut.planning.predictions import part_metrics
@@ -215,6 +220,67 @@ def test_parts_have_no_more_nodes_than_rules_allow(opened: Draw) -> None:
     assert [len(part) for part in made.parts] == [2, 1, 1, 1]
     assert made.outcome is not None
     assert (made.outcome.value, made.outcome.bound) == (3, 2)
+
+
+@each("objective", ["throughput", "latency", "decode", "bytes", "devices", "crossings", "interleaved"])
+def test_limits_of_a_part_are_kept_or_an_error_whatever_the_objective(objective: str, opened: Draw) -> None:
+    """The chain needs two parts on the accelerator, each with an input; one part would have two."""
+    goal = limited(most_part_nodes=1)
+    is_interleaved = objective == "interleaved"
+    goal = graphcut.Across(
+        goal.cluster, "throughput" if is_interleaved else cast(Any, objective), interleave=is_interleaved
+    )
+    analysis = graphcut.analyze(opened(chain_of("Exp", "Exp", "Relu")))
+    try:
+        made = plan(analysis, goal)
+    except PlanError as error:
+        assert "most_part_nodes of its rules is 1" in str(error)  # noqa: PT017 - either is right
+        assert objective != "crossings"
+    else:
+        on_npu = [part for part, device in zip(made.parts, made.devices, strict=True) if device.name == "npu"]
+        assert all(len(part) == 1 for part in on_npu)
+
+
+@each(
+    ("ops", "message"),
+    [
+        (("Exp", "Relu"), "part 1 has 'Relu.1', which 'npu' can't run: named in the rules"),
+        (("Exp", "Exp", "Exp"), "part 0 on 'npu' has 2, and most_part_nodes of its rules is 1"),
+    ],
+)
+def test_a_plan_that_was_edited_is_held_to_the_rules(
+    ops: tuple[str, ...], message: str, opened: Draw, tmp_path: Path
+) -> None:
+    analysis = graphcut.analyze(opened(chain_of(*ops)))
+    save_plan(plan(analysis, limited(most_part_nodes=1)), analysis.model, tmp_path / "plan.json")
+    record = json.loads((tmp_path / "plan.json").read_text())
+    first, second, *rest = record["parts"]
+    second["device"] = first["device"]
+    if rest:
+        first["nodes"] += second["nodes"]
+        record["parts"] = [first, *rest]
+    (tmp_path / "plan.json").write_text(json.dumps(record))
+    with pytest.raises(PlanError, match=re.escape(message)):
+        replay(analysis, tmp_path / "plan.json")
+
+
+def test_a_model_of_which_an_accelerator_can_run_nothing_is_one_part_on_the_cpu(opened: Draw) -> None:
+    analysis = graphcut.analyze(opened(chain_of("Relu", "Relu")))
+    made = plan(analysis, Across(beside_a_cpu("*"), "crossings"))
+    assert [device.name for device in made.devices] == ["cpu"]
+    npu = beside_a_cpu("*").devices[0]
+    with pytest.raises(PlanError, match=r"no device of the cluster can run node 'Relu\.0'") as caught:
+        plan(analysis, Across(Cluster(devices=(npu,)), "crossings"))
+    assert caught.value.hint == "add a device that can"
+
+
+def test_a_device_too_small_for_a_node_that_it_supports_says_so_and_what_to_do(opened: Draw) -> None:
+    analysis = graphcut.analyze(opened(chain_of("Exp", "Relu")))
+    with pytest.raises(
+        PlanError, match=r"part 0 on 'npu' has [\d,]+, and largest_part_bytes of its rules is 8"
+    ) as caught:
+        plan(analysis, limited(largest_part_bytes=8))
+    assert caught.value.hint == "refuse a node of the part in the rules, so that another device runs it"
 
 
 @each("limit", ["largest_part_bytes", "most_part_inputs", "most_part_outputs"])

@@ -138,7 +138,7 @@ def test_where_a_provider_computes_in_float16_four_times_what_rounding_changes_i
     feeds = {"x": np.array([1 / 3], F32)}
     found = compare(model, cascade, feeds, optimized=False, placed=on("float16"))
     exact = F32(F32(1 / 3) + F32(1000))
-    assert [tensor.allowed for tensor in found] == pytest.approx([2e-3 * exact, 4 * (0.5 - (exact - 1000))])
+    assert [tensor.allowed for tensor in found] == pytest.approx([8e-3 * exact, 4 * (0.5 - (exact - 1000))])
     assert all(tensor.is_identical for tensor in found)
     for error, passes in ((0.6, True), (0.7, False)):
         (_, last) = compare(model, tamper(cascade, 1, add(error - 1000)), feeds, optimized=False, placed=on("float16"))
@@ -155,7 +155,7 @@ def test_what_is_larger_than_the_numbers_of_float16_may_become_the_largest(tmp_p
 
 @pytest.mark.parametrize(
     ("opset", "computes", "allowed"),
-    [(10, "float16", 4 / 6), (17, "bfloat16", 4 / 3), (10, "bfloat16", 1.6e-2 / 3)],  # bfloat16 gives 0
+    [(10, "float16", 4 / 6), (17, "bfloat16", 4 / 3), (10, "bfloat16", 6.4e-2 / 3)],  # bfloat16 gives 0
 )
 def test_roundings_are_made_by_operators_of_the_models_opset_where_it_has_the_type(
     tmp_path: Path, opset: int, computes: str, allowed: float

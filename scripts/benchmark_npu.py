@@ -1,0 +1,183 @@
+"""`scripts/benchmark npu`: twelve kinds of models cut for an accelerator and the CPU beside it, and verified there.
+
+In the environment of the accelerator's ONNX Runtime (`source scripts/setup qnn`, or `openvino-planner`). Each row is made
+in a process of its own, with a limit. Beside it stands what ONNX Runtime does with the whole model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+
+import encoders
+
+import graphcut
+from graphcut import Across, Cluster, Device, Model, demos
+from graphcut.running.providers import session_on
+from graphcut.running.stage import SessionConfig, session_options
+
+from hazards import HAZARDS
+
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+LIMIT_S = 600.0
+
+QNN = {"backend_type": "htp", "soc_model": "60", "htp_arch": "73", "enable_htp_fp16_precision": "1"}
+TARGETS: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "qnn": ("QNNExecutionProvider", QNN),
+    "openvino": ("OpenVINOExecutionProvider", {"device_type": "CPU"}),
+    "coreml": ("", {}),  # its rule file, without a compiler
+}
+
+
+def hazard(name: str, path: Path) -> None:
+    onnx.save(HAZARDS[name]().model, path)
+
+
+def quantized(path: Path) -> None:
+    """ResNet with QuantizeLinear and DequantizeLinear around each operator."""
+    from onnxruntime.quantization import QuantFormat, quantize_static
+
+    demos.write("resnet", path.with_name("float.onnx"))
+    feeds = iter([{"image": np.random.default_rng(0).random((1, 3, 64, 64), np.float32)}])
+    reader = type("Reader", (), {"get_next": staticmethod(lambda: next(feeds, None))})()
+    quantize_static(path.with_name("float.onnx"), path, reader, quant_format=QuantFormat.QDQ)
+
+
+def decoder(path: Path, **options: int) -> None:
+    demos.write("llm", path, **options)
+
+
+STEP = {"batch": 1, "seq": 1, "past": 15, "total": 16}
+GENAI = {"batch_size": 1, "sequence_length": 1, "past_sequence_length": 15, "total_sequence_length": 16}
+MODELS: Mapping[str, tuple[Callable[[Path], object] | Path, Mapping[str, int]]] = {
+    "MiniLM-like": (encoders.save_sentence_encoder, {"batch": 1, "seq": 16}),
+    "Whisper-like encoder": (encoders.save_speech_encoder, {"batch": 1}),
+    "U-Net": (partial(demos.write, "unet"), {"batch": 1}),
+    "ResNet, int8 QDQ": (quantized, {"batch": 1}),
+    "CLIP": (FIXTURES / "clip.onnx", {}),
+    "LSTM": (FIXTURES / "lstm.onnx", {}),
+    "YOLO-like, weights are inputs": (encoders.save_detector, {}),
+    "multitask, dynamic shapes": (partial(demos.write, "multitask"), {}),
+    "control flow (Loop)": (partial(hazard, "loop_scan_output"), {}),
+    "sequences": (partial(hazard, "sequence_border"), {}),
+    "Llama, int4": (FIXTURES / "tiny-llama-int4" / "model.onnx", {**GENAI, "kv_cache_dim": 16}),
+    "Llama, 26 MB": (partial(decoder, hidden=256, layers=6, heads=8, vocab=2000), STEP),
+    "decoder, 1 GB": (partial(decoder, hidden=2048, layers=4, heads=16, vocab=8000), STEP),
+}
+SMALL = ("U-Net", "YOLO-like, weights are inputs")
+TITLES = ("model", "nodes", "ONNX Runtime alone", "can run", "parts", "crossings", "FLOPs there", "fallback", "numbers")
+
+
+def whole(model: Model, target: str) -> str:
+    """What ONNX Runtime does with the whole model on a provider."""
+    provider, options = TARGETS[target]
+    settings = session_options(SessionConfig(optimize="basic"))
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    for name, number in model.dims.items():
+        settings.add_free_dimension_override_by_name(name, number)
+    try:
+        session, problem = session_on(model.path, settings, provider, dict(options), is_strict=True)
+    except Exception as error:  # noqa: BLE001 - it has no common class
+        return f"fails: {' '.join(str(error).split())[-60:]}"
+    if session is None:
+        return f"fails: {problem}"
+    taken = session.get_provider_graph_assignment_info()
+    there = [len(one.get_nodes()) for one in taken if one.ep_name == provider]
+    left = sum(len(one.get_nodes()) for one in taken if one.ep_name != provider)
+    return f"{len(there)} subgraphs, {left} nodes fall back"
+
+
+def cluster(target: str, rules: graphcut.DeviceRules) -> Cluster:
+    provider, options = TARGETS[target]
+    settings = {"provider": provider, "provider_options": tuple(f"{k}={v}" for k, v in options.items())}
+    npu = Device(name="npu", rules=rules, flops_per_s=1e13, bytes_per_s=6e10, **(settings if provider else {}))
+    return Cluster(devices=(npu, Device(name="cpu")), origin="cpu")
+
+
+def row(name: str, target: str, folder: Path) -> list[str]:
+    """The row of a model in the table."""
+    made, dims = MODELS[name]
+    path = made if isinstance(made, Path) else folder / "model.onnx"
+    if not isinstance(made, Path):
+        made(path)
+    model = graphcut.load(path, dims=dims)
+    provider, options = TARGETS[target]
+    alone = child("whole", name, target, str(path)) if provider else ["-"]
+    rules = graphcut.ask(model, provider, options) if provider else graphcut.read_rules(target)
+    costs = graphcut.weigh(model, graphcut.default_dims(graphcut.analyze(model)))
+    found = graphcut.device_support(costs, rules)
+    cells = [name, str(found.nodes), alone[0], f"{found.supported}"]
+    if not found.supported:
+        return [*cells, "1", "0", "0 %", "-", f"none can run there: {found.unsupported[0].why}"]
+    plan = graphcut.plan(model, Across(cluster(target, rules), "crossings"))
+    parts = graphcut.split(model, plan, folder / "parts", force=True)
+    share = sum(m.flops for m, d in zip(plan.metrics, plan.devices, strict=True) if d.name == "npu")
+    share /= sum(metrics.flops for metrics in plan.metrics) or 1
+    report = graphcut.verify(model, parts)
+    placed = report.placement
+    fallback = "0" if placed.held else placed.gap or "; ".join(placed.objections) or "-"
+    tensors = [tensor for run in report.runs for tensor in run if not tensor.is_identical]
+    worst = max(tensors, key=lambda one: one.max_abs / (one.allowed or 1e-30), default=None)
+    numbers = "no run" if not report.runs else "the same bits"
+    if worst is not None:
+        numbers = f"differ by {worst.max_abs:.1e}, {worst.allowed:.1e} allowed"
+    if not report:
+        numbers = f"NO: {report.failure or numbers}"
+    if target == "qnn" and placed.held:
+        graphcut.export(parts, folder / "compiled", to="qnn", force=True)
+        numbers += "; compiled"
+    return [*cells, str(len(plan.parts)), str(len(plan.parts) - 1), f"{share:.1%}", fallback, numbers]
+
+
+def child(*words: str) -> list[str]:
+    """What a process of its own prints: a compiler may crash, hang, or take all memory."""
+    command = [sys.executable, __file__, *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return [f"stopped after {LIMIT_S:.0f} s"]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    said = " ".join(done.stderr.split())[-120:]
+    return list(json.loads(lines[-1])) if lines else [f"status {done.returncode}: {said}"]
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    if words[:1] == ["whole"]:
+        name, target, path = words[1:]
+        print(json.dumps([whole(graphcut.load(path, dims=MODELS[name][1]), target)]))
+        return
+    if words[:1] == ["row"]:
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(row(words[1], words[2], Path(folder))))
+        return
+    parser = argparse.ArgumentParser(prog="scripts/benchmark npu", description=__doc__)
+    parser.add_argument("target", choices=TARGETS)
+    parser.add_argument("--small", action="store_true", help="two models; fails where one is not verified")
+    options = parser.parse_args(words)
+    print(f"ONNX Runtime {ort.__version__}\n\n| {' | '.join(TITLES)} | seconds |\n|{'---|' * (len(TITLES) + 1)}")
+    wrong = False
+    for name in SMALL if options.small else MODELS:
+        start = time.perf_counter()
+        cells = child("row", name, options.target)
+        cells = cells if len(cells) == len(TITLES) else [name, *cells, *[""] * (len(TITLES) - 2)]
+        wrong |= "NO: " in cells[-1] or not cells[-1]
+        print(f"| {' | '.join(cells)} | {time.perf_counter() - start:.0f} |", flush=True)
+    sys.exit(wrong)
+
+
+if __name__ == "__main__":
+    main()
