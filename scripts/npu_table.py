@@ -1,7 +1,6 @@
-"""`scripts/benchmark npu`: twelve kinds of models cut for an accelerator and the CPU beside it, and verified there.
+"""`scripts/check-qnn models`: kinds of models cut for an accelerator and the CPU beside it, and verified there, as a table.
 
-In the environment of the accelerator's ONNX Runtime (`source scripts/setup qnn`, or `openvino-planner`). Each row is made
-in a process of its own, with a limit. Beside it stands what ONNX Runtime does with the whole model.
+Each row is made in a process of its own, with a limit. Beside it stands what ONNX Runtime does with the whole model.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ TARGETS: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 def hazard(name: str, path: Path) -> None:
+    """A model of the tests' hazards."""
     onnx.save(HAZARDS[name]().model, path)
 
 
@@ -57,6 +57,7 @@ def quantized(path: Path) -> None:
 
 
 def decoder(path: Path, **options: int) -> None:
+    """A decoder of these sizes."""
     demos.write("llm", path, **options)
 
 
@@ -101,6 +102,7 @@ def whole(model: Model, target: str) -> str:
 
 
 def cluster(target: str, rules: graphcut.DeviceRules) -> Cluster:
+    """The accelerator with rules, and a CPU."""
     provider, options = TARGETS[target]
     settings = {"provider": provider, "provider_options": tuple(f"{k}={v}" for k, v in options.items())}
     npu = Device(name="npu", rules=rules, flops_per_s=1e13, bytes_per_s=6e10, **(settings if provider else {}))
@@ -155,6 +157,7 @@ def child(*words: str) -> list[str]:
 
 
 def main() -> None:
+    """Print the table of a target."""
     words = sys.argv[1:]
     if words[:1] == ["whole"]:
         name, target, path = words[1:]
@@ -164,7 +167,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             print(json.dumps(row(words[1], words[2], Path(folder))))
         return
-    parser = argparse.ArgumentParser(prog="scripts/benchmark npu", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/check-qnn models", description=__doc__)
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--small", action="store_true", help="two models; fails where one is not verified")
     options = parser.parse_args(words)
