@@ -1,4 +1,4 @@
-"""`scripts/check-qnn models`: kinds of models cut for an accelerator and the CPU beside it, and verified there, as a table.
+"""`scripts/check-qnn models`: a table of models cut for an accelerator and the CPU beside it, and verified there.
 
 Each row is made in a process of its own, with a limit. Beside it stands what ONNX Runtime does with the whole model.
 """

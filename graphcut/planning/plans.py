@@ -227,7 +227,7 @@ def check_part_count(made: Plan) -> None:
 
 def check_part_limits(made: Plan) -> None:
     """Raise a PlanError if a part has a node that the rules of its device refuse, or is larger than they allow."""
-    for i, (block, device) in enumerate(zip(made.partition.blocks, made.devices, strict=True)):
+    for i, (block, device) in enumerate(zip(made.partition.blocks, made.devices, strict=False)):  # it may have none
         if device.rules is None or made.costs is None:
             continue
         refused = dict(zip(made.graph.flow, refusals(made.costs, device.rules), strict=True))
