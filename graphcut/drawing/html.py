@@ -4,12 +4,10 @@ The map and the lane chart are those of the SVG renderer. The script in `page/` 
 and focus, links into the page, the zoomable profile, tables, the search for nodes. The data is compressed.
 """
 
-import base64
 import json
 import re
-import zlib
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from html import escape
 from pathlib import PurePath
 from typing import Any, Final
@@ -25,9 +23,12 @@ from .svg.bus_lines import CSS
 from .svg.document import LANES, MAP, NARROW, SCHEDULE, WIDE, inline_svg, map_and_lanes, schedule_panel
 from .svg.matrix_chart import MAX_ROWS
 from .svg.style import filled
-from .template import template
+from .template import packed, template
 
 _PICTURES: Final = {"map": MAP, "lanes": LANES, "schedule": SCHEDULE}  #: their places in the template.
+_json: Final = partial(
+    json.dumps, separators=(",", ":")
+)  # ASCII, since half a surrogate pair can't be encoded otherwise
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -51,8 +52,8 @@ def html_of(scene: Scene) -> str:
         "matrix_legend": matrix_legend(scene),
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
-        "data": _packed(_record(scene)),
-        "graph": _packed(scene.graph()) if scene.graph else "",
+        "data": packed(_json(_record(scene))),
+        "graph": packed(_json(scene.graph())) if scene.graph else "",
     }
     return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", filled(template(), values))
 
@@ -66,10 +67,14 @@ def _without_folders(scene: Scene) -> Scene:
 
 
 def _pictures(scene: Scene) -> dict[str, str]:
-    """Each picture twice, for wide and for narrow windows; the style shows the one that fits."""
+    """Each picture for wide and for narrow windows; the style shows the one that fits.
+
+    Where one can cut, the script draws the map and the lanes. These are for readers without it, for wide windows alone.
+    """
     found: dict[str, str] = {}
     for css, width in (("wide", WIDE), ("narrow", NARROW)):
-        for title, panel in {**map_and_lanes(scene, width), **schedule_panel(scene, width)}.items():
+        drawn = {} if scene.cut_model and css == "narrow" else map_and_lanes(scene, width)
+        for title, panel in {**drawn, **schedule_panel(scene, width)}.items():
             scaling = "" if panel.width <= 1.45 * width else " scrolls"  # a wider one scrolls instead of shrinking
             found[title] = found.get(title, "") + inline_svg(panel, title, css + scaling)
     return found
@@ -99,8 +104,3 @@ def _record(scene: Scene) -> dict[str, object]:
             option["tensors"] = len(option.pop("boundary_tensors"))
         record["profile"] |= {"cuts": scene.cuts, "best": best, "modules": None}
     return record
-
-
-def _packed(record: Mapping[str, object]) -> str:
-    """A record as compressed JSON, in base64. In ASCII, since half a surrogate pair can't be encoded otherwise."""
-    return base64.b64encode(zlib.compress(json.dumps(record, separators=(",", ":")).encode(), 9)).decode()

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import zlib
 from collections.abc import Mapping
 from functools import cache
 from graphlib import TopologicalSorter
@@ -12,6 +13,9 @@ from typing import Final
 from .svg.style import DARK, LIGHT, MONO, SANS, filled, page_style, variables
 
 _IMPORT: Final = re.compile(r'^import \{ (.*) \} from "\./(\w+)\.js";\n', re.MULTILINE)
+_SPARE: Final = re.compile(
+    r"^ *(?:/\*.*?\*/\n *)?", re.MULTILINE | re.DOTALL
+)  #: comments, and the space before a line.
 _EXPORT: Final = re.compile(r"^export ((?:async )?(?:const|function) (\w+|\$))", re.MULTILINE)
 
 
@@ -23,9 +27,15 @@ def template(page: str = "page.html") -> str:
     look = {"light": variables(LIGHT), "dark": variables(DARK), "sans": SANS, "mono": MONO, "svg_style": page_style()}
     style = filled(files["page.css"], look)
     script = one_script({name.removesuffix(".js"): text for name, text in files.items() if name.endswith(".js")})
-    allowed = f"style-src {_digest(style)}; script-src {_digest(script)}"
+    loaders = re.findall(r"<script>(.*?)</script>", files[page], re.DOTALL)  # it opens and starts the compressed script
+    allowed = f"style-src {_digest(style)}; script-src {' '.join(map(_digest, (*loaders, script)))}"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    return filled(files[page], {"style": style, "script": script, "policy": policy})
+    return filled(files[page], {"style": style, "script": packed(script), "policy": policy})
+
+
+def packed(text: str) -> str:
+    """A text, compressed, in base64."""
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
 def one_script(modules: Mapping[str, str]) -> str:
@@ -46,7 +56,7 @@ def one_script(modules: Mapping[str, str]) -> str:
 
 def _scope(name: str, text: str) -> str:
     exported = ", ".join(match[2] for match in _EXPORT.finditer(text))
-    body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const { \1 } = modules.\2;\n", text))
+    body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const { \1 } = modules.\2;\n", _SPARE.sub("", text)))
     return f"modules.{name} = await (async () => {{\n{body}return {{ {exported} }};\n}})();\n"
 
 

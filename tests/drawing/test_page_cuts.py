@@ -259,6 +259,17 @@ def test_the_panel_names_what_crosses(show: Show, tmp_path: Path) -> None:
         texts = said["a cut here sends"], said.get("without residual", "0 B")
         sent, alone = (parse_bytes(text.removeprefix("≥ ")) for text in texts)
         assert alone <= sent
+    cells = "[...row.cells].map((cell) => cell.textContent)"
+    for row in page.evaluate(f"[...document.querySelectorAll('#cut-points tbody tr')].map((row) => {cells})"):
+        made = plan(analysis, At((row[0],)), limits=NO_REPLICAS)
+        crossing = made.partition.wiring.boundary_tensors
+        assert made.costs is not None
+        sent = sum(made.costs.tensor_bytes[name][0] for name in crossing)
+        assert [row[-5].removeprefix("≥ "), *row[-4:-1]] == [
+            size(sent),
+            str(len(crossing)),
+            *(size(part.weight_bytes) for part in made.metrics),
+        ]
 
 
 @pytest.mark.parametrize("kind", ["mouse", "touch"])

@@ -5,13 +5,8 @@ import { completedCosts } from "./memory.js";
 
 export const started = performance.now();
 
-/** What an element has as compressed JSON, in base64. */
-export async function unpacked(id) {
-  const text = atob(document.getElementById(id).textContent);
-  const bytes = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i += 1) bytes[i] = text.charCodeAt(i);
-  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
-}
+/** What an element has as compressed JSON. */
+export const unpacked = async (id) => (await opened(id)).json(); // `opened` is in page.html
 
 export const scene = await unpacked("data");
 

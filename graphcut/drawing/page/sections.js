@@ -1,6 +1,6 @@
 /* Tables below the charts, and the sections that have nothing else. */
 
-import { cutAfter } from "./cuts.js";
+import { alone, cutAfter } from "./cuts.js";
 import { $, button, html, show } from "./elements.js";
 import { kindOf } from "./flows.js";
 import { cutter, isRanked, profile, scene } from "./scene.js";
@@ -37,18 +37,27 @@ export function startMap() {
   asTable("map", flowTables);
 }
 
-function cutPointTable(rows) {
+/** What a cut at each cut point makes, where that is known; else what is alive there. */
+function cutPointTable(options) {
+  const rows = options.map((option) => {
+    const made = alone(option.nodes_before - 1);
+    if (!made) return option;
+    const [{ weight_bytes: weights_before }, { weight_bytes: weights_after }] = made.parts;
+    return { ...option, ...made.boundaries[0], weights_before, weights_after };
+  });
   return table("cut points", [
     ["after node", "name", (option) => nodeLink(option.nodes_before - 1, option.node)],
     rows.some((option) => option.module) ? ["module", "mono", (option) => option.module] : null,
     ["number", "number", (option) => grouped(option.nodes_before)],
-    ["bytes", "number", sizeOf],
+    ["sends", "number", sizeOf],
     ["tensors", "number", (option) => grouped(option.tensors)],
     ["weights before", "number", (option) => size(option.weights_before)],
     ["after", "number", (option) => size(option.weights_after)],
     ["key node", "", (option) => (option.is_key ? "yes" : "")],
   ], rows);
 }
+
+const MORE = 200; // cut points in the longer list
 
 export function startCutPoints() {
   const all = profile ? profile.cut_options : [];
@@ -58,7 +67,7 @@ export function startCutPoints() {
   show("cut-points", cutPointTable(best));
   if (best.length === all.length) return;
   const place = $("#cut-points .scroll");
-  const most = Math.min(MAX_ROWS, all.length);
+  const most = Math.min(MORE, all.length);
   const more = button({ text: `Show ${most === all.length ? "all" : "the first"} ${grouped(most)}` }, () => {
     place.replaceChildren(cutPointTable(all.slice(0, most)));
     more.remove();
