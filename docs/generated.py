@@ -29,8 +29,10 @@ from graphcut.costs.cluster import SimulatedCluster
 from graphcut.costs.device_rules import DeviceRules
 from graphcut.costs.device_support import DeviceSupport
 from graphcut.drawing.changes.record import Changes
+from graphcut.drawing.html import html_of
 from graphcut.drawing.json_records import AnalysisRecord, CascadeRecord, SimulationRecord
 from graphcut.drawing.run_records import GenerationRecord
+from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.drawing.verification_records import RECORDS
 from graphcut.planning.plan_files import PlanFile
 from graphcut.sharding.axes.rules import RULES
@@ -254,12 +256,21 @@ def as_prose(_app: Sphinx, what: str, _name: str, _obj: object, _options: object
         lines[:0] = ["..", ""]  # an empty comment: Napoleon looks at the first line alone
 
 
+def write_live_page(app: Sphinx, failure: Exception | None) -> None:
+    """Write the page of a plan of an exported CLIP, which the first page of the site shows."""
+    if failure is None and app.builder.format == "html":
+        analysis = graphcut.analyze(graphcut.load(Path(__file__).parent.parent / "fixtures" / "clip.onnx"))
+        scene = scene_of_plan(graphcut.plan(analysis, graphcut.Into(3)), analysis)
+        (Path(app.outdir) / "live.html").write_text(html_of(scene), encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     app.add_directive("command-help", CommandHelp)
     app.add_directive("json-schemas", JsonSchemas)
     app.add_directive("axis-rules", AxisRules)
     app.connect("build-finished", write_schemas)
+    app.connect("build-finished", write_live_page)
     app.connect("missing-reference", resolve)
     app.connect("autodoc-process-docstring", as_prose, priority=400)  # before Napoleon, which is at 500
     return {"parallel_read_safe": True, "parallel_write_safe": True}
