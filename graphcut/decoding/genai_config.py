@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ..core.errors import RecordError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade
+from ..core.records import reading
 from .token_inputs import DecoderInputRole, role_of
 
 _FILE = "genai_config.json"
@@ -56,11 +56,8 @@ def roles_of(cascade: Cascade) -> dict[str, DecoderInputRole | None]:
 
 def json_of(path: Path) -> dict[str, Any]:
     """The content of a JSON file beside a model. Raises RecordError."""
-    try:
+    with reading(path, "JSON", unread="take the file of the model", hint="take the file of the model"):
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise RecordError(f"{path} can't be read: {why}", hint="take the file of the model") from None
 
 
 def _part(of: Mapping[str, Any], name: str) -> dict[str, Any]:
