@@ -139,7 +139,7 @@ def _bindings(tensors: Tensors) -> list[dict[str, int]]:
     symbols = sorted({dim for tensor in tensors.values() for dim in tensor.shape or () if isinstance(dim, str)})
     number = len(symbols)
     primes = [distant_primes(10_007, number)] if number <= _FEW else [random_primes(number, seed) for seed in (1, 2)]
-    return [_with_total(dict(zip(symbols, numbers, strict=True))) for numbers in ([1] * number, *primes)]
+    return [with_total(dict(zip(symbols, numbers, strict=True))) for numbers in ([1] * number, *primes)]
 
 
 def _completed(
@@ -157,7 +157,7 @@ def _completed(
     return completed
 
 
-def _with_total(binding: Dims) -> dict[str, int]:
+def with_total(binding: Dims) -> dict[str, int]:
     """The binding, changed so that total = past + new tokens, as decoders require."""
     totals = [symbol for symbol in binding if "total" in symbol]
     pasts = [symbol for symbol in binding if "past" in symbol and symbol not in totals]

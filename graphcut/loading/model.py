@@ -22,7 +22,7 @@ from ..core.states import check_state_pairs
 from ..core.tensors import MAX_BYTES, UNDEFINED, Dims, Tensor, TensorBytes, Tensors, by_kind
 from ..core.text import nothing_at
 from ..core.units import count
-from .bound_sizes import infer_bound, name_unknown_dims
+from .bound_sizes import BATCH, infer_bound, name_unknown_dims, with_total
 from .external_data import ByteRange, check_inside, read_values, resolve_location
 from .fingerprint import graph_digest
 from .foreign_formats import refuse_foreign
@@ -118,8 +118,12 @@ class Model(Product):
     def _computed_sizes(self) -> Sizes:
         counted = {**dict.fromkeys(self.symbols, 1), **self.dims}
         given_bytes, counted_bytes = (by_kind(methodcaller("bytes_for", dims), dims) for dims in (self.dims, counted))
-        sizes = {name: given_bytes(tensor) for name, tensor in self.tensors.items()}
-        unknown = {name for name, tensor in self.tensors.items() if not counted_bytes(tensor)[1]}
+        tensors = self.tensors
+        unknown = {name for name, tensor in tensors.items() if not counted_bytes(tensor)[1]}
+        if len(unknown) > BATCH and counted == with_total(counted):  # `boundary_types` takes that for given
+            tensors = self.boundary_types
+            unknown = {name for name in unknown if not counted_bytes(tensors[name])[1]}
+        sizes = {name: given_bytes(tensor) for name, tensor in tensors.items()}
         found: dict[str, Tensor] = {}
         for numbers in (self.dims, counted):  # what is known without counting as 1 is exact
             is_bound = numbers.keys() >= {*self.symbols}

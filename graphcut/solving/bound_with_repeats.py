@@ -158,13 +158,14 @@ class BoundWithRepeats:
 
         Only what nodes near the boundary write costs anything: a smaller network gives a bound, too.
         """
-        (nodes, ends), price, graph = self._certain(boundary), self.prices, self.graph
-        if not nodes:
+        (begins, ends), price, graph = self._certain(boundary), self.prices, self.graph
+        if not begins:
             return 0.0, 0.0, 0.0
         earlier = {*self._nodes(self.tables.inside[boundary])[-_NEAR:], *self.free}
         near = {name for node in earlier for name in graph.nodes[node].writes}.intersection(price.receive)
         sure = {name for node in ends for name in graph.nodes[node].writes} & price.send.keys()
-        repeatable, needed = earlier - self._not_repeated, self._sources(nodes, self._not_repeated)
+        nodes = sorted({n for name in near | sure for n in graph.readers.get(name, ())}.intersection(begins))
+        repeatable, needed = earlier - self._not_repeated, self._sources(begins, self._not_repeated)
         is_any_repeatable = needed.isdisjoint(self._not_repeated)
         nothing = sum(price.repeat[node] for node in needed) if is_any_repeatable else np.inf
 
