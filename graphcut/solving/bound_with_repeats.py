@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -177,7 +178,7 @@ class BoundWithRepeats:
                 moved |= {name: moved[name] + price.send[name] for name in sent}
                 repeat = dict.fromkeys(price.repeat, 0.0) if is_free else price.repeat
                 prices = TransferPrices(repeat, 1.0, moved)
-                self.known[key] = least_s(graph, key[1], prices, repeatable.__contains__)
+                self.known[key] = least_s(graph, key[1], {*begins, *more}, prices, repeatable.__contains__)
             return self.known[key] if is_free else min(self.known[key] + price.first_receive * bool(needed), nothing)
 
         if not closely:
@@ -210,7 +211,15 @@ class BoundWithRepeats:
         return found.difference(nodes)
 
     def _nodes(self, groups: Bools) -> list[int]:
-        return sorted(node for group in np.flatnonzero(groups).tolist() for node in self.groups[group])
+        """The nodes of some groups, ascending."""
+        nodes, group = self._group_of
+        return sorted(nodes[groups[group]].tolist())
+
+    @cached_property
+    def _group_of(self) -> tuple[Ints, Ints]:
+        """All nodes of groups, and the group of each."""
+        sizes = [len(group) for group in self.groups]
+        return np.array([*chain(*self.groups)], dtype=np.int64), np.repeat(np.arange(len(sizes)), sizes)
 
     @cached_property
     def _not_repeated(self) -> frozenset[int]:

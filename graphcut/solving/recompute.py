@@ -104,7 +104,7 @@ def repeated(graph: Graph, parts: Parts, prices: Prices) -> tuple[Recomputed, ..
 def _recomputed(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...], prices: TransferPrices) -> Recomputed:
     """What a part saves and pays that runs the chosen nodes besides its own."""
     copies = [graph.copy_of(node) for node in chosen]
-    before = _received(graph, own)[1]
+    before = _received(graph, sorted(own), own)[1]
     needed = {*before, *(name for copy in copies for name in copy.reads if graph.producer.get(name) not in own)}
     after = needed.difference(*(copy.writes for copy in copies))
     saved = sum(prices.tensor_bytes[name] for name in before) - sum(prices.tensor_bytes[name] for name in after)
@@ -112,10 +112,10 @@ def _recomputed(graph: Graph, part: int, own: set[int], chosen: tuple[int, ...],
     return Recomputed(part, graph.names(chosen), gone, int(saved), sum(prices.run_s[node] for node in chosen))
 
 
-def _received(graph: Graph, own: AbstractSet[int]) -> tuple[list[int], dict[str, None]]:
-    """The nodes of a part that read what it does not write, and these tensors, in the order in which they are read."""
+def _received(graph: Graph, nodes: Sequence[int], own: AbstractSet[int]) -> tuple[list[int], dict[str, None]]:
+    """Those of `nodes` that read what a part's own nodes don't write, and these tensors, in the order of reading."""
     readers, found, producer = list[int](), dict[str, None](), graph.producer
-    for node in sorted(own):
+    for node in nodes:
         if outside := [name for name in graph.nodes[node].reads if producer.get(name) not in own]:
             readers.append(node)
             found.update(dict.fromkeys(outside))
@@ -139,15 +139,20 @@ def _cheapest_to_repeat(
         brought = sum(graph.weights[weight].bytes for weight in own.weights if weight not in held)
         return node in earlier and not own.is_stateful and brought <= MOST_WEIGHT_BYTES
 
-    readers, received = _received(graph, own := set(nodes))
+    readers, received = _received(graph, sorted(nodes), own := set(nodes))
     candidates = _candidates(graph, received, prices, may_repeat)
     sink_side = _cut(graph, own, readers, candidates, prices)[0].reaching_sink() if candidates else ()
     return tuple(sorted(node for node, vertex in candidates.items() if vertex in sink_side))
 
 
-def least_s(graph: Graph, nodes: Collection[int], prices: TransferPrices, may_repeat: Callable[[int], bool]) -> float:
-    """At most what a part with `nodes`, and perhaps more, pays to have what these read: a minimum cut, rounded down."""
-    readers, received = _received(graph, own := set(nodes))
+def least_s(
+    graph: Graph, nodes: Sequence[int], own: set[int], prices: TransferPrices, may_repeat: Callable[[int], bool]
+) -> float:
+    """At most what a part pays to have what `nodes` read and its `own` ones don't write: a minimum cut, rounded down.
+
+    It has these nodes of its own, and perhaps more.
+    """
+    readers, received = _received(graph, nodes, own)
     candidates = _candidates(graph, received, prices, may_repeat)
     if not candidates:
         return sum(prices.send_s(name) for name in received if name in graph.producer)
