@@ -40,7 +40,7 @@ def _handle_signals(received: list[int]) -> None:
         # Extension modules that are left half loaded may crash the interpreter: an import ends first.
         while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
             frame = frame.f_back
-        if frame is None or alarm is None:
+        if frame is None or alarm is None or len(received) > 1:
             raise KeyboardInterrupt
         signal.setitimer(signal.ITIMER_REAL, 0.01)
 

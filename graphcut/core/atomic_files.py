@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .digests import file_digest, unchanged_version
+from .digests import file_digest, is_unchanged
 from .errors import GraphcutError, LeftoverWarning, RecordError, UsageError
 from .records import read_record
 
@@ -142,6 +142,8 @@ def write_errors(path: str | Path, hint: str = "nothing was changed") -> Iterato
     try:
         yield
     except OSError as error:
+        if f"{_SUFFIX}/" in str(path):  # a step of a larger output, whose name is said
+            raise
         raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint=hint) from error
 
 
@@ -249,18 +251,14 @@ def check_target(folder: Path, place: Path, *, kind: str, force: bool) -> None:
         record = read_record(place / WRITTEN, _Written, "graphcut.written/1", "", "")
         own = {**record.files, WRITTEN: ""} if record.kind == kind else {}
     for name in existing:
-        if name not in own or (force and own[name] and not _has_digest(place / name, own[name])):
+        file = place / name
+        is_changed = force and name != WRITTEN and (file.is_symlink() or not is_unchanged(file, own.get(name, "")))
+        if name not in own or is_changed:
             why = "was changed since" if name in own else f"is not a file of {kind}"
             hint = f"choose a new folder with `output`: only files that {WRITTEN} there lists are replaced"
             raise UsageError(f"{folder} contains {name!r}, which {why}", hint=hint)
     if existing and not force:
         raise UsageError(f"{folder} already exists", hint="choose another folder with `output`, or add `force=True`")
-
-
-def _has_digest(file: Path, digest: str) -> bool:
-    with suppress(OSError):  # a link that leads nowhere, or to a folder
-        return not file.is_symlink() and unchanged_version(file, digest) is not None
-    return False
 
 
 def cache_folder() -> Path:

@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -111,6 +111,13 @@ def unchanged_version(file: Path, expected: str | DataFile) -> FileVersion | Non
         if begin_ns - version.ctime_ns > _CLOCK_TICK_NS:
             _unchanged.add(known)
     return version
+
+
+def is_unchanged(file: Path, expected: str | DataFile) -> bool:
+    """Whether a file can be read, and has the content `expected`."""
+    with suppress(OSError):
+        return unchanged_version(file, expected) is not None
+    return False
 
 
 def blocks_of(digest: Digest) -> list[FileBlock]:

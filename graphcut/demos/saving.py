@@ -11,6 +11,7 @@ from onnx import GraphProto, ModelProto, TensorProto
 from ..core.atomic_files import replace_files, replacing, scratch_folder
 from ..core.errors import ModelError
 from ..loading.external_data import refer_to_file
+from ..loading.part_marks import check_replaceable
 from ..loading.wire_format import field_header
 from .drafting import Draft, element_type
 from .noise import RandomWeight
@@ -29,7 +30,8 @@ def save(draft: Draft, path: Path, *, external: bool | None = None) -> None:
 
 
 def _save_external(draft: Draft, path: Path) -> None:
-    data_path = path.with_name(f"{path.name}.data")
+    data_path = path.absolute().with_name(f"{path.name}.data")
+    check_replaceable(data_path, path)
     with scratch_folder(path.parent, path.name) as scratch:
         new = scratch / "new"
         new.mkdir()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ..core.errors import UsageError
 from .wire_format import field_header
 
 _FIELD: Final = (1 << 29) - 1  #: the largest number of a field, which a new version of ONNX would take last.
@@ -43,3 +44,15 @@ def may_read(model: Path, data: str) -> bool:
             return False
         with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as raw:
             return any(raw.find(before + name) >= 0 for before in (bytes([len(name) & 127]), b"/"))
+
+
+def check_replaceable(data: Path, output: Path) -> None:
+    """Raise a UsageError if a data file that is to be replaced is not the model's, or another one there may read it."""
+    models = sorted({*data.parent.glob("*.onnx"), output.absolute()}) if data.exists() else []
+    readers = [one for one in models if one.is_file() and may_read(one, data.name)]
+    for other in readers:
+        if other.name != output.name:
+            message = f"{other} reads {data}, which would be replaced"
+            raise UsageError(message, hint="choose another name with `output`")
+    if models and not readers:
+        raise UsageError(f"{data} may be another's: no model there reads it", hint="move it away")

@@ -13,7 +13,7 @@ from ..core.errors import UsageError
 from ..core.file_checks import check_parts
 from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
 from ..loading.model import Model, load, range_in
-from ..loading.part_marks import may_read
+from ..loading.part_marks import check_replaceable
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, locations_in, remove_named, tensors_in
 from ..loading.wire_format import large_bytes
 
@@ -124,7 +124,7 @@ def write_model(
         new = scratch / "new"
         new.mkdir()
         if layout.file_bytes:
-            _check_unread(data.absolute(), output)
+            check_replaceable(data.absolute(), output)
             write_data(layout, new / data.name, has_digest=False)
         (new / output.name).write_bytes(model.SerializeToString(deterministic=True))
         # A data file that is not replaced stays: other models may read it, from other folders, too.
@@ -155,18 +155,6 @@ def save_with_constants(source: Path, target: Path) -> Path:
     onnx.load_external_data_for_model(proto, str(source.parent))
     onnx.save(proto, target)
     return target
-
-
-def _check_unread(data: Path, output: Path) -> None:
-    """Raise a UsageError if a data file that is to be replaced is not the model's, or another one there may read it."""
-    models = sorted({*data.parent.glob("*.onnx"), output.absolute()})
-    readers = [one for one in models if one.is_file() and may_read(one, data.name)]
-    for other in readers:
-        if other.name != output.name:
-            message = f"{other} reads {data}, which would be replaced"
-            raise UsageError(message, hint="choose another name with `output`")
-    if data.exists() and not readers:
-        raise UsageError(f"{data} may be another's: no model there reads it", hint="move it away")
 
 
 def write_together(

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ..core.atomic_files import cache_folder, write_errors
-from ..core.digests import DataFile, digest_of, read_digest, unchanged_version, wrong_blocks
+from ..core.digests import DataFile, digest_of, is_unchanged, read_digest, unchanged_version, wrong_blocks
 from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, Part
@@ -169,7 +169,4 @@ def _time_and_bytes(folder: Path) -> tuple[int, int]:
 
 
 def _is_same(file: Path, content: str | DataFile, changed_ns: int | None = None) -> bool:
-    with suppress(OSError):
-        is_same = unchanged_version(file, content) is not None
-        return is_same and (changed_ns is None or file.stat().st_mtime_ns == changed_ns)
-    return False
+    return is_unchanged(file, content) and (changed_ns is None or file.stat().st_mtime_ns == changed_ns)

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from onnx import load as load_model
 
-from ..core.digests import unchanged_version, wrong_blocks
+from ..core.digests import is_unchanged, unchanged_version, wrong_blocks
 from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import COMPILED, SHARDED_FILE, Cascade, Manifest, Part
@@ -108,9 +108,9 @@ def wrong_text(cascade: Cascade) -> Iterator[str]:
         except RunError as error:
             yield str(error)
     for part in cascade.parts:
-        file = cascade.file(part)  # what is converted has no mark of the split; other bytes are said elsewhere
-        is_written = not part.is_converted and file.is_file() and unchanged_version(file, part.sha256) is not None
-        if is_written and not is_marked(file, cascade.manifest.text_files):
+        file, texts = cascade.file(part), cascade.manifest.text_files
+        # What is converted has no mark of the split, and other bytes are said elsewhere.
+        if not part.is_converted and is_unchanged(file, part.sha256) and not is_marked(file, texts):
             yield f"{part.file} was written for other files of the tokenizer than the manifest lists"
 
 

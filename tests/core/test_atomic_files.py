@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,8 +15,20 @@ from pathlib import Path
 import pytest
 
 from graphcut import GraphcutError, UsageError
-from graphcut.core.atomic_files import mend, rename, replace_files, replacing, scratch_folder
+from graphcut.core.atomic_files import mend, rename, replace_files, replacing, scratch_folder, write_errors
 from graphcut.core.errors import LeftoverWarning
+
+
+def test_an_error_in_a_step_of_an_output_names_the_output(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with (
+        pytest.raises(GraphcutError, match=f"^writing {tmp_path / 'out'} failed: No space left on device$"),
+        write_errors(tmp_path / "out"),
+        scratch_folder(tmp_path, "out") as scratch,
+        write_errors(scratch / "new" / "model.onnx"),
+    ):
+        raise full
+
 
 HOLD = """
 import sys, time

@@ -19,7 +19,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import graphcut
-from graphcut import Cascade, Into, demos
+from graphcut import Cascade, Into, cli, demos
 
 from cases import FUZZ, each
 from conftest import ROOT
@@ -85,7 +85,7 @@ def test_no_input_becomes_required(name: str, ir: int, tmp_path: Path) -> None:
     graphcut.export(cascade, tmp_path / "annotated", to="ort-annotations")
     for whole in ("merged.onnx", "exposed.onnx", "annotated/model.onnx"):
         assert needed([tmp_path / whole]) == inputs, whole
-    for to in ("cpp", "js", "lingualinked", "mobile", "triton"):
+    for to in ("cpp", "js", "lingualinked", "mobile", "model-package", "triton"):
         if not re.fullmatch(NEVER_IN.get(to, ""), name):
             graphcut.export(cascade, tmp_path / to, to=to)
             assert read_in(tmp_path / to, cascade) == needed(parts), to
@@ -105,6 +105,8 @@ def read_in(folder: Path, cascade: Cascade) -> set[str]:
             return {*maps} - set(cascade.wiring.boundary_tensors)
         case "mobile":
             return needed(folder / f"{Path(part.file).stem}.ort" for part in cascade.parts)
+        case "model-package":
+            return needed(folder / part.name / part.file for part in cascade.parts)
         case _:
             return needed(folder / part.file for part in cascade.parts)
 
@@ -122,6 +124,40 @@ def test_the_stages_of_genai_read_what_its_configuration_names(ir: int, tmp_path
     stages = [stage for one in config["model"]["decoder"]["pipeline"] for stage in one.values()]
     for stage in stages:
         assert {*stage["inputs"]} == needed([tmp_path / "genai" / stage["filename"]])
+
+
+COMMANDS = (
+    *("analyze model.onnx", "analyze model.onnx --axes", "show model.onnx --to json", "compare model.onnx model.onnx"),
+    *("plan model.onnx --num-splits 2 -o plan.json", "show plan.json", "split model.onnx --plan plan.json -o parts"),
+    *(
+        "show parts",
+        "verify parts",
+        "verify parts --files",
+        "run parts --inputs random -o y.npz",
+        "simulate parts --cluster two.toml --requests 3",
+    ),
+    *("bench parts --way parts --rounds 1", "measure model.onnx -o costs.csv", "fetch parts --part 0 -o first"),
+    *("show first", "verify first --files", "merge parts -o whole.onnx", "export parts --to model-package -o package"),
+    *("split model.onnx --num-splits 1 --weights share", "auto model.onnx --precision fp32 --num-splits 1 -o auto"),
+)
+
+
+@each("name", NAMES if FUZZ else ["llm"])
+def test_every_command_takes_them_or_says_why_not(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, codes = written(name, 3, tmp_path), dict[str, object]()
+    (tmp_path / "two.toml").write_text("".join(f'[[devices]]\nname = "{device}"\n' for device in "ab"))
+    for words in COMMANDS:
+        monkeypatch.setattr("sys.argv", ["graphcut", *words.split()])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        codes[words] = ended.value.code or 0
+        assert "internal error" not in capsys.readouterr().err, words
+    assert path.exists()
+    assert {*codes.values()} <= {0, 1, 2, 3, 4}
+    assert name != "llm" or [words for words, code in codes.items() if code] == []
 
 
 def test_plain_onnxruntime_runs_parts_without_the_inputs_that_have_defaults(tmp_path: Path) -> None:

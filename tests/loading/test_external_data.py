@@ -128,6 +128,12 @@ def test_a_symbolic_link_within_the_folder_is_followed(model: Path) -> None:
     assert resolve_location(model, "folder/w.bin", tensor="w").samefile(model.parent / "sub/w.bin")
 
 
+def test_a_hard_link_is_a_file(model: Path) -> None:
+    """Backups and stores of packages make them; which of the names is the first can't be told."""
+    (model.parent / "other.bin").hardlink_to(model.parent / "sub" / "w.bin")
+    assert resolve_location(model, "other.bin", tensor="w").samefile(model.parent / "sub" / "w.bin")
+
+
 def test_a_broken_link_is_a_missing_file(model: Path) -> None:
     (model.parent / "link.bin").symlink_to("gone.bin")
     assert "there is no such file" in str(refusal(model, "link.bin"))
