@@ -56,6 +56,15 @@ def quantized(path: Path) -> None:
     quantize_static(path.with_name("float.onnx"), path, reader, quant_format=QuantFormat.QDQ)
 
 
+def with_inputs(path: Path) -> None:
+    """A U-Net whose weights are inputs with a value, too."""
+    demos.write("unet", path)
+    proto = onnx.load(path)
+    for tensor in proto.graph.initializer:
+        proto.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    onnx.save(proto, path)
+
+
 def decoder(path: Path, **options: int) -> None:
     """A decoder of these sizes."""
     demos.write("llm", path, **options)
@@ -70,7 +79,8 @@ MODELS: Mapping[str, tuple[Callable[[Path], object] | Path, Mapping[str, int]]] 
     "ResNet, int8 QDQ": (quantized, {"batch": 1}),
     "CLIP": (FIXTURES / "clip.onnx", {}),
     "LSTM": (FIXTURES / "lstm.onnx", {}),
-    "YOLO-like, weights are inputs": (encoders.save_detector, {}),
+    "YOLO-like": (encoders.save_detector, {}),
+    "U-Net, weights are inputs": (with_inputs, {"batch": 1}),
     "multitask, dynamic shapes": (partial(demos.write, "multitask"), {}),
     "control flow (Loop)": (partial(hazard, "loop_scan_output"), {}),
     "sequences": (partial(hazard, "sequence_border"), {}),
@@ -78,7 +88,7 @@ MODELS: Mapping[str, tuple[Callable[[Path], object] | Path, Mapping[str, int]]] 
     "Llama, 26 MB": (partial(decoder, hidden=256, layers=6, heads=8, vocab=2000), STEP),
     "decoder, 1 GB": (partial(decoder, hidden=2048, layers=4, heads=16, vocab=8000), STEP),
 }
-SMALL = ("U-Net", "YOLO-like, weights are inputs")
+SMALL = ("U-Net", "YOLO-like")
 TITLES = ("model", "nodes", "ONNX Runtime alone", "can run", "parts", "crossings", "FLOPs there", "fallback", "numbers")
 
 
