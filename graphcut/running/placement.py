@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
@@ -71,8 +72,10 @@ def placement(asked: Asked, limit_s: float = LIMIT_S) -> Placement:
             return Placement({}, f"its compiler ended the process, with status {done.returncode}")
         found = msgspec.msgpack.decode(file.read_bytes(), type=Placement)
     if found.is_missing:
-        package = package_of(asked.provider) or "the package of its vendor"
-        hint = f"install {package}, or give a rule file"
+        package = package_of(asked.provider)
+        is_here = package and find_spec(package.replace("-", "_")) is not None
+        what = f"{package} finds no device here" if is_here else f"install {package or 'the package of its vendor'}"
+        hint = f"{what}{':' if is_here else ', or'} give a rule file"
         raise RunError(f"{asked.provider} can't be asked: {found.problem}", hint=hint)
     return found
 

@@ -125,6 +125,15 @@ def test_a_provider_that_is_not_installed_names_its_package(opened: Open) -> Non
     assert "install onnxruntime-qnn" in caught.value.hint
 
 
+def test_a_package_that_is_installed_and_has_no_device_is_not_to_be_installed(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "package_of", lambda _: "numpy")
+    with pytest.raises(RunError) as caught:
+        ask(opened(chain("Relu")), "WebGpuExecutionProvider")
+    assert caught.value.hint == "numpy finds no device here: give a rule file"
+
+
 def test_a_compiler_that_hangs_or_dies_ends_its_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     onnx.save(chain(*OPS), tmp_path / "m.onnx")
     asked = Asked(provider="CPUExecutionProvider", file=str(tmp_path / "m.onnx"))
