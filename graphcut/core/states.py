@@ -108,7 +108,8 @@ def sent_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> list[AnyPai
     """The states that are sent to a part at each step."""
     states, read = list(states), {name for part in parts for name in part.reads}
     kept = {state.past for found in kept_states(parts, states).values() for state in found}
-    return [state for state in states if state.past in read - kept]
+    sent = read - kept
+    return [state for state in states if state.past in sent]
 
 
 def travelling(

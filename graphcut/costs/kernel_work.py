@@ -28,6 +28,12 @@ _IN_BLOCKS: Final = frozenset({
 """Operators that take and write blocks of channels beside a Conv that does (nchwc_transformer.cc)."""
 
 
+_WORKING: Final = frozenset({
+    *("ConvInteger", "ConvTranspose", "QLinearConv", "MultiHeadAttention", "GroupQueryAttention", "MatMulNBits"),
+    *("Softmax", "LogSoftmax", "Einsum"),
+})  # fmt: skip
+
+
 class KernelWork(NamedTuple):
     """What the kernel of a node takes besides, in bytes."""
 
@@ -51,7 +57,7 @@ def kernel_work(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
     own, proto = held.model.graph.nodes[node], held.model.proto.graph.node[node]
     if own.op == "Conv" and held.in_blocks(node):
         return _reordering(held, node, sizes)
-    if own.op == "Conv" or held.widened is None:
+    if held.widened is None or own.op.removeprefix("com.microsoft.") not in _WORKING:
         return KernelWork()
     read, written = (sum(sizes[name][0] for name in names) for names in (own.reads, own.writes))
     first, *weight = (*held.shape_of(proto.input[1]), 0) if len(proto.input) > 1 else (0,)
