@@ -28,10 +28,11 @@ from graphcut.planning.plans import ANY_DEVICE
 
 from browser import Page, Show
 from cases import FUZZ
+from control_flow import write_model
 from scenes_by_hand import data_of
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
-TRIES = FUZZ or 25  #: on each of five models.
+TRIES = FUZZ or 25  #: for each of these goals, on ten models.
 ROWS = """[...document.querySelectorAll("#parts tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell) =>
   [cell.dataset.title, cell.querySelector("span[title]")?.title ?? cell.textContent])))"""
 
@@ -58,7 +59,7 @@ def opened(name: str, folder: Path, **dims: int) -> Analysis:
     path = next((one for one in (FIXTURES / f"{name}.onnx", FIXTURES / name / "model.onnx") if one.exists()), None)
     if path is None:
         path = folder / f"{name}.onnx"
-        demos.write(name, path)
+        write_model(name, path, external=None)
     return analyze(load(path, dims=dims))
 
 
@@ -80,6 +81,11 @@ CASES: dict[str, Goal] = {  # a model, and goals with each rule of time and memo
     "tiny-llama-int4": Across(BOARDS, "decode", in_flight=2),
     "llm": Within(40_000_000, ("activations", "inputs", "cache")),
     "multitask": Across(BOARDS),
+    "lstm": Into(2),
+    "resnet": Into(3),
+    "tiny-qwen2-fp32": Within(3 * 10**6, ("activations", "inputs", "cache")),
+    "tiny-llama-fp32": Into(2, by="flops"),
+    "control-flow": Into(2),
     "multitask twice": Across(changed(BOARDS, devices=BOARDS.devices[:2], links=())),
 }
 

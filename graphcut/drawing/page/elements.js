@@ -72,7 +72,7 @@ export function onKeys(element, actions) {
 
 export async function copy(text, button) {
   const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false) || copyBySelection(text);
-  button.textContent = isCopied ? "Copied" : "Select it above and copy";
+  button.textContent = isCopied ? "Copied" : "Select the command and copy";
   setTimeout(() => { button.textContent = "Copy command"; }, 1600);
 }
 

@@ -11,7 +11,7 @@ import { isOne } from "./things.js";
 import { count, grouped, size, sizeOf, sumOf } from "./number_words.js";
 
 const [FEW_TENSORS, MOST_ROWS] = [12, 40]; // more tensors are a line for all with the same ends
-const MOST_TOTALS = matchMedia("(max-width: 640px)").matches ? 5 : 10;
+const [MOST_TOTALS, MOST_HEADS] = matchMedia("(max-width: 640px)").matches ? [5, 4] : [10, 9];
 
 function placed(css, left, width = null, text = "") {
   const mark = inLine("i", css, text);
@@ -28,8 +28,9 @@ function row(css, name, amount, ...content) {
 
 function headOf(part) {
   const lines = [part.device, ...figuresOf(part), isOver(part) ? "over budget" : ""].filter(Boolean);
+  const shownLines = shown().parts.length > MOST_HEADS ? [] : lines; // no room for them
   const head = html("span", { class: `part${isOver(part) ? " bad" : ""}`, title: [part.name, part.content, ...lines].filter(Boolean).join(", ") });
-  head.append(inLine("b", null, shortPart(part.name)), ...lines.map((text) => inLine("span", null, text)));
+  head.append(inLine("b", null, shortPart(part.name)), ...shownLines.map((text) => inLine("span", null, text)));
   head.style.setProperty("--part", colourOf(part.index));
   return isOne(head, "card", part.index);
 }

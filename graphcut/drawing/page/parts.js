@@ -2,7 +2,7 @@
 
 import { command } from "./commands.js";
 import { canRedo, canUndo, cutAt, redo, stopCutting, undo } from "./cuts.js";
-import { $, copy, html, letKeysScroll } from "./elements.js";
+import { $, copy, html, inLine, letKeysScroll } from "./elements.js";
 import { shortened, visible } from "./names.js";
 import { isOver, needOf, titleOf } from "./part_words.js";
 import { against } from "./predicted.js";
@@ -33,9 +33,9 @@ function tableOf(title, { parts }, isOwn) {
   const hasCuts = cuts.length > 0;
   const texts = shortened(cuts.map((cut) => visible(profile.nodes[cut])), 24);
   const short = Object.fromEntries(cuts.map((cut, i) => [cut, texts[i]]));
+  const nameOf = (part) => (part.cut === undefined ? titleOf(part) : html("span", {}, inLine("span", null, titleOf(part)), nodeLink(part.cut, short[part.cut])));
   return partTable(title, parts, [
-    ["part", "name", titleOf],
-    hasCuts ? ["ends after", "name", ({ cut }) => (cut === undefined ? "" : nodeLink(cut, short[cut]))] : null,
+    [hasCuts ? "part, ends after" : "part", "name", nameOf],
     isOwn && costs?.is_cluster ? ["device", "", deviceOf] : parts.some((one) => one.device) ? ["device", "mono clip", (one) => one.device] : null,
   ], hasCuts ? [["crosses here", "number", ({ crosses }) => (
     crosses ? exactly(`${sizeOf(crosses)} in ${grouped(crosses.tensors)}`, crosses.bytes, `B in ${crosses.tensors}`) : "")]] : []);
@@ -55,8 +55,10 @@ function answerOf({ parts, boundaries }) {
 function showTools(yours) {
   for (const one of document.querySelectorAll("#parts .own")) one.hidden = !yours;
   $("#compare").hidden = !yours || !scene.cards.length;
-  $("#undo").disabled = !canUndo();
-  $("#redo").disabled = !canRedo();
+  for (const [id, can] of [["undo", canUndo()], ["redo", canRedo()]]) {
+    $(`#${id}`).disabled = !can;
+    $(`#${id}`).hidden = !canUndo() && !canRedo();
+  }
   if (!yours) return;
   const change = against({ cards: plan().parts, boundaries: plan().boundaries }, costs, yours);
   $("#parts .lead").textContent = `Nothing is recomputed here; the command recomputes what takes less time than to receive it.${change}`;
