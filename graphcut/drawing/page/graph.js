@@ -28,7 +28,7 @@ function partsNow(graph) {
 /** Shows the nodes up to `steps` from `start`; all of these if `steps` is null. */
 function startView(graph, title, start, steps, { isFolded = start.length > FEW, trail = [], chosen = null } = {}) {
   const nodes = nodesAround(graph, start, steps ?? 0);
-  drawn = { graph, title, start, steps, isFolded, trail, chosen, zoom: drawn?.zoom ?? 1, opened: null, nodes, goal: start[0] };
+  drawn = { graph, title, start, steps, isFolded, trail, chosen, zoom: drawn?.zoom ?? null, opened: null, nodes, goal: start[0] };
   drawGraph();
 }
 
@@ -77,6 +77,7 @@ function drawNow() {
   const isDense = picture.boxes.length > 60;
   for (const box of picture.boxes) worded(box, drawn, isDense ? 2 : 6).width = isDense ? 176 : 228;
   const { width, height } = layered(picture.boxes, picture.links);
+  drawn.zoom ??= Math.max(0.7, Math.min(1, (place.clientWidth - 32) / width)); // at first as wide as can be read
   const hadFocus = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   const canvas = html("div", { class: "canvas" });
   Object.assign(canvas.style, { width: `${width}px`, height: `${height}px`, zoom: drawn.zoom });
