@@ -10,7 +10,7 @@ import { listed, visible } from "./names.js";
 import { AROUND, MANY, completed, endsOf, nodesAround } from "./nodes_around.js";
 import { fillPanel, select } from "./panel.js";
 import { isRanked, kinds, profile, unpacked } from "./scene.js";
-import { names, partIn, partName, shown } from "./shown.js";
+import { names, partIn, placed, shown } from "./shown.js";
 import { state, when } from "./state.js";
 import { MAX_ROWS, table } from "./tables.js";
 import { count, grouped } from "./number_words.js";
@@ -22,7 +22,7 @@ let drawn = null; // what is shown: a view, see `startView`
 /** What a view shows of the parts: a body has none. */
 function partsNow(graph) {
   const flows = graph === whole ? shown().tensors : [];
-  return { partOf: graph === whole ? partIn : () => undefined, partName, flows: new Map(flows.map((flow) => [flow.tensor, flow])) };
+  return { partOf: graph === whole ? partIn : () => undefined, partName: placed, flows: new Map(flows.map((flow) => [flow.tensor, flow])) };
 }
 
 /** Shows the nodes up to `steps` from `start`; all of these if `steps` is null. */
@@ -82,7 +82,7 @@ function drawNow() {
   const canvas = html("div", { class: "canvas" });
   Object.assign(canvas.style, { width: `${width}px`, height: `${height}px`, zoom: drawn.zoom });
   const ordered = [...picture.boxes].sort((a, b) => a.y - b.y || a.x - b.x);
-  const frames = graph === whole && shown().parts.length ? frameElements(ordered, (part) => [partName(part), shown().parts[part].device].filter(Boolean).join(" · ")) : [];
+  const frames = graph === whole && shown().parts.length ? frameElements(ordered, placed) : [];
   canvas.append(...frames, linksElement(picture.links, drawn, showTensors), ...ordered.map((box) => boxElement(box, box.key === drawn.chosen, activate, openBody)));
   place.replaceChildren(canvas);
   drawn.picture = { ...picture, boxes: ordered, width, height };

@@ -77,6 +77,7 @@ function watchPrint() {
   let before;
   window.addEventListener("beforeprint", () => {
     before = root.dataset.theme;
+    $(".notes").open = true;
     root.dataset.theme = "light";
     drawInTheme();
   });

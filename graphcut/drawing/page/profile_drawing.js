@@ -6,7 +6,7 @@ import { shortPart, visible } from "./names.js";
 import { colourOf, figuresOf } from "./part_words.js";
 import { PLOT, envelope, gridLines, scaleFor } from "./plot.js";
 import { cutter, profile } from "./scene.js";
-import { crossing, partIn, partName, partRuns, plan, shown } from "./shown.js";
+import { crossing, partIn, partName, partRuns, placed, plan, shown } from "./shown.js";
 import { state } from "./state.js";
 import { count, grouped, size, sizeOf } from "./number_words.js";
 
@@ -90,8 +90,7 @@ function drawParts({ context, colour, pixels, xOf, base }) {
     context.fillStyle = colour("text");
     context.font = `600 12px ${colour("sans")}`;
     const fits = (text) => context.measureText(text).width + 4 <= end - x;
-    const { device } = shown().parts[part];
-    const text = [...device ? [visible(`${partName(part)} · ${device}`)] : [], visible(partName(part)), String(part)].find(fits);
+    const text = [placed(part), partName(part), String(part)].map(visible).find(fits);
     if (text) context.fillText(text, (x + end) / 2, base + 36);
     context.font = `12px ${colour("sans")}`;
   }

@@ -8,6 +8,7 @@ import { shown } from "./shown.js";
 import { state, when } from "./state.js";
 import { againstMean, count, sizeOf } from "./number_words.js";
 
+const LARGE = 20000; // of more nodes none is tried, since each takes long
 const [TRIES, REST_MS] = [6, 250]; // cut points on each side of a cut, and how long the cuts rest before they are tried
 
 let asked = 0;
@@ -21,6 +22,7 @@ function valueOfCuts(yours) {
 
 /** The cut points next to a cut, up to the cuts before and after it. */
 function beside(cuts, i) {
+  if (profile.nodes.length > LARGE) return [];
   const ends = profile.cut_options.map((option) => option.nodes_before - 1).filter((end) => end !== cuts[i] && end > (cuts[i - 1] ?? -1) && end < (cuts[i + 1] ?? Infinity));
   return [...ends.filter((end) => end < cuts[i]).slice(-TRIES), ...ends.filter((end) => end > cuts[i]).slice(0, TRIES)];
 }
@@ -43,7 +45,8 @@ async function reasonOf(yours, i, ask) {
   const change = (value) => (Math.abs(value - here) <= 1e-9 * Math.abs(here) ? "equally good" : `${againstMean(value, here)}`);
   const lines = found.slice(0, 2).map(([value, , end, other]) => `after ${profile.nodes[end]}: ${change(value)}, ${sizeOf(other.boundaries[i])} cross there`);
   const slowest = parts[loads.indexOf(Math.max(...loads))].name;
-  const helps = found.length && found[0][0] < here * (1 - 1e-9) ? "moving this cut helps" : `moving it to one of the ${count(found.length, "cut point")} beside it does not help`;
+  const isBetter = found.length && found[0][0] < here * (1 - 1e-9);
+  const helps = !found.length ? "no other cut point was tried" : isBetter ? "moving this cut helps" : `moving it to one of the ${count(found.length, "cut point")} beside it does not help`;
   return [`cut ${i} after ${profile.nodes[cuts[i]]}`, `${sizeOf(boundaries[i])} cross here; ${slowest} is the bottleneck; ${helps}`, ...lines].join("\n");
 }
 

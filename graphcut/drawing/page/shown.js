@@ -53,6 +53,9 @@ export const shown = () => state.yours ?? planned;
 export const names = (parts) => parts.map((part) => shown().parts[part].name).join(", ");
 export const partName = (part) => shortPart(shown().parts[part].name);
 
+/** The name of a part, with that of its device. */
+export const placed = (part) => [partName(part), shown().parts[part].device].filter(Boolean).join(" · ");
+
 /** The index of the part of a node of the profile; undefined if nothing is cut. */
 export const partIn = (index) => (state.yours ? state.yours.part[cutter.order[index]] : profile.parts[index]);
 
