@@ -32,20 +32,22 @@ _json: Final = partial(
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def html_of(scene: Scene) -> str:
+def html_of(scene: Scene, *, has_pictures: bool = True) -> str:
     """`scene` as one HTML file; the same scene gives the same bytes.
+
+    `has_pictures` is whether it has pictures of parts for readers without scripts. The script draws its own if one can
+    cut in the page.
 
     The page makes no request: its content security policy allows only the style and the script it holds, by their
     digests. Names come from models and may be anything: in the markup they are escaped, and the script sets them as
     text only.
     """
     scene = _without_folders(scene)
-    pictures = _pictures(scene)
+    pictures = _pictures(scene) if has_pictures else {}
     values = {
         "title": escape(scene.title),
         "facts": "".join(f"<span>{escape(fact)}</span>" for fact in scene.fact_texts),
         "answer": _answer(scene),
-        "notes_state": "" if scene.notes else "hidden",
         "notes": "".join(f"<li>{escape(note)}</li>" for note in scene.notes),
         **{word: pictures.get(title, "") for word, title in _PICTURES.items()},
         **{f"{word}_state": "" if title in pictures else "hidden" for word, title in _PICTURES.items()},
@@ -60,10 +62,9 @@ def html_of(scene: Scene) -> str:
 
 def _without_folders(scene: Scene) -> Scene:
     """The scene without the folders of absolute paths: readers of a page need not know those of this machine."""
-    command, path = re.sub(r"^(graphcut verify '?)/.*/", r"\1", scene.next_command), PurePath(scene.model)
-    if path.is_absolute():
-        return replace(scene, model=path.name, next_command=command.replace(scene.model, path.name))
-    return replace(scene, next_command=command)
+    name = PurePath(scene.model).name if scene.model.startswith("/") else scene.model
+    command = scene.next_command.replace(scene.model or "\0", name)
+    return replace(scene, model=name, next_command=re.sub(r"^(graphcut verify '?)/.*/", r"\1", command))
 
 
 def _pictures(scene: Scene) -> dict[str, str]:
@@ -95,7 +96,6 @@ def _record(scene: Scene) -> dict[str, object]:
     shown = replace(scene, segments=(), segment_tensors=(), graph=None)
     record: dict[str, Any] = to_builtins(shown, enc_hook=lambda make: make()) | {
         "matrix": to_builtins(matrix_of(scene, MAX_ROWS)),
-        "model": scene.model or scene.title,
         "kinds": {kind: (text, CSS[kind]) for kind, text in KINDS.items()},
     }
     if scene.profile is not None:

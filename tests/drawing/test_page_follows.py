@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from graphcut import Across, Analysis, At, Cluster, Device, Into, Limits, Plan, analyze, demos, load, plan
@@ -10,7 +13,7 @@ from graphcut.drawing.html import html_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
 from graphcut.planning.finishing import Finisher
 
-from browser import Page, Show
+from browser import Browser, Page, Show
 from scenes_by_hand import data_of
 
 CANVAS = "document.querySelector('#profile canvas')"
@@ -216,6 +219,21 @@ def test_the_graph_has_the_colours_of_the_parts_and_one_finds_ones_way_in_it(sho
     page.evaluate("document.querySelector('#graph-search').focus()")
     page.press("Enter")  # the next one
     page.wait_for("document.querySelector('#panel h2').textContent === '/model/layers.1/add_1'")
+
+
+def test_the_page_of_a_notebook_is_small_and_its_script_draws_all(
+    browser: Browser, analysis: Analysis, tmp_path: Path
+) -> None:
+    scene = scene_of_plan(plan(analysis, GOAL), analysis)
+    text = html_of(scene, has_pictures=False)
+    assert len(html_of(replace(scene, graph=None), has_pictures=False)) < 100_000
+    (tmp_path / "page.html").write_text(text, encoding="utf-8")
+    page = browser.open(tmp_path / "page.html")
+    page.wait_for("document.documentElement.dataset.ready")
+    assert len(texts(page, "#schedule .run")) == sum(len(one.runs) for one in scene.schedules()) > 0
+    assert len(texts(page, "#map .part")) == len(scene.cards)
+    assert page.complaints() == []
+    page.close()
 
 
 def test_no_folder_of_this_machine_is_in_the_page(analysis: Analysis) -> None:

@@ -9,6 +9,7 @@ export const started = performance.now();
 export const unpacked = async (id) => (await opened(id)).json(); // `opened` is in page.html
 
 export const scene = await unpacked("data");
+scene.model ||= scene.title;
 
 /** A profile with what follows from it. */
 function completed(profile) {

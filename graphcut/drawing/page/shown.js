@@ -45,7 +45,7 @@ export function completed(yours) {
     ...one, content: "", replicas: 0, rank: null, need_exact: !costs?.counting.length || one.is_exact,
     device: costs?.is_cluster ? costs.devices[one.place]?.name ?? "" : "", measure: most === "weights" ? "weights and graph" : most,
   }));
-  return { ...yours, parts: cardsOf(parts, yours), buses: busesOf(yours.tensors), runs: runsOf(parts, yours.times), title: `${REQUESTS} requests in flight, by the predicted times` };
+  return { ...yours, parts: cardsOf(parts, yours), buses: busesOf(yours.tensors), runs: runsOf(parts, yours.times), title: `${REQUESTS} requests in flight, by the predicted times; a block is a part with its waiting for what it reads` };
 }
 
 export const plan = () => planned;
