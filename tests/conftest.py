@@ -122,6 +122,12 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
+def own_garbage() -> None:
+    """`gc.collect()` looks at what the test makes, and not at all that was made before, which takes half a second."""
+    gc.freeze()
+
+
+@pytest.fixture
 def chain(tmp_path: Path) -> Path:
     """x → Relu → a → Exp → b → Neg → y, with a skip from a to the end."""
     nodes = [

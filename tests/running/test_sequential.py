@@ -128,6 +128,7 @@ def test_an_input_that_is_an_output_is_copied(tmp_path: Path) -> None:
     assert found.tolist() == [1, 1]
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_outputs_are_valid_after_the_parts_are_dropped(cascade: Cascade) -> None:
     with graphcut.Runner(cascade) as runner:
         found = [runner.run({"x": X * factor})["y"] for factor in (1, 2)]

@@ -100,6 +100,7 @@ def test_a_model_in_memory_takes_dims_and_states(chain: Path) -> None:
     assert graphcut.load(onnx.load(chain), dims={"n": 2}).dims == {"n": 2}
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_its_file_lives_as_long_as_the_model(chain: Path) -> None:
     model = graphcut.load(onnx.load(chain))
     folder = model.path.parent
@@ -113,6 +114,7 @@ def test_its_file_lives_as_long_as_the_model(chain: Path) -> None:
     assert not folder.exists()
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_nothing_is_left_of_a_model_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with suppress(ModelError):

@@ -192,6 +192,7 @@ def test_a_callback_does_not_wait_to_submit(cascade: Cascade) -> None:
         assert [future.result()["y"].shape for future in more] == [(1, 4)] * 10
 
 
+@pytest.mark.usefixtures("own_garbage")
 @pytest.mark.parametrize("via", ["threads", "processes"])
 def test_a_pipeline_that_is_dropped_answers_what_it_got_and_is_freed(cascade: Cascade, via: Via) -> None:
     before = {*threads_now()}

@@ -140,6 +140,7 @@ def test_reading_does_not_copy_but_copying_does(folder: str) -> None:
     assert copied.numpy()[0] == 1
 
 
+@pytest.mark.usefixtures("own_garbage")
 def test_a_value_outlives_its_file_and_its_reader(folder: str) -> None:
     reader = SharedMemory([folder], "b")
     ref = SharedMemory([folder], "a").write({"x": floats_of(LARGE)})["x"]
