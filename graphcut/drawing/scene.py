@@ -6,7 +6,7 @@ An index of a part counts from 0 in the order the parts run.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final, Literal
 
 from ..analysis.cut_points import CutPoint
@@ -206,13 +206,9 @@ class Scene:
     @property
     def boundaries(self) -> tuple[BoundaryTotals, ...]:
         """The totals between each part and the next."""
-        changes = [[0, 0, 0] for _ in self.cards]
-        for tensor in self.tensors:
-            for part, sign in ((tensor.source, 1), (tensor.readers[-1], -1)):
-                for i, amount in enumerate((tensor.bytes, not tensor.is_exact, 1)):
-                    changes[part][i] += sign * amount
-        sums = zip(*(accumulate(column) for column in zip(*changes[:-1], strict=True)), strict=True)
-        return tuple(BoundaryTotals(alive, unknown == 0, tensors) for alive, unknown, tensors in sums)
+        parts = range(len(self.cards) - 1)
+        crossing = ([one for one in self.tensors if one.source <= part < one.readers[-1]] for part in parts)
+        return tuple(map(totals_of, crossing))
 
     def received(self, part: int) -> BoundaryTotals:
         """The tensors that other parts send to `part`, each counted once."""

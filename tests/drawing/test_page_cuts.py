@@ -261,7 +261,12 @@ def test_the_panel_names_what_crosses(show: Show, tmp_path: Path) -> None:
         page.wait_for(f"document.querySelector('#panel h2').textContent === {graph.nodes[node].name!r}")
         made = plan(analysis, At((graph.nodes[node].name,)), limits=NO_REPLICAS)
         said = page.evaluate(ENTRIES)
-        assert set(said["names"].split(", ")) == {*made.partition.wiring.boundary_tensors}
+        names = [text.split(" ")[0] for text in said["names"].split(", ")]
+        assert set(names) == {*made.partition.wiring.boundary_tensors}
+        assert made.costs is not None
+        assert [made.costs.tensor_bytes[name] for name in names] == sorted(
+            (made.costs.tensor_bytes[name] for name in names), reverse=True
+        )
         assert [said["weights before"], said["weights after"]] == [size(part.weight_bytes) for part in made.metrics]
         texts = said["a cut here sends"], said.get("without residual", "0 B")
         sent, alone = (parse_bytes(text.removeprefix("≥ ")) for text in texts)

@@ -69,8 +69,12 @@ def test_every_picture_is_of_the_cuts_and_the_plan_comes_back(show: Show, analys
     assert texts(page, "#map .part span:nth-child(3)") == [duration(part.busy_s) for part in made.metrics]
     assert len(texts(page, "#matrix button")) == len({(s, r) for s, readers in ends.values() for r in readers})
     largest = max(range(3), key=lambda part: made.needs[part])
+    slowest = max(range(3), key=lambda part: made.metrics[part].busy_s)
+    time = f"The slowest, p{slowest}, takes {duration(made.metrics[slowest].busy_s)}."
     need = f"The largest, p{largest}, needs {size(made.needs[largest], like=10**8)} of 100 MB."
-    assert texts(page, ".answer")[0].startswith(f"Your cuts: 3 parts. {need} At most {size(max(totals))} crosses")
+    assert texts(page, ".answer")[0].startswith(
+        f"Your cuts: 3 parts. {need} {time} At most {size(max(totals))} crosses"
+    )
     runs = page.evaluate("[...document.querySelectorAll('#schedule .run')].map((one) => one.title)")
     assert len(runs) == 3 * 3
     page.wait_for("document.querySelectorAll('#reasons li').length === 2")

@@ -10,7 +10,7 @@ import { costs, cutter, profile, scene } from "./scene.js";
 import { plan, shown } from "./shown.js";
 import { state, when } from "./state.js";
 import { exactly, nodeLink, partTable } from "./tables.js";
-import { count, grouped, sizeLike, sizeOf } from "./number_words.js";
+import { count, duration, grouped, sizeLike, sizeOf } from "./number_words.js";
 
 let isCompared = false; // whether the parts of the plan are beside yours
 const answer = [...$(".answer").childNodes]; // of the plan
@@ -47,8 +47,10 @@ function answerOf({ parts, boundaries }) {
   const largest = parts.reduce((best, part) => (part.need_bytes > best.need_bytes ? part : best));
   const of = largest.budget_bytes ? ` of ${sizeLike(largest.budget_bytes, largest.budget_bytes)}` : "";
   const need = largest.need_bytes >= 0 ? ` The largest, ${largest.name}, ${largest.measure === "needs" ? "needs" : "takes"} ${needOf(largest)}${of}.` : "";
+  const slowest = parts.reduce((best, part) => (part.busy_s > best.busy_s ? part : best));
+  const time = slowest.busy_s >= 0 ? ` The slowest, ${slowest.name}, takes ${duration(slowest.busy_s)}.` : "";
   const over = parts.filter(isOver).length;
-  return [`Your cuts: ${count(parts.length, "part")}.${need} At most ${sizeOf(most)} crosses a boundary. `,
+  return [`Your cuts: ${count(parts.length, "part")}.${need}${time} At most ${sizeOf(most)} crosses a boundary. `,
     ...over ? [html("span", { class: "badge bad", text: `✗ ${count(over, "part")} over budget` })] : []];
 }
 

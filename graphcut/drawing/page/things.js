@@ -75,6 +75,9 @@ function showRun(index) {
   ]);
 }
 
+/** The names of tensors with their sizes, the largest first. */
+const largest = (flows) => listed([...flows].sort((a, b) => b.bytes - a.bytes).map((flow) => `${flow.tensor} ${sizeOf(flow)}`));
+
 /** What crosses a cut, and what both of its parts need. */
 function ofCut(index) {
   const { cuts, parts, tensors } = shown();
@@ -85,7 +88,7 @@ function ofCut(index) {
     ["crosses here", sizeOf(crossing(index))],
     ["in tensors", grouped(flows.length)],
     ...[part, part + 1].map((one) => [parts[one].name, figuresOf(parts[one]).join(", ")]),
-    ["names", listed(flows.map(({ tensor }) => tensor))],
+    ["names", largest(flows)],
   ];
 }
 
@@ -98,7 +101,7 @@ function ofNode(index) {
   return [
     ["a cut here sends", sentBy(index)],
     ["in tensors", grouped(flows?.length ?? counts[index])],
-    ["names", flows && listed(flows.map(({ tensor }) => tensor))],
+    ["names", flows && largest(flows)],
     ["without residual", !isAlive || near[index] === alive[index] ? null : nearAt(index)],
     ["weights before", size(before)],
     ["weights after", size(after)],
