@@ -53,9 +53,8 @@ class OperatorRule(TensorRules, frozen=True, kw_only=True, forbid_unknown_fields
     opset_from: int = 1  #: the first version of the operator set,
     opset_to: int | None = None  #: and the last one; None for no last one.
     attributes: tuple[AttributeRule, ...] = ()  #: what their attributes may be.
-    constant_inputs: tuple[
-        int, ...
-    ] = ()  #: the inputs, by index, that must be weights or constants where they are given.
+    #: the inputs, by index, that must be weights or constants where they are given.
+    constant_inputs: tuple[int, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -77,9 +76,8 @@ class DeviceRules(Product, TensorRules, frozen=True, kw_only=True, forbid_unknow
     name: str  #: what the rules are for.
     source: str = ""  #: where they are documented.
     version: str = ""  #: of the source.
-    operators: tuple[
-        OperatorRule, ...
-    ] = ()  #: what it can run; a node needs one rule that takes it. Empty: any operator.
+    #: what it can run; a node needs one rule that takes it. Empty: any operator.
+    operators: tuple[OperatorRule, ...] = ()
     nodes: tuple[str, ...] = ()  #: names or globs of nodes; no other ones can run. Empty: any.
     refused: tuple[RefusedNodes, ...] = ()  #: nodes that can't.
     largest_part_bytes: int | None = None  #: the most bytes of the weights and the graph of a part.

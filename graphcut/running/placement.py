@@ -83,15 +83,11 @@ def placement(asked: Asked, limit_s: float = LIMIT_S) -> Placement:
 def place_part(cascade: Cascade, part: Part, entries_of_session: Mapping[str, str] | None = None) -> Placement:
     """Where the nodes of a part go with the provider of its device, as a run opens it; see `placement`."""
     settings = cascade.settings(part)
-    return placement(
-        Asked(
-            provider=settings.provider,
-            options=entries(settings.provider_options),
-            file=str(cascade.file(part)),
-            dims=fixed_sizes(settings.provider, cascade.manifest.given_dims),
-            entries={**entries(settings.session_config), **(entries_of_session or {})},
-        )
-    )
+    provider, options = settings.provider, entries(settings.provider_options)
+    config = {**entries(settings.session_config), **(entries_of_session or {})}
+    dims = fixed_sizes(provider, cascade.manifest.given_dims)
+    file = str(cascade.file(part))
+    return placement(Asked(provider=provider, options=options, file=file, dims=dims, entries=config))
 
 
 def answer(path: str) -> None:

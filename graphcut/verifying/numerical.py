@@ -77,9 +77,8 @@ class TensorComparison:
     part: int = field(default=0, kw_only=True)  #: index of the part that writes it.
     is_output: bool = field(default=True, kw_only=True)  #: it is an output of the model; else a boundary tensor.
     is_identical: bool  #: all bits are the same (all NaNs count as the same).
-    is_random: bool = field(
-        default=False, kw_only=True
-    )  #: it depends on a random or stateful node, so two runs may differ.
+    #: it depends on a random or stateful node, so two runs may differ.
+    is_random: bool = field(default=False, kw_only=True)
     #: the largest absolute difference: the smallest `atol` that would pass. `inf` if the shape, a string, or which
     #: numbers are finite differ.
     max_abs: float
