@@ -16,6 +16,7 @@ from ..core.graph import partition
 from ..costs.device_rules import DeviceRules, Kind, RefusedNodes
 from ..costs.weighing import weigh
 from ..loading.model import Model
+from ..running.device_memory import OF_CPU, device_memory
 from ..running.placement import LIMIT_S, Asked, Placement, placement
 from ..running.stage import external_weights_entry
 from ..surgery.part_models import part_model
@@ -95,13 +96,15 @@ class _Asked:
         does, it may be in a fused node that is left, if there is one.
         """
         graph, answer, provider, left = self.model.graph, self._placed(row), self.asked().provider, set[int]()
+        # The CPU computes sizes for a GPU.
+        computes_sizes = () if device_memory(provider, {}) == OF_CPU else graph.size_nodes
         fallen, taken = {*answer.fallen_back(provider)}, {*answer.names.get(provider, ())}
         has_fused = not fallen.issubset(graph.names(row))
         for n in reversed(row):
             node = graph.nodes[n]
             readers = {reader for name in node.writes for reader in graph.readers.get(name, ())}.intersection(row)
             is_unknown = node.name not in taken and (has_fused if not readers else not left.isdisjoint(readers))
-            if node.name in fallen or is_unknown:
+            if n not in computes_sizes and (node.name in fallen or is_unknown):
                 left.add(n)
         return left
 

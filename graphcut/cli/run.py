@@ -14,6 +14,7 @@ from typer import Option
 
 from .. import Via
 from ..core.errors import RunError, UsageError
+from ..core.units import size
 from .application import check_applicable, given_options
 from .common_options import (
     CascadePath,
@@ -153,6 +154,8 @@ def _in_this_process(memory: MemoryOptions, feeds: FeedReader, config: SessionCo
             say_before(runner, exact=memory.exact)
             yield answers
         say_after(runner, feeds.cascade.parts, measured_peak(runner))
+        if runner.copied_bytes:
+            say(f"copied to and from devices: {size(runner.copied_bytes)}")
 
 
 def _save_all(feeds: FeedReader, answers: _Answers, names: Sequence[str]) -> int:

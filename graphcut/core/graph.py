@@ -100,6 +100,21 @@ class Graph(Product):
         return {tensor: tuple(nodes) for tensor, nodes in found.items()}
 
     @cached_property
+    def size_nodes(self) -> tuple[int, ...]:
+        """The flowing nodes that compute sizes: they read a shape, or only what such nodes write.
+
+        Not those that make larger tensors of them. In a session for a GPU, ONNX Runtime lets the CPU compute sizes
+        (`GetCpuPreferredNodes`).
+        """
+        found = dict[str, int]()
+        for i in self.flow:
+            node = self.nodes[i]
+            is_size = node.reads and node.op not in {"Range", "ConstantOfShape", "Expand"}
+            if node.op in {"Shape", "Size"} or (is_size and found.keys() >= {*node.reads}):
+                found.update(dict.fromkeys(node.writes, i))
+        return tuple(dict.fromkeys(found.values()))
+
+    @cached_property
     def unread_defaults(self) -> tuple[str, ...]:
         """Inputs that have a default and no reader. The block of the last flowing node declares them."""
         known = (name for name in self.reads if name in self.weights)

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,9 +33,9 @@ class Placement(NamedTuple):
         """The names of the nodes that another provider took."""
         return tuple(name for other, names in self.names.items() if other != provider for name in names)
 
-    def objection(self, provider: str) -> str:
-        """Why it does not hold that a provider took all nodes; empty if it did."""
-        fallen = self.fallen_back(provider)
+    def objection(self, provider: str, besides: Collection[str] = ()) -> str:
+        """Why it does not hold that a provider took all nodes, `besides` these; empty if it did."""
+        fallen = [name for name in self.fallen_back(provider) if name not in besides]
         named = ", ".join(map(repr, fallen[:_SHOWN])) + ", …" * (len(fallen) > _SHOWN)
         return self.problem or (f"it does not take {count(len(fallen), 'node')}: {named}" if fallen else "")
 

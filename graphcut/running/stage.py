@@ -1,7 +1,7 @@
 """One loaded part. The only place that builds ONNX Runtime sessions for parts."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, Part
 from ..core.tensors import Tensor
+from .device_memory import OF_CPU, DeviceMemory, DeviceTensor, can_stay, device_memory, read_on_device
 from .providers import entries, fixed_sizes, open_session
 from .values import CPU_MEMORY, Value, Values, copied, from_array, is_numeric_tensor
 
@@ -84,6 +85,8 @@ class Stage:
     Attributes:
         part: the part.
         nodes_by_provider: how many of its nodes each provider took; empty if its provider took all.
+        memory: the memory of its device.
+        stays: the outputs that stay in that memory, since parts on the device read them.
     """
 
     def __init__(self, cascade: Cascade, part: Part, *, config: SessionConfig) -> None:
@@ -103,6 +106,8 @@ class Stage:
         options = session_options(replace(config, threads=settings.threads or config.threads))
         for key, value in entries(settings.session_config).items():
             options.add_session_config_entry(key, value)
+        if (memory := _memory_for(config, cascade, part)) != OF_CPU:
+            options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         for name, number in fixed_sizes(provider, cascade.manifest.given_dims).items():
             options.add_free_dimension_override_by_name(name, number)
         try:
@@ -124,17 +129,28 @@ class Stage:
         is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
         self._is_direct = is_numeric and CPU_MEMORY is not None and hasattr(self._session, "_sess")
         files = map(cascade.root.joinpath, part.data)
+        is_on_device = self._is_direct and provider in self._session.get_providers()  # else the CPU is the fallback
+        self.memory = memory if is_on_device else OF_CPU
+        others = [(other, _memory_for(config, cascade, other)) for other in cascade.parts if other.file != part.file]
+        self.stays = read_on_device(cascade, part, self.memory, others)
+        self._has_devices = self.memory != OF_CPU or any(memory != OF_CPU for _, memory in others)
         self._checked_s = 0.0
         self._bound: dict[tuple[int, int], _Bound] = {}
         self._mapped = [(os.fspath(file), versions[file]) for file in files if versions]
 
     def step(
-        self, values: Values, buffers: Values = _NO_BUFFERS, *, again: tuple[int, int] | None = None
+        self,
+        values: Values,
+        buffers: Values = _NO_BUFFERS,
+        *,
+        again: tuple[int, int] | None = None,
+        stays: Collection[str] | None = None,
     ) -> dict[str, Value]:
         """Run the part on its inputs in `values` and return its outputs.
 
         Outputs are written into `buffers`, by name. If one has the wrong shape, all outputs are allocated. With the
         sequence and the number of tokens of an earlier step as `again` they are written to the memory that was bound.
+        Those that `stays` names are left in the memory of its device, by default those that parts on it read.
 
         Raises:
             RunError: ONNX Runtime fails, or a data file was overwritten.
@@ -144,7 +160,10 @@ class Stage:
                 outputs = self._bound[again].run(values)
             else:
                 fed = {name: values[name] for name in self._reads if name in values}
-                outputs = self._run(fed, buffers and {name: buffers[name] for name in self._writes if name in buffers})
+                if self._has_devices:
+                    fed = {name: self.memory.readable(value) for name, value in fed.items()}
+                buffers = buffers and {name: buffers[name] for name in self._writes if name in buffers}
+                outputs = self._run(fed, self.stays if stays is None else stays, buffers)
         except Exception as error:
             message = f"{self.part.file} failed: {ort_message(error)}"
             raise RunError(message, hint="check that the shapes and values of the inputs fit together") from error
@@ -153,6 +172,19 @@ class Stage:
             self._checked_s = now_s
             self._check_mapped()
         return outputs
+
+    def staying(self, kept: Collection[str], sent: Collection[str]) -> Collection[str]:
+        """The outputs that stay in the memory of its device: states that are `kept`, and what is not `sent` from it."""
+        if self.memory == OF_CPU:
+            return self.stays
+        return {*self.stays}.difference(sent).union(name for name in kept if can_stay(self._tensors[name]))
+
+    def copied_bytes(self, values: Values, outputs: Values) -> int:
+        """The bytes of inputs and outputs of a step that are copied to or from the memory of its device."""
+        if not self._has_devices:
+            return 0
+        read = [values[name] for name in self._reads if name in values]
+        return self.memory.copied_bytes([*read, *(outputs[name] for name in self._writes)])
 
     def has_bound(self, sequence: int, length: int) -> bool:
         """See `bind`."""
@@ -189,15 +221,28 @@ class Stage:
                 if is_same_file and (now.st_size, now.st_mtime_ns) != (version.bytes, version.mtime_ns):
                     raise RunError(f"{file} was overwritten while it was used", hint=_REPLACED)
 
-    def _run(self, fed: Values, buffers: Values) -> dict[str, Value]:
+    def _run(self, fed: Values, stays: Collection[str], buffers: Values) -> dict[str, Value]:
         if not self._is_direct:
             return run_session(self._session, fed, self._writes, self._tensors)
+        if stays:
+            return self._run_on_device(fed, stays)
         if buffers:
             with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
                 return self._run_into(buffers, fed)
         fed = {name: value._ortvalue for name, value in fed.items()}  # noqa: SLF001 - see `CPU_MEMORY`
         made = self._session._sess.run_with_ort_values(fed, self._writes, None)  # noqa: SLF001 - see `CPU_MEMORY`
         return _each_alone(made, self._writes, _NO_BUFFERS)
+
+    def _run_on_device(self, fed: Values, stays: Collection[str]) -> dict[str, Value]:
+        given, made = OrtValueVector(), OrtValueVector()
+        for value in fed.values():
+            given.push_back(value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
+        device = self.memory.device
+        places = [device if name in stays else CPU_MEMORY for name in self._writes]
+        self._session._sess.run_with_ortvaluevector(ort.RunOptions(), [*fed], given, self._writes, made, places)  # noqa: SLF001 - see `CPU_MEMORY`
+        found = _each_alone(made, self._writes, _NO_BUFFERS)
+        there = {name: DeviceTensor(found[name]._ortvalue, self.memory) for name in stays}  # noqa: SLF001 - see `CPU_MEMORY`
+        return {**found, **there}
 
     def _run_into(self, buffers: Values, fed: Values) -> dict[str, Value]:
         session = self._session._sess  # noqa: SLF001 - see `CPU_MEMORY`
@@ -236,6 +281,14 @@ class _Bound:
             made = _each_alone(self._binding.get_outputs(), self._writes, self._same)
             self._made = {name: value for name, value in made.items() if name not in self._same}
         return dict(self._made)
+
+
+def _memory_for(config: SessionConfig, cascade: Cascade, part: Part) -> DeviceMemory:
+    """The memory of the device of a part."""
+    settings = cascade.settings(part)
+    own = () if config.provider else settings.provider_options
+    options = {**dict(entry.split("=", 1) for entry in own), **config.options}
+    return device_memory(config.provider or settings.provider, options)
 
 
 def _bind_outputs(binding: "SessionIOBinding", names: Sequence[str], buffers: Values) -> None:

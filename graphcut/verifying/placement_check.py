@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..core.errors import RunError
-from ..core.manifest import Cascade
+from ..core.manifest import Cascade, Part
 from ..core.units import count
+from ..loading.model import load
+from ..running.device_memory import OF_CPU, device_memory
 from ..running.placement import place_part
 from ..running.providers import CPU, computed_type, entries
 
@@ -35,7 +37,7 @@ def check_placement(cascade: Cascade) -> PlacementCheck:
         found = [(part, cascade.settings(part).provider, place_part(cascade, part)) for part in parts]
     except RunError as error:
         return PlacementCheck(gap=f"where nodes run was not checked: {error}")
-    said = ((f"{part.place} on {name}", one.objection(name)) for part, name, one in found)
+    said = ((f"{part.place} on {name}", one.objection(name, _sizes(cascade, part, name))) for part, name, one in found)
     if objections := tuple(f"{where}: {text}" for where, text in said if text):
         return PlacementCheck(objections)
     held = f"the nodes of {count(len(parts), 'part')} run where they were planned" if parts else ""
@@ -43,3 +45,11 @@ def check_placement(cascade: Cascade) -> PlacementCheck:
     types = (computed_type(one.provider, entries(one.provider_options)) for one in settings)
     computes = min(types, key=_COARSEST.index, default="")
     return PlacementCheck(held=held, providers=tuple(dict.fromkeys(name for _, name, _ in found)), computes=computes)
+
+
+def _sizes(cascade: Cascade, part: Part, provider: str) -> tuple[str, ...]:
+    """The nodes of a part that compute sizes, if the CPU computes these for the provider."""
+    if device_memory(provider, {}) == OF_CPU or part.is_converted:
+        return ()
+    graph = load(cascade.file(part)).graph
+    return graph.names(graph.size_nodes)

@@ -76,6 +76,7 @@ class RunLog(Product):
     restarts: int = 0  #: how often a request was restarted, since tensors of it were lost.
     #: the maximum resident memory by worker, for workers that are processes.
     memory_bytes: dict[int, int] = field(default_factory=dict)
+    copied_bytes: int = 0  #: the bytes of tensors that were copied between the CPU's memory and that of devices.
     #: how many nodes each execution provider took, for the parts whose provider did not take all, by index.
     placements: dict[int, NodesByProvider] = field(default_factory=dict)
     #: worker, reason and time for each worker that ended.

@@ -402,12 +402,12 @@ def test_the_next_part_is_loaded_while_one_runs(
     """Each part but the last runs until the next one is loaded."""
     real = Stage.step
 
-    def patient(stage: Stage, held: Mapping[str, Any]) -> dict[str, Any]:
+    def patient(stage: Stage, held: Mapping[str, Any], *, stays: Sequence[str]) -> dict[str, Any]:
         deadline = time.monotonic() + 30
         while len(counting.loads) < min(4, NAMES.index(stage.part.file) + 2):
             assert time.monotonic() < deadline, "the next part is not loaded"
             time.sleep(0.001)
-        return real(stage, held)
+        return real(stage, held, stays=stays)
 
     monkeypatch.setattr(Stage, "step", patient)
     with tight(cascade, monkeypatch, room(1.5) - room(0), exact=True) as made:

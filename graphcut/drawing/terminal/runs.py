@@ -34,6 +34,8 @@ def draw_run_log(
     if log.memory_bytes:
         most = ", ".join(f"{workers[worker]} {size(number)}" for worker, number in sorted(log.memory_bytes.items()))
         lines.append(screen.text(f"memory: {most}"))
+    if log.copied_bytes:
+        lines.append(screen.text(f"copied to and from devices: {size(log.copied_bytes)}"))
     said = [placement_text(parts[index], nodes) for index, nodes in sorted(log.placements.items())]
     said += [f"{workers[worker]} ended ({why})" for worker, why, _ in log.deaths]
     lines += [screen.text(text, "yellow") for text in said]

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade
-from ..stage import Stage
 from ..values import OnError, Outputs, Value, outputs_of
 from .loaded_parts import LoadedParts
 from .spilling import SpillStore
@@ -28,22 +27,25 @@ class LayerwisePass:
         """
         number, last = 0, len(self._cascade.parts) - 1
         for index in range(last + 1):
-            stage, arriving = parts.take(index), inputs if index == 0 else [{}] * number
+            parts.take(index)
+            arriving = inputs if index == 0 else [{}] * number
             for number, fed in enumerate(arriving, 1):
-                outputs = self._guarded(stage, index, number, fed)
+                outputs = self._guarded(parts, index, number, fed)
                 if index == last:
                     yield self._answer(number, outputs)
                 fed, outputs = {}, {}  # noqa: PLW2901 - holds nothing while the next input is fetched
                 if number in self._errors and self._on_error == "raise":
                     break  # the inputs before it are answered; the ones after it are not needed
 
-    def _guarded(self, stage: Stage, index: int, number: int, fed: Mapping[str, Value] | RunError) -> dict[str, Value]:
+    def _guarded(
+        self, parts: LoadedParts, index: int, number: int, fed: Mapping[str, Value] | RunError
+    ) -> dict[str, Value]:
         if number in self._errors:
             return {}
         try:
             if isinstance(fed, RunError):
                 raise fed
-            return self._step(stage, index, number, fed)
+            return self._step(parts, index, number, fed)
         except RunError as error:
             if self._on_error == "raise" and number == 1:
                 raise
@@ -51,11 +53,12 @@ class LayerwisePass:
             self._store.drop_request(number)
             return {}
 
-    def _step(self, stage: Stage, index: int, number: int, fed: Mapping[str, Value]) -> dict[str, Value]:
+    def _step(self, parts: LoadedParts, index: int, number: int, fed: Mapping[str, Value]) -> dict[str, Value]:
         """Run one part for one input. Stores what is needed later; returns the values after the last part."""
         store = self._store
-        waiting = {name: (number, name) for name in stage.part.reads if (number, name) in store}
-        outputs = stage.step({**fed, **{name: store.get(key) for name, key in waiting.items()}})
+        waiting = {name: (number, name) for name in self._cascade.parts[index].reads if (number, name) in store}
+        # Nothing stays on a device: it may have no room for what waits of all inputs.
+        outputs = parts.step(index, {**fed, **{name: store.get(key) for name, key in waiting.items()}}, stays=())
         for name, key in waiting.items():
             if self._last_reader[name] == index:
                 store.drop(key)

@@ -1,5 +1,6 @@
 """The parts that are loaded in this process: those that stay, the one that runs, and the next one."""
 
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from ...core.manifest import Cascade
 from ..process_memory import return_freed_memory, return_large_blocks
 from ..providers import NodesByProvider
 from ..stage import SessionConfig, Stage
+from ..values import Value, Values
 from .memory_plan import MemoryForecast, ResidencyPlan
 
 
@@ -21,6 +23,7 @@ class LoadedParts:
         self.plan = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=0)
         #: how many nodes each provider took, of the parts whose provider did not take all, by index.
         self.placements: dict[int, NodesByProvider] = {}
+        self.copied_bytes = 0  #: see `Runner`.
         self._loaded: dict[int, Stage] = {}
         self._last = 0  # the part that was taken last
         self._prefetched: dict[int, Future[Stage]] = {}
@@ -64,6 +67,13 @@ class LoadedParts:
             if following not in self._prefetched:
                 self._prefetched[following] = self._thread.submit(self._load, following)
         return self._loaded[index]
+
+    def step(self, index: int, values: Values, *, stays: Collection[str] | None = None) -> dict[str, Value]:
+        """Run a part, see `Stage.step`."""
+        stage = self.take(index)
+        outputs = stage.step(values, stays=stays)
+        self.copied_bytes += stage.copied_bytes(values, outputs)
+        return outputs
 
     def end_pass(self) -> None:
         """Drop the part that was taken last unless it stays, and what was loaded ahead and not used."""

@@ -84,6 +84,7 @@ class Runner(AbstractContextManager["Runner"]):
         peak: the maximum memory of this process since the first run; None without a memory limit.
         placements: how many nodes each execution provider took, for the parts whose provider did not take all, by
             index.
+        copied_bytes: the bytes of tensors that were copied between the CPU's memory and that of devices.
     """
 
     def __init__(
@@ -116,6 +117,11 @@ class Runner(AbstractContextManager["Runner"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def copied_bytes(self) -> int:
+        """See above."""
+        return self._parts.copied_bytes
 
     @cached_property
     def _memory(self) -> AvailableMemory:
@@ -180,7 +186,7 @@ class Runner(AbstractContextManager["Runner"]):
             forecast = self._predict(values, times=1, is_once=False)
             if forecast.is_resident and not forecast.spills:
                 self._follow(forecast)
-                yield _outputs_after(self._cascade, run_stages(self._cascade, values, self._parts.take))
+                yield _outputs_after(self._cascade, run_stages(self._cascade, values, self._parts.step))
                 return
         except RunError as error:
             if on_error == "raise":

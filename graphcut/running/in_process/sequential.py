@@ -14,13 +14,16 @@ def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -
     """
     values = input_values(cascade, feeds)
     yield values
-    yield from run_stages(cascade, values, lambda index: Stage(cascade, cascade.parts[index], config=config))
+    step = lambda index, now: Stage(cascade, cascade.parts[index], config=config).step(now)  # noqa: E731
+    yield from run_stages(cascade, values, step)
 
 
-def run_stages(cascade: Cascade, values: Values, stage_of: Callable[[int], Stage]) -> Iterator[dict[str, Value]]:
+def run_stages(
+    cascade: Cascade, values: Values, step: Callable[[int, Values], dict[str, Value]]
+) -> Iterator[dict[str, Value]]:
     """Run the parts in order, beginning with the inputs `values`. Yields the values that are kept after each part."""
     for index, kept in enumerate(cascade.alive_after):
-        made = {**values, **stage_of(index).step(values)}
+        made = {**values, **step(index, values)}
         values = {name: value for name, value in made.items() if name in kept}
         del made
         yield values

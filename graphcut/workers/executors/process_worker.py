@@ -116,6 +116,7 @@ class WorkerServer:
                 raise RunError(f"{setup.manifest} was changed while the cascade ran", hint="run it again")
             load = lambda part: Stage(cascade, cascade.parts[part], config=setup.config)  # noqa: E731
             self._worker = Worker(cascade, setup.states, load)
+            self._worker.is_alone = True
         self._worker.hold(frozenset(command.parts))
         return Ready(self._setup.worker, frozenset(command.parts), self._worker.placements)
 
@@ -133,7 +134,7 @@ class WorkerServer:
             return Lost(self._setup.worker, step)
         send = lambda made: self._send(Made(self._setup.worker, step, made))  # noqa: E731
         refs, seconds = self._buffers.run(step, inputs, partial(worker.run, step, inputs), send)
-        return Done(self._setup.worker, step, refs, seconds, resident_bytes())
+        return Done(self._setup.worker, step, refs, seconds, resident_bytes(), copied_bytes=worker.copied_bytes)
 
 
 def _picklable(error: Exception) -> Exception:

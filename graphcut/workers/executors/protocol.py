@@ -85,7 +85,8 @@ class Done(msgspec.Struct, frozen=True):
     """A worker has run a step: the handles of `step.writes` not yet reported, and the run time of each part.
 
     `memory_bytes` is the resident memory of the worker's process; 0 where workers share a process. `waits` are the
-    seconds for which each part of a step with an exchange waited for other steps.
+    seconds for which each part of a step with an exchange waited for other steps. `copied_bytes` are those of tensors
+    that were copied between the CPU's memory and that of devices.
     """
 
     worker: int
@@ -94,6 +95,7 @@ class Done(msgspec.Struct, frozen=True):
     seconds: tuple[float, ...]
     memory_bytes: int = 0
     waits: tuple[float, ...] = ()
+    copied_bytes: int = 0
 
 
 class Failed(msgspec.Struct, frozen=True):

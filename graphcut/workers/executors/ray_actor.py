@@ -57,6 +57,7 @@ class StepResult(msgspec.Struct, frozen=True, array_like=True):
     inline: dict[str, InlineArray]  #: the outputs that were requested.
     small: tuple[str, ...]  #: the names of all outputs small enough to be requested the next time.
     sizes: dict[str, int]  #: the bytes of each output; 0 of one that is no array.
+    copied_bytes: int  #: see `Done`.
 
 
 class RemoteWorker(PartStore):
@@ -72,6 +73,7 @@ class RemoteWorker(PartStore):
         self._config = config
         self._cascade = Cascade(self._path, manifest)
         self._worker = Worker(self._cascade, states, self._load)
+        self._worker.is_alone = True
         self._tensors = {**self._cascade.tensors, TOKENS.name: TOKENS}
 
     def location(self) -> tuple[str, str]:
@@ -110,7 +112,8 @@ class RemoteWorker(PartStore):
         inline = {name: InlineArray.of(outputs[name]) for name in given.requested}
         small = tuple(name for name, one in outputs.items() if is_small(one) and is_numeric_tensor(tensors[name]))
         sizes = {name: getattr(array, "nbytes", 0) for name, array in outputs.items()}
-        raw = msgspec.msgpack.encode(StepResult(seconds, resident_bytes(), inline, small, sizes))
+        found = StepResult(seconds, resident_bytes(), inline, small, sizes, self._worker.copied_bytes)
+        raw = msgspec.msgpack.encode(found)
         return (raw, *(outputs[name] for name in large)) if large else raw
 
     def forget(self, sequence: int) -> None:

@@ -245,7 +245,7 @@ class RayExecutor(Executor):
         large = [name for name in step.writes if name not in outputs]
         for name, ref in zip(large, refs, strict=True):
             outputs[name] = _RayTensor(ref, found.sizes[name], actor.node)
-        return Done(actor.worker, step, outputs, found.seconds, found.memory_bytes)
+        return Done(actor.worker, step, outputs, found.seconds, found.memory_bytes, copied_bytes=found.copied_bytes)
 
     def _ended(self, actor: _Actor, error: BaseException) -> Event | None:
         text = " ".join(str(error).split())

@@ -103,7 +103,8 @@ class ThreadExecutor(Executor):
             if step.exchange is not None:
                 step.exchange.fail(error)
             return Failed(worker, step, error)
-        return Done(worker, step, outputs, seconds, waits=tuple(self._workers[worker].waits))
+        own = self._workers[worker]
+        return Done(worker, step, outputs, seconds, waits=tuple(own.waits), copied_bytes=own.copied_bytes)
 
     def _hold(self, worker: int, parts: Sequence[int]) -> Event:
         try:

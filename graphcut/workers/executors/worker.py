@@ -25,12 +25,15 @@ class Worker:
 
     binds = True  #: steps of a sequence keep the memory that they read and write, see `Stage.bind`.
 
+    is_alone = False  #: what it returns is read in other processes.
+
     def __init__(self, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
         """A worker without parts; `load` returns the stage of the part with an index."""
         self.stages: Mapping[int, Stage] = {}  #: the loaded parts, by index.
         #: the values of the states of each sequence, by the name of the input that reads them.
         self.sequences: dict[int, dict[str, Value]] = {}
         self.waits: list[float] = []  #: of the last step, see `run`.
+        self.copied_bytes = 0  #: the bytes of the last step that were copied to or from the memory of devices.
         self._cascade = cascade
         self._states = states
         self._load = load
@@ -59,7 +62,7 @@ class Worker:
         """
         stages, writes = self.stages, frozenset(step.writes)  # others may replace `self.stages` meanwhile
         values, outputs, seconds = dict(inputs), dict[str, Value](), []
-        self.waits = []
+        self.waits, self.copied_bytes = [], 0
         for part, unread in self._order(step.parts):
             start = perf_counter()
             if step.exchange is not None:
@@ -67,6 +70,7 @@ class Worker:
                 self.waits.append(perf_counter() - start)
                 start = perf_counter()
             made = self._run_part(stages[part], part, step, values, buffers)
+            self.copied_bytes += stages[part].copied_bytes(values, made)
             if step.choice is not None and TOKENS.name in writes and step.choice.logits in made:
                 made[TOKENS.name] = step.choice.tokens(self._scores(step.choice, made[step.choice.logits]))
             if step.exchange is not None:
@@ -114,8 +118,9 @@ class Worker:
         self, stage: Stage, part: int, step: Step, values: dict[str, Value], buffers: Values
     ) -> dict[str, Value]:
         states = self._states.get(part, ())
+        sent = step.writes if self.is_alone else ()
         if step.sequence is None:
-            return stage.step(values, buffers)
+            return stage.step(values, buffers, stays=stage.staying((), sent))
         kept = self.sequences.setdefault(step.sequence, {})
         self._change_states(stage, step, states, kept)
         if not buffers and self._is_alike(stage, part, step, kept):
@@ -126,7 +131,7 @@ class Worker:
             buffers = {name: buffer for name, buffer in buffers.items() if name not in presents}
         if step.in_place:
             buffers = {**buffers, **{state.present: kept[state.past] for state in states if state.is_shareable}}
-        outputs = stage.step(values, buffers)
+        outputs = stage.step(values, buffers, stays=stage.staying([state.present for state in states], sent))
         for state in states:
             kept[state.past] = next_state(kept[state.past], outputs[state.present])
         return outputs

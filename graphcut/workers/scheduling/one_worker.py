@@ -44,6 +44,7 @@ class OneWorker:
                     yield error
                 else:
                     log.done(0, step, seconds, perf_counter())
+                    log.copied_bytes += worker.copied_bytes
                     log.delivered(number, perf_counter(), failed=False)
                     yield answer
                     del answer  # its memory is free in the next step

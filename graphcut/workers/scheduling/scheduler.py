@@ -269,6 +269,7 @@ class Scheduler:
         self._overtake(event.worker, step)
         usual_s = self.log.recent_s(event.worker, step.parts)
         coming = self.log.done(event.worker, step, event.seconds, self.executor.now(), event.waits)
+        self.log.copied_bytes += event.copied_bytes
         state = self._free(event.worker)
         self.pool.workers[event.worker].deaths = 0
         if state is not None and usual_s:
