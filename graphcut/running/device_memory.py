@@ -47,7 +47,7 @@ OF_CPU: Final = DeviceMemory()
 _CUDA: Final = {"CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"}
 
 
-class DeviceTensor(ort.OrtValue):
+class DeviceTensor(ort.OrtValue):  # type: ignore[misc]  # onnxruntime has no types
     """A tensor of numbers in the memory of a device."""
 
     def __init__(self, value: object, memory: DeviceMemory) -> None:

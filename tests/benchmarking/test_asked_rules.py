@@ -47,16 +47,30 @@ class FakeCompiler:
             return Placement({}, "Failed to finalize QNN graph. Error code: 1002")
         there = [node for node in nodes if node.op_type not in self.fuses]
         left = [node.name for node in there if node.op_type in self.leaves]
-        return Placement({"NPU": tuple({node.name for node in there}.difference(left)), "CPU": tuple(left)})
+        return Placement({asked.provider: tuple({node.name for node in there}.difference(left)), "CPU": tuple(left)})
 
 
-def refused(model: Model, compiler: FakeCompiler) -> list[RefusedNodes]:
-    return list(_Asked(model, partial(Asked, provider="NPU"), compiler).refused())
+def refused(model: Model, compiler: FakeCompiler, provider: str = "NPU") -> list[RefusedNodes]:
+    return list(_Asked(model, partial(Asked, provider=provider), compiler).refused())
 
 
 def test_a_node_that_is_left_to_the_cpu_is_refused(opened: Open) -> None:
     found = refused(opened(chain(*OPS)), FakeCompiler(leaves=("Abs", "Sqrt")))
     assert found == [RefusedNodes(nodes=("Abs.2", "Sqrt.5"), why="not taken", kind="operator")]
+
+
+def test_sizes_that_the_cpu_computes_for_a_gpu_are_not_refused(opened: Open) -> None:
+    """Shape and Abs compute a size; Reshape and Neg compute with numbers."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], "shape"),
+        helper.make_node("Abs", ["shape"], ["size"], "abs"),
+        helper.make_node("Reshape", ["x", "size"], ["same"], "reshape"),
+        helper.make_node("Neg", ["same"], ["y"], "neg"),
+    ]
+    model = opened(model_of(nodes, [floats("x", "n", 2)], [floats("y", "n", 2)]))
+    leaves = FakeCompiler(leaves=("Abs", "Neg"))
+    assert [one.nodes for one in refused(model, leaves, "CUDAExecutionProvider")] == [("neg",)]
+    assert {name for one in refused(model, leaves) for name in one.nodes} == {"abs", "neg"}
 
 
 def test_a_node_that_onnx_runtime_fused_goes_where_what_reads_it_goes(opened: Open) -> None:

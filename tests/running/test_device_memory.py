@@ -122,7 +122,7 @@ def part(reads: tuple[str, ...] = (), writes: tuple[str, ...] = ()) -> Part:
 
 
 def test_the_memory_of_a_device_is_not_read_as_that_of_the_cpu() -> None:
-    class OnDevice(ort.OrtValue):
+    class OnDevice(ort.OrtValue):  # type: ignore[misc]
         """A tensor whose address the CPU can't read."""
 
         def __init__(self) -> None:
@@ -176,7 +176,7 @@ def test_what_crosses_between_devices_is_copied_and_counted(
         assert runner.copied_bytes == tensors * X.nbytes
     log = RunLog(parts=3, workers=1)
     (found,) = graphcut.stream(cascade, [{"x": X}], workers=1, log=log)
-    np.testing.assert_allclose(found["y"], expected, rtol=1e-6)  # type: ignore[call-overload]
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-6)  # type: ignore[index]
     assert log.copied_bytes == tensors * X.nbytes
 
 
@@ -245,5 +245,5 @@ def test_processes_send_tensors_by_the_memory_of_the_cpu(chain: Path) -> None:
     save_manifest(cascade.manifest, cascade.path)
     log = RunLog(parts=3, workers=2)
     for found in graphcut.stream(cascade.path, [{"x": X}] * 3, via="processes", workers=2, log=log):
-        np.testing.assert_allclose(found["y"], expected, rtol=1e-6)  # type: ignore[call-overload]
+        np.testing.assert_allclose(found["y"], expected, rtol=1e-6)  # type: ignore[index]
     assert log.copied_bytes > 3 * (X.nbytes + expected.nbytes)

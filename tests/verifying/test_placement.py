@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import helper
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, verify
 from graphcut.running import placement as module
 from graphcut.running.placement import Asked, Placement
 from graphcut.verifying import placement_check
+
+from conftest import floats, model_of
 
 
 @pytest.fixture
@@ -95,3 +99,23 @@ def test_parts_of_several_providers_are_judged_by_the_coarsest_of_their_types(
     plan = graphcut.plan(graphcut.load(chain), graphcut.At(("a",)))
     cut = graphcut.split(graphcut.load(chain), replace(plan, devices=(on_cpu, on_npu)))
     assert placement_check.check_placement(cut).computes == "float16"
+
+
+def test_sizes_that_the_cpu_computes_for_a_gpu_are_where_they_belong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], "shape"),
+        helper.make_node("Abs", ["shape"], ["size"], "abs"),
+        helper.make_node("Reshape", ["x", "size"], ["y"], "reshape"),
+    ]
+    onnx.save(model_of(nodes, [floats("x", "n", 2)], [floats("y", "n", 2)]), tmp_path / "model.onnx")
+    model = graphcut.load(tmp_path / "model.onnx")
+    gpu = Device(name="gpu", provider="CUDAExecutionProvider")
+    cascade = graphcut.split(model, graphcut.plan(model, Across(Cluster(devices=(gpu,)))))
+    for on_cpu, objections in ((("abs",), 0), (("abs", "reshape"), 1)):
+        answer = Placement({"CUDAExecutionProvider": ("shape",), "CPUExecutionProvider": on_cpu})
+        monkeypatch.setattr(module, "placement", lambda _, answer=answer: answer)
+        found = placement_check.check_placement(cascade).objections
+        assert len(found) == objections
+        assert all("it does not take 1 node: 'reshape'" in text for text in found)
