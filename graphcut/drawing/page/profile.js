@@ -5,7 +5,7 @@ import { $, html, onKeys } from "./elements.js";
 import { select } from "./panel.js";
 import { PLOT, cutNear, nextKey, nextLow, nodeAt, nodesPerPixel, zoomed } from "./plot.js";
 import { canvas, cutWords, drawProfile, extent, measure, values, view } from "./profile_drawing.js";
-import { cutter, isRanked, profile, scene } from "./scene.js";
+import { LARGE, cutter, isRanked, profile, scene } from "./scene.js";
 import { shown } from "./shown.js";
 import { state, tell, when } from "./state.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
@@ -42,7 +42,6 @@ export function selectKey(direction) {
   if (next !== undefined) select(next);
 }
 
-const LARGE = 20000; // what cuts cost is not computed in each frame for more nodes
 const SNAP = 8; // so many pixels around the pointer are searched for a low place
 const OFF = 30; // so many pixels above or below the profile a cut is dropped
 

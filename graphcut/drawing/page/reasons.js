@@ -3,12 +3,11 @@
 import { tried } from "./cuts.js";
 import { $, html } from "./elements.js";
 import { valueOf } from "./predicted.js";
-import { costs, cutter, profile, scene } from "./scene.js";
+import { LARGE, costs, cutter, profile, scene } from "./scene.js";
 import { shown } from "./shown.js";
 import { state, when } from "./state.js";
 import { againstMean, count, sizeOf } from "./number_words.js";
 
-const LARGE = 20000; // of more nodes none is tried, since each takes long
 const [TRIES, REST_MS] = [6, 250]; // cut points on each side of a cut, and how long the cuts rest before they are tried
 
 let asked = 0;

@@ -11,6 +11,8 @@ export const unpacked = async (id) => (await opened(id)).json(); // `opened` is 
 export const scene = await unpacked("data");
 scene.model ||= scene.title;
 
+export const LARGE = 20000; // what cuts of more nodes cost takes too long for each frame, and for the opening of the page
+
 /** A profile with what follows from it. */
 function completed(profile) {
   for (const name of ["alive", "near"]) profile[name] = Float64Array.from(profile[name]); // read in each frame

@@ -3,7 +3,7 @@
 import { alone, cutAfter } from "./cuts.js";
 import { $, button, html, show } from "./elements.js";
 import { kindOf } from "./flows.js";
-import { cutter, isRanked, profile, scene } from "./scene.js";
+import { LARGE, cutter, isRanked, profile, scene } from "./scene.js";
 import { names, shown } from "./shown.js";
 import { state, when } from "./state.js";
 import { MAX_ROWS, asTable, nodeLink, table } from "./tables.js";
@@ -64,7 +64,10 @@ export function startCutPoints() {
   if (!all.length) return;
   if (!scene.cards.length) $("#cut-points-title").textContent = "Cut points";
   const best = all.filter((option) => profile.best.includes(option.nodes_before));
-  show("cut-points", cutPointTable(best));
+  $("#cut-points").hidden = false;
+  const fill = () => show("cut-points", cutPointTable(best));
+  if (profile.nodes.length > LARGE) setTimeout(fill);
+  else fill();
   if (best.length === all.length) return;
   const place = $("#cut-points .scroll");
   const most = Math.min(MORE, all.length);
