@@ -14,6 +14,7 @@ def start() -> None:
         main()
     except BaseException as error:
         if received:
+            _stop_timer()
             raise SystemExit(128 + received[0]) from None
         if isinstance(error, KeyboardInterrupt):  # before a handler stood
             raise SystemExit(130) from None
@@ -50,6 +51,14 @@ def _handle_signals(received: list[int]) -> None:
     if alarm is not None:
         signal.signal(alarm, stop)
         sys.unraisablehook = _interrupt_again
+
+
+def _stop_timer() -> None:
+    """Without a handler, which Python removes when it ends, SIGALRM would kill it."""
+    import signal
+
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:  # type: ignore[name-defined] # noqa: F821

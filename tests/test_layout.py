@@ -228,6 +228,12 @@ def test_a_signal_waits_until_an_import_is_complete(number: signal.Signals, tmp_
     (tmp_path / "half.py").write_text(f"import signal\nsignal.raise_signal({int(number)})\nrest = 'all of it'\n")
     done = run_python(IMPORTING.format(folder=str(tmp_path)))
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, "all of it\n", "")
+    # Nor does it kill a command that ends in the meantime.
+    ends = IMPORTING.replace("time.sleep(20)", "raise ValueError").replace(
+        "start()\n", "import atexit\natexit.register(time.sleep, 0.1)\nstart()\n"
+    )
+    done = run_python(ends.format(folder=str(tmp_path)))
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "all of it\n", "")
 
 
 def test_every_public_name_resolves() -> None:

@@ -247,9 +247,10 @@ def check_target(folder: Path, place: Path, *, kind: str, force: bool) -> None:
     if place.exists() and not place.is_dir():
         raise UsageError(f"{folder} is a file", hint="name a folder with `output`")
     existing, own = _files_in(place), dict[str, str]()
-    with suppress(RecordError):
-        record = read_record(place / WRITTEN, _Written, "graphcut.written/1", "", "")
-        own = {**record.files, WRITTEN: ""} if record.kind == kind else {}
+    if (place / WRITTEN).is_file():
+        with suppress(RecordError):  # it is another's
+            record = read_record(place / WRITTEN, _Written, "graphcut.written/1", "", "")
+            own = {**record.files, WRITTEN: ""} if record.kind == kind else {}
     for name in existing:
         file = place / name
         is_changed = force and name != WRITTEN and (file.is_symlink() or not is_unchanged(file, own.get(name, "")))
