@@ -255,7 +255,7 @@ def check_target(folder: Path, place: Path, *, kind: str, force: bool) -> None:
         file = place / name
         is_changed = force and name != WRITTEN and (file.is_symlink() or not is_unchanged(file, own.get(name, "")))
         if name not in own or is_changed:
-            why = "was changed since" if name in own else f"is not a file of {kind}"
+            why = "was changed since it was written" if name in own else f"is not a file of {kind}"
             hint = f"choose a new folder with `output`: only files that {WRITTEN} there lists are replaced"
             raise UsageError(f"{folder} contains {name!r}, which {why}", hint=hint)
     if existing and not force:

@@ -108,9 +108,9 @@ def wrong_text(cascade: Cascade) -> Iterator[str]:
         except RunError as error:
             yield str(error)
     for part in cascade.parts:
-        file, texts = cascade.file(part), cascade.manifest.text_files
-        # What is converted has no mark of the split, and other bytes are said elsewhere.
-        if not part.is_converted and is_unchanged(file, part.sha256) and not is_marked(file, texts):
+        file = cascade.file(part)  # what is converted has no mark, and other bytes are said elsewhere
+        has_mark = not part.is_converted and is_unchanged(file, part.sha256) and is_marked(file)
+        if has_mark and not is_marked(file, cascade.manifest.text_files):
             yield f"{part.file} was written for other files of the tokenizer than the manifest lists"
 
 
