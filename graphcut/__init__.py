@@ -15,33 +15,22 @@ import os
 # ONNX Runtime's telemetry is on by default on some systems, and is read when onnxruntime is imported.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-_modules: dict[str, str] = {}  #: the modules of the public names.
+with open(f"{__file__}i", encoding="utf-8") as _lines:  # noqa: PTH123 - what is imported delays the handling of Ctrl-C
+    _MODULES = {words[3]: words[1] for words in map(str.split, _lines) if words[:1] == ["from"]}
 
-
-def _public() -> dict[str, str]:
-    """`_modules`, read when first needed: until the command can explain a Ctrl-C, little should be imported."""
-    if not _modules:
-        import re
-        from pathlib import Path
-
-        lines = re.compile(r"^from (\S+) import (\w+) as \w+$", flags=re.MULTILINE)
-        found = lines.findall(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
-        _modules.update((name, module) for module, name in found)
-    return _modules
+__all__ = [name for name in sorted(_MODULES) if not name.startswith("_")]
 
 
 def __getattr__(name: str) -> object:
-    if name == "__all__":
-        return [name for name in sorted(_public()) if not name.startswith("_")]
-    if name not in _public():
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_public()[name], __name__), name)
+    return getattr(import_module(_MODULES[name], __name__), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_public())
+    return sorted(_MODULES)
 
 
 def _draw(product: object) -> str | None:

@@ -206,7 +206,7 @@ def test_the_entry_point_imports_nothing_before_it_can_explain_a_signal() -> Non
 
 
 IMPORTING = """
-import signal, sys, time, types
+import os, sys, time, types
 sys.path.insert(0, {folder!r})
 
 def main():
@@ -214,7 +214,7 @@ def main():
         import half
         time.sleep(20)
     finally:
-        print(half.rest)
+        os.write(1, half.rest)
 
 sys.modules["graphcut.cli"] = types.SimpleNamespace(main=main)
 from graphcut.__main__ import start
@@ -225,15 +225,15 @@ start()
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_waits_until_an_import_is_complete(number: signal.Signals, tmp_path: Path) -> None:
     """numpy and ONNX Runtime made other errors of it, or crashed."""
-    (tmp_path / "half.py").write_text(f"import signal\nsignal.raise_signal({int(number)})\nrest = 'all of it'\n")
+    (tmp_path / "half.py").write_text(f"import signal\nsignal.raise_signal({int(number)})\nrest = b'all of it'\n")
     done = run_python(IMPORTING.format(folder=str(tmp_path)))
-    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "all of it\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "all of it", "")
     # Nor does it kill a command that ends in the meantime.
     ends = IMPORTING.replace("time.sleep(20)", "raise ValueError").replace(
         "start()\n", "import atexit\natexit.register(time.sleep, 0.1)\nstart()\n"
     )
     done = run_python(ends.format(folder=str(tmp_path)))
-    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "all of it\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "all of it", "")
 
 
 def test_every_public_name_resolves() -> None:

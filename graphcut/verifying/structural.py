@@ -77,7 +77,8 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     """Compare the parts of `cascade`, joined by tensor names, with `model`."""
     manifest = cascade.manifest
     given = {state.past: state.present for state in manifest.states if state.is_given}
-    known = _known_states(model)
+    shown = {cache.past: cache.present for cache in find_caches(load(model, states={}))}
+    known = {**shown, **model.states}
     objections = [*_wrong_states(known, manifest, {*given, *model.states})]
     for field, options in (("dims", {"dims": manifest.dims}), ("states", {"states": given})):
         try:
@@ -124,14 +125,11 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     return Proof(tuple(objections), *counts, texts, cascade.converted, stored_in, tuple(otherwise))
 
 
-def _known_states(model: Model) -> dict[str, str]:
-    """The outputs by the inputs that they become, as the model shows them, or as the user named them for it."""
-    shown = ((cache.past, cache.present) for cache in find_caches(load(model, states={})))
-    return {**dict(shown), **model.states}
-
-
 def _wrong_states(known: Mapping[str, str], manifest: Manifest, named: AbstractSet[str]) -> Iterator[str]:
-    """The states that the manifest says a user named, or that one has `named`, and that are others in the model."""
+    """The states that the manifest says a user named, or that one has `named`, and that are others in the model.
+
+    `known` are those that the model shows, or that the user named for it.
+    """
     listed = {state.past: state.present for state in manifest.states}
     given = {state.present for state in manifest.states if state.is_given}
     for past, present in known.items():
