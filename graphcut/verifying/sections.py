@@ -12,12 +12,14 @@ from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
+from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from ..core.errors import RunError
 from ..core.graph import Block, block_of, reached
 from ..core.tensors import UNDEFINED, Tensor
 from ..loading.model import Model
 from ..loading.operations import constants_in
+from ..loading.repeated_definitions import is_constant
 from ..loading.shape_inference import DTYPES
 from ..running.providers import CPU
 from ..running.stage import SessionConfig
@@ -70,12 +72,26 @@ class TensorError:
     histogram: Histogram | None = field(default=None, repr=False)
 
 
+def _dense(sparse: SparseTensorProto, name: str) -> TensorProto:
+    """A sparse tensor with all its values; the places of those that are not zero are numbers, or a row for each."""
+    places, values = numpy_helper.to_array(sparse.indices), numpy_helper.to_array(sparse.values)
+    array = np.zeros(tuple(sparse.dims), values.dtype)
+    array.ravel()[places if places.ndim == 1 else np.ravel_multi_index(tuple(places.T), array.shape)] = values
+    return numpy_helper.from_array(array, name)
+
+
 class Side:
     """One of two models, and the tensors of it that both have."""
 
     def __init__(self, model: Model, shared: Iterable[str], config: SessionConfig) -> None:
         self.model, self.shared, self.config = model, {*shared, *model.graph.reads}, config
-        self.weights = {tensor.name: tensor for tensor in model.proto.graph.initializer} | constants_in(model.proto)
+        graph = model.proto.graph
+        self.weights = {tensor.name: tensor for tensor in graph.initializer} | constants_in(model.proto)
+        self.weights |= {sparse.values.name: _dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer}
+        given = ((node, a) for node in graph.node if is_constant(node) for a in node.attribute)
+        self.weights |= {
+            n.output[0]: _dense(a.sparse_tensor, n.output[0]) for n, a in given if a.name == "sparse_value"
+        }
 
     def section(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Block:
         """What computes `targets` from tensors `given`; by default from those that both models have."""

@@ -24,6 +24,7 @@ from graphcut.verifying.numerical import run_whole
 
 from cases import each, seeded
 from conftest import FIXTURES, floats, model_of
+from hazards import HAZARDS
 
 OPERATORS = ("Add", "Sub", "Max", "Min")
 X = {"x": np.linspace(-2, 2, 8, dtype=np.float32)}
@@ -514,3 +515,9 @@ def test_a_cast_that_takes_the_name_of_what_it_converts_is_added_and_the_node_be
     kinds = [(change.kind, change.node) for change in found.changes]
     assert kinds == [("added", "to_half"), ("added", "from_half"), ("weight", "product")]
     assert any("'w' is 1.5 times what it was" in cause for cause in found.culprits[0].causes)
+
+
+@pytest.mark.parametrize("name", ["sparse_initializers", "sparse_constant_on_both_sides"])
+def test_sparse_constants_are_compared(name: str, tmp_path: Path) -> None:
+    path = HAZARDS[name]().write(tmp_path)
+    assert graphcut.compare_models(path, path)
