@@ -12,11 +12,10 @@ known, the 8 bytes cost what they do; the 4 bytes cost at least what they do ove
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, pairwise, product
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
@@ -31,7 +30,6 @@ from .transfers import STEPS_AT_ONCE, RequestTimes, request_times
 
 _SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
 _CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
-_NUMBERS_AT_ONCE: Final = 1 << 20  #: numbers that the dynamic programming combines at once.
 _State = tuple[DeviceCounts, int]  #: the devices used, and the last one as a sender (`PairCosts.senders`).
 
 
@@ -109,20 +107,14 @@ class LinkedChains:
         rest = np.full((len(states), len(senders), boundaries + width), np.inf)
         rest[:, :, boundaries - 1] = 0.0
         behind = sliding_window_view(rest[:, :, 1:], width, axis=2).swapaxes(2, 3)  # `[..., k, i]` is behind i + 1 + k
-        for number, level in groupby(states, key=sum):
-            steps: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)  # states before and after a part
-            for used in level:
-                for c, (state, sender) in enumerate(self.next_states(used)):
-                    if state in index:
-                        steps[c, sender].append((index[used], index[state]))
-            for (c, sender), pairs in steps.items():
-                for before, after in _in_chunks(pairs, _NUMBERS_AT_ONCE // options[c].size):
-                    costs = COMBINED[aggregation](options[c], behind[after, senders.index(sender)][:, None])
-                    rest[before, :, :boundaries] = np.minimum(rest[before, :, :boundaries], costs.min(axis=2))
+        for used, row in zip(states, rest[:, :, :boundaries], strict=True):
+            for c, (state, sender) in enumerate(self.next_states(used)):
+                if state in index:
+                    costs = COMBINED[aggregation](options[c], behind[index[state], senders.index(sender)])
+                    np.minimum(row, costs.min(axis=1), out=row)
             if self.allowed is not None:  # a group takes several devices for one part
-                masks = [self.allowed(parts) for parts in range(-(-number // most_used), number + 1)]
-                own = [sum(used) == number for used in states]
-                rest[own, :, :boundaries] += np.where(np.any(masks, axis=0), 0.0, np.inf)
+                parts = range(-(-sum(used) // most_used), sum(used) + 1)
+                row[:, ~np.any([self.allowed(number) for number in parts], axis=0)] = np.inf
         found = {(used, last): rest[i, k, :boundaries] for used, i in index.items() for k, last in enumerate(senders)}
         return {state: row for state, row in found.items() if row.min() < np.inf}
 
@@ -223,13 +215,6 @@ def _band(costs: Floats, width: int) -> Floats:
     wide = np.concatenate([costs, np.full((*rows, width, count), np.inf)], axis=-2)
     *strides, down, right = wide.strides
     return as_strided(wide[..., 1:, :], (*rows, width, count), (*strides, down, down + right)).copy()
-
-
-def _in_chunks(pairs: Sequence[tuple[int, int]], most: int) -> Iterator[tuple[list[int], list[int]]]:
-    """The first and the second ones of the pairs, about as many at once."""
-    for i in range(0, len(pairs), max(1, most)):
-        first, second = zip(*pairs[i : i + max(1, most)], strict=True)
-        yield list(first), list(second)
 
 
 def _minimized(costs: tuple[Floats, Floats], aggregation: Aggregation, limit: float) -> Floats:
