@@ -54,6 +54,7 @@ _OBJECTIVES: Final[dict[str, tuple[MilpObjective, str, MetricUnit]]] = {
 }
 _FRONT_POINTS: Final = 8
 _NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
+_MANY_GROUPS: Final = 100  #: of more groups the search compares plans by their period alone, at first.
 _CLOSE: Final = 1.001  #: a bisection ends when its ends are so close.
 _JUST_BELOW: Final = 1e-9  #: a better plan is better by this share at least.
 _MOST_SMALL: Final = 100_000  #: with so many transitions of small sets of devices in addition.
@@ -236,16 +237,18 @@ class ClusterEvaluator:
         return found and replace(found, is_best=found.is_best and self.only is None)
 
     def roughly(self, tables: BoundaryTables) -> ChainPartition | None:
-        """The same for a search over many boundaries; of the partitions with the shortest period any one.
+        """The same for a search; of the partitions with the shortest period any one, where there are many groups.
 
         To find the one with the least latency over all tables that are tried takes as long as the rest of the search.
         """
-        is_rough = self.goal.objective == "throughput" and not tables.is_complete
+        is_large = not tables.is_complete and (self.only is not None or tables.load.groups > _MANY_GROUPS)
+        is_rough = is_large and self.goal.objective == "throughput"
         return self._fastest(self.chains(tables)) if is_rough else self(tables)
 
     def _fastest(self, chains: LinkedChains, most_work: float | None = None) -> ChainPartition | None:
         """The partition of least period. First among short periods: where few parts are possible that takes less."""
-        near = {1.3 * self._least_period, 2.0 * self._least_period, 1.3 * min(self._periods, default=np.inf), np.inf}
+        near = {1.3 * self._least_period, 2.0 * self._least_period, 1.3 * min(self._periods, default=np.inf)}
+        near = {np.inf} | (near if self.only is None else set())
         found = (chains.best("max", limit=limit, most_work=most_work) for limit in sorted(near))
         first = next(filter(None, found), None)
         self._periods.append(np.inf if first is None else first.values[0])
