@@ -246,9 +246,9 @@ class ClusterEvaluator:
         return self._fastest(self.chains(tables)) if is_rough else self(tables)
 
     def _fastest(self, chains: LinkedChains, most_work: float | None = None) -> ChainPartition | None:
-        """The partition of least period. First among short periods: where few parts are possible that takes less."""
+        """The partition of least period; of many groups first among short periods, where few parts are possible."""
         near = {1.3 * self._least_period, 2.0 * self._least_period, 1.3 * min(self._periods, default=np.inf)}
-        near = {np.inf} | (near if self.only is None else set())
+        near = {np.inf} | (near if self.only is None and self.load.groups > _MANY_GROUPS else set())
         found = (chains.best("max", limit=limit, most_work=most_work) for limit in sorted(near))
         first = next(filter(None, found), None)
         self._periods.append(np.inf if first is None else first.values[0])
