@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ...core.errors import PlanError, UsageError
-from ...core.units import count, size
+from ...core.errors import UsageError
 from ...costs.device import COUNTING, Counted, NodeSeconds
 from ...costs.device_groups import DeviceGroup, tried_groups
 from ...sharding.rank_costs import RankCosts
@@ -43,8 +42,8 @@ from ..predictions import driven_bytes
 from ..problem import PlanningProblem
 from ..results import FrontPlan, MetricUnit, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
+from .no_plan import impossible
 
-_MOST_NAMED: Final = 4  #: a message names so many sizes that were assumed.
 _OBJECTIVES: Final[dict[str, tuple[MilpObjective, str, MetricUnit]]] = {
     "throughput": ("period", "time between two requests", "s"),
     "latency": ("latency", "time of one request", "s"),
@@ -431,36 +430,3 @@ def _with_least_latency(
     soonest = chains.best("sum", limit=fastest.values[0], most_work=most_work)
     found = fastest if soonest is None else replace(soonest, values=soonest.values[::-1])
     return replace(found, is_best=fastest.is_best)
-
-
-def impossible(problem: PlanningProblem, load: Workload, classes: Sequence[DeviceClass]) -> PlanError:
-    if problem.pins:
-        return PlanError("no plan for this cluster keeps all pins", hint="leave a pin out")
-    if (homeless := np.isinf(load.work).all(axis=0)).any():
-        what = problem.describe(int(homeless.argmax()))
-        return PlanError(f"no device of the cluster can run {what}", hint="add a device that can")
-    classes = [c for c in classes if not c.members]
-    room = sum(c.memory_bytes * len(c.devices) for c in classes)
-    if room == np.inf:
-        return PlanError("no plan puts every node on a device that can run it", hint="add a device that can run all")
-    hint = "give devices more memory, or add one"
-    hint += "; or let layers be cut with `Limits(inside_layers=True)`" * problem.keeps_layers
-    group = int(load.single_bytes.argmax())
-    needed = int(load.single_bytes[group]) + load.part_bytes
-    largest = max(c.memory_bytes for c in classes)
-    if needed > largest:
-        return PlanError(
-            f"{problem.describe(group)} alone needs {size(needed)}, and the largest device has {size(int(largest))}",
-            hint=hint,
-        )
-    assumed = {n: number for n, number in problem.costs.dims.items() if n not in problem.analysis.model.dims}
-    named = [f"{name}={number}" for name, number in [*assumed.items()][:_MOST_NAMED]]
-    sizes = f" for {', '.join(named)}" if named else ""
-    if max(assumed.values(), default=1) > 1:
-        hint += "; or set smaller sizes with `dims`"
-    devices = count(sum(len(c.devices) for c in classes), "device")
-    return PlanError(
-        f"no division fits the devices: parts hold {size(int(load.total_bytes))} or more, and activations{sizes}; "
-        f"the largest of {devices} has {size(int(largest))}, all have {size(int(room))}",
-        hint=hint,
-    )

@@ -23,7 +23,8 @@ from ...solving.topological_orders import fastest, fewest_runs
 from ..goals import Across
 from ..problem import PlanningProblem
 from ..results import Solution
-from .cluster_mapping import ClusterEvaluator, impossible
+from .cluster_mapping import ClusterEvaluator
+from .no_plan import impossible
 
 
 def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds) -> Solution:
