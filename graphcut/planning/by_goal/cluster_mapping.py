@@ -53,7 +53,7 @@ _OBJECTIVES: Final[dict[str, tuple[MilpObjective, str, MetricUnit]]] = {
 }
 _FRONT_POINTS: Final = 8
 _NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
-_MANY_GROUPS: Final = 100  #: of more groups the search compares plans by their period alone, at first.
+_MANY_GROUPS: Final = 160  #: of more groups the search compares plans by their period alone, at first.
 _CLOSE: Final = 1.001  #: a bisection ends when its ends are so close.
 _JUST_BELOW: Final = 1e-9  #: a better plan is better by this share at least.
 _MOST_SMALL: Final = 100_000  #: with so many transitions of small sets of devices in addition.
