@@ -212,14 +212,10 @@ class Automation(Product):
                 if len(self.precisions) == 1:
                     raise
                 last, verdict = error, str(error)
-            attempt = Attempt(
-                precision=precision,
-                parts=len(prepared.parts) if prepared else None,
-                largest_bytes=max(part.bytes for part in prepared.parts) if prepared else None,
-                figures=found.figures if found else None,
-                verdict=verdict,
-            )
-            tried.append(attempt)
+            sizes = [part.bytes for part in prepared.parts] if prepared else []
+            number, most, figures = len(sizes) or None, max(sizes, default=None), found.figures if found else None
+            one = Attempt(precision=precision, parts=number, largest_bytes=most, figures=figures, verdict=verdict)
+            tried.append(one)
             if found and verdict == "chosen":
                 return found, tried, prepared
         if unaccepted is None:

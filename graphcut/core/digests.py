@@ -141,6 +141,12 @@ def read_digest(file: Path, ranges: Iterable[Range]) -> Digest:
     return Digest(ranges=ranges, blocks=blocks)
 
 
+def digested(file: Path) -> DataFile:
+    """A file with weights that is read as a whole."""
+    size = file.stat().st_size
+    return DataFile(bytes=size, digest=read_digest(file, [(0, size)]))
+
+
 def ranges_of_blocks(ranges: Iterable[Range]) -> list[list[Range]]:
     """The ranges of each block, see `Digest`: a block takes up ranges until it has 8 MiB."""
     blocks: list[list[Range]] = []

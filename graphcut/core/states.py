@@ -51,10 +51,8 @@ def check_state_pairs(pairs: Mapping[str, str], reads: Sequence[str], writes: Se
         raise UsageError(f"{twice!r} can't become two inputs", hint="name each output once in `states`")
     for past, present in pairs.items():
         if not _can_become(tensors[present], tensors[past]):
-            raise UsageError(
-                f"{present!r} is {tensors[present]}, and can't become the input {past!r}, which is {tensors[past]}",
-                hint="a state keeps its type, and its sizes along all axes but the one along which it grows",
-            )
+            what = f"{present!r} is {tensors[present]}, and can't become the input {past!r}, which is {tensors[past]}"
+            raise UsageError(what, hint="a state keeps its type, and its sizes but that along which it grows")
 
 
 def _can_become(present: Tensor, past: Tensor) -> bool:

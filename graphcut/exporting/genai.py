@@ -11,7 +11,6 @@ inputs, such as `position_ids`, which no stage may write. A boundary tensor with
 """
 
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,9 +52,7 @@ def export_of(cascade: Cascade, model: str | Path | None = None) -> Export:
     home = Path(model or cascade.source).parent
     config = _config_at(cascade.root if model is None and CONFIG in cascade.manifest.text_files else home)
     renamed = _new_names(cascade, config)
-    files: dict[str, Content] = {
-        path.name: path for path in home.glob("*") if any(fnmatch(path.name, pattern) for pattern in _COPIED)
-    }
+    files: dict[str, Content] = {path.name: path for path in home.glob("*") if any(map(path.match, _COPIED))}
     files |= {name: path for name, path in cascade_files(cascade).items() if name != MANIFEST}
     for part in cascade.parts:
         if own := {old: new for old, new in renamed.items() if old in {*part.reads, *part.writes}}:

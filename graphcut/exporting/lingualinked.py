@@ -18,7 +18,7 @@ An input with a default is in no file.
 Indices are those of the outputs in the ONNX file; inputs must be fed by name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ..core.atomic_files import Content
@@ -38,28 +38,24 @@ def export_of(cascade: Cascade, sizes: TensorBytes | None = None) -> Export:
     `sizes` are the bytes of each tensor, and whether that is exact (`Model.tensor_bytes`); by default by the types and
     dims of the manifest. If one is not exact, `model_output_mem_size.json` is left out.
     """
-    return dict(_files(cascade, sizes))
-
-
-def _files(cascade: Cascade, sizes: TensorBytes | None) -> Iterator[tuple[str, Content]]:
     parts, wiring = cascade.parts, cascade.wiring
     # Its runner looks up every pair of neighbours, so that a pair without tensors has an empty list.
     neighbours = {i: {i + 1: wiring.sequential.get(i, {}).get(i + 1, ())} for i in range(len(parts) - 1)}
     sequential, residual = _with_indices(neighbours, parts), _with_indices(wiring.residual, parts)
-    yield "sender_seq_dep_map.json", sequential
-    yield "sender_res_dep_map.json", residual
-    yield "receiver_seq_dep_map.json", _by_receiver(sequential)
-    yield "receiver_res_dep_map.json", _by_receiver(residual)
+    files: Export = {"sender_seq_dep_map.json": sequential, "sender_res_dep_map.json": residual}
+    files["receiver_seq_dep_map.json"] = _by_receiver(sequential)
+    files["receiver_res_dep_map.json"] = _by_receiver(residual)
     reads = [_inputs(cascade, i) for i in range(len(parts))]
-    yield "model_input_names.json", {f"module_{i}": names for i, names in enumerate(reads)}
-    yield "model_output_names.json", {f"module_{i}": list(part.writes) for i, part in enumerate(parts)}
+    files["model_input_names.json"] = {f"module_{i}": names for i, names in enumerate(reads)}
+    files["model_output_names.json"] = {f"module_{i}": list(part.writes) for i, part in enumerate(parts)}
     for i, part in enumerate(parts):
-        yield f"module{i}/module_name_{i}.json", {"input": reads[i], "output": list(part.writes)}
+        files[f"module{i}/module_name_{i}.json"] = {"input": reads[i], "output": list(part.writes)}
     written, dims = {name: cascade.tensors[name] for part in parts for name in part.writes}, cascade.manifest.dims
     known = {name: (sizes or {}).get(name) or tensor.bytes_for(dims) for name, tensor in written.items()}
     if all(is_exact for _, is_exact in known.values()):
         numbers = {name: number for name, (number, _) in known.items()}
-        yield SIZES, _sizes_of_outputs(parts, sequential, residual, numbers)
+        files[SIZES] = _sizes_of_outputs(parts, sequential, residual, numbers)
+    return files
 
 
 def _with_indices(names: Mapping[int, Mapping[int, Sequence[str]]], parts: Sequence[Part]) -> Map:

@@ -34,15 +34,10 @@ def export_of(cascade: Cascade) -> Export:
     """The parts in ORT format, with what is known of their use on phones."""
     check_files(cascade)
     # Written in this order: the last two read the parts that were written before.
-    files: dict[str, Content] = {part: partial(_convert, cascade.root / file) for part, file in _names(cascade).items()}
+    files: dict[str, Content] = {f"{part.name}.ort": partial(_convert, cascade.file(part)) for part in cascade.parts}
     files |= {name: cascade.root / name for name in cascade.manifest.text_files}
     files |= {OPERATORS: partial(_write_operators, cascade), MANIFEST: partial(_write_manifest, cascade)}
     return files
-
-
-def _names(cascade: Cascade) -> dict[str, str]:
-    """The files of the parts in ORT format, and those of the cascade."""
-    return {f"{part.name}.ort": part.file for part in cascade.parts}
 
 
 @contextmanager
@@ -78,7 +73,7 @@ def _write_operators(cascade: Cascade, target: Path) -> None:
     from onnxruntime.tools.ort_format_model import create_config_from_models
 
     with _tool(cascade.path):
-        parts = [target.with_name(name) for name in _names(cascade)]
+        parts = [target.with_name(f"{part.name}.ort") for part in cascade.parts]
         create_config_from_models(parts, target, enable_type_reduction=True)
     # The comments name temporary files.
     lines = target.read_text("utf-8").splitlines(keepends=True)
@@ -86,7 +81,6 @@ def _write_operators(cascade: Cascade, target: Path) -> None:
 
 
 def _write_manifest(cascade: Cascade, target: Path) -> None:
-    renamed = zip(cascade.parts, _names(cascade), strict=True)
-    made = ((part, name, file_digest(target.with_name(name))) for part, name in renamed)
-    parts = tuple(replace(part, file=name, sha256=digest, data={}) for part, name, digest in made)
+    made = ((part, target.with_name(f"{part.name}.ort")) for part in cascade.parts)
+    parts = tuple(replace(part, file=file.name, sha256=file_digest(file), data={}) for part, file in made)
     save_manifest(replace(cascade.manifest, weights="copy", parts=parts), target)

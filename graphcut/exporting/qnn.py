@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ..core.digests import DataFile, file_digest, read_digest
+from ..core.digests import digested, file_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.manifest import COMPILED, MANIFEST, Cascade, Part, save_manifest
 from ..running.placement import place_part
@@ -86,9 +86,7 @@ def _write_manifest(cascade: Cascade, target: Path) -> None:
         if cascade.settings(part).provider != QNN:
             return part
         binary = target.with_name(_binary(part))
-        size_bytes = binary.stat().st_size
-        data = {binary.name: DataFile(bytes=size_bytes, digest=read_digest(binary, [(0, size_bytes)]))}
-        file = _compiled(part)
+        file, data = _compiled(part), {binary.name: digested(binary)}
         return replace(part, file=file, sha256=file_digest(target.with_name(file)), data=data)
 
     save_manifest(replace(cascade.manifest, parts=tuple(map(compiled, cascade.parts))), target)

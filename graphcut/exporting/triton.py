@@ -37,12 +37,10 @@ def export_of(cascade: Cascade) -> Export:
     """A model repository with a model for each part, and an ensemble of them."""
     there = cascade_files(cascade, for_each="Triton has a folder for each part")
     name = PurePosixPath(cascade.manifest.source.file).stem.strip(".") or "model"
-    files: dict[str, Content] = {
-        f"{name}/config.pbtxt": _ensemble(cascade, name).encode(),
-        **{f"{name}/1/{file}": there[file] for file in (MANIFEST, *cascade.manifest.text_files)},
-    }
+    files: dict[str, Content] = {f"{name}/config.pbtxt": _ensemble(cascade, name).encode()}
+    files |= {f"{name}/1/{file}": there[file] for file in (MANIFEST, *cascade.manifest.text_files)}
     for part in cascade.parts:
-        home = _model_name(name, part)
+        home = f"{name}-{part.name}"
         files[f"{home}/config.pbtxt"] = _part(cascade, part, home).encode()
         files[f"{home}/1/model.onnx"] = there[part.file]
         files |= {f"{home}/1/{PurePosixPath(n).name}": _data(cascade.root / n, data) for n, data in part.data.items()}
@@ -54,10 +52,6 @@ def _data(file: Path, data: DataFile) -> Content:
     if data.digest is None or data.digest.ranges == ((0, data.bytes),):
         return file
     return partial(copy_ranges, file, data.digest.ranges, data.bytes)
-
-
-def _model_name(name: str, part: Part) -> str:
-    return f"{name}-{part.name}"
 
 
 def _part(cascade: Cascade, part: Part, name: str) -> str:
@@ -83,7 +77,7 @@ def _ensemble(cascade: Cascade, name: str) -> str:
     lines += _tensors(cascade, fed(cascade, manifest.reads), manifest.writes)
     lines.append("ensemble_scheduling {")
     for part in cascade.parts:
-        lines.append(f"  step {{ model_name: {_quoted(_model_name(name, part))} model_version: -1")
+        lines.append(f"  step {{ model_name: {_quoted(f'{name}-{part.name}')} model_version: -1")
         for field, names in (("input_map", fed(cascade, part.reads)), ("output_map", part.writes)):
             lines += [f"    {field} {{ key: {_quoted(tensor)} value: {_quoted(tensor)} }}" for tensor in names]
         lines.append("  }")

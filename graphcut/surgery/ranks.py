@@ -13,7 +13,7 @@ from ..costs.caches import sized_dims
 from ..costs.device import Device
 from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
-from ..loading.external_data import ByteRange, FileLayout, merge_ranges
+from ..loading.external_data import ByteRange, merge_ranges
 from ..loading.model import Model, ModelLike, load, read_model
 from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..planning import planner
@@ -22,7 +22,7 @@ from ..planning.plans import Plan
 from ..planning.predictions import block_memory
 from ..sharding.axes.division import Divider, Division, StageShares
 from ..sharding.phases import rank_parts
-from .model_files import Pieces, Progress, Storage, place_values
+from .model_files import Progress, Storage, place_values
 from .part_models import part_model
 from .sharding import division_of, filled_graph, pieces_of
 from .splitting import PartFile, PreparedFiles, place_of_parts, write
@@ -144,7 +144,9 @@ def _prepared(
     pieces = [pieces_of(model, proto, graph.slices) for proto in protos]
     shared = model.path.parent if weights == "share" else None
     hosts = [f"rank-{part.rank}" if planned else device.name for part, device in zip(parts, plan.devices, strict=True)]
-    layouts = _layouts([f"{prefix}part-{host}.onnx.data" for host in hosts], pieces, shared)
+    names = [f"{prefix}part-{host}.onnx.data" for host in hosts]
+    together = grouped((name, piece) for name, own in zip(names, pieces, strict=True) for piece in own)
+    layouts = {name: place_values(together.get(name, ()), name, home=shared) for name in names}
     sizes = {name: layout.file_bytes for name, layout in layouts.items()}
     sizes |= {file.relative_to(shared).as_posix(): n for file, n in model.data.values()} if shared else {}
     files = []
@@ -157,12 +159,6 @@ def _prepared(
     whole = _whole(graph.proto, protos)
     source = sharded.with_dims(plan.dims)
     return PreparedFiles(source, plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", tuple(files), whole)
-
-
-def _layouts(names: Sequence[str], pieces: Sequence[Pieces], home: Path | None) -> dict[str, FileLayout]:
-    """The data files with the weights of parts, given the name of that of each part, and what it reads."""
-    together = grouped((name, piece) for name, own in zip(names, pieces, strict=True) for piece in own)
-    return {name: place_values(together.get(name, ()), name, home=home) for name in names}
 
 
 def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:

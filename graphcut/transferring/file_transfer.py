@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from ..core.atomic_files import cache_folder, write_errors
-from ..core.digests import DataFile, digest_of, is_unchanged, read_digest, unchanged_version, wrong_blocks
+from ..core.digests import DataFile, digest_of, digested, is_unchanged, unchanged_version, wrong_blocks
 from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, Part
@@ -39,13 +39,9 @@ def files_of(cascade: Cascade, part: Part) -> dict[str, DataFile]:
     Raises:
         RunError: a file is missing, or was changed after the model was cut.
     """
-    versions = check_unchanged(cascade, part.contents)
-    sizes = {file.relative_to(cascade.root).as_posix(): version.bytes for file, version in versions.items()}
+    check_unchanged(cascade, part.contents)
     known = {name: data for name, data in part.data.items() if data.digest is not None}
-    return {
-        name: known.get(name) or DataFile(bytes=size, digest=read_digest(cascade.root / name, ((0, size),)))
-        for name, size in sizes.items()
-    }
+    return {name: known.get(name) or digested(cascade.root / name) for name in part.contents}
 
 
 def times_of(cascade: Cascade, part: Part) -> dict[str, int]:
@@ -140,8 +136,7 @@ class PartStore:
         """
         for name, data in files.items():
             if not _is_same(self.part_folders[index] / name, data):
-                hint = "don't change a cascade while it runs"
-                raise RunError(f"{name} changed while it was sent", hint=hint)
+                raise RunError(f"{name} changed while it was sent", hint="don't change a cascade while it runs")
 
     def _folder(self, part: Part, files: Mapping[str, DataFile]) -> Path:
         data = {name: files[name] for name in part.data}

@@ -87,11 +87,10 @@ class Side:
         self.model, self.shared, self.config = model, {*shared, *model.graph.reads}, config
         graph = model.proto.graph
         self.weights = {tensor.name: tensor for tensor in graph.initializer} | constants_in(model.proto)
-        self.weights |= {sparse.values.name: _dense(sparse, sparse.values.name) for sparse in graph.sparse_initializer}
-        given = ((node, a) for node in graph.node if is_constant(node) for a in node.attribute)
-        self.weights |= {
-            n.output[0]: _dense(a.sparse_tensor, n.output[0]) for n, a in given if a.name == "sparse_value"
-        }
+        sparse = {one.values.name: one for one in graph.sparse_initializer}
+        given = ((node.output[0], a) for node in graph.node if is_constant(node) for a in node.attribute)
+        sparse |= {name: a.sparse_tensor for name, a in given if a.name == "sparse_value"}
+        self.weights |= {name: _dense(one, name) for name, one in sparse.items()}
 
     def section(self, targets: Sequence[str], given: Iterable[str] | None = None) -> Block:
         """What computes `targets` from tensors `given`; by default from those that both models have."""

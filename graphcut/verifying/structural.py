@@ -209,13 +209,10 @@ class _PartComparison:
                     continue  # no tensor of the model, which is said elsewhere
                 expected = originals.get(name) or boundary_value(self._model, name, inner)
                 found, known = tensor_of_type(name, value.type), tensor_of_type(name, expected.type)
-                are_notes_equal = (value.doc_string, value.metadata_props) == (
-                    expected.doc_string,
-                    expected.metadata_props,
-                )
+                notes, known_notes = ((one.doc_string, one.metadata_props) for one in (value, expected))
                 if contradicts(found, known) or (found != known and name in originals):
                     yield f"{name!r} is {found} in it, but {known} in the model"
-                elif not are_notes_equal or (found == known and value.type != expected.type):
+                elif notes != known_notes or (found == known and value.type != expected.type):
                     yield f"the declaration of {name!r} differs from the model's"
 
     def _defaults(self) -> Iterator[str]:

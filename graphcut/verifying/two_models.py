@@ -227,10 +227,8 @@ class _Run:
     def compared(self, changes: tuple[ModelChange, ...]) -> ModelComparison:
         found, kinds = self._found(), {name: self.pair.kinds(name) for name in self.writes}
         fraction, has_tolerance = self.tolerance or 0.0, self.tolerance is not None
-        outputs = tuple(
-            compare_tensor(kind, self.values[name], found[name], fraction, None, other=other)
-            for name, (kind, other) in kinds.items()
-        )
+        pairs = ((kind, self.values[name], found[name], other) for name, (kind, other) in kinds.items())
+        outputs = tuple(compare_tensor(kind, one, two, fraction, None, other) for kind, one, two, other in pairs)
         result = ModelComparison(outputs, (), (), (), changes, inf, "", has_tolerance, inputs=self.feeds)
         if all(one.is_identical for one in outputs):
             return result

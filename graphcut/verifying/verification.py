@@ -103,8 +103,7 @@ class Verification(Product):
         if proof.stored_otherwise:
             text += f", {count(len(proof.stored_otherwise), 'constant')} in another field of the message now"
             text += f", such as {proof.stored_otherwise[0]!r}"
-        given = f", {count(proof.given_states, 'state')} as the manifest says, not proved"
-        text += given * bool(proof.given_states)
+        text += f", {count(proof.given_states, 'state')} as the manifest says, not proved" if proof.given_states else ""
         return f"{text}, {', '.join(proof.texts)} not compared: none beside the model" if proof.texts else text
 
     @property
@@ -220,10 +219,8 @@ def _ran(model: Model, inputs: _Sets, seed: int, sizes: Dims, comparing: Callabl
 def _together(whole: Verification, parts: Verification, more: Iterable[str], unknown: tuple[str, ...]) -> Verification:
     """The verification of a sharded model, and of its parts, with more objections, and text files not compared."""
     objections = (*whole.proof.objections, *parts.proof.objections, *more)
-    weight_bytes = whole.proof.weight_bytes + parts.proof.weight_bytes
-    proof = replace(
-        parts.proof, objections=objections, nodes=whole.proof.nodes, weight_bytes=weight_bytes, texts=unknown
-    )
+    nodes, weight_bytes = whole.proof.nodes, whole.proof.weight_bytes + parts.proof.weight_bytes
+    proof = replace(parts.proof, objections=objections, nodes=nodes, weight_bytes=weight_bytes, texts=unknown)
     texts = ((getattr(one, name) for one in (whole, parts)) for name in ("failure", "refusal", "reason"))
     failure, refusal, reason = (next(filter(None, pair), "") for pair in texts)
     return Verification(proof, (*whole.runs, *parts.runs), failure, refusal, reason, parts.placement)

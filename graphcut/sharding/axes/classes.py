@@ -151,10 +151,8 @@ class AxisAnalysis:
         """Whether it divides a constant that the node multiplies by."""
         operation, constant = self.operations[member.node], self.model.graph.nodes[member.node]
         names = {*constant.weights, *constant.constants}
-        return operation.op in PRODUCTS and any(
-            operation.inputs[place.slot] in names and len(operation.reads[place.slot] or ()) > 1
-            for place in member.factor.reads
-        )
+        slots = [place.slot for place in member.factor.reads if len(operation.reads[place.slot] or ()) > 1]
+        return operation.op in PRODUCTS and any(operation.inputs[slot] in names for slot in slots)
 
     def _class(self, members: list[_Member], products: tuple[int, ...], blockers: list[Blocker]) -> AxisClass:
         blockers = [*blockers, *self._conflicts(members)]

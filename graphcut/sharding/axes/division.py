@@ -268,11 +268,8 @@ def _choose(
     for i in sorted(range(len(chosen)), key=lambda i: -chosen[i][0] / chosen[i][1].units):
         size, found, _ = chosen[i]
         units[i], owed = apportion(found.units, stage.shares, owed, size, most=found.units - 1)
-    divided = [
-        DividedClass(found, units[i], factors)
-        for i, (_, found, factors) in enumerate(chosen)
-        if not factors.keys().isdisjoint(found.products)
-    ]
+    pairs = ((i, one, factors) for i, (_, one, factors) in enumerate(chosen))
+    divided = [DividedClass(one, units[i], own) for i, one, own in pairs if not own.keys().isdisjoint(one.products)]
     total = sum(size for size, *_ in chosen)
     common, all_shares = sum(sizes.values()) - total, sum(stage.shares)
     fair = [Fraction(share, all_shares) for share in stage.shares]
@@ -301,9 +298,8 @@ def apportion(
         (2, 1, 0)
     """
     exact = [Fraction(units * share, sum(shares)) for share in shares]
-    wanted = [
-        max(Fraction(0), own + debt * units / size) if size else own for own, debt in zip(exact, owed, strict=True)
-    ]
+    units_per_byte = Fraction(units, size) if size else Fraction(0)
+    wanted = [max(Fraction(0), own + debt * units_per_byte) for own, debt in zip(exact, owed, strict=True)]
     most = units if most is None else most
     found = [min(most, int(number * units / sum(wanted))) for number in wanted]
     debts = [debt + size * (want - have) / units for debt, want, have in zip(owed, exact, found, strict=True)]

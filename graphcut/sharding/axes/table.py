@@ -36,10 +36,7 @@ def class_rows(model: Model, classes: Iterable[AxisClass]) -> list[ClassRow]:
         numbers = str(one.units), str(len(one.factors)), weights
         blocked = _counted(printable(blocker.reason) for blocker in one.blockers)
         rows[ClassRow(_place(model, one), *numbers, blocked, _axes(one))] += 1
-    return [
-        row._replace(place=f"{number} \N{MULTIPLICATION SIGN} {row.place}" if number > 1 else row.place)
-        for row, number in rows.items()
-    ]
+    return [row._replace(place=_times(number, row.place)) for row, number in rows.items()]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -65,8 +62,11 @@ def _axes(one: AxisClass) -> str:
 
 
 def _counted(texts: Iterable[str]) -> str:
-    found = [f"{n} \N{MULTIPLICATION SIGN} {text}" if n > 1 else text for text, n in Counter(texts).items()]
-    return few(found, _MOST)
+    return few([_times(number, text) for text, number in Counter(texts).items()], _MOST)
+
+
+def _times(number: int, text: str) -> str:
+    return f"{number} \N{MULTIPLICATION SIGN} {text}" if number > 1 else text
 
 
 def _alike(name: str) -> str:
