@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from ..core.errors import GraphcutError, UsageError
+from ..core.errors import UsageError
+from ..core.records import reading
 from ..core.units import parse_bytes
 from .common_options import Texts
 from .declaring import flag, takes
@@ -56,11 +57,9 @@ def _texts(prompt: str) -> list[str]:
     """A prompt, or the lines of the file that it names."""
     if not prompt.startswith("@"):
         return [prompt]
-    try:
-        return [line for line in Path(prompt[1:]).read_text("utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise GraphcutError(f"{prompt[1:]} can't be read: {why}", hint="name a text file in UTF-8 after @") from None
+    path, hint = Path(prompt[1:]), "name a text file in UTF-8 after @"
+    with reading(path, "UTF-8", unread=hint, hint=hint):
+        return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
 
 
 @dataclass(frozen=True)

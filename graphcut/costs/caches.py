@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
 from ..core.errors import UsageError
-from ..core.graph import Graph
+from ..core.graph import Graph, grouped
 from ..core.states import Cache
 from ..core.tensors import UNDEFINED, Dim, Tensor
 from ..loading.expressions import evaluate
@@ -76,14 +76,11 @@ def _pairs_by_name(model: Model, taken: Collection[str]) -> list[tuple[str, str]
 def _pairs_by_structure(model: Model, taken: Collection[str]) -> list[tuple[str, str]]:
     """Each input that becomes exactly one output, which no other input becomes."""
     tensors, known = model.tensors, model.symbols
-    found: dict[str, list[str]] = {}
-    for past in model.graph.reads:
-        if past not in taken and past not in model.graph.weights:
-            outputs = [name for name in routes_from(model, past) if name not in taken]
-            same = [name for name in outputs if _comes_back(tensors[past], tensors[name], known, may_grow=False)]
-            if len(same) == 1:
-                found.setdefault(same[0], []).append(past)
-    return [(pasts[0], present) for present, pasts in found.items() if len(pasts) == 1]
+    pasts = [name for name in model.graph.reads if name not in taken and name not in model.graph.weights]
+    routes = ((past, name) for past in pasts for name in routes_from(model, past) if name not in taken)
+    same = grouped((a, b) for a, b in routes if _comes_back(tensors[a], tensors[b], known, may_grow=False))
+    found = grouped((outputs[0], past) for past, outputs in same.items() if len(outputs) == 1)
+    return [(own[0], present) for present, own in found.items() if len(own) == 1]
 
 
 def nodes_touching(graph: Graph, cache: Cache) -> tuple[int, ...]:
@@ -205,13 +202,9 @@ def _by_key(model: Model, names: Iterable[str], words: Set[str], alone: Set[str]
 
     A name that consists of such words has one of `alone`.
     """
-    found: dict[tuple[str, ...], list[str]] = {}
-    for name in names:
-        key, tensor = _key(name), model.tensors[name]
-        is_named = not (words if key else alone).isdisjoint(_words(name))
-        if is_named and tensor.is_plain and (tensor.shape is None or len(tensor.shape) >= 3):
-            found.setdefault(key, []).append(name)
-    return found
+    tensors = (model.tensors[name] for name in names)
+    states = ((_key(t.name), t.name) for t in tensors if t.is_plain and (t.shape is None or len(t.shape) >= 3))
+    return grouped((key, name) for key, name in states if not (words if key else alone).isdisjoint(_words(name)))
 
 
 def _words(name: str) -> list[str]:

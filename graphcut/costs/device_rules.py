@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..core.errors import RecordError, did_you_mean
+from ..core.graph import grouped
 from ..core.product import Product
 from ..core.records import reading, with_sizes
 from ..core.tensors import ELEMENT_TYPES
@@ -117,9 +118,7 @@ def _check_operators(path: Path, operators: Sequence[OperatorRule]) -> None:
     """Refuse an operator that ONNX does not have. Those of domains that ONNX does not know are taken as they are."""
     from onnx import defs  # only rule files need it
 
-    known: dict[str, set[str]] = {}
-    for schema in defs.get_all_schemas():
-        known.setdefault(schema.domain, set()).add(schema.name)
+    known = grouped((schema.domain, schema.name) for schema in defs.get_all_schemas())
     for i, rule in enumerate(operators):
         names = known.get("" if rule.domain == "ai.onnx" else rule.domain)
         if unknown := next((op for op in rule.ops if names is not None and op not in names), None):

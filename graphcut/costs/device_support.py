@@ -1,7 +1,6 @@
 """Which nodes of a model a device can run by its rules, and why not the others."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -9,12 +8,13 @@ from math import inf
 from typing import Any, Final
 
 import msgspec
-from onnx import NodeProto, defs
+from onnx import NodeProto
 from onnx.helper import get_attribute_value
 
 from ..core.graph import Node, grouped
 from ..core.product import Product
 from ..core.units import size
+from ..loading.node_rules import operator_schema
 from ..loading.operations import Operation, operations_of
 from ..loading.subgraphs import FunctionKey, callee_key, domain, nodes_within, operator
 from .device import Device, run_s
@@ -206,9 +206,7 @@ def _wrong(operation: Operation, rule: AttributeRule) -> str | None:
 
 def _default(operation: Operation, name: str) -> Any:  # noqa: ANN401 - an attribute of any type
     """The value that an attribute has where it is left out; None if ONNX gives none."""
-    proto, value = operation.node, None
-    with suppress(defs.SchemaError, KeyError):
-        schema = defs.get_schema(proto.op_type, operation.version, domain(proto.domain))
-        default = schema.attributes[name].default_value
-        value = get_attribute_value(default) if default.name else None
+    schema = operator_schema(operation.node.op_type, domain(operation.node.domain), operation.version)
+    default = schema.attributes[name].default_value if schema and name in schema.attributes else None
+    value = get_attribute_value(default) if default and default.name else None
     return value.decode() if isinstance(value, bytes) else value

@@ -21,7 +21,7 @@ from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type, type_proto
 from ..loading.subgraphs import captures, domain
 from .caches import can_share_buffer, find_caches, head_sizes, is_rolling, token_axis
-from .held_weights import HeldWeights
+from .held_weights import HeldWeights, number_of
 from .part_memory import part_memory
 from .weighing import peak_bytes
 
@@ -66,14 +66,13 @@ def states_of_model(model: Model) -> Iterator[State]:
     for cache in caches:
         axis = token_axis(model, cache)
         start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, sizes)
-        is_given = cache.past in model.states
         is_shareable = axis is not None and start is not None and start[axis] == 0 and can_share_buffer(model, cache)
         yield State(
             past=cache.past,
             present=cache.present,
             axis=axis,
             start=start,
-            is_given=is_given,
+            is_given=cache.past in model.states,
             is_shareable=is_shareable,
             is_rolling=is_rolling(model, cache),
         )
@@ -131,8 +130,7 @@ def weight_facts(part: ModelProto, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def _looks_up(node: NodeProto) -> bool:
     """Does it read some rows of its first input only, as an embedding does?"""
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
-    return node.op_type == "Gather" and domain(node.domain) == "" and axis == 0
+    return node.op_type == "Gather" and domain(node.domain) == "" and number_of(node, "axis", 0) == 0
 
 
 def nodes_of(model: Model, part: ModelProto) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from ..core.graph import grouped
 from ..core.tensors import Dim
 from ..loading.operations import Operation, Shape
 
@@ -108,10 +109,7 @@ def _formula(value: Formula | int) -> Formula:
 
 
 def _sum(terms: Iterable[Term], *, is_exact: bool) -> Formula:
-    coefficients: dict[tuple[str, ...], int] = {}
-    for symbols, coefficient in terms:
-        coefficients[symbols] = coefficients.get(symbols, 0) + coefficient
-    return Formula(tuple(sorted(coefficients.items())), is_exact)
+    return Formula(tuple(sorted((symbols, sum(own)) for symbols, own in grouped(terms).items())), is_exact)
 
 
 def _term(symbols: tuple[str, ...], coefficient: int) -> str:

@@ -13,7 +13,7 @@ Measured with ONNX Runtime 1.32 on x86-64, one node at a time and one thread: th
     Einsum                                        its inputs and its output, twice
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from math import ceil, prod
 from typing import Final, NamedTuple
 
@@ -26,12 +26,6 @@ _IN_BLOCKS: Final = frozenset({
     *("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "BatchNormalization", "Resize", "Upsample"),
 })  # fmt: skip
 """Operators that take and write blocks of channels beside a Conv that does (nchwc_transformer.cc)."""
-
-
-_WORKING: Final = frozenset({
-    *("ConvInteger", "ConvTranspose", "QLinearConv", "MultiHeadAttention", "GroupQueryAttention", "MatMulNBits"),
-    *("Softmax", "LogSoftmax", "Einsum"),
-})  # fmt: skip
 
 
 class KernelWork(NamedTuple):
@@ -57,26 +51,27 @@ def kernel_work(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
     own, proto = held.model.graph.nodes[node], held.model.proto.graph.node[node]
     if own.op == "Conv" and held.in_blocks(node):
         return _reordering(held, node, sizes)
-    if held.widened is None or own.op.removeprefix("com.microsoft.") not in _WORKING:
-        return KernelWork()
-    read, written = (sum(sizes[name][0] for name in names) for names in (own.reads, own.writes))
-    first, *weight = (*held.shape_of(proto.input[1]), 0) if len(proto.input) > 1 else (0,)
-    found = 0
-    match own.op.removeprefix("com.microsoft."):
-        case "ConvInteger" if prod(weight[1:-1]) > 1:
-            found = written // 4 // first * prod(weight[:-1])
-        case "ConvTranspose" if first:
-            found = read // first * prod(weight[:-1])
+
+    def total(names: Iterable[str]) -> int:
+        return sum(sizes[name][0] for name in names)
+
+    op, found = own.op.removeprefix("com.microsoft.") if held.widened is not None else "", 0
+    shape = held.shape_of(proto.input[1]) if op in {"ConvInteger", "ConvTranspose"} else ()
+    match op:
+        case "ConvInteger" if prod(shape[2:]) > 1:
+            found = total(own.writes) // 4 // shape[0] * prod(shape[1:])
+        case "ConvTranspose" if any(shape[:1]):
+            found = total(own.reads) // shape[0] * prod(shape[1:])
         case "QLinearConv":
-            found = read + written
+            found = total((*own.reads, *own.writes))
         case "MultiHeadAttention" | "GroupQueryAttention":
-            found = max(read, 2 * sizes[own.reads[0]][0])
+            found = max(total(own.reads), 2 * sizes[own.reads[0]][0])
         case "MatMulNBits" if number_of(proto, "accuracy_level", 0) == 4:
-            found = read * 9 // 32
+            found = total(own.reads) * 9 // 32
         case "Softmax" | "LogSoftmax" if not _is_last(held.model.tensors[own.writes[0]], number_of(proto, "axis", -1)):
-            found = 2 * written
+            found = 2 * total(own.writes)
         case "Einsum":
-            found = 2 * (read + written)
+            found = 2 * total((*own.reads, *own.writes))
     return KernelWork(found)
 
 

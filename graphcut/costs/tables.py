@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ..core.atomic_files import replacing
-from ..core.errors import GraphcutError, RecordError
+from ..core.atomic_files import replacing, write_errors
+from ..core.errors import RecordError
 from ..core.graph import Graph, grouped
 from ..core.product import Product
 from ..core.records import reading
@@ -143,16 +143,12 @@ def save_table(table: CostTable, path: str | Path) -> None:
     Raises:
         GraphcutError: the file can't be written.
     """
-    path = Path(path)
+    path, hint = Path(path), "check that the folder exists and has room"
     columns = (*_REQUIRED, *(c for c in _OPTIONAL if any(getattr(row, c) is not None for row in table.rows)))
-    try:
-        with replacing(path) as new, new.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows([getattr(row, column) for column in columns] for row in table.rows)
-    except OSError as error:
-        hint = "check that the folder exists and has room"
-        raise GraphcutError(f"{path} can't be written: {error.strerror or error}", hint=hint) from None
+    with write_errors(path, hint), replacing(path) as new, new.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([getattr(row, column) for column in columns] for row in table.rows)
 
 
 def module_names(graph: Graph) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from .subgraphs import (
     callee_key,
     captures,
     domain,
+    fresh,
     function_key,
     functions_called,
     has_subgraphs,
@@ -109,9 +110,7 @@ def _entries(graph: GraphProto) -> tuple[list[_Entry], tuple[str, ...]]:
         is_renamed = name in shared and is_constant(node)
         renamed += is_renamed
         if not name or is_renamed:
-            name = writes[0] if writes else f"{node.op_type}_{i}"
-            while name in taken:
-                name += "'"
+            name = fresh(writes[0] if writes else f"{node.op_type}_{i}", taken.keys())
             taken[name] = 1
         entries.append(_Entry(name, tuple(reads), writes, inside))
     check_text(operators | taken.keys())

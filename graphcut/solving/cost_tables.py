@@ -106,11 +106,9 @@ def pair_costs(classes: Sequence[DeviceClass], cluster: Cluster, load: Workload)
 
 def best_links(classes: Sequence[DeviceClass], pairs: PairCosts) -> tuple[DeviceClass, ...]:
     """The classes as if each device sent and received over its best link."""
-    received_s, latency_s = pairs.received_s[:-1], pairs.latency_s[:-1]
-    return tuple(
-        replace(c, s_per_byte=min(c.s_per_byte, received_s[:, i].min()), latency_s=latency_s[:, i].min())
-        for i, c in enumerate(classes)
-    )
+    least_s, soonest_s = pairs.received_s[:-1].min(axis=0), pairs.latency_s[:-1].min(axis=0)
+    links = zip(classes, least_s, soonest_s, strict=False)  # the last one is the driver's
+    return tuple(replace(c, s_per_byte=min(c.s_per_byte, byte_s), latency_s=late_s) for c, byte_s, late_s in links)
 
 
 def time_quantum(load: Workload, classes: Sequence[DeviceClass], pairs: PairCosts | None = None) -> float:

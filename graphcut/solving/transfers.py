@@ -146,10 +146,7 @@ def _routes(cluster: Cluster, source: str, targets: Sequence[str]) -> tuple[dict
 
 def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:
     """For each name the sum of its numbers."""
-    found: dict[str, float] = defaultdict(float)
-    for name, number in zip(names, numbers, strict=True):
-        found[name] += number
-    return found
+    return {name: sum(own) for name, own in grouped(zip(names, numbers, strict=True)).items()}
 
 
 def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
