@@ -48,8 +48,7 @@ def check_extract(model: Model, feeds: Mapping[str, object], rng: np.random.Gene
         return 0
     weights: Literal["copy", "share"] = "share" if output.parent == model.path.parent else "copy"
     made = graphcut.extract(model, output, inputs=reads, outputs=writes, weights=weights, force=True)
-    options = session_options(EXACT)
-    options.add_session_config_entry(*external_weights_entry(output.parent))
+    options = session_options(EXACT, external_weights_entry(output.parent))
     session = ort.InferenceSession(output, options, providers=["CPUExecutionProvider"])
     values = run_whole(model, feeds, [*reads, *writes], config=EXACT)
     fed = {name: to_value(values[name], model.tensors[name]) for name in made.graph.reads}

@@ -134,7 +134,7 @@ class _Asked:
     def _placed(self, nodes: Sequence[int]) -> Placement:
         key = tuple(nodes)
         if key not in self._answers:
-            entries = dict([external_weights_entry(self.model.path.parent)])
+            entries = external_weights_entry(self.model.path.parent)
             asked = self.asked(message=self._sub_model(key), dims=dict(self.model.dims), entries=entries)
             self._answers[key] = self.place(asked)
         return self._answers[key]

@@ -120,8 +120,7 @@ def _last(answers: Iterable[Any]) -> Any:  # noqa: ANN401 - outputs by name
 
 @contextmanager
 def _whole(task: BenchmarkTask, config: SessionConfig, *, callers: int = 1, spins: bool = False) -> Iterator[Answer]:
-    options = session_options(config)
-    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
+    options = session_options(config, {"session.intra_op.allow_spinning": str(int(spins))})
     session = ort.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 

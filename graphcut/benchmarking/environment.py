@@ -25,7 +25,8 @@ from ..core.product import Product
 from ..core.version import __version__
 from ..costs.device import Device
 from ..running.process_memory import available_bytes
-from ..running.providers import CPU, plugins, session_on
+from ..running.providers import CPU, placement_of, plugins, session_on
+from ..running.stage import SessionConfig, session_options
 from .calibration import calibrate, model_of
 
 EXTRAS: Final = ("auto", "ray", "serve", "stores", "text")  #: of the package; those for development are left out.
@@ -155,10 +156,7 @@ def _product(provider: str, dtype: str) -> tuple[str, str]:
 
     The CPU's provider widens what it has no kernel for: then its graph has a Cast, once it is prepared.
     """
-    options = ort.SessionOptions()
-    options.log_severity_level = 4  # what it can't do is the answer
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    options = session_options(SessionConfig(optimize="none"))
     with TemporaryDirectory() as folder:
         prepared = Path(folder) / "prepared.onnx"
         if provider == CPU:
@@ -169,7 +167,7 @@ def _product(provider: str, dtype: str) -> tuple[str, str]:
             return "", str(error)
         if session is None:
             return "", problem
-        takers = {found.ep_name for found in session.get_provider_graph_assignment_info() if found.get_nodes()}
+        takers = {taker for taker, nodes in placement_of(session).items() if nodes}
         is_cast = provider == CPU and any(node.op_type == "Cast" for node in onnx.load(prepared).graph.node)
     return "widened" if is_cast else "native" if takers == {provider} else "", ""
 

@@ -117,11 +117,10 @@ def profile(model: Model, piece: ModelProto, feeds: Mapping[str, Value], rounds:
 
 def _session(piece: ModelProto, folder: Path, scratch: Path, threads: int) -> ort.InferenceSession:
     """A session that writes its profile and its optimized graph into `scratch`."""
-    options = session_options(SessionConfig(threads=threads))
+    options = session_options(SessionConfig(threads=threads), external_weights_entry(folder))
     options.enable_profiling = True
     options.profile_file_prefix = os.fspath(scratch / "profile")
     options.optimized_model_filepath = os.fspath(scratch / "optimized.onnx")
-    options.add_session_config_entry(*external_weights_entry(folder))
     if sum(values_bytes(tensor) for tensor in piece.graph.initializer if _is_half(tensor)) > _MOST_INLINE_HALF_BYTES:
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.data")
     return ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])

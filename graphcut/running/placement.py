@@ -97,12 +97,7 @@ def answer(path: str) -> None:
 
 
 def _opened(asked: Asked) -> Placement:
-    settings = session_options(SessionConfig(optimize="basic"))
-    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    for key, value in asked.entries.items():
-        settings.add_session_config_entry(key, value)
-    for name, number in asked.dims.items():
-        settings.add_free_dimension_override_by_name(name, number)
+    settings = session_options(SessionConfig(optimize="basic"), asked.entries, asked.dims)
     model = asked.message or Path(asked.file)
     try:
         session, problem = session_on(model, settings, asked.provider, dict(asked.options), is_strict=True)

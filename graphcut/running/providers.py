@@ -101,7 +101,6 @@ def open_session(
         return ort.InferenceSession(
             os.fspath(file), options, providers=[(CPU, dict(provider_options))], enable_fallback=0
         ), {}
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     session, problem = session_on(file, options, provider, dict(provider_options))
     if session is None and not may_fall_back:
         known = ", ".join(ort.get_available_providers())
@@ -131,8 +130,10 @@ def session_on(
 ) -> tuple[ort.InferenceSession | None, str]:
     """A session with a provider; or None, and why there is none. ONNX Runtime itself would silently take the CPU.
 
-    If `is_strict`, errors of a provider that is here are raised: it may refuse this model alone.
+    The session records who took which node, for `placement_of`. If `is_strict`, errors of a provider that is here are
+    raised: it may refuse this model alone.
     """
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     providers = None
     try:
         if provider in _BUILT_IN:

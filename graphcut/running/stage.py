@@ -14,9 +14,9 @@ import onnxruntime as ort
 from ..core.digests import version_of
 from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
-from ..core.manifest import Cascade, Part
+from ..core.manifest import Cascade, Part, SessionSettings
 from ..core.tensors import Tensor
-from .device_memory import OF_CPU, DeviceMemory, DeviceTensor, can_stay, device_memory, read_on_device
+from .device_memory import OF_CPU, DeviceTensor, can_stay, device_memory, read_on_device
 from .providers import entries, fixed_sizes, open_session
 from .values import CPU_MEMORY, Value, Values, copied, from_array, is_numeric_tensor
 
@@ -29,7 +29,7 @@ _CHECKED_S: Final = 0.05
 
 _REPLACED: Final = "copy it again, or split the model again; don't change a cascade while it runs"
 
-_NO_BUFFERS: Final[Values] = MappingProxyType({})
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 if CPU_MEMORY is not None:
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector, SessionIOBinding
@@ -59,8 +59,13 @@ class SessionConfig:
     insecure: bool = False  #: run on a Ray cluster that asks for no token.
 
 
-def session_options(config: SessionConfig) -> ort.SessionOptions:
-    """The ONNX Runtime options for `config`, with thread spinning and logging off."""
+def session_options(
+    config: SessionConfig, more: Mapping[str, str] = _NOTHING, dims: Mapping[str, int] = _NOTHING
+) -> ort.SessionOptions:
+    """The ONNX Runtime options for `config`, with thread spinning and logging off.
+
+    `more` are further entries of the session, and `dims` the numbers for which symbols of its model stand.
+    """
     options = ort.SessionOptions()
     options.log_severity_level = 4  # errors are raised, and reported by the caller
     level = {"none": "DISABLE_ALL", "basic": "ENABLE_BASIC", "all": "ENABLE_ALL"}[config.optimize]
@@ -76,6 +81,10 @@ def session_options(config: SessionConfig) -> ort.SessionOptions:
     if not config.prepacked:
         options.add_session_config_entry("session.disable_prepacking", "1")
         options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", _MOST_FOLDED_BYTES)
+    for key, value in more.items():
+        options.add_session_config_entry(key, value)
+    for name, number in dims.items():
+        options.add_free_dimension_override_by_name(name, number)
     return options
 
 
@@ -101,19 +110,15 @@ class Stage:
         versions = check_unchanged(cascade, part.contents) if config.is_checked else {}
         file = cascade.file(part)
         settings = cascade.settings(part)
-        provider = config.provider or settings.provider
-        given = {} if config.provider else entries(settings.provider_options)
-        options = session_options(replace(config, threads=settings.threads or config.threads))
-        for key, value in entries(settings.session_config).items():
-            options.add_session_config_entry(key, value)
-        if (memory := _memory_for(config, cascade, part)) != OF_CPU:
-            options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
-        for name, number in fixed_sizes(provider, cascade.manifest.given_dims).items():
-            options.add_free_dimension_override_by_name(name, number)
+        entries(() if config.provider else settings.provider_options)  # refuses those that name a file
+        provider, chosen = _provider_for(config, settings)
+        memory, more = device_memory(provider, chosen), entries(settings.session_config)
+        if memory != OF_CPU:
+            more["session.use_device_allocator_for_initializers"] = "1"
+        config = replace(config, threads=settings.threads or config.threads)
+        options = session_options(config, more, fixed_sizes(provider, cascade.manifest.given_dims))
         try:
-            self._session, nodes = open_session(
-                file, options, provider, {**given, **config.options}, may_fall_back=config.allow_fallback
-            )
+            self._session, nodes = open_session(file, options, provider, chosen, may_fall_back=config.allow_fallback)
         except RunError:
             raise
         except Exception as error:
@@ -131,9 +136,10 @@ class Stage:
         files = map(cascade.root.joinpath, part.data)
         is_on_device = self._is_direct and provider in self._session.get_providers()  # else the CPU is the fallback
         self.memory = memory if is_on_device else OF_CPU
-        others = [(other, _memory_for(config, cascade, other)) for other in cascade.parts if other.file != part.file]
-        self.stays = read_on_device(cascade, part, self.memory, others)
-        self._has_devices = self.memory != OF_CPU or any(memory != OF_CPU for _, memory in others)
+        others = [other for other in cascade.parts if other.file != part.file]
+        places = [device_memory(*_provider_for(config, cascade.settings(other))) for other in others]
+        self.stays = read_on_device(cascade, part, self.memory, zip(others, places, strict=True))
+        self._has_devices = not {self.memory, *places} <= {OF_CPU}
         self._checked_s = 0.0
         self._bound: dict[tuple[int, int], _Bound] = {}
         self._mapped = [(os.fspath(file), versions[file]) for file in files if versions]
@@ -141,7 +147,7 @@ class Stage:
     def step(
         self,
         values: Values,
-        buffers: Values = _NO_BUFFERS,
+        buffers: Values = _NOTHING,
         *,
         again: tuple[int, int] | None = None,
         stays: Collection[str] | None = None,
@@ -231,7 +237,7 @@ class Stage:
                 return self._run_into(buffers, fed)
         fed = {name: value._ortvalue for name, value in fed.items()}  # noqa: SLF001 - see `CPU_MEMORY`
         made = self._session._sess.run_with_ort_values(fed, self._writes, None)  # noqa: SLF001 - see `CPU_MEMORY`
-        return _each_alone(made, self._writes, _NO_BUFFERS)
+        return _each_alone(made, self._writes, _NOTHING)
 
     def _run_on_device(self, fed: Values, stays: Collection[str]) -> dict[str, Value]:
         given, made = OrtValueVector(), OrtValueVector()
@@ -240,7 +246,7 @@ class Stage:
         device = self.memory.device
         places = [device if name in stays else CPU_MEMORY for name in self._writes]
         self._session._sess.run_with_ortvaluevector(ort.RunOptions(), [*fed], given, self._writes, made, places)  # noqa: SLF001 - see `CPU_MEMORY`
-        found = _each_alone(made, self._writes, _NO_BUFFERS)
+        found = _each_alone(made, self._writes, _NOTHING)
         there = {name: DeviceTensor(found[name]._ortvalue, self.memory) for name in stays}  # noqa: SLF001 - see `CPU_MEMORY`
         return {**found, **there}
 
@@ -283,12 +289,10 @@ class _Bound:
         return dict(self._made)
 
 
-def _memory_for(config: SessionConfig, cascade: Cascade, part: Part) -> DeviceMemory:
-    """The memory of the device of a part."""
-    settings = cascade.settings(part)
+def _provider_for(config: SessionConfig, settings: SessionSettings) -> tuple[str, dict[str, str]]:
+    """The provider of a part whose device has these settings, and its options."""
     own = () if config.provider else settings.provider_options
-    options = {**dict(entry.split("=", 1) for entry in own), **config.options}
-    return device_memory(config.provider or settings.provider, options)
+    return config.provider or settings.provider, {**dict(text.split("=", 1) for text in own), **config.options}
 
 
 def _bind_outputs(binding: "SessionIOBinding", names: Sequence[str], buffers: Values) -> None:
@@ -333,6 +337,6 @@ def ort_message(error: Exception) -> str:
     return (rest if found else text)[:500]
 
 
-def external_weights_entry(folder: Path) -> tuple[str, str]:
-    """The session option for the folder of external weights, for a model that is loaded from bytes."""
-    return "session.model_external_initializers_file_folder_path", os.fspath(folder.resolve())
+def external_weights_entry(folder: Path) -> dict[str, str]:
+    """The session entry for the folder of external weights, for a model that is loaded from bytes."""
+    return {"session.model_external_initializers_file_folder_path": os.fspath(folder.resolve())}

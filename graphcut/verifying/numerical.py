@@ -169,8 +169,7 @@ def run_proto(
     tensors: Tensors = MappingProxyType({}),
 ) -> dict[str, Value]:
     """The values of `wanted` in a model that has nodes of `model`; `tensors` are the types of those with new names."""
-    options = session_options(config)
-    options.add_session_config_entry(*external_weights_entry(model.path.parent))
+    options = session_options(config, external_weights_entry(model.path.parent))
     tensors = {**model.tensors, **tensors}
     try:
         provider = config.provider or CPU
