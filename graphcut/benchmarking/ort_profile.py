@@ -22,13 +22,12 @@ import onnx
 import onnxruntime as ort
 from onnx import ModelProto, NodeProto, TensorProto
 
-from ..core.errors import RunError
 from ..core.graph import reached
 from ..core.tensors import BITS
 from ..loading.model import Model
 from ..loading.shape_inference import dtype_from_ort
 from ..loading.tensor_values import values_bytes
-from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
+from ..running.stage import SessionConfig, explaining, external_weights_entry, run_session, session_options
 from ..running.values import Value
 
 _KERNEL: Final = "_kernel_time"  #: the end of the name of a kernel's event; the name of its node comes before.
@@ -87,7 +86,7 @@ def profile(model: Model, piece: ModelProto, feeds: Mapping[str, Value], rounds:
     with tempfile.TemporaryDirectory(prefix="graphcut-") as scratch:
         inputs, names = ([value.name for value in values] for values in (piece.graph.input, piece.graph.output))
         fed = {name: feeds[name] for name in inputs if name in feeds}
-        try:
+        with explaining("ONNX Runtime refuses the model", "feed it with `inputs`"):
             session = _session(piece, model.path.parent, Path(scratch), threads)
             for _ in range(1 + rounds):
                 outputs = run_session(session, fed, names, model.tensors)
@@ -97,11 +96,6 @@ def profile(model: Model, piece: ModelProto, feeds: Mapping[str, Value], rounds:
                 began = time.perf_counter()
                 run_session(session, fed, names, model.tensors)
                 times.append(time.perf_counter() - began)
-        except RunError:
-            raise
-        except Exception as error:
-            message = f"ONNX Runtime refuses the model: {ort_message(error)}"
-            raise RunError(message, hint="feed it with `inputs`") from error
         optimized = onnx.load(Path(scratch) / "optimized.onnx", load_external_data=False).graph.node
     seconds = kernel_seconds(events, {node.name for node in optimized}, rounds)
     fused = fused_nodes(piece.graph.node, optimized)

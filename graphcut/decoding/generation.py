@@ -132,9 +132,11 @@ class Generation:
             raise UsageError("a memory limit does not count a second decoder", hint="leave out one of them")
         return Draft(draft, self._decoder, config)
 
-    def _forget_draft(self, batch: SequenceBatch) -> None:
+    def _forget(self, number: int, *, is_kept: bool = False) -> None:
+        """Forget a batch, and its states unless the cache keeps them."""
+        self._scheduler.forget(number, states=not is_kept)
         if self._draft is not None:
-            self._draft.worker.forget(batch.number)
+            self._draft.worker.forget(number)
 
     def _new_batch(self, row: Sequence[TokenSequence], origin: Origin | None = None) -> SequenceBatch:
         batch = SequenceBatch(next(self._numbers), row, self._decoder, self._cache.piece, origin)
@@ -208,7 +210,7 @@ class Generation:
         if batch.origin is not None and not batch.is_begun:
             self.reused += batch.origin.kept
         for number, is_kept in self._left.pop(batch.number, ()):
-            self._scheduler.forget(number, states=not is_kept)
+            self._forget(number, is_kept=is_kept)
         for one, token in batch.step_done(answer):
             one.generated += 1
             end = self._end(one, token)
@@ -220,8 +222,7 @@ class Generation:
         if batch.drop_ended():
             self._ready.append(batch)
         else:
-            self._scheduler.forget(batch.number, states=not self._cache.keep(batch))
-            self._forget_draft(batch)
+            self._forget(batch.number, is_kept=self._cache.keep(batch))
         waiting = (batch for batch in (*self._ready, *self._in_flight) if not batch.is_begun)
         used = {batch.origin.sequence for batch in waiting if batch.origin is not None}
         for number in self._cache.dropped - used:
@@ -238,8 +239,7 @@ class Generation:
     def _failed(self, batch: SequenceBatch, error: RunError) -> None:
         """A step of a batch failed: find the sequences that are to blame."""
         for number, is_kept in ((batch.number, False), *self._left.pop(batch.number, ())):
-            self._scheduler.forget(number, states=not is_kept)
-        self._forget_draft(batch)
+            self._forget(number, is_kept=is_kept)
         is_lost, is_shared = isinstance(error, LostStatesError), len(batch.sequences) > 1
         if is_shared or is_lost or batch.origin is not None:  # each begins again, alone and without kept states
             if batch.origin is not None:
@@ -332,8 +332,6 @@ class Generation:
             return batch
         joined = self._sharing.join(mates, self._cache.piece)
         self._left[joined.number] = [(one.number, self._cache.keep(one)) for one in mates]
-        for one in mates:
-            self._forget_draft(one)
         return joined
 
     def _begin_later(self) -> bool:

@@ -19,7 +19,7 @@ from ..core.errors import RunError
 CPU: Final = "CPUExecutionProvider"
 _NAMES_A_FILE: Final = re.compile(r"[/\\]|\.[A-Za-z]\w*$")
 
-_PACKAGES: Final[Mapping[str, str]] = {
+PACKAGES: Final[Mapping[str, str]] = {  #: the package on PyPI that has a provider.
     **dict.fromkeys(("CUDAExecutionProvider", "TensorrtExecutionProvider"), "onnxruntime-gpu"),
     "DmlExecutionProvider": "onnxruntime-directml",
     "OpenVINOExecutionProvider": "onnxruntime-openvino",
@@ -190,11 +190,6 @@ def _is_plugin(name: str) -> bool:
         return name.startswith("onnxruntime_ep_")
     found = find_spec(name)
     return bool(found and found.origin and "def get_library_path" in Path(found.origin).read_text("utf-8", "replace"))
-
-
-def package_of(provider: str) -> str:
-    """The package on PyPI that has a provider; empty if none is known."""
-    return _PACKAGES.get(provider, "")
 
 
 def _registered(name: str) -> str:

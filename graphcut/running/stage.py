@@ -1,8 +1,8 @@
 """One loaded part. The only place that builds ONNX Runtime sessions for parts."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -328,6 +328,17 @@ def run_session(
         return dict(zip(outputs, session.run_with_ort_values(outputs, inputs), strict=True))
     found = zip(outputs, session.run(outputs, inputs), strict=True)
     return {name: from_array(copied(value), tensors[name]) for name, value in found}
+
+
+@contextmanager
+def explaining(what: str, hint: str) -> Iterator[None]:
+    """Raise errors of ONNX Runtime, which have no common class, as RunErrors that say `what` is wrong."""
+    try:
+        yield
+    except RunError:
+        raise
+    except Exception as error:
+        raise RunError(f"{what}: {ort_message(error)}", hint=hint) from error
 
 
 def ort_message(error: Exception) -> str:

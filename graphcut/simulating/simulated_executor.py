@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Final, cast
+from typing import Final
 
 from msgspec.structs import replace as changed
 
 from ..core.graph import grouped
 from ..costs.cluster import ReliabilityModel
-from ..workers.executors.protocol import Died, Done, Event, Executor, Handle, Lost, Ready, Step
+from ..workers.executors.protocol import Died, Done, Event, Executor, Lost, Ready, Step
 from .clock import Clock, ScheduledEvent
 from .network import Network, Transfer
 from .scenario import Scenario
@@ -149,10 +149,10 @@ class SimulatedExecutor(Executor):
                 way, size_bytes = (self._driver.name, device.name), self._new_weight_bytes(device)
                 device.next_load = self.network.send(*way, size_bytes, device.latency_s, lambda _: self._load(device))
 
-    def run(self, worker: int, step: Step, inputs: Mapping[str, Handle]) -> None:
+    def run(self, worker: int, step: Step, inputs: Mapping[str, SimulatedTensor]) -> None:
         device = self.devices[worker]
         if device.is_loaded:  # a failed device does not receive it
-            one = SimulatedStep(step, [cast("SimulatedTensor", handle) for handle in inputs.values()])
+            one = SimulatedStep(step, [*inputs.values()])
             device.count_until(self.clock.now_s)
             device.given.append(one)
             device.messages.add(one)
@@ -166,24 +166,23 @@ class SimulatedExecutor(Executor):
         if self.devices[worker].is_started:
             self._end(self.devices[worker])
 
-    def put(self, value: object, tensor: str) -> Handle:  # noqa: ARG002 - tensors have no values here
+    def put(self, value: object, tensor: str) -> SimulatedTensor:  # noqa: ARG002 - tensors have no values here
         size = self._scenario.tensor_bytes.get(tensor, 0)
         return SimulatedTensor(size, {self._driver: None}, tensor in self._small)
 
-    def fetch(self, handles: Iterable[Handle]) -> bool:
-        tensors = [cast("SimulatedTensor", handle) for handle in handles]
+    def fetch(self, handles: Iterable[SimulatedTensor]) -> bool:
+        tensors = [*handles]
         self._pull(self._driver, tensors)
         return self._driver.coming.isdisjoint(tensors)
 
-    def get(self, handle: Handle, tensor: str) -> None:
-        if not cast("SimulatedTensor", handle).devices:
+    def get(self, handle: SimulatedTensor, tensor: str) -> None:
+        if not handle.devices:
             raise LookupError(tensor)
 
-    def release(self, handle: Handle) -> None:
-        tensor = cast("SimulatedTensor", handle)
-        for device in tensor.devices:
-            device.tensors.pop(tensor, None)
-        tensor.devices = {}
+    def release(self, handle: SimulatedTensor) -> None:
+        for device in handle.devices:
+            device.tensors.pop(handle, None)
+        handle.devices = {}
 
     def now(self) -> float:
         return self.clock.now_s

@@ -36,7 +36,7 @@ from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import add_notes
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
-from ..running.stage import SessionConfig, external_weights_entry, ort_message, run_session, session_options
+from ..running.stage import SessionConfig, explaining, external_weights_entry, run_session, session_options
 from ..running.values import Feeds, Value, check_names, is_numeric_tensor, to_value
 from .differences import are_identical, difference, flatten, is_float, largest, widened
 from .placement_check import NOT_PLACED, PlacementCheck
@@ -171,16 +171,11 @@ def run_proto(
     """The values of `wanted` in a model that has nodes of `model`; `tensors` are the types of those with new names."""
     options = session_options(config, external_weights_entry(model.path.parent))
     tensors = {**model.tensors, **tensors}
-    try:
+    with explaining("ONNX Runtime refuses the whole model", "feed it with `inputs`"):
         provider = config.provider or CPU
         session, _ = open_session(proto.SerializeToString(), options, provider, config.options, may_fall_back=False)
         values = {name: to_value(value, tensors[name]) for name, value in feeds.items()}
         return run_session(session, values, list(wanted), tensors)
-    except RunError:
-        raise
-    except Exception as error:
-        message = f"ONNX Runtime refuses the whole model: {ort_message(error)}"
-        raise RunError(message, hint="feed it with `inputs`") from error
 
 
 def accepted_inputs(model: Model, given: Sequence[Feeds], seed: int, sizes: Dims) -> tuple[Sequence[Feeds], str]:

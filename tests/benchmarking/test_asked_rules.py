@@ -142,7 +142,7 @@ def test_a_provider_that_is_not_installed_names_its_package(opened: Open) -> Non
 def test_a_package_that_is_installed_and_has_no_device_is_not_to_be_installed(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "package_of", lambda _: "numpy")
+    monkeypatch.setattr(module, "PACKAGES", {"WebGpuExecutionProvider": "numpy"})
     with pytest.raises(RunError) as caught:
         ask(opened(chain("Relu")), "WebGpuExecutionProvider")
     assert caught.value.hint == "numpy finds no device here: give a rule file"

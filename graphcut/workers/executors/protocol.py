@@ -174,8 +174,9 @@ class Executor(Protocol):
     def get(self, handle: Handle, tensor: str) -> Value:
         """The value of a stored tensor, valid after the handle is released. Raises LookupError if it is lost."""
 
-    def release(self, handle: Handle) -> None:
-        """Free a stored tensor."""
+    def release(self, handle: Handle) -> None:  # noqa: ARG002 - Python needs no help
+        """Free a stored tensor; by default Python does, with the last reference to it."""
+        return
 
     def now(self) -> float:
         """Seconds on the executor's clock: by default this machine's, for a simulation the simulated time."""

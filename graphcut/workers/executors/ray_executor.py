@@ -28,7 +28,7 @@ from ...running.sampling import TOKENS
 from ...running.stage import SessionConfig, ort_message
 from ...running.values import Value, from_array, to_array
 from ...transferring.file_transfer import files_of, read_pieces, times_of
-from .protocol import Died, Done, Event, Executor, Failed, Handle, Lost, Note, Ready, Step
+from .protocol import Died, Done, Event, Executor, Failed, Lost, Note, Ready, Step
 from .ray_actor import InlineArray, RemoteWorker, StepCall, StepResult, is_small
 from .ray_cluster import RayCluster, WorkerPlacement, consume_errors
 from .ray_watching import MachineWatch
@@ -180,9 +180,6 @@ class RayExecutor(Executor):
         except exceptions.ObjectLostError as error:
             raise LookupError(message) from error
         return from_array(array, self._tensors[tensor])
-
-    def release(self, handle: Handle) -> None:
-        pass  # Ray frees an object with its last reference
 
     def next_event(self, timeout_s: float | None) -> Event | None:
         end = None if timeout_s is None else perf_counter() + timeout_s

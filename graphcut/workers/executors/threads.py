@@ -63,9 +63,6 @@ class ThreadExecutor(Executor):
     def get(self, handle: Handle, tensor: str) -> Value:  # noqa: ARG002 - the interface has it
         return handle
 
-    def release(self, handle: Handle) -> None:
-        pass
-
     def next_event(self, timeout_s: float | None) -> Event | None:
         try:
             return self._events.get(timeout=timeout_s)

@@ -144,16 +144,15 @@ class Worker:
         if step.sequence is not None and not step.cut:
             stage.forget(step.sequence)
         for state in states:
-            past = state.past
+            past, has_room = state.past, step.in_place and state.is_shareable
             if past in step.zero_states:
                 kept[past] = zeros(tensors[past], step.zero_states[past])
             if step.origin is not None:
                 before, length, shared = step.origin
-                room = kept[past] if step.in_place and state.is_shareable else None
+                room = kept[past] if has_room else None
                 kept[past] = first_tokens(self.sequences[before][past], tensors[past], state.axis, length, shared, room)
             if step.rows and past in step.batch_axes:
                 kept[past] = self._joined(state, step)
-            has_room = step.in_place and state.is_shareable
             if step.cut and not has_room and state.start and state.axis is not None and not state.start[state.axis]:
                 kept[past] = first_tokens(kept[past], tensors[past], state.axis, *step.cut)
 
