@@ -29,19 +29,18 @@ def explained(
     load = searched if isinstance(made.goal, Into) and made.goal.by == "layers" else load
     found = []
     for cut, (here, *others) in enumerate(rows):
-        moved = (
-            _moved(finisher, made, (*chosen[:cut], other.after, *chosen[cut + 1 :]), cut, other) for other in others
-        )
-        best = sorted((one for row in moved for one in row), key=lambda one: one.cost)
+        moved = (one for other in others for one in _moved(finisher, made, chosen, cut, other))
+        best = sorted(moved, key=lambda one: one.cost)
         own = changed(here, cost=_cost(made, here.cost), crossing_bytes=made.crossing_bytes[cut])
         found.append(Reason(own, load.index(max(load)), tuple(best[:_MOST_ALTERNATIVES])))
     return tuple(found)
 
 
 def _moved(
-    finisher: Finisher, made: Plan, names: tuple[str, ...], cut: int, other: CandidateCut
+    finisher: Finisher, made: Plan, chosen: Sequence[str], cut: int, other: CandidateCut
 ) -> Iterator[CandidateCut]:
-    """The plan with these cuts, all but one of which are those of `made`; nothing if it does not keep its limits."""
+    """The plan `made` with one of its cuts elsewhere; nothing if it does not keep its limits."""
+    names = (*chosen[:cut], other.after, *chosen[cut + 1 :])
     nodes = [finisher.graph.node_index[name] for name in names]
     if nodes != sorted({*nodes}):  # then names mean another order of the cuts
         return

@@ -12,7 +12,7 @@ from ..analysis.cut_points import Analysis
 from ..core.graph import Graph
 from ..costs.caches import nodes_touching
 from ..costs.device import Device, NodeSeconds, run_s
-from ..costs.device_groups import DeviceGroup
+from ..costs.device_groups import DeviceGroup, ranks_of
 from ..costs.device_support import possible_s
 from ..costs.matching import apply_table, cover
 from ..costs.tables import CostTable
@@ -164,10 +164,9 @@ class Finisher:
         parts = problem.nodes_of(found)
         if isinstance(self.goal, Across):  # those of the search may have less memory
             known = {device.name: device for device in self.goal.cluster.devices}
-            devices = tuple(
-                d.on([known[rank.device.name] for rank in d.ranks]) if isinstance(d, DeviceGroup) else known[d.name]
-                for d in devices
-            )
+            whole = [[known[rank.device.name] for rank in ranks_of(device)] for device in devices]
+            pairs = zip(devices, whole, strict=True)
+            devices = tuple(d.on(own) if isinstance(d, DeviceGroup) else own[0] for d, own in pairs)
             if any(isinstance(device, DeviceGroup) for device in devices):  # of ranks each node has one home
                 yield self._planned(parts, devices, ())
                 return

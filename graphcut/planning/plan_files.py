@@ -150,10 +150,9 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     """
     record, model = read_plan(path), analysis.model
     if record.graph != model.digest:
-        raise UsageError(
-            f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.path.name}: the graphs differ",
-            hint=f"plan this model, such as with `Into({len(record.parts)})`",
-        )
+        planned = PurePosixPath(record.model).name
+        message = f"{path} is a plan for {planned}, not for {model.path.name}: the graphs differ"
+        raise UsageError(message, hint=f"plan this model, such as with `Into({len(record.parts)})`")
     check_goal(record.goal)
     parts = _checked_parts(model.graph, record.parts, path)
     made = Plan(

@@ -191,6 +191,7 @@ class _Planner(Finisher):
     def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
         """The best plan for a goal, as counted by the search, when there is only a share of its memory."""
         best, free = self.best(_with_memory(goal, share), prove_s), changed(self.limits, pins=(), avoid=())
+        costs, rows = best.solution.part_costs, places(best.solution, best.problem)
         return same_parts(
             best.made,
             outcome=self._as_known(best.outcome, best.problem),
@@ -198,9 +199,7 @@ class _Planner(Finisher):
             unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
             front=_front_with(best.made, best.solution.find_front()),
             modes=tuple(self._modes(best.made)),
-            explain=partial(
-                explained, replace(self), best.made, best.solution.part_costs, places(best.solution, best.problem)
-            ),
+            explain=partial(explained, replace(self), best.made, costs, rows),
             model=self.analysis.model,
         )
 

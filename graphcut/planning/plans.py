@@ -233,9 +233,8 @@ def check_part_limits(made: Plan) -> None:
         refused = dict(zip(made.graph.flow, refusals(made.costs, device.rules), strict=True))
         for node in (*block.nodes, *block.replicas):
             if (refusal := refused.get(node)) is not None:
-                message = (
-                    f"part {i} has {made.graph.nodes[node].name!r}, which {device.name!r} can't run: {refusal.why}"
-                )
+                name = made.graph.nodes[node].name
+                message = f"part {i} has {name!r}, which {device.name!r} can't run: {refusal.why}"
                 raise PlanError(message, hint="give the part to another device, or plan again")
         sizes = made.metrics[i].written_bytes, made.metrics[i].nodes, len(block.reads), len(block.writes)
         for (name, limit), number in zip(device.rules.part_limits.items(), sizes, strict=True):
@@ -255,10 +254,9 @@ def check_limits(made: Plan) -> None:
     for pattern, part in limits.pins:
         for node in sorted(find_nodes(graph, [pattern])):
             if home[node] != part:
-                raise PlanError(
-                    f"{graph.nodes[node].name!r} is pinned to part {part}, and these cuts put it in part {home[node]}",
-                    hint="cut somewhere else, or leave the pin out",
-                )
+                name, other = graph.nodes[node].name, home[node]
+                message = f"{name!r} is pinned to part {part}, and these cuts put it in part {other}"
+                raise PlanError(message, hint="cut somewhere else, or leave the pin out")
     repeated = {node for block in made.partition.blocks for node in block.replicas}
     if limits.recompute != "approximate" and (inexact := repeated.intersection(inexact_copies(graph))):
         message = f"{graph.nodes[min(inexact)].name!r} is repeated, and its copy need not give the same bits"

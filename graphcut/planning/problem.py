@@ -377,11 +377,9 @@ def problem_of(
     pins: dict[int, int] = {}
     for part, (node, *_) in pinned.items():
         if pins.setdefault(home[node], part) != part:
-            raise PlanError(
-                f"{graph.nodes[node].name!r} is pinned to part {part}, and nodes that must stay with it to part "
-                f"{pins[home[node]]}",
-                hint="pin one of them elsewhere, or leave one pin out",
-            )
+            name, other = graph.nodes[node].name, pins[home[node]]
+            message = f"{name!r} is pinned to part {part}, and nodes that must stay with it to part {other}"
+            raise PlanError(message, hint="pin one of them elsewhere, or leave one pin out")
     replicas, rewritten = tuple(sorted(replicable)), tuple(sorted(rewritable))
     return PlanningProblem(analysis, costs, limits, groups, replicas, sizes, pins, rewritten)
 

@@ -104,12 +104,11 @@ class Solution:
 
     def between(self, boundaries: tuple[int, ...]) -> Solution:
         """The parts between other boundaries, on the same device; nothing is known of them but the simple bound."""
-        chain = ChainPartition(boundaries, (0,) * (len(boundaries) - 1), (self.value,), is_best=False)
-        costs = self.costs[:1] * len(chain.classes)
+        parts = len(boundaries) - 1
+        chain = ChainPartition(boundaries, (0,) * parts, (self.value,), is_best=False)
         found, bounds = replace(self.found, chain=chain), LowerBounds(*[self.bounds.simple] * 3)
-        return replace(
-            self, found=found, devices=self.devices[:1] * len(costs), bounds=bounds, costs=costs, relaxed=None
-        )
+        devices, costs = self.devices[:1] * parts, self.costs[:1] * parts
+        return replace(self, found=found, devices=devices, bounds=bounds, costs=costs, relaxed=None)
 
     def costs_of_cut(self, cut: int) -> Floats:
         """For each boundary what is minimized if this cut is there, from the tables of the parts on both sides."""

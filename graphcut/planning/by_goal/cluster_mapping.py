@@ -156,6 +156,8 @@ class ClusterEvaluator:
     only: frozenset[DeviceCounts] | None = None  #: the sets of devices that it tries; None for all.
     most_work: float = _MUCH_WORK / 20  #: see `LinkedChains`.
     counting: tuple[Counted, ...] = COUNTING  #: what counts towards the memory of a device.
+    _last: list[LinkedChains] = field(default_factory=list, init=False)  #: over the boundaries that were tried last.
+    _periods: list[float] = field(default_factory=list, init=False)  #: the least ones over all that were tried.
 
     @classmethod
     def of(
@@ -196,10 +198,6 @@ class ClusterEvaluator:
             self._last[:] = [self._chains(tables)]
         return self._last[0]
 
-    @cached_property
-    def _last(self) -> list[LinkedChains]:
-        return []
-
     def _chains(self, tables: BoundaryTables) -> LinkedChains:
         rows = zip(self.single, self.wider or [None] * len(self.single), strict=False)
         rooms = [c.memory_bytes - (_bytes_of(tables, *more) if more else 0.0) for c, more in rows]
@@ -224,10 +222,8 @@ class ClusterEvaluator:
 
         found = []
         for group in groups:
-            limits = [
-                (rank, one.device.memory_bytes) for rank, one in enumerate(group.ranks) if one.device.memory_bytes
-            ]
-            fits = [needed(group.shares, rank) <= number for rank, number in limits]
+            limits = enumerate(one.device.memory_bytes for one in group.ranks)
+            fits = [needed(group.shares, rank) <= number for rank, number in limits if number]
             found.append(np.asarray(np.logical_and.reduce([tables.nested, *fits])))
         return found
 
@@ -252,11 +248,6 @@ class ClusterEvaluator:
         first = next(filter(None, found), None)
         self._periods.append(np.inf if first is None else first.values[0])
         return first
-
-    @cached_property
-    def _periods(self) -> list[float]:
-        """The least ones over the boundaries that were tried."""
-        return []
 
     def _best(self, chains: LinkedChains) -> ChainPartition | None:
         match self.goal.objective:
@@ -330,6 +321,14 @@ class ClusterEvaluator:
         chains = self.chains(tables)
         return self._value(chains.lower_bound("max"), chains.lower_bound("sum")) if self.only is None else -np.inf
 
+    def least_over(self, tables: BoundaryTables) -> float:
+        """The same for the devices that are tried; of an objective that is no time the value of the best partition."""
+        if self.goal.objective in {"bytes", "devices"}:
+            chain = self(tables)
+            return np.inf if chain is None else chain.values[0]
+        chains = self.chains(tables)
+        return self._value(chains.lower_bound("max"), chains.lower_bound("sum"))
+
     def bound_of_all(self, tables: BoundaryTables, *, can_repeat: bool) -> float:
         """A lower bound of the first value, in whatever order the nodes of a part run: without activations.
 
@@ -341,11 +340,7 @@ class ClusterEvaluator:
             load, nothing = tables.load, np.zeros_like(tables.received)
             load = replace(load if load.replicas is None else load.replicas.without, tensor_bytes=0 * load.tensor_bytes)
             tables = replace(tables, load=load, received=nothing, sent=nothing, declared=nothing)
-        others = replace(self, pins={}, counting=("inputs", "cache"))
-        if self.goal.objective not in {"bytes", "devices"}:
-            return others.lower_bound_over(tables)
-        chain = others(tables)
-        return np.inf if chain is None else chain.values[0]
+        return replace(self, pins={}, counting=("inputs", "cache")).least_over(tables)
 
     def _value(self, period: float, latency: float) -> float:
         match self.goal.objective:
@@ -362,11 +357,7 @@ class ClusterEvaluator:
         """A lower bound of the first value of plans in which one device has replicable values only."""
         states = product(*(range(count + 1) for count in self.counts))
         others = replace(self, pins={}, only=frozenset(state for state in states if sum(state) < sum(self.counts)))
-        if self.goal.objective in {"bytes", "devices"}:
-            chain = others(tables)
-            return np.inf if chain is None else chain.values[0] + (self.goal.objective == "devices")
-        chains = others.chains(tables)
-        return self._value(chains.lower_bound("max"), chains.lower_bound("sum"))
+        return others.least_over(tables) + (self.goal.objective == "devices")
 
     def _fractional_period(self) -> float:
         """A lower bound of the period if groups could be divided at will.

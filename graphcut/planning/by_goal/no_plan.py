@@ -27,22 +27,17 @@ def impossible(problem: PlanningProblem, load: Workload, classes: Sequence[Devic
         return PlanError("no plan puts every node on a device that can run it", hint="add a device that can run all")
     hint = "give devices more memory, or add one"
     hint += "; or let layers be cut with `Limits(inside_layers=True)`" * problem.keeps_layers
-    group = int(load.single_bytes.argmax())
-    needed = int(load.single_bytes[group]) + load.part_bytes
-    largest = max(c.memory_bytes for c in classes)
+    group, largest = int(load.single_bytes.argmax()), int(max(c.memory_bytes for c in classes))
+    needed, has = int(load.single_bytes[group]) + load.part_bytes, size(largest)
     if needed > largest:
-        return PlanError(
-            f"{problem.describe(group)} alone needs {size(needed)}, and the largest device has {size(int(largest))}",
-            hint=hint,
-        )
+        message = f"{problem.describe(group)} alone needs {size(needed)}, and the largest device has {has}"
+        return PlanError(message, hint=hint)
     assumed = {n: number for n, number in problem.costs.dims.items() if n not in problem.analysis.model.dims}
     named = [f"{name}={number}" for name, number in [*assumed.items()][:_MOST_NAMED]]
     sizes = f" for {', '.join(named)}" if named else ""
     if max(assumed.values(), default=1) > 1:
         hint += "; or set smaller sizes with `dims`"
+    parts = f"parts hold {size(int(load.total_bytes))} or more, and activations{sizes}"
     devices = count(sum(len(c.devices) for c in classes), "device")
-    return PlanError(
-        f"no division fits the devices: parts hold {size(int(load.total_bytes))} or more, and activations{sizes}; "
-        f"the largest of {devices} has {size(int(largest))}, all have {size(int(room))}",
-        hint=hint,
-    )
+    message = f"no division fits the devices: {parts}; the largest of {devices} has {has}, all have {size(int(room))}"
+    return PlanError(message, hint=hint)
