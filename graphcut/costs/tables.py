@@ -164,29 +164,29 @@ def table_of(costs: Costs) -> CostTable:
     module that reads it, so that the rows add up to the model: an output projection that is tied to the embedding has
     no parameters.
     """
+    return CostTable(tuple(_computed_rows(costs)))
+
+
+def _computed_rows(costs: Costs) -> Iterator[CostRow]:
     from .weighing import outside_reads, peak_bytes  # imports onnx, which reading a table doesn't need
 
     graph, sizes = costs.model.graph, costs.tensor_bytes
     members = grouped((name, i) for i, name in enumerate(module_names(graph)))
     elements = _elements(costs.model)
     counted: set[str] = set()
-    rows = []
     for module, indices in members.items():
         nodes = [graph.flow[i] for i in indices]
         weights = dict.fromkeys(name for n in nodes for name in graph.weights_of(n) if name not in counted)
         counted.update(weights)
         writes = outside_reads(graph, nodes)
-        rows.append(
-            CostRow(
-                module=module,
-                num_params=sum(elements[name] for name in weights),
-                num_bytes=sum(graph.weights[name].bytes for name in weights),
-                num_flops=sum(costs.flops[i] for i in indices),
-                activation_bytes=peak_bytes(graph, nodes, sizes, writes=writes),
-                output_bytes=sum(sizes[name][0] for name in writes),
-            )
+        yield CostRow(
+            module=module,
+            num_params=sum(elements[name] for name in weights),
+            num_bytes=sum(graph.weights[name].bytes for name in weights),
+            num_flops=sum(costs.flops[i] for i in indices),
+            activation_bytes=peak_bytes(graph, nodes, sizes, writes=writes),
+            output_bytes=sum(sizes[name][0] for name in writes),
         )
-    return CostTable(tuple(rows))
 
 
 def _elements(model: Model) -> dict[str, int]:

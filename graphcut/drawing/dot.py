@@ -39,9 +39,7 @@ def dot_of(scene: Scene) -> str:
     lines = [f"digraph {_quoted(scene.title)} {{", "  rankdir=LR", _DEFAULTS, f"  label={_quoted(scene.sentence)}"]
     boxes = [(card.device, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards)]
     boxes = boxes or [("", f"p{index} [label={_quoted(name)}]") for index, name in enumerate(scene.segments)]
-    lines += device_groups(
-        boxes, lambda number, device: f"  subgraph cluster_{number} {{\n    label={_quoted(device)}", "  }"
-    )
+    lines += device_groups(boxes, lambda i, device: f"  subgraph cluster_{i} {{\n    label={_quoted(device)}", "  }")
     for index, bus in enumerate(scene.buses or buses_of(scene.segment_tensors)):
         lines += _bus(index, bus)
     return "\n".join([*lines, "}\n"])

@@ -26,9 +26,8 @@ from .svg.style import filled
 from .template import packed, template
 
 _PICTURES: Final = {"map": MAP, "lanes": LANES, "schedule": SCHEDULE}  #: their places in the template.
-_json: Final = partial(
-    json.dumps, separators=(",", ":")
-)  # ASCII, since half a surrogate pair can't be encoded otherwise
+# In ASCII, since half a surrogate pair can't be encoded otherwise.
+_json: Final = partial(json.dumps, separators=(",", ":"))
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

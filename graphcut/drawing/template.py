@@ -13,9 +13,8 @@ from typing import Final
 from .svg.style import DARK, LIGHT, MONO, SANS, filled, page_style, variables
 
 _IMPORT: Final = re.compile(r'^import \{ (.*) \} from "\./(\w+)\.js";\n', re.MULTILINE)
-_SPARE: Final = re.compile(
-    r"^ *(?:/\*.*?\*/\n *)?", re.MULTILINE | re.DOTALL
-)  #: comments, and the space before a line.
+#: comments, and the space before a line.
+_SPARE: Final = re.compile(r"^ *(?:/\*.*?\*/\n *)?", re.MULTILINE | re.DOTALL)
 _EXPORT: Final = re.compile(r"^export ((?:async )?(?:const|function) (\w+|\$))", re.MULTILINE)
 
 

@@ -66,11 +66,9 @@ def _is_transposed(matrix: ByteRange, other: ByteRange, rows: int, columns: int)
             height, width = min(step, rows - r), min(step, columns - c)
             left = _read_tile(a.fileno(), matrix, size, columns, (r, c, height, width))
             right = _read_tile(b.fileno(), other, size, rows, (c, r, width, height)).T
-            blocks = product(range(0, height, _BLOCK), range(0, width, _BLOCK))
-            return all(
-                np.array_equal(left[i : i + _BLOCK, j : j + _BLOCK], right[i : i + _BLOCK, j : j + _BLOCK])
-                for i, j in blocks
-            )
+            corners = product(range(0, height, _BLOCK), range(0, width, _BLOCK))
+            blocks = (np.s_[i : i + _BLOCK, j : j + _BLOCK] for i, j in corners)
+            return all(np.array_equal(left[block], right[block]) for block in blocks)
 
         return all(threads.map(is_same, product(range(0, rows, step), range(0, columns, step))))
 

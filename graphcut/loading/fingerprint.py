@@ -19,10 +19,8 @@ from .tensor_values import values_bytes
 from .wire_format import large_bytes
 
 RangeOf = Callable[[TensorProto], ByteRange]  #: the bytes of an external tensor.
-_VALUE_FIELDS: Final = (
-    *(field for field in TensorProto.DESCRIPTOR.fields_by_name if field.endswith("_data")),
-    "data_location",
-)
+_FIELDS: Final = TensorProto.DESCRIPTOR.fields_by_name
+_VALUE_FIELDS: Final = (*(field for field in _FIELDS if field.endswith("_data")), "data_location")
 _M = TypeVar("_M", bound=Message)
 
 

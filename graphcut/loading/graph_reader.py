@@ -255,10 +255,8 @@ def _with_rewrites(proto: ModelProto, nodes: tuple[Node, ...]) -> tuple[Node, ..
         return nodes
     types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
     taken = {*types, *(value.name for value in proto.graph.input), *(name for node in nodes for name in node.writes)}
-    return tuple(
-        with_rewrite(node, message, types, taken) if node.op in BIAS else node
-        for node, message in zip(nodes, proto.graph.node, strict=True)
-    )
+    pairs = zip(nodes, proto.graph.node, strict=True)
+    return tuple(with_rewrite(node, message, types, taken) if node.op in BIAS else node for node, message in pairs)
 
 
 def _is_false(tensor: TensorProto) -> bool:

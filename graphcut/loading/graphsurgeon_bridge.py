@@ -76,11 +76,10 @@ def refuse_shifted_outputs(message: ModelProto) -> None:
         dims = zip(said.shape or (), found.shape or (), strict=False)
         differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in dims)
         if differ or (said.dtype != found.dtype and UNDEFINED not in {said.dtype, found.dtype}):
-            raise ModelError(
-                f"node {node.name or node.output[0]!r} ({node.op_type}) writes {name!r} as {found}, and the graph "
-                f"declares {said}: an output before it was removed from the node",
-                hint="leave a node all its outputs, and give readers that need another source a new tensor",
-            )
+            place = f"node {node.name or node.output[0]!r} ({node.op_type})"
+            what = f"{place} writes {name!r} as {found}, and the graph declares {said}"
+            hint = "leave a node all its outputs, and give readers that need another source a new tensor"
+            raise ModelError(f"{what}: an output before it was removed from the node", hint=hint)
 
 
 def graph_of_message(message: ModelProto) -> gs.Graph:

@@ -107,16 +107,11 @@ def operations_of(model: Model) -> tuple[Operation, ...]:
     tensors = number_unknown_dims(model.proto, types)
     values = {name: integers_of(tensor) for name, tensor in constants.items()}
     versions = {domain(opset.domain): opset.version for opset in model.proto.opset_import}
-    return tuple(
-        Operation(
-            proto,
-            tensors,
-            node.op if callee_key(proto) not in model.functions and not has_subgraphs(proto) else "",
-            versions.get(domain(proto.domain), 0),
-            values,
-        )
-        for node, proto in zip(graph.nodes, model.proto.graph.node, strict=True)
-    )
+    made = []
+    for node, proto in zip(graph.nodes, model.proto.graph.node, strict=True):
+        op = "" if callee_key(proto) in model.functions or has_subgraphs(proto) else node.op
+        made.append(Operation(proto, tensors, op, versions.get(domain(proto.domain), 0), values))
+    return tuple(made)
 
 
 def constants_in(proto: ModelProto) -> dict[str, TensorProto]:

@@ -247,14 +247,12 @@ def _session_outputs(model: ModelProto, folder: Path) -> dict[str, Tensor]:
         )
     except Exception:  # noqa: BLE001 - ORT's errors share no base class
         return {}
-    return {
-        output.name: Tensor(
-            name=output.name,
-            dtype=(dtype := dtype_from_ort(output.type)),
-            shape=None if "(" in dtype else tuple(dim if isinstance(dim, int) else dim or None for dim in output.shape),
-        )
-        for output in session.get_outputs()
-    }
+    found: dict[str, Tensor] = {}
+    for output in session.get_outputs():
+        dtype = dtype_from_ort(output.type)
+        dims = (dim if isinstance(dim, int) else dim or None for dim in output.shape)
+        found[output.name] = Tensor(name=output.name, dtype=dtype, shape=None if "(" in dtype else tuple(dims))
+    return found
 
 
 def dtype_from_ort(text: str) -> str:

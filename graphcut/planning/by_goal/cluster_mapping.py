@@ -105,11 +105,9 @@ def plan_across(
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         devices = tuple(assigned_devices(classes, result.chain.classes))
-        times = evaluator.chains(result.tables).times(result.chain.boundaries, result.chain.classes)
+        busy_s = evaluator.chains(result.tables).times(result.chain.boundaries, result.chain.classes).busy_s
         costs = evaluator.costs(result)
-        return Solution(
-            result, devices, words, unit, bounds, *costs, front, times.busy_s, with_repeats, relaxed, tokens
-        )
+        return Solution(result, devices, words, unit, bounds, *costs, front, busy_s, with_repeats, relaxed, tokens)
 
     return solution(found, None if relaxed is None else solution(relaxed))
 

@@ -118,10 +118,8 @@ class Valuation:
         """Seconds between two requests; `inf` where a device lacks memory."""
         tables = self.tables(found)
         memory, work_s = memory_bytes(tables, COUNTING), [tables.work(c) for c in range(len(self.classes))]
-        needed = dict.fromkeys(found.devices, 0.0)
-        for i, device in enumerate(found.devices):
-            needed[device] += float(memory[i + 1, i])
-        if any(number > self.classes[self.kinds[device]].memory_bytes for device, number in needed.items()):
+        needed = np.bincount(found.devices, np.diagonal(memory, -1)).tolist()
+        if any(number > self.classes[c].memory_bytes for number, c in zip(needed, self.kinds, strict=False)):
             return np.inf
         run_s = [float(work_s[self.kinds[device]][i + 1, i]) for i, device in enumerate(found.devices)]
         sent = transfers_of(self.load, found.parts)

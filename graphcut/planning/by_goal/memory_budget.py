@@ -52,12 +52,10 @@ def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove
         return (max(bounds.simple, len(chains[0]) - 1.0) if chains else value), chains
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
-        parts = len(result.parts)
+        devices = (device,) * len(result.parts)
         fits = memory_bytes(result.tables, goal.counting) <= goal.memory_bytes
-        costs = (np.where(fits, received_bytes(result.tables), np.inf),) * parts
-        return Solution(
-            result, (device,) * parts, "parts", "parts", bounds, costs, "sum", tuple, (), with_repeats, relaxed
-        )
+        costs = (np.where(fits, received_bytes(result.tables), np.inf),) * len(devices)
+        return Solution(result, devices, "parts", "parts", bounds, costs, "sum", tuple, (), with_repeats, relaxed)
 
     return solution(found, None if relaxed is None else solution(relaxed))
 
