@@ -15,7 +15,9 @@ def start() -> None:
     except BaseException as error:
         if received:
             _stop_timer()
-            raise SystemExit(128 + received[0]) from None
+            if isinstance(error, SystemExit) and error.code != 130:  # Ctrl-C ended an answer, and not the command
+                raise
+            raise SystemExit(128 + received[-1]) from None
         if isinstance(error, KeyboardInterrupt):  # before a handler stood
             raise SystemExit(130) from None
         raise
