@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import groupby
 from typing import Final
@@ -54,10 +54,7 @@ class _Asked:
     model: Model
     asked: Callable[..., Asked]  #: a question to the provider about a model.
     place: Callable[[Asked], Placement]  #: the answer.
-
-    @cached_property
-    def _answers(self) -> dict[tuple[int, ...], Placement]:
-        return {}
+    _answers: dict[tuple[int, ...], Placement] = field(default_factory=dict)
 
     @cached_property
     def _flops(self) -> Mapping[int, int]:

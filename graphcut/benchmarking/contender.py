@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
@@ -26,8 +26,8 @@ from ..workers.pipelined import Pipeline
 from .ways import CORES
 
 Feeds = Mapping[str, Any]
-Answer = Callable[[Sequence[Feeds]], dict[str, Any]]
-"""Runs all feeds and returns the outputs of the last; the other outputs are dropped, as a user would drop them."""
+Answers = Callable[[Sequence[Feeds]], Iterator[Any]]
+"""Runs all feeds and yields the outputs of each, by name."""
 
 
 class BenchmarkTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,10 +67,10 @@ def measure_way(task: BenchmarkTask) -> None:
         feed = {name: file[name] for name in file.files}
     base = status_bytes("VmRSS") + unloaded_library_bytes()
     began = perf_counter()
-    with _OPENERS[task.way](task, SessionConfig(optimize=task.optimize)) as answer:
-        first = answer([feed])
+    with _OPENERS[task.way](task, SessionConfig(optimize=task.optimize)) as answers:
+        (first,) = answers([feed])
         loaded, cpu, all_cpu = perf_counter(), _cpu_s(), _machine_cpu_s()
-        answer([feed] * task.runs)
+        deque(answers([feed] * task.runs), maxlen=1)  # outputs are dropped, as a user would drop them
         ended, own_s, all_s = perf_counter(), _cpu_s() - cpu, _machine_cpu_s() - all_cpu
         result = BenchmarkRun(
             load_s=loaded - began,
@@ -114,12 +114,8 @@ def _machine_cpu_s() -> float:
 # The ways
 
 
-def _last(answers: Iterable[Any]) -> Any:  # noqa: ANN401 - outputs by name
-    return deque(answers, maxlen=1).pop()
-
-
 @contextmanager
-def _whole(task: BenchmarkTask, config: SessionConfig, *, callers: int = 1, spins: bool = False) -> Iterator[Answer]:
+def _whole(task: BenchmarkTask, config: SessionConfig, *, callers: int = 1, spins: bool = False) -> Iterator[Answers]:
     options = session_options(config, {"session.intra_op.allow_spinning": str(int(spins))})
     session = ort.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -128,37 +124,37 @@ def _whole(task: BenchmarkTask, config: SessionConfig, *, callers: int = 1, spin
         return dict(zip(names, session.run(None, dict(feed)), strict=True))
 
     with ThreadPoolExecutor(callers) as pool:
-        yield lambda feeds: _last(pool.map(run, feeds) if callers > 1 else map(run, feeds))
+        yield partial(pool.map if callers > 1 else map, run)
 
 
 @contextmanager
-def _parts(task: BenchmarkTask, config: SessionConfig) -> Iterator[Answer]:
+def _parts(task: BenchmarkTask, config: SessionConfig) -> Iterator[Answers]:
     with Runner(task.cascade, config=config) as runner:
-        yield lambda feeds: _last(map(runner.run, feeds))
+        yield partial(map, runner.run)
 
 
 @contextmanager
-def _parts_in_turn(task: BenchmarkTask, config: SessionConfig, *, exact: bool) -> Iterator[Answer]:
-    def answer(feeds: Sequence[Feeds]) -> dict[str, Any]:
+def _parts_in_turn(task: BenchmarkTask, config: SessionConfig, *, exact: bool) -> Iterator[Answers]:
+    def answers(feeds: Sequence[Feeds]) -> Iterator[Any]:
         limit = None
         try:
             Runner(task.cascade, config=config, memory_bytes=1, exact=exact).run(feeds[0])
         except MemoryCapError as error:
             limit = error.smallest_bytes
         with Runner(task.cascade, config=config, memory_bytes=limit, exact=exact) as runner:
-            return _last(map(runner.run, feeds))  # type: ignore[no-any-return]
+            yield from map(runner.run, feeds)
 
-    yield answer
+    yield answers
 
 
 @contextmanager
-def _pipeline(task: BenchmarkTask, config: SessionConfig, *, via: Via) -> Iterator[Answer]:
+def _pipeline(task: BenchmarkTask, config: SessionConfig, *, via: Via) -> Iterator[Answers]:
     with Pipeline(task.cascade, via=via, config=config) as pipeline:
-        yield lambda feeds: _last(pipeline.map(feeds))
+        yield pipeline.map
 
 
 #: for each of `WAYS`, a context manager that loads the model or the cascade.
-_OPENERS: Final[Mapping[str, Callable[[BenchmarkTask, SessionConfig], AbstractContextManager[Answer]]]] = {
+_OPENERS: Final[Mapping[str, Callable[[BenchmarkTask, SessionConfig], AbstractContextManager[Answers]]]] = {
     "whole": _whole,
     "whole-one-thread": lambda task, config: _whole(task, replace(config, threads=1)),
     "whole-spinning": partial(_whole, spins=True),

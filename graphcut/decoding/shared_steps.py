@@ -1,6 +1,6 @@
 """Which sequences share a step: all that generate, whatever their lengths, once a trial has shown that they may."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from math import inf
 from typing import Final
@@ -33,7 +33,7 @@ class SharedSteps:
         self.used: list[int] = []  #: the numbers of the trial's batches.
         self._decoder = decoder
         self._numbers = numbers
-        self._trial: Generator[SequenceBatch, None, bool] | None = None
+        self._trial: Iterator[SequenceBatch] | None = None
         self._next: SequenceBatch | None = None
 
     def begin(self) -> None:
@@ -53,10 +53,7 @@ class SharedSteps:
             one.generated += 1
             one.unfed = (token,)
         if self._trial is not None:
-            try:
-                self._next = next(self._trial)
-            except StopIteration as end:
-                self.verdict = end.value
+            self._next = next(self._trial, None)
 
     def failed(self, *, is_lost: bool) -> None:
         """A step of the trial failed. It begins again if only states were lost."""
@@ -67,8 +64,8 @@ class SharedSteps:
         sequences = list(chain.from_iterable(batch.sequences for batch in batches))
         return SequenceBatch(next(self._numbers), sequences, self._decoder, piece, joined=batches)
 
-    def _steps(self) -> Generator[SequenceBatch, None, bool]:
-        """The batches of the trial, each for one step; at last whether the scores are equal."""
+    def _steps(self) -> Iterator[SequenceBatch]:
+        """The batches of the trial, each for one step. At the end the verdict is whether the scores are equal."""
         size = self._decoder.vocabulary or 16
         prompts = [tuple(i % size for i in range(1, length + 1)) for length in _LENGTHS]
         own = [TokenSequence(-1, prompt, 2, GREEDY, 0, top=_TOP, is_alone=True) for prompt in prompts]
@@ -84,7 +81,7 @@ class SharedSteps:
         yield from alone
         rounding = _ROUNDING if self._decoder.is_precise else _HALF_ROUNDING
         pairs = zip(together.sequences, own, strict=True)
-        return all(_are_close(one.scores[-1], other.scores[-1], rounding) for one, other in pairs)
+        self.verdict = all(_are_close(one.scores[-1], other.scores[-1], rounding) for one, other in pairs)
 
 
 def _are_close(one: TokenScores, other: TokenScores, rounding: float) -> bool:

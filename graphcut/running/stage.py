@@ -234,7 +234,7 @@ class Stage:
             return self._run_on_device(fed, stays)
         if buffers:
             with suppress(Exception):  # shapes may depend on values, and then no buffer is known to fit
-                return self._run_into(buffers, fed)
+                return {**buffers, **_Bound(self._session._sess, self.part, fed, buffers).run({})}  # noqa: SLF001 - see `CPU_MEMORY`
         fed = {name: value._ortvalue for name, value in fed.items()}  # noqa: SLF001 - see `CPU_MEMORY`
         made = self._session._sess.run_with_ort_values(fed, self._writes, None)  # noqa: SLF001 - see `CPU_MEMORY`
         return _each_alone(made, self._writes, _NOTHING)
@@ -250,18 +250,9 @@ class Stage:
         there = {name: DeviceTensor(found[name]._ortvalue, self.memory) for name in stays}  # noqa: SLF001 - see `CPU_MEMORY`
         return {**found, **there}
 
-    def _run_into(self, buffers: Values, fed: Values) -> dict[str, Value]:
-        session = self._session._sess  # noqa: SLF001 - see `CPU_MEMORY`
-        binding = SessionIOBinding(session)
-        for name, value in fed.items():
-            binding.bind_ortvalue_input(name, value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
-        _bind_outputs(binding, self._writes, buffers)
-        session.run_with_iobinding(binding, None)
-        return _each_alone(binding.get_outputs(), self._writes, buffers)
-
 
 class _Bound:
-    """What a stage reads and writes in each of several steps, bound once: its states, and outputs of one shape.
+    """What a stage reads and writes in one step, or in each of several: then its states, and outputs of one shape.
 
     To bind a tensor takes a few microseconds, and a decoder has two for each layer.
     """

@@ -15,6 +15,7 @@ from functools import cache, partial
 from math import prod
 from typing import Final
 
+from ..core.graph import post_order
 from ..costs.cluster import LinkEnds, ReliabilityModel, SimulatedCluster
 from .clock import Clock, ScheduledEvent
 
@@ -140,15 +141,8 @@ class Network:
 
 def _connected(changed: Iterable[LinkDirection]) -> list[LinkDirection]:
     """The links that share transfers with these, directly or through others."""
-    found = dict.fromkeys(link for link in changed if link.transfers)
-    queue = list(found)
-    while queue:
-        for transfer in queue.pop().transfers:
-            for link in transfer.route.links:
-                if link not in found:
-                    found[link] = None
-                    queue.append(link)
-    return list(found)
+    used = [link for link in changed if link.transfers]
+    return post_order(used, lambda link: (other for one in link.transfers for other in one.route.links))
 
 
 def fair_shares(links: Sequence[LinkDirection]) -> list[tuple[Transfer, float]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -78,8 +78,7 @@ class SimulatedDevice:
     reporting: set[Transfer] = field(default_factory=set)  #: its reports that carry tensors.
     #: the transfers from it, with the receiver and the tensors.
     sending: dict[Transfer, tuple[SimulatedDevice, list[SimulatedTensor]]] = field(default_factory=dict)
-    #: the next event of loading: a transfer of weights, or the end of loading.
-    next_load: ScheduledEvent | Transfer | None = None
+    cancel_load: Callable[[], None] | None = None  #: stops loading: a transfer of weights, or its end.
     tensors: dict[SimulatedTensor, None] = field(default_factory=dict)
     steps: int = 0
     since_s: float = 0.0  #: until when these are counted:
@@ -147,7 +146,8 @@ class SimulatedExecutor(Executor):
                 self._load(device)
             else:
                 way, size_bytes = (self._driver.name, device.name), self._new_weight_bytes(device)
-                device.next_load = self.network.send(*way, size_bytes, device.latency_s, lambda _: self._load(device))
+                sent = self.network.send(*way, size_bytes, device.latency_s, lambda _: self._load(device))
+                device.cancel_load = partial(self.network.cancel, sent)
 
     def run(self, worker: int, step: Step, inputs: Mapping[str, SimulatedTensor]) -> None:
         device = self.devices[worker]
@@ -315,7 +315,7 @@ class SimulatedExecutor(Executor):
 
     def _load(self, device: SimulatedDevice) -> None:
         seconds = self._new_weight_bytes(device) / LOAD_BYTES_PER_S
-        device.next_load = self.clock.after(seconds, partial(self._loaded, device))
+        device.cancel_load = self.clock.after(seconds, partial(self._loaded, device)).cancel
 
     def _loaded(self, device: SimulatedDevice) -> None:
         device.is_loaded, device.parts, device.loading = True, frozenset(device.loading), ()
@@ -361,7 +361,8 @@ class SimulatedExecutor(Executor):
         for tensor in device.tensors:
             tensor.devices.pop(device, None)
         device.tensors = {}
-        for transfer, (receiver, _) in [*device.sending.items()]:
+        while device.sending:  # a step that is given up ends transfers, too
+            transfer, (receiver, _) = next(iter(device.sending.items()))
             self.network.cancel(transfer)
             tensors = self._end_transfer(receiver, transfer)
             if receiver is self._driver:
@@ -373,9 +374,6 @@ class SimulatedExecutor(Executor):
         self._report(device, Died(device.index, "it failed", is_permanent=device.down_until_s == inf), delay_s)
 
     def _stop_loading(self, device: SimulatedDevice) -> None:
-        match device.next_load:
-            case ScheduledEvent() as event:
-                event.cancel()
-            case Transfer() as transfer:
-                self.network.cancel(transfer)
-        device.next_load, device.loading = None, ()
+        if device.cancel_load is not None:
+            device.cancel_load()
+        device.cancel_load, device.loading = None, ()

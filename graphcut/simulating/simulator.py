@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import repeat
 from math import ceil, fsum
 from typing import Final
@@ -56,10 +57,9 @@ def simulate(
         raise UsageError(f"{window} requests can't be in flight", hint="take 1 or more")
     if rate_per_s is None:
         window = window or scenario.in_flight or 2 * sum(bool(parts) for parts in scenario.assignment)
-    result = _run(scenario, requests, rate_per_s, window, seed, log)
-    if not scenario.can_fail:
-        return result
-    return changed(result, without_failures=_run(scenario.without_failures(), requests, rate_per_s, window, seed))
+    run = partial(_run, requests=requests, rate_per_s=rate_per_s, window=window, seed=seed)
+    result = run(scenario, log=log)
+    return changed(result, without_failures=run(scenario.without_failures())) if scenario.can_fail else result
 
 
 def _run(

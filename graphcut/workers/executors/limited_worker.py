@@ -5,12 +5,14 @@ from ...running.in_process.loaded_parts import LoadedParts
 from ...running.in_process.memory_plan import MemoryForecast
 from ...running.process_memory import PeakMemory
 from ...running.providers import NodesByProvider
-from ...running.stage import SessionConfig, Stage
+from ...running.stage import SessionConfig
 from .worker import StatesByPart, Worker
 
 
 class LimitedWorker(Worker):
     """A worker that has all parts of a cascade, and follows a memory forecast.
+
+    It holds none: each is taken for its step, and one that does not stay loaded is dropped when the next one is taken.
 
     Attributes:
         forecast: what is predicted.
@@ -23,7 +25,6 @@ class LimitedWorker(Worker):
         """Loads nothing yet."""
         self._parts = LoadedParts(cascade)
         super().__init__(cascade, states, self._parts.take)
-        self.stages = _StagesInTurn(self._parts)
         self.forecast = forecast
         self.peak: PeakMemory | None = None
         self._config = config
@@ -41,14 +42,3 @@ class LimitedWorker(Worker):
     def placements(self) -> dict[int, NodesByProvider]:
         """As those of a worker, of all parts that were loaded so far."""
         return self._parts.placements
-
-
-class _StagesInTurn(dict[int, Stage]):
-    """Looks each stage up in `LoadedParts`. One that does not stay loaded is dropped when another one is looked up."""
-
-    def __init__(self, parts: LoadedParts) -> None:
-        super().__init__()
-        self._parts = parts
-
-    def __missing__(self, part: int) -> Stage:
-        return self._parts.take(part)

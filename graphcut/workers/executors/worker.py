@@ -56,21 +56,23 @@ class Worker:
     ) -> tuple[dict[str, Value], tuple[float, ...]]:
         """Run the parts of `step`, and return the values of `step.writes` and the run time of each part in seconds.
 
-        A tensor is dropped after its last reader. An output whose shape fits its tensor in `buffers` is written there.
-        After each part of `step.early`, `report` is called with the values made since; these are not returned. What a
-        step with an exchange waited before each part is in `waits` then.
+        A part that is not held is loaded for the step. A tensor is dropped after its last reader. An output whose shape
+        fits its tensor in `buffers` is written there. After each part of `step.early`, `report` is called with the
+        values made since; these are not returned. What a step with an exchange waited before each part is in `waits`
+        then.
         """
         stages, writes = self.stages, frozenset(step.writes)  # others may replace `self.stages` meanwhile
         values, outputs, seconds = dict(inputs), dict[str, Value](), []
         self.waits, self.copied_bytes = [], 0
         for part, unread in self._order(step.parts):
             start = perf_counter()
+            stage = stages.get(part) or self._load(part)
             if step.exchange is not None:
-                values.update(step.exchange.take(name for name in stages[part].part.reads if name not in values))
+                values.update(step.exchange.take(name for name in stage.part.reads if name not in values))
                 self.waits.append(perf_counter() - start)
                 start = perf_counter()
-            made = self._run_part(stages[part], part, step, values, buffers)
-            self.copied_bytes += stages[part].copied_bytes(values, made)
+            made = self._run_part(stage, part, step, values, buffers)
+            self.copied_bytes += stage.copied_bytes(values, made)
             if step.choice is not None and TOKENS.name in writes and step.choice.logits in made:
                 made[TOKENS.name] = step.choice.tokens(self._scores(step.choice, made[step.choice.logits]))
             if step.exchange is not None:
