@@ -113,13 +113,12 @@ class HeldWeights:
 
     def least_bytes(self, name: str) -> int:
         """What a part that reads a weight holds of it at least."""
-        return ceil(self.model.graph.weights[name].bytes * self._least.get(name, 1.0))
+        return ceil(self.model.graph.weights[name].bytes * min(self._times_held.get(name, [1.0])))
 
     @cached_property
-    def _least(self) -> Mapping[str, float]:
-        """For each weight that a node needs how often it is held at least."""
-        found = grouped((name, use.open) for uses in self.uses.values() for name, use in uses.items())
-        return {name: min(times) for name, times in found.items()}
+    def _times_held(self) -> Mapping[str, Sequence[float]]:
+        """For each weight that a node needs how often it is held for each such node."""
+        return grouped((name, use.open) for uses in self.uses.values() for name, use in uses.items())
 
     @cached_property
     def opening_bytes(self) -> Mapping[int, int]:

@@ -250,12 +250,9 @@ def _constant_bytes(model: Model, context: Context) -> dict[str, int]:
         packed = sum(model.graph.weights[weight].bytes for weight in {w for node in nodes for w in node.weights})
         tensor = context.tensors.get(name)
         computed, is_exact = tensor.bytes_for(context.dims) if tensor is not None else (0, False)
-        if not is_exact:
-            found[name] = max(computed, packed)
-        elif any(node.op.endswith("DequantizeLinear") for node in nodes):
-            found[name] = min(computed, packed)
-        else:
-            found[name] = computed
+        is_unpacked = any(node.op.endswith("DequantizeLinear") for node in nodes)
+        least = min(computed, packed) if is_unpacked else computed
+        found[name] = least if is_exact else max(computed, packed)
     return found
 
 

@@ -202,9 +202,7 @@ def is_stateful(node: NodeProto, functions: Functions, off: Set[str] = frozenset
 
 
 def _is_stateful_alone(node: NodeProto, off: Set[str]) -> bool:
-    if node.domain not in _PURE_DOMAINS:
-        return True
-    if node.op_type in _RANDOM:
+    if node.domain not in _PURE_DOMAINS or node.op_type in _RANDOM:
         return True
     if not node.op_type.endswith("Dropout"):
         return False

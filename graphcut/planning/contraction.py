@@ -42,13 +42,10 @@ def contract(
     index: dict[int, int] = {}  # of the components, in the order of their first nodes
     group_of = {node: index.setdefault(component[node], len(index)) for node in nodes}
     members = grouped((group, node) for node, group in group_of.items())
-    before: list[set[int]] = [set() for _ in index]
-    after: list[set[int]] = [set() for _ in index]
-    for vertex, targets in above.items():
-        for target in targets:
-            if group_of[vertex] != group_of[target]:
-                after[group_of[vertex]].add(group_of[target])
-                before[group_of[target]].add(group_of[vertex])
+    ends = ((group_of[vertex], group_of[target]) for vertex, targets in above.items() for target in targets)
+    pairs = {(one, other) for one, other in ends if one != other}
+    links = grouped((other, one) for one, other in pairs), grouped(pairs)
+    before, after = ([found.get(group, []) for group in members] for found in links)
     ready: list[int] = []
 
     def push(groups: Iterable[int]) -> None:

@@ -143,9 +143,8 @@ class Finisher:
         if not all(groups):  # a part of replicable nodes alone must keep one
             nodes, groups = (frozenset(), frozenset()), tuple(parts)
         replicable, rewritable = (tuple(sorted(row)) for row in nodes)
-        problem = PlanningProblem(
-            self.analysis, self.costs, self.limits, groups, replicable, self.counted_sizes, {}, rewritable
-        )
+        costs, sizes = self.costs, self.counted_sizes
+        problem = PlanningProblem(self.analysis, costs, self.limits, groups, replicable, sizes, {}, rewritable)
         found, hosts = [(i,) for i in range(len(groups))], devices or (ANY_DEVICE,) * len(groups)
         ways = [*self.finished(problem, found, hosts), self._planned(problem.nodes_of(found), hosts, ())]
 

@@ -219,10 +219,9 @@ def check_part_count(made: Plan) -> None:
     budget, outcome = size(goal.memory_bytes, like=goal.memory_bytes), made.outcome
     what = "needs" if outcome is not None and outcome.is_optimal else "has"
     least = f" ({outcome.bound:.0f} or more are needed)" if outcome and outcome.bound and not outcome.is_optimal else ""
-    raise PlanError(
-        f"this {what} {count(number, 'part')} of at most {budget}{least}, and at most {goal.most_parts} may be made",
-        hint="allow more parts, or more memory for each",
-    )
+    parts = f"{count(number, 'part')} of at most {budget}{least}"
+    message = f"this {what} {parts}, and at most {goal.most_parts} may be made"
+    raise PlanError(message, hint="allow more parts, or more memory for each")
 
 
 def check_part_limits(made: Plan) -> None:
