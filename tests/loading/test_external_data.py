@@ -134,6 +134,10 @@ def test_a_hard_link_is_a_file(model: Path) -> None:
     assert resolve_location(model, "other.bin", tensor="w").samefile(model.parent / "sub" / "w.bin")
 
 
+def test_a_model_may_hold_the_bytes_of_its_own_weights_as_a_data_file(model: Path) -> None:
+    assert resolve_location(model, model.name, tensor="w") == model
+
+
 def test_a_broken_link_is_a_missing_file(model: Path) -> None:
     (model.parent / "link.bin").symlink_to("gone.bin")
     assert "there is no such file" in str(refusal(model, "link.bin"))
