@@ -271,8 +271,7 @@ def check_memory(names: Sequence[str], model: Model) -> None:
         package, times, _ = _conversion(name)
         if free is not None and (needed := times * model.weight_bytes) > free:
             takes = f"holds all weights in memory and takes about {size(needed)}; {size(free)} are free"
-            hint = "int4 streams weights, and fp32 converts nothing: try one of them"
-            raise GraphcutError(f"{name}: {package} {takes}", hint=hint)
+            raise GraphcutError(f"{name}: {package} {takes}", hint="try int4, which streams weights, or fp32")
 
 
 def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequence[Feeds]) -> dict[str, Any] | None:

@@ -74,8 +74,7 @@ class ModelSplitter(AbstractContextManager["ModelSplitter"]):
         if not isinstance(inputs, Mapping):
             names = self.cascade.manifest.reads
             if len(names) != 1:
-                message = f"the model reads {len(names)} inputs, and one array is given"
-                raise UsageError(message, hint=f"name them: {', '.join(names)}")
+                raise UsageError(f"one array is given for {len(names)} inputs", hint=f"name them: {', '.join(names)}")
             inputs = {names[0]: inputs}
         outputs = self.pipeline.submit(inputs).result()
         return next(iter(outputs.values())) if len(outputs) == 1 else outputs

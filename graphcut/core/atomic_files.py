@@ -317,7 +317,6 @@ def rename(source: Path, target: Path) -> None:
         if not code:
             source.rename(target)
     if code == errno.EEXIST:
-        message = f"{target} was made by another program meanwhile"
-        raise UsageError(message, hint="move it away, and try again; graphcut replaces only what it made")
+        raise UsageError(f"{target} was made by another program meanwhile", hint="move it away, and try again")
     if code:
         raise OSError(code, os.strerror(code), str(source), None, str(target))

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 
 from .errors import GraphcutError, UsageError
 from .product import Product
-from .units import count
 from .wiring import Wiring, wire
 
 _T = TypeVar("_T", bound=Hashable)
@@ -310,9 +309,8 @@ def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outpu
     """The groups with node `n` that read its tensors, and the first one if others read them too."""
     node, held, copy = graph.nodes[n], holders[n], graph.copy_of(n)
     if node.is_stateful:
-        message = f"node {node.name!r} is random or stateful, and it is in {count(len(held), 'part')}"
         hint = "such a node must run exactly once: put it into one part, which sends its tensors"
-        raise GraphcutError(message, hint=hint)
+        raise GraphcutError(f"node {node.name!r} is random or stateful, and it is in {len(held)} parts", hint=hint)
 
     def reading(tensors: Iterable[str]) -> set[int]:
         return {i for tensor in tensors for reader in graph.readers.get(tensor, ()) for i in holders.get(reader, ())}

@@ -47,8 +47,7 @@ def export_of(cascade: Cascade, model: str | Path | None = None) -> Export:
     is refused (UsageError).
     """
     if any(part.rank is not None for part in cascade.parts):
-        message = f"{cascade.root} has ranks, each with a part of every KV cache; GenAI has one for a layer"
-        raise UsageError(message, hint="split the model without `ranks`")
+        raise UsageError(f"{cascade.root} has ranks; GenAI has one KV cache for a layer", hint="split without `ranks`")
     home = Path(model or cascade.source).parent
     config = _config_at(cascade.root if model is None and CONFIG in cascade.manifest.text_files else home)
     renamed = _new_names(cascade, config)
@@ -72,8 +71,7 @@ def _config_at(home: Path) -> dict[str, Any]:
         hint = "name the model beside such a file with `model`"
         raise UsageError(f"{path.absolute()} can't be read: {error.strerror}", hint=hint) from error
     except (msgspec.DecodeError, AttributeError, KeyError, TypeError) as error:
-        hint = "export the model with its model builder"
-        raise UsageError(f"{path} describes no decoder of ONNX Runtime GenAI", hint=hint) from error
+        raise UsageError(f"{path} describes no decoder of ONNX Runtime GenAI", hint="use its model builder") from error
     if "pipeline" in decoder:
         raise UsageError(f"{path} describes a pipeline already", hint="name the whole model with `model`")
     return dict(config)
@@ -91,8 +89,7 @@ def _new_names(cascade: Cascade, config: Mapping[str, Any]) -> dict[str, str]:
     """New names for boundary tensors that are called like something that GenAI feeds."""
     manifest, known = cascade.manifest, set(_names_of(config))
     if unknown := [name for name in manifest.reads if name not in known and name not in manifest.optional]:
-        message = f"{CONFIG} does not say what the input {unknown[0]!r} of the model is"
-        raise UsageError(message, hint="name the model that belongs to it with `model`")
+        raise UsageError(f"{CONFIG} does not say what the input {unknown[0]!r} is", hint="name its model with `model`")
     taken = {*manifest.reads, *manifest.writes}
     inner = {name for part in cascade.parts for name in part.writes} - taken
     return {name: f"{name}_of_the_cascade" for name in sorted(inner & (_FED | known))}

@@ -70,8 +70,7 @@ def _variants(cascade: Cascade, part: Part, assets: Mapping[str, str]) -> dict[s
     shared = next((assets[name] for name in part.data if name in assets), None)
     host = cascade.settings(part)
     if host.provider == _CPU.provider and host.provider_options:
-        message = f"{part.place} has options for {host.provider}, which ONNX Runtime takes from no package"
-        raise UsageError(message, hint="split the model again without these options")
+        raise UsageError(f"{part.place} has options for {host.provider}: packages lack them", hint="split without them")
     found = {}
     for one in (host, *([] if host.provider == _CPU.provider else [_CPU])):
         options = {_WEIGHTS: shared} if shared else {}

@@ -72,8 +72,7 @@ def _sub_model(
     writes = find_tensors(graph, outputs) if outputs else graph.writes
     writes = tuple(dict.fromkeys((*writes, *find_tensors(graph, expose))))
     if constant := next((name for name in reads if name not in model.tensors), None):
-        hint = "leave it out: the sub-model contains the constants that it needs"
-        raise UsageError(f"{constant!r} is a constant or a weight: no data flows through it", hint=hint)
+        raise UsageError(f"{constant!r} is a constant or a weight", hint="leave it out: a sub-model has those it needs")
     block = block_between(graph, reads, writes)
     if keeps_dead_inputs:
         reads = tuple(dict.fromkeys((*reads, *block.reads)))

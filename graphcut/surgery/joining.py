@@ -71,8 +71,7 @@ def _by_name(models: Sequence[Model]) -> dict[End, End]:
                 found[i, name] = ends[0], name
                 _check_one_input(model, models[ends[0]], name)
     if not found:
-        hint = "say what is connected with `connect`"
-        raise UsageError("no output of a model has the name of an input of another one", hint=hint)
+        raise UsageError("no output has the name of another model's input", hint="say what is connected with `connect`")
     return found
 
 
@@ -85,8 +84,7 @@ def _check_one_input(model: Model, other: Model, name: str) -> None:
     pairs = zip(first.shape or (), second.shape or (), strict=False)
     if name in other.graph.reads and any(a != b and None not in (a, b) for a, b in pairs):
         ends = f"{first} in {other.path.name}, and {second} in {model.path.name}"
-        hint = "list all that is connected with `connect`; what it does not list stays apart"
-        raise UsageError(f"{name!r} is {ends}: it may be one input or two", hint=hint)
+        raise UsageError(f"{name!r} is {ends}: it may be one input or two", hint="list all connections in `connect`")
 
 
 def _check_versions(models: Sequence[Model]) -> None:
@@ -94,9 +92,8 @@ def _check_versions(models: Sequence[Model]) -> None:
     for opset in (opset for model in models for opset in model.proto.opset_import):
         known = versions.setdefault(domain(opset.domain), opset.version)
         if known != opset.version:
-            what = f"a model imports version {known} of the operator set {opset.domain or 'ai.onnx'}"
-            hint = "convert one of them with onnx.version_converter first"
-            raise ModelError(f"{what}, and another one version {opset.version}", hint=hint)
+            what = f"models import versions {known} and {opset.version} of the operator set {opset.domain or 'ai.onnx'}"
+            raise ModelError(what, hint="convert one of them with onnx.version_converter first")
 
 
 def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
@@ -113,12 +110,10 @@ def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
                 hint = f"{did_you_mean(end, known)}it has {', '.join(known)}"
                 raise UsageError(f"{model.path.name} has nothing called {end!r} to be connected", hint=hint)
         if (j, source) in connect:
-            what = f"{name!r} would read {source!r}, an input that is connected itself"
-            raise UsageError(what, hint="use its output")
+            raise UsageError(f"{name!r} would read {source!r}, an input that is connected itself", hint="use an output")
         read, written = models[i].tensors[name], models[j].tensors[source]
         if read.dtype != written.dtype or shapes_contradict(*(one.with_numbers({}).shape for one in (read, written))):
-            places = models[i].path.name, models[j].path.name
-            what = f"{name!r} of {places[0]} is {read}, and {source!r} of {places[1]} is {written}"
+            what = f"{name!r} of {models[i].path.name} is {read}, and {source!r} of {models[j].path.name} is {written}"
             raise UsageError(what, hint="connect tensors of one type")
 
 

@@ -33,8 +33,7 @@ def data_file(output: Path) -> Path:
 def beside(model: Model, output: str | Path | None, suffix: str) -> Path:
     """`output`; by default a path beside the model, with this suffix. A UsageError if the model has no folder."""
     if output is None and model.temporary_folder is not None:
-        hint = "name a folder or file with `output`"
-        raise UsageError("the model was given in memory, so there is no folder beside it", hint=hint)
+        raise UsageError("a model given in memory has no folder beside it", hint="name a folder or file with `output`")
     stem = model.path.name.removesuffix(".onnx")
     return model.path.with_name(f"{stem}{suffix}") if output is None else Path(output)
 
@@ -62,11 +61,9 @@ def check_sharing(model: Model, folder: Path) -> None:
     home = model.path.absolute().parent.resolve()
     hint = f"choose a place in {home}, or copy the weights with `weights='copy'`"
     if model.temporary_folder is not None:
-        hint = "name a folder for copied weights, or save the model and load it by its path"
-        raise UsageError("the model was given in memory, so it has no weights to share", hint=hint)
+        raise UsageError("a model given in memory has no weights to share", hint="copy them, or load it by its path")
     if folder.resolve() != home:
-        what = f"what shares weights must be in the folder of {model.path.name}, not in {folder}"
-        raise UsageError(what, hint=hint)
+        raise UsageError(f"what shares weights must be in the folder of {model.path.name}, not in {folder}", hint=hint)
     for file, _ in model.data.values():
         if not file.resolve().is_relative_to(home):
             raise UsageError(f"the weights in {file} are behind a symbolic link, so they can't be shared", hint=hint)

@@ -159,8 +159,7 @@ def prepare_parts(
     blocks = enumerate(_as_sent(model, plan))
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights, max_shard_bytes) for i, block in blocks)
     if idle := next((part.name for part in parts if not part.block.writes), None):
-        what = f"{idle} would have nothing to do: each part that reads what its nodes compute repeats them"
-        raise UsageError(what, hint="take this part out of the plan")
+        raise UsageError(f"{idle} would have nothing to do: others repeat it", hint="take this part out of the plan")
     shared = ([n for name in part.ranges.keys() - part.layouts for _, n in part.ranges[name]] for part in parts)
     check_budgets(plan, [part.bytes + sum(lengths) for part, lengths in zip(parts, shared, strict=True)])
     assumed = tuple(name for name in plan.dims if name not in model.dims)
@@ -278,11 +277,10 @@ def _is_alike(files: PreparedFiles, manifest: Path) -> bool:
 
 def _check_space(files: PreparedFiles, target: Path) -> None:
     folder = target if target.exists() else target.parent
-    free = shutil.disk_usage(folder).free
-    if files.bytes_to_write > free:
-        message = f"the parts need {size(files.bytes_to_write)}, but {folder} has {size(free)} free"
+    needed, free = files.bytes_to_write, shutil.disk_usage(folder).free
+    if needed > free:
         hint = "choose another disk with `output`, or don't copy the weights: `weights='share'`"
-        raise GraphcutError(message, hint=hint)
+        raise GraphcutError(f"the parts need {size(needed)}, but {folder} has {size(free)} free", hint=hint)
 
 
 def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:

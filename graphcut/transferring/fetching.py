@@ -162,8 +162,8 @@ def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -
     devices = {part.device for part in cascade.parts if part.device is not None}
     if device not in devices:
         known = ", ".join(sorted(devices)) or "no devices: split with `Across`, or fetch some with `parts`"
-        hint = f"the parts are for {known}"
-        raise UsageError(f"no part is for the device {device!r}", hint=did_you_mean(device, devices) + hint)
+        hint = f"{did_you_mean(device, devices)}the parts are for {known}"
+        raise UsageError(f"no part is for the device {device!r}", hint=hint)
     return [part for part in cascade.parts if part.device == device]
 
 

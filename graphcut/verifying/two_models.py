@@ -206,8 +206,7 @@ def _check_ends(pair: Pair) -> None:
     first, second = pair.first.model, pair.second.model
     known = (*pair.here, *second.graph.weights)
     if more := [name for name in second.graph.reads if name not in known]:
-        message = f"{second.path.name} has an input {more[0]!r}, and {first.path.name} has none"
-        raise UsageError(message, hint="compare two forms of one model")
+        raise UsageError(f"{more[0]!r} is no input of {first.path.name}", hint="compare two forms of one model")
     if not any(name in first.graph.writes for name in pair.there):
         message = f"{second.path.name} computes no output of {first.path.name}"
         raise UsageError(message, hint="outputs are matched by their names, or by position if there are equally many")

@@ -290,7 +290,7 @@ def test_models_with_more_inputs_or_other_outputs_are_refused() -> None:
     with pytest.raises(UsageError, match=r"computes no output of"):
         graphcut.compare_models(one, model_of(more, [floats("x", 8)], [floats("z", 9), floats("v", 9)]))
     three = model_of([helper.make_node("Add", ["x", "w"], ["y"])], [floats("x", 8), floats("w", 8)], [floats("y", 8)])
-    with pytest.raises(UsageError, match=r"has an input 'w', and .* has none"):
+    with pytest.raises(UsageError, match="'w' is no input of "):
         graphcut.compare_models(one, three)
 
 

@@ -382,7 +382,7 @@ def test_several_inputs_must_be_named(tmp_path: Path) -> None:
     onnx.save(model_of(nodes, [floats("a", "n"), floats("b", "n")], [floats("y", "n")]), tmp_path / "m.onnx")
     with ModelSplitter(tmp_path / "m.onnx", num_devices=2) as splitter, pytest.raises(UsageError) as caught:
         splitter.forward(np.ones(2, np.float32))
-    assert str(caught.value) == "the model reads 2 inputs, and one array is given"
+    assert str(caught.value) == "one array is given for 2 inputs"
     assert caught.value.hint == "name them: a, b"
 
 

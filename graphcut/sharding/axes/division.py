@@ -193,8 +193,7 @@ class Divider:
         """
         shares, model = tuple(shares), self._model
         if len(shares) < 2 or min(shares) < 0 or sum(share > 0 for share in shares) < 2:
-            hint = "give two ranks or more, each with a share such as 3:1:1:1"
-            raise UsageError(f"the shares {':'.join(map(str, shares))} don't divide anything", hint=hint)
+            raise UsageError(f"the shares {':'.join(map(str, shares))} don't divide anything", hint="give two or more")
         stages = [stage for stage in stages if sum(map(bool, stage.shares)) > 1]
         stages = stages or [StageShares({*range(len(model.graph.nodes))}, shares)]
         found, balance = self._divided(shares, stages, inf)
