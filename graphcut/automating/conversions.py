@@ -197,13 +197,9 @@ def _int8(job: Job) -> dict[str, Any]:
     # It takes ONNX's own operator for ONNX Runtime's, which is older and has other inputs.
     excluded = [*job.excluded, *(node.name for node in job.model.graph.nodes if node.op == "Attention")]
     # Products of two unsigned types are exact on every processor, and convolutions take no others.
-    quantize_dynamic(
-        *(str(job.model.path), str(job.target)),
-        weight_type=QuantType.QUInt8,
-        nodes_to_exclude=excluded,
-        use_external_data_format=True,
-        extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-    )
+    extra = {"DefaultTensorType": onnx.TensorProto.FLOAT}
+    how = {"nodes_to_exclude": excluded, "use_external_data_format": True, "extra_options": extra}
+    quantize_dynamic(str(job.model.path), str(job.target), weight_type=QuantType.QUInt8, **how)
     return {"weight_type": "QUInt8", "nodes_to_exclude": excluded}
 
 
@@ -223,13 +219,9 @@ def _int8_static(job: Job) -> dict[str, Any]:
     opsets = {domain(one.domain): one.version for one in job.model.proto.opset_import}
     per_channel = opsets.get("", 0) >= 13  # DequantizeLinear has no axis before
     reader = SimpleNamespace(get_next=partial(next, iter(job.calibration), None))  # as the library takes inputs
-    quantize_static(
-        *(str(job.model.path), str(job.target), reader),
-        quant_format=QuantFormat.QDQ,
-        per_channel=per_channel,
-        use_external_data_format=True,
-        **{name: QuantType[kind] for name, kind in types.items()},
-    )
+    how = {"quant_format": QuantFormat.QDQ, "per_channel": per_channel, "use_external_data_format": True}
+    how |= {name: QuantType[kind] for name, kind in types.items()}
+    quantize_static(str(job.model.path), str(job.target), reader, **how)
     return {"quant_format": "QDQ", "per_channel": per_channel, **types}
 
 

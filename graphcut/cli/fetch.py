@@ -49,5 +49,5 @@ def fetch(
             say(f"note: it also has {others}: choose another folder with -o, unless one machine is both devices")
         root = open_(Path(source), check_files=False).root.resolve()
         say_next(f"rsync -a {shell_word(str(output))}/ {shell_word(device)}:{shell_word(str(root))}/")
-    elif not (cascade.elsewhere and cascade.manifest.devices):  # else this machine is a device, and another one runs it
+    elif not (cascade.absent and cascade.manifest.devices):  # else this machine is a device, and another one runs it
         say_next(f"graphcut run {shell_word(str(cascade.path))} --inputs FILE -o y.npz")

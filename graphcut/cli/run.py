@@ -100,7 +100,7 @@ def run(
     is_alone = via is None  # a pipeline checks what its workers need
     cascade = open_(cascade_path, check_files=is_alone, are_here=is_alone)
     say_gap(cascade)
-    if cascade.elsewhere:
+    if cascade.absent:
         absent = ", ".join(cascade.absent)
         if is_generated:
             raise UsageError("inputs can't be generated for some parts alone", hint="give a file with --inputs")

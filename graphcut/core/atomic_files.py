@@ -216,10 +216,8 @@ def write_folder(folder: str | Path, files: Mapping[str, Content], *, kind: str,
             (new / name).parent.mkdir(parents=True, exist_ok=True)
             if isinstance(content, Path):
                 shutil.copyfile(content, new / name)
-            elif isinstance(content, bytes):
-                (new / name).write_bytes(content)
-            elif isinstance(content, dict):
-                (new / name).write_bytes(_as_json(content))
+            elif isinstance(content, bytes | dict):
+                (new / name).write_bytes(_as_json(content) if isinstance(content, dict) else content)
             else:
                 content(new / name)
         made = {name: file_digest(new / name) for name in _files_in(new)}

@@ -147,8 +147,6 @@ class Graph(Product):
         """The constant nodes that `tensors` depend on, in topological order."""
         start = {self.producer[tensor] for tensor in tensors if tensor in self.producer}
         start = {node for node in start if self.nodes[node].is_constant}
-        if not any(self.nodes[node].constants for node in start):
-            return tuple(sorted(start))
         return tuple(sorted(reached(start, lambda n: (self.producer[name] for name in self.nodes[n].constants))))
 
     def weights_of(self, node: int) -> tuple[str, ...]:

@@ -260,14 +260,9 @@ class Cascade(Product):
         return self.root / part.file
 
     @property
-    def elsewhere(self) -> Mapping[str, str]:
-        """If it is of some parts alone: by tensor, the parts that write it elsewhere, with their devices."""
-        return self.manifest.elsewhere
-
-    @property
     def absent(self) -> tuple[str, ...]:
         """The parts that are elsewhere, with their devices."""
-        return tuple(dict.fromkeys(self.elsewhere.values()))
+        return tuple(dict.fromkeys(self.manifest.elsewhere.values()))
 
     @property
     def converted(self) -> tuple[str, ...]:
@@ -340,7 +335,7 @@ def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_part
 
 def _whole(cascade: Cascade) -> Cascade:
     """A cascade that has all its parts; else a CascadeError."""
-    if cascade.elsewhere:
+    if cascade.absent:
         raise CascadeError(f"{cascade.root} is without {', '.join(cascade.absent)}", hint=_ALONE)
     return cascade
 

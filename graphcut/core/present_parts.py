@@ -44,7 +44,7 @@ def open_present(source: CascadeLike, *, check_files: bool = True) -> Cascade:
         return source
     whole = open_cascade(source, check_files=False)
     here = parts_here(whole)
-    if len(here) == len(whole.parts) and not whole.elsewhere:
+    if len(here) == len(whole.parts) and not whole.absent:
         return open_cascade(source, check_files=check_files)
     absent = [part for part in whole.parts if part not in here]
     for part in here if check_files else ():

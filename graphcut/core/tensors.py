@@ -116,13 +116,11 @@ def by_kind(compute: Callable[[Tensor], _Result], dims: Collection[str] = ()) ->
 
     It may read the name of a tensor for its `dim_names` in `dims` alone.
     """
-    found: dict[tuple[str, tuple[Dim, ...] | None], _Result] = {}
+    found: dict[object, _Result] = {}
     own = {dim.rpartition(".")[0] for dim in dims}
 
     def computed(tensor: Tensor) -> _Result:
-        if tensor.name in own:
-            return compute(tensor)
-        kind = tensor.dtype, tensor.shape
+        kind = tensor.name if tensor.name in own else (tensor.dtype, tensor.shape)
         if kind not in found:
             found[kind] = compute(tensor)
         return found[kind]

@@ -60,7 +60,7 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
         analysis = analyze(_model_of_plan(path, model))
         return scene_of_plan(replay(analysis, path), analysis)
     cascade = with_dims(open_present(path), dims or {})
-    return scene_of_cascade(cascade, None if cascade.elsewhere else source_of(cascade, model))
+    return scene_of_cascade(cascade, None if cascade.absent else source_of(cascade, model))
 
 
 def rendered_at(path: Path, output_format: OutputFormat, *, model: Path | None, dims: Mapping[str, int]) -> str:

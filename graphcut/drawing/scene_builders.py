@@ -284,7 +284,7 @@ def _is_as_good(plan: Plan, period_s: float, latency_s: float) -> bool:
 def _verify_command(cascade: Cascade) -> str:
     """The command that verifies a cascade, named by its folder where that is enough."""
     path = cascade.path.parent if cascade.path.name == MANIFEST else cascade.path
-    can_be_compared = cascade.source.exists() and not cascade.elsewhere
+    can_be_compared = cascade.source.exists() and not cascade.absent
     return f"graphcut verify {shell_word(str(path))}{'' if can_be_compared else ' --files'}"
 
 

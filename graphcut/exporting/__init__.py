@@ -44,7 +44,7 @@ def export(
     from .cascade_files import moved_manifest
 
     cascade, folder = open_present(cascade), Path(folder)
-    if cascade.elsewhere and to in {"genai", "lingualinked", "ort-annotations"}:  # these mean nothing for some parts
+    if cascade.absent and to in {"genai", "lingualinked", "ort-annotations"}:  # these mean nothing for some parts
         message = f"{to} takes all parts, and {cascade.root} lacks {', '.join(cascade.absent)}"
         raise UsageError(message, hint="export the whole cascade")
     if cascade.converted and to not in {"cpp", "js", "lingualinked"}:

@@ -232,13 +232,9 @@ def _sizes(operation: Operation, factor: Factor, size: int) -> dict[int, int]:
 
     A 0 in the shape of a Reshape copies the size of the input along the same axis, which may be a piece's.
     """
-    out, (axis,) = operation.written() or (), (place.axis for place in factor.writes)
-    sizes = {axis: size}
-    for place in factor.reads:
-        dim = out[place.axis] if place.axis < len(out) else None
-        if isinstance(dim, int):
-            sizes.setdefault(place.axis, dim)
-    return sizes
+    out, (written,) = dict(enumerate(operation.written() or ())), (place.axis for place in factor.writes)
+    known = ((place.axis, out.get(place.axis)) for place in factor.reads)
+    return {axis: dim for axis, dim in known if isinstance(dim, int)} | {written: size}
 
 
 def _drop(node: NodeProto, slots: Iterable[int]) -> None:

@@ -307,11 +307,8 @@ def half_tolerance(model: Model) -> float:
 
 def _written(cascade: Cascade, feeds: Feeds, config: SessionConfig, wanted: set[str]) -> Iterator[_Written]:
     """Each wanted tensor after a part has written it; at the end the outputs that are inputs."""
-    done: set[str] = set()
     for i, held in enumerate(run_sequentially(cascade, feeds, config=config)):
-        for name in cascade.parts[i - 1].writes if i else ():
-            if name in wanted:
-                done.add(name)
-                yield i - 1, name, held[name]
-    for name in sorted(wanted - done):
+        for name in [name for name in cascade.parts[i - 1].writes if name in wanted] if i else ():
+            yield i - 1, name, held[name]
+    for name in sorted(wanted.difference(*(part.writes for part in cascade.parts))):
         yield len(cascade.parts) - 1, name, held[name]

@@ -113,7 +113,7 @@ def test_what_a_device_holds_is_checked_shown_and_exported_by_itself(run: Run, p
     packed = run("export", board, "--to", "model-package", "-o", tmp_path / "package")
     assert f"note: not here, nor in {tmp_path / 'package'}: part-0.onnx (laptop), part-2.onnx (laptop)" in packed.err
     package = json.loads((tmp_path / "package" / "manifest.json").read_text())
-    assert package["additional_metadata"]["graphcut"]["elsewhere"] == dict(open_present(board).elsewhere)
+    assert package["additional_metadata"]["graphcut"]["elsewhere"] == dict(open_present(board).manifest.elsewhere)
     assert run("export", board, "--to", "js", "-o", web).code == 0
     whole = graphcut.open_cascade(parts)
     assert open_present(web).parts == whole.parts[1:2]

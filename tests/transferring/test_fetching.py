@@ -119,7 +119,7 @@ def test_the_same_command_adds_parts_until_the_cascade_is_whole(
 ) -> None:
     for k in (2, 0, 1):
         cascade = graphcut.fetch(url_of(served), tmp_path / "out", parts=[k])
-    assert cascade.elsewhere == {}
+    assert cascade.manifest.elsewhere == {}
     assert graphcut.verify_files(cascade)
     assert graphcut.verify(linked.source, cascade, structural_only=True)
     served.sent = 0

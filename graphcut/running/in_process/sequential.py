@@ -31,5 +31,5 @@ def run_stages(
 
 def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
     """The inputs of a user as values. Raises RunError if one is missing, unknown or of the wrong type."""
-    check_names(feeds, cascade.manifest.reads, cascade.needed, cascade.tensors, cascade.elsewhere)
+    check_names(feeds, cascade.manifest.reads, cascade.needed, cascade.tensors, cascade.manifest.elsewhere)
     return {name: to_value(value, cascade.tensors[name]) for name, value in feeds.items()}

@@ -255,11 +255,8 @@ def _choose(
         factors = {node: factor for node, factor in found.factors.items() if node not in taken}
         cut = {use.tensor for use in found.layouts if use.node in factors}
         size = sum(sizes[name] for name in cut & sizes.keys())
-        if (
-            is_divided(found.units, size)
-            and size / found.units < below
-            and any(node in factors for node in found.products)
-        ):
+        has_products = not factors.keys().isdisjoint(found.products)
+        if has_products and size / found.units < below and is_divided(found.units, size):
             taken.update(factors)
             chosen.append((size, found, {node: factor for node, factor in factors.items() if node in stage.nodes}))
     # The largest units first: what rounding takes from a rank there, smaller ones give back.
