@@ -113,9 +113,8 @@ class _RowIndex:
         paths = [_words(row.module) for row in rows]
         self._skipped, skipped_by_rows = _wrappers(paths, modules)
         self._by_name = {row.module: i for i, row in enumerate(rows)}
-        self._by_path: dict[Words, int] = {}
-        for i, path in enumerate(paths):
-            self._by_path.setdefault(_bare(path, skipped_by_rows), i)
+        # Of rows with one path the first.
+        self._by_path = {_bare(paths[i], skipped_by_rows): i for i in reversed(range(len(rows)))}
         self._modules = _prefixes(modules, self._skipped)
         self._known: dict[str, Group] = {}
 

@@ -242,9 +242,8 @@ def _session_outputs(model: ModelProto, folder: Path) -> dict[str, Tensor]:
     options.add_session_config_entry("session.disable_prepacking", "1")  # weights stay on disk
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
     try:
-        session = onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        raw = model.SerializeToString()
+        session = onnxruntime.InferenceSession(raw, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception:  # noqa: BLE001 - ORT's errors share no base class
         return {}
     found: dict[str, Tensor] = {}
