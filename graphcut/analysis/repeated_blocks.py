@@ -1,7 +1,7 @@
 """The block that a model repeats, such as its transformer layer, found from the graph alone."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Final
@@ -53,12 +53,11 @@ def _depth_first_order(graph: Graph) -> list[int]:
     return post_order(ends, lambda node: writers(graph.nodes[node].reads))
 
 
-def _labels(model: Model) -> list[int]:
+def _labels(model: Model) -> Iterator[int]:
     """For each flowing node a number; equal for nodes with equal operators, attributes and shapes of weights."""
     graph = model.graph
     shapes = {tensor.name: (tensor.data_type, *tensor.dims) for tensor in model.proto.graph.initializer}
     numbers: dict[object, int] = {}
-    labels = []
     for i in graph.flow:
         node, proto = graph.nodes[i], model.proto.graph.node[i]
         key = (
@@ -67,8 +66,7 @@ def _labels(model: Model) -> list[int]:
             tuple(shapes.get(name) for name in node.weights),
             len(node.reads),
         )
-        labels.append(numbers.setdefault(key, len(numbers)))
-    return labels
+        yield numbers.setdefault(key, len(numbers))
 
 
 def find_repeat(graph: Graph, order: _Numbers, labels: _Numbers, profile: _Numbers) -> RepeatedBlock | None:

@@ -86,7 +86,7 @@ class _Asked:
         """The nodes between refused ones."""
         return [tuple(row) for is_in, row in groupby(self.model.graph.flow, key=refused.__contains__) if not is_in]
 
-    def _left(self, row: Sequence[int]) -> set[int]:
+    def _left(self, row: tuple[int, ...]) -> set[int]:
         """The nodes that it leaves to another provider.
 
         ONNX Runtime has folded or fused a node that no provider took: it goes where what reads it goes. If nothing here
@@ -114,7 +114,7 @@ class _Asked:
             return "input", "not taken; a weight is an input"
         return "operator", "not taken"
 
-    def _fault(self, nodes: Sequence[int]) -> tuple[int, tuple[Kind, str]]:
+    def _fault(self, nodes: tuple[int, ...]) -> tuple[int, tuple[Kind, str]]:
         """The node to leave out of nodes that can't be compiled, and why."""
         end = bisect_left(range(len(nodes) - 1), x=True, key=lambda i: self._fails(nodes[: i + 1]))
         length = bisect_left(range(end), x=True, key=lambda i: self._fails(nodes[end - i : end + 1]))
@@ -125,16 +125,15 @@ class _Asked:
         node = min(row, key=lambda n: self._flops[n])
         return node, ("whole", f"{len(row)} nodes in a row can't be compiled")
 
-    def _fails(self, nodes: Sequence[int]) -> bool:
+    def _fails(self, nodes: tuple[int, ...]) -> bool:
         return bool(self._placed(nodes).problem)
 
-    def _placed(self, nodes: Sequence[int]) -> Placement:
-        key = tuple(nodes)
-        if key not in self._answers:
+    def _placed(self, nodes: tuple[int, ...]) -> Placement:
+        if nodes not in self._answers:
             entries = external_weights_entry(self.model.path.parent)
-            asked = self.asked(message=self._sub_model(key), dims=dict(self.model.dims), entries=entries)
-            self._answers[key] = self.place(asked)
-        return self._answers[key]
+            asked = self.asked(message=self._sub_model(nodes), dims=dict(self.model.dims), entries=entries)
+            self._answers[nodes] = self.place(asked)
+        return self._answers[nodes]
 
     def _sub_model(self, nodes: tuple[int, ...]) -> bytes:
         """These nodes, consecutive ones, as a model whose nodes have the names that graphcut gives them."""

@@ -167,7 +167,7 @@ def _product(provider: str, dtype: str) -> tuple[str, str]:
             return "", str(error)
         if session is None:
             return "", problem
-        takers = {taker for taker, nodes in placement_of(session).items() if nodes}
+        takers = {*placement_of(session)}
         is_cast = provider == CPU and any(node.op_type == "Cast" for node in onnx.load(prepared).graph.node)
     return "widened" if is_cast else "native" if takers == {provider} else "", ""
 

@@ -35,6 +35,9 @@ _BLOCKED: Final = re.compile(r"(.+?)(?:_bn|_mul)?_nchwc(?:_token_\d+)?")
 """Names of nodes that ONNX Runtime rewrote for its blocked layout of channels: the tensor that the node wrote before,
 and what it was before it became a convolution (core/optimizer/nchwc_transformer.cc)."""
 
+_HALVES: Final = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
+"""What ONNX Runtime's CPU kernels compute in float32, with a float32 copy of the weights."""
+
 _MOST_INLINE_HALF_BYTES: Final = 1 << 27
 """Half-precision weights up to this size are written into the optimized graph's file, as float32. A protobuf file holds
 at most 2 GiB. Other weights are references there."""
@@ -115,14 +118,10 @@ def _session(piece: ModelProto, folder: Path, scratch: Path, threads: int) -> or
     options.enable_profiling = True
     options.profile_file_prefix = os.fspath(scratch / "profile")
     options.optimized_model_filepath = os.fspath(scratch / "optimized.onnx")
-    if sum(values_bytes(tensor) for tensor in piece.graph.initializer if _is_half(tensor)) > _MOST_INLINE_HALF_BYTES:
+    halves = (tensor for tensor in piece.graph.initializer if tensor.data_type in _HALVES)
+    if sum(map(values_bytes, halves)) > _MOST_INLINE_HALF_BYTES:
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimized.data")
     return ort.InferenceSession(piece.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _is_half(tensor: TensorProto) -> bool:
-    """Is it of a type that ONNX Runtime's CPU kernels compute in float32, with a float32 copy of the weights?"""
-    return tensor.data_type in {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 
 
 def kernel_seconds(events: Sequence[ProfileEvent], names: Collection[str], rounds: int) -> dict[str, tuple[float, ...]]:
@@ -133,8 +132,7 @@ def kernel_seconds(events: Sequence[ProfileEvent], names: Collection[str], round
     runs = sorted((event.ts, event.ts + event.dur) for event in events if event.name == "model_run")[-rounds:]
     begins = [begin for begin, _ in runs]
     found: dict[str, list[float]] = {}
-    for event in _outermost(events):
-        name = event.name.removesuffix(_KERNEL)
+    for name, event in _outermost(events):
         index = bisect_right(begins, event.ts) - 1
         if index >= 0 and name in names:
             found.setdefault(name, [0.0] * len(runs))[index] += event.dur / 1e6
@@ -148,8 +146,7 @@ def kernel_kinds(events: Sequence[ProfileEvent], optimized: Iterable[NodeProto])
     """
     nodes = {node.name: node for node in optimized}
     own: dict[str, Hashable] = {}
-    for event in _outermost(events):
-        name = event.name.removesuffix(_KERNEL)
+    for name, event in _outermost(events):
         if node := nodes.get(name):
             attributes = (attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
             shapes = str((event.args.input_type_shape, event.args.output_type_shape))
@@ -159,14 +156,14 @@ def kernel_kinds(events: Sequence[ProfileEvent], optimized: Iterable[NodeProto])
     return dict(zip(own, zip(around, around[1:], around[2:], strict=False), strict=True))
 
 
-def _outermost(events: Sequence[ProfileEvent]) -> Iterator[ProfileEvent]:
-    """Kernel events outside all others: If, Loop and Scan last as long as what runs in their subgraphs."""
+def _outermost(events: Sequence[ProfileEvent]) -> Iterator[tuple[str, ProfileEvent]]:
+    """Kernel events outside all others, by their nodes: If, Loop and Scan last as long as what runs inside of them."""
     until = -1
     # Of two that begin together, the longer one contains the other.
     for event in sorted(events, key=lambda e: (e.ts, -e.dur)):
         if event.cat == "Node" and event.name.endswith(_KERNEL) and event.ts >= until:
             until = event.ts + event.dur
-            yield event
+            yield event.name.removesuffix(_KERNEL), event
 
 
 def _tensor_bytes(events: Sequence[ProfileEvent], optimized: Iterable[NodeProto]) -> dict[str, int]:

@@ -61,7 +61,7 @@ class Llm(Recipe, frozen=True, kw_only=True):
         embed = model.inside("embed_tokens")
         embedding = embed.weight("weight", (self.vocab, self.hidden), scale=self.hidden**-0.5)
         hidden = embed.node("Gather", embedding, input_ids)
-        mask = _causal_mask(model.inside("causal_mask"), input_ids, attention_mask, _number(self.dtype, _MASKED))
+        mask = _causal_mask(model.inside("causal_mask"), input_ids, attention_mask, np.array(_MASKED, self.dtype))
         shared = _Shared(mask, *_rotary(model.inside("rotary_emb"), position_ids, self))
         draft.returns("logits", self.dtype, ["batch", "seq", self.vocab])
         for index in range(self.layers):
@@ -111,7 +111,7 @@ def _attention(at: Draft, x: str, caches: list[tuple[str, str]], shared: _Shared
         for new, (past, present) in zip((key, value), caches, strict=True)
     )
     scores = at.node("MatMul", query, at.node("Transpose", keys, perm=[0, 1, 3, 2]))
-    scaled = at.node("Mul", scores, at.constant(_number(llm.dtype, llm.head_size**-0.5)))
+    scaled = at.node("Mul", scores, at.constant(np.array(llm.head_size**-0.5, llm.dtype)))
     attended = at.node("MatMul", at.node("Softmax", at.node("Add", scaled, shared.mask), axis=-1), values)
     rows = at.node("Transpose", attended, perm=[0, 2, 1, 3])
     joined = at.node("Reshape", rows, at.constant(np.array([0, 0, llm.hidden])))
@@ -153,9 +153,9 @@ def _mlp(at: Draft, x: str, llm: Llm) -> str:
 def _norm(at: Draft, x: str, llm: Llm) -> str:
     """RMSNorm (Zhang and Sennrich 2019): squares are summed in float32, as float16 would overflow."""
     wide = _convert(at, x, "float32", llm)
-    squares = at.node("Pow", wide, at.constant(_number("float32", 2)))
+    squares = at.node("Pow", wide, at.constant(np.array(2, "float32")))
     mean = at.node("ReduceMean", squares, axes=[-1], keepdims=1)
-    root = at.node("Sqrt", at.node("Add", mean, at.constant(_number("float32", 1e-5))))
+    root = at.node("Sqrt", at.node("Add", mean, at.constant(np.array(1e-5, "float32"))))
     normed = _convert(at, at.node("Div", wide, root), llm.dtype, llm)
     return at.node("Mul", at.weight("weight", (llm.hidden,), mean=1.0, scale=0.1), normed)
 
@@ -189,7 +189,3 @@ def _rotary(at: Draft, position_ids: str, llm: Llm) -> list[str]:
     half = at.node("Mul", at.node("Unsqueeze", positions, at.constant(np.array([1, 3]))), frequencies)
     angles = at.node("Concat", half, half, axis=-1)
     return [_convert(at, at.node(op, angles), llm.dtype, llm) for op in ("Cos", "Sin")]
-
-
-def _number(dtype: Precision, value: float) -> NDArray[np.floating]:
-    return np.array(value, dtype)

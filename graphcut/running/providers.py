@@ -15,6 +15,7 @@ from typing import Final
 import onnxruntime as ort
 
 from ..core.errors import RunError
+from ..core.graph import grouped
 
 CPU: Final = "CPUExecutionProvider"
 _NAMES_A_FILE: Final = re.compile(r"[/\\]|\.[A-Za-z]\w*$")
@@ -209,7 +210,6 @@ def _last_words(error: Exception) -> str:
 
 def placement_of(session: ort.InferenceSession) -> dict[str, tuple[str, ...]]:
     """For each provider the names of the nodes that it took, of a session that records them."""
-    taken: dict[str, tuple[str, ...]] = {}
-    for subgraph in session.get_provider_graph_assignment_info():
-        taken[subgraph.ep_name] = (*taken.get(subgraph.ep_name, ()), *(node.name for node in subgraph.get_nodes()))
-    return taken
+    subgraphs = session.get_provider_graph_assignment_info()
+    taken = grouped((subgraph.ep_name, node.name) for subgraph in subgraphs for node in subgraph.get_nodes())
+    return {provider: tuple(names) for provider, names in taken.items()}

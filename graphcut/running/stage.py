@@ -133,7 +133,6 @@ class Stage:
                 raise RunError(f"{file} was changed while it was loaded", hint=_REPLACED)
         is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
         self._is_direct = is_numeric and CPU_MEMORY is not None and hasattr(self._session, "_sess")
-        files = map(cascade.root.joinpath, part.data)
         is_on_device = self._is_direct and provider in self._session.get_providers()  # else the CPU is the fallback
         self.memory = memory if is_on_device else OF_CPU
         others = [other for other in cascade.parts if other.file != part.file]
@@ -142,7 +141,7 @@ class Stage:
         self._has_devices = not {self.memory, *places} <= {OF_CPU}
         self._checked_s = 0.0
         self._bound: dict[tuple[int, int], _Bound] = {}
-        self._mapped = [(os.fspath(file), versions[file]) for file in files if versions]
+        self._mapped = [(os.fspath(file), versions[file]) for file in map(cascade.root.joinpath, part.data) if versions]
 
     def step(
         self,

@@ -153,7 +153,7 @@ class Runner(AbstractContextManager["Runner"]):
         """
         times = len(feeds) if isinstance(feeds, Sized) else None
         source = UserInputs(feeds)
-        inputs = self._input_values(source)
+        inputs = map(self._input_values, source)
         bad = []
         for first in inputs:
             if not isinstance(first, RunError):
@@ -170,14 +170,11 @@ class Runner(AbstractContextManager["Runner"]):
             return _then_check(answers, source)
         return _then_check(self._pass(everything, forecast, on_error), source)
 
-    def _input_values(self, feeds: Iterable[Feeds]) -> Iterator[dict[str, Value] | RunError]:
-        for feed in feeds:
-            try:
-                values = input_values(self._cascade, feed)
-            except RunError as error:
-                yield error
-            else:
-                yield values
+    def _input_values(self, feeds: Feeds) -> dict[str, Value] | RunError:
+        try:
+            return input_values(self._cascade, feeds)
+        except RunError as error:
+            return error
 
     def _run_one(self, values: dict[str, Value] | RunError, on_error: OnError) -> Iterator[Outputs | RunError]:
         try:

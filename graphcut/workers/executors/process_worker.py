@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -85,7 +85,6 @@ class WorkerServer:
         self._shared = SharedMemory(folders, setup.owner)
         self._buffers = OutputBuffers(self._shared)
         self._sending = Lock()
-        self._worker: Worker | None = None
 
     def serve(self) -> None:
         """Handle commands until the pipe closes."""
@@ -109,21 +108,22 @@ class WorkerServer:
         with self._sending:
             self._connection.send(event)
 
+    @cached_property
+    def _worker(self) -> Worker:
+        """The worker: parts are loaded before the first step comes."""
+        setup, cascade = self._setup, open_cascade(self._setup.manifest, may_lack_parts=True)
+        if manifest_digest(cascade.manifest) != setup.digest:
+            raise RunError(f"{setup.manifest} was changed while the cascade ran", hint="run it again")
+        worker = Worker(cascade, setup.states, lambda i: Stage(cascade, cascade.parts[i], config=setup.config))
+        worker.is_alone = True
+        return worker
+
     def _load(self, command: Hold) -> Event:
-        if self._worker is None:
-            setup, cascade = self._setup, open_cascade(self._setup.manifest, may_lack_parts=True)
-            if manifest_digest(cascade.manifest) != setup.digest:
-                raise RunError(f"{setup.manifest} was changed while the cascade ran", hint="run it again")
-            load = lambda part: Stage(cascade, cascade.parts[part], config=setup.config)  # noqa: E731
-            self._worker = Worker(cascade, setup.states, load)
-            self._worker.is_alone = True
         self._worker.hold(frozenset(command.parts))
         return Ready(self._setup.worker, frozenset(command.parts), self._worker.placements)
 
     def _run(self, command: RunStep) -> Event:
         worker, shared, step = self._worker, self._shared, command.step
-        if worker is None:
-            raise RunError("a step came before the parts were loaded")
         shared.free(command.freed)
         shared.forget(command.removed)
         for sequence in command.forgotten:
