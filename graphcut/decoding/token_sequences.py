@@ -110,13 +110,13 @@ class SequenceBatch:
         self._sent, zero_states = decoder.begin(len(self.sequences), room if in_place else 0)
         if origin is not None and not in_place:
             zero_states = {}
-        self._next = Step(sequence=number, zero_states=zero_states, origin=origin, in_place=in_place, room=room)
+        self._later = self._next = Step(sequence=number, in_place=in_place, room=room)  # what all its steps have
         self._count = len(self.sequences)  # the rows of its states
         #: the batch that has the states of each sequence, its row there, and the place of its first token.
         self.places: list[tuple[int, int, int]] = [place for batch in joined for place in batch.places]
         if joined:
-            self._next = Step(sequence=number, in_place=in_place, room=room)
             return
+        self._next = replace(self._next, zero_states=zero_states, origin=origin)
         self.places = [(number, row, 0) for row in range(self._count)]
         for one in self.sequences:
             tokens, one.reused = (*one.fed, *one.unfed), origin.kept if origin else 0
@@ -156,7 +156,7 @@ class SequenceBatch:
         is_batch, length = self._decoder.has_batch, self.chunk.length
         self._choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, tuple(ended))
         step = replace(self._next, choice=self._choice, length=length)
-        self._next = Step(sequence=self.number, in_place=step.in_place, room=step.room)
+        self._next = self._later
         return Request(feeds, title, step)
 
     def _join(self, missing: Sequence[int]) -> None:

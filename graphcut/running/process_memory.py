@@ -84,8 +84,7 @@ def _machine_bytes(root: Path) -> int | None:
 
 def _cgroup_bytes(root: Path) -> list[int]:
     """What each limited cgroup around this process leaves. In a container the innermost one is mounted as the root."""
-    mount = root / "sys/fs/cgroup"
-    group = mount
+    mount = group = root / "sys/fs/cgroup"
     with suppress(OSError):
         if own := re.search(r"^0::/(.+)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE):
             group = mount / own[1]

@@ -163,6 +163,5 @@ def _scores(scores: np.ndarray[Any, Any], token: int, top: int) -> list[int]:
     exact = scores.astype(np.float64)
     logs = exact - exact.max()
     logs -= np.log(np.exp(logs).sum())
-    likely = np.argsort(-logs, kind="stable")[:top]
-    likely = np.resize(likely, top)  # a vocabulary may be smaller
+    likely = np.resize(np.argsort(-logs, kind="stable")[:top], top)  # a vocabulary may be smaller
     return [*logs[[token, *likely]].view(np.int64).tolist(), *likely.tolist()]

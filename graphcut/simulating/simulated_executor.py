@@ -157,7 +157,7 @@ class SimulatedExecutor(Executor):
             device.given.append(one)
             device.messages.add(one)
             after_s = self._cluster.step_s + device.latency_s
-            one.next_event = self.clock.after(after_s, partial(self._begin, device, one))
+            one.next_event = self.clock.after(after_s, partial(self._fetch, device, one))
 
     def forget(self, sequence: int) -> None:
         pass  # states are not simulated
@@ -207,14 +207,10 @@ class SimulatedExecutor(Executor):
 
     # Steps
 
-    def _begin(self, device: SimulatedDevice, one: SimulatedStep) -> None:
-        """The command for a step is there."""
-        device.count_until(self.clock.now_s)
-        device.messages.remove(one)
-        self._fetch(device, one)
-
     def _fetch(self, device: SimulatedDevice, one: SimulatedStep) -> None:
-        """Fetch the tensors that the device lacks for a step; compute if nothing is missing."""
+        """The command for a step is there: fetch the tensors that the device lacks; compute if nothing is missing."""
+        device.count_until(self.clock.now_s)
+        device.messages.discard(one)
         one.lacks = {tensor for tensor in one.tensors if not tensor.is_on(device)}
         if all(tensor.devices for tensor in one.tensors):
             self._pull(device, one.tensors)

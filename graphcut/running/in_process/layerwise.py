@@ -70,8 +70,7 @@ class LayerwisePass:
         return {}
 
     def _answer(self, number: int, values: dict[str, Value]) -> Outputs | RunError:
-        if number in self._errors:
-            error = self._errors.pop(number)
+        if (error := self._errors.pop(number, None)) is not None:
             if self._on_error == "raise":
                 raise error
             return error

@@ -50,10 +50,9 @@ class RequestsInFlight:
 
     def deliver(self, state: RequestState) -> Answer | None:
         """The answer, or its error if that is a RunError; None if it was lost, and the request was restarted."""
-        answer: Answer
         if state.error is None:
             try:
-                answer = {name: self._executor.get(state.handles[name], name) for name in self._routing.outputs}
+                answer: Answer = {name: self._executor.get(state.handles[name], name) for name in self._routing.outputs}
             except LookupError:
                 self.restart(state)
                 return None

@@ -240,12 +240,11 @@ class Rebalancing:
             return None  # parts with states stay with them
         for part, seconds in zip(event.step.parts, event.seconds, strict=True):
             self._balance.measured(event.worker, part, seconds)
-        if self.next is None and (bounds := self._balance.proposal(self._delays())) is not None:
-            wanted = spans_of(bounds)
-            if all(worker.is_up for worker in self._pool.workers):  # else it is proposed again
-                self.next = bounds
-                for index, parts in enumerate(wanted):
-                    self._pool.hold(index, parts)
+        bounds = self._balance.proposal(self._delays()) if self.next is None else None
+        if bounds is not None and all(worker.is_up for worker in self._pool.workers):  # else it is proposed again
+            self.next = bounds
+            for index, parts in enumerate(spans_of(bounds)):
+                self._pool.hold(index, parts)
         return self.finish()
 
     def _delays(self) -> Delays:
