@@ -12,6 +12,7 @@ Providers of accelerators may compute in a smaller type. There 4 times of what r
 the unsplit model is allowed.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -118,19 +119,21 @@ def run_whole(
 
 def _with_roundings(model: Model, proto: ModelProto, kind: int, most: float) -> Iterator[NodeProto]:
     """The nodes of a copy of the model, before each those that round what it reads."""
-    for name, value in (("@low", -most), ("@high", most)):
+    names = {*model.tensors, *(name for node in proto.graph.node for name in (*node.input, *node.output))}
+    mark = max((part for name in names for part in re.findall("@+", name)), default="") + "@"  # no name has it
+    for name, value in ((f"{mark}low", -most), (f"{mark}high", most)):
         yield make_node("Constant", [], [name], value=TensorProto(data_type=TensorProto.FLOAT, float_data=[value]))
     known = {tensor.name for tensor in proto.graph.initializer if tensor.data_type == TensorProto.FLOAT}
     known |= {name for name, tensor in model.tensors.items() if tensor.dtype == "float32"}
     unread = set(known)
     for node in proto.graph.node:
         for name in unread.intersection(node.input):
-            yield make_node("Max", [name, "@low"], [f"{name}@raised"])
-            yield make_node("Min", [f"{name}@raised", "@high"], [f"{name}@clipped"])
-            yield make_node("Cast", [f"{name}@clipped"], [f"{name}@half"], to=kind)
-            yield make_node("Cast", [f"{name}@half"], [f"{name}@rounded"], to=TensorProto.FLOAT)
+            yield make_node("Max", [name, f"{mark}low"], [f"{name}{mark}raised"])
+            yield make_node("Min", [f"{name}{mark}raised", f"{mark}high"], [f"{name}{mark}clipped"])
+            yield make_node("Cast", [f"{name}{mark}clipped"], [f"{name}{mark}half"], to=kind)
+            yield make_node("Cast", [f"{name}{mark}half"], [f"{name}{mark}rounded"], to=TensorProto.FLOAT)
         unread.difference_update(node.input)
-        node.input[:] = [f"{name}@rounded" if name in known else name for name in node.input]
+        node.input[:] = [f"{name}{mark}rounded" if name in known else name for name in node.input]
         yield node
 
 

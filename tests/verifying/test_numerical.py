@@ -168,6 +168,15 @@ def test_roundings_are_made_by_operators_of_the_models_opset_where_it_has_the_ty
     assert last.allowed == pytest.approx(allowed, rel=1e-3)
 
 
+def test_roundings_take_no_name_of_the_model(tmp_path: Path) -> None:
+    ends = (["x", "k"], "x@half"), (["x@half", "m"], "@low")
+    nodes = [helper.make_node("Add", reads, [name], name=name) for reads, name in ends]
+    proto = model_of(nodes, [floats("x", 1)], [floats("@low", 1)], [values("k", [1000.0]), values("m", [-1000.0])])
+    model, cascade = cut_proto(tmp_path, proto, "x@half")
+    (_, last) = compare(model, cascade, {"x": np.array([1 / 3], F32)}, optimized=False, placed=on("float16"))
+    assert last.allowed == pytest.approx(4 / 6, rel=1e-3)
+
+
 def test_an_integer_may_change_four_times_as_much_as_by_rounding(tmp_path: Path) -> None:
     nodes = [helper.make_node("Mul", ["x", "k"], ["s"], name="s"), helper.make_node("Cast", ["s"], ["y"], to=6)]
     ends = [floats("x", 1)], [helper.make_tensor_value_info("y", 6, [1])]
