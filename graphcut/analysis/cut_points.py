@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from ..core.graph import Partition, partition
+from ..core.graph import Partition, grouped, partition
 from ..core.product import Product
 from ..costs.caches import sized_dims
 from ..loading.model import Model, ModelLike, load
@@ -111,13 +112,10 @@ class Analysis(Product):
 
         `segments.wiring.sequential` and `.residual` are the sequential and the residual dependency map.
         """
-        starts = set(self.key_nodes)
-        rows: list[list[int]] = [[]]
-        for node in self.model.graph.flow:
-            if node in starts and rows[-1]:
-                rows.append([])
-            rows[-1].append(node)
-        return partition(self.model.graph, rows)
+        starts, flow = {*self.key_nodes}, self.model.graph.flow
+        key_nodes_until = accumulate(node in starts for node in flow)
+        runs = grouped(zip(key_nodes_until, flow, strict=True))
+        return partition(self.model.graph, [*runs.values()] or [[]])
 
     @cached_property
     def profile(self) -> tuple[int, ...]:
@@ -142,17 +140,12 @@ class Analysis(Product):
         return repeated_block(self.sized)
 
     @cached_property
-    def _readers(self) -> dict[int, frozenset[int]]:
+    def _readers(self) -> dict[int, set[int]]:
         """The nodes that read what a flowing node writes, in topological order: the edges of `digraph`.
 
         The command needs no more than these, and networkx takes a fifth of a second to import.
         """
-        graph = self.model.graph
-        writes = ((node, graph.nodes[node].writes) for node in graph.flow)
-        return {
-            node: frozenset(reader for name in names for reader in graph.readers.get(name, ()))
-            for node, names in writes
-        }
+        return {node: self.model.graph.successors(node) for node in self.model.graph.flow}
 
     @cached_property
     def _liveness(self) -> Liveness:

@@ -73,15 +73,12 @@ class Liveness(Product):
         return [*self._weights_read(self.order[::-1])[-2::-1], 0]
 
     def _weights_read(self, order: Sequence[int]) -> list[int]:
-        seen: set[str] = set()
-        total, totals = 0, []
+        seen, added = set[str](), list[int]()
         for node in order:
-            for name in self.graph.weights_of(node):
-                if name not in seen:
-                    seen.add(name)
-                    total += self.graph.weights[name].bytes
-            totals.append(total)
-        return totals
+            new = {*self.graph.weights_of(node)} - seen
+            seen |= new
+            added.append(sum(self.graph.weights[name].bytes for name in new))
+        return list(accumulate(added))
 
     @cached_property
     def cut_points(self) -> Sequence[tuple[int, int]]:

@@ -20,7 +20,7 @@ import msgspec
 
 from .digests import file_digest, is_unchanged
 from .errors import GraphcutError, LeftoverWarning, RecordError, UsageError
-from .records import read_record
+from .records import as_json, read_record
 
 _SUFFIX: Final = ".tmp-graphcut"
 _AT_FDCWD: Final = -100  # linux/fcntl.h
@@ -217,18 +217,14 @@ def write_folder(folder: str | Path, files: Mapping[str, Content], *, kind: str,
             if isinstance(content, Path):
                 shutil.copyfile(content, new / name)
             elif isinstance(content, bytes | dict):
-                (new / name).write_bytes(_as_json(content) if isinstance(content, dict) else content)
+                (new / name).write_bytes(as_json(content) if isinstance(content, dict) else content)
             else:
                 content(new / name)
         made = {name: file_digest(new / name) for name in _files_in(new)}
-        (new / WRITTEN).write_bytes(_as_json(_Written(kind=kind, files=made)))
+        (new / WRITTEN).write_bytes(as_json(_Written(kind=kind, files=made)))
         moved = scratch / "old" / folder.name
         replace_files(scratch, place[0], last=folder.name, old=[folder.absolute()], check=partial(check, moved))
     return [folder / name for name in _files_in(folder)]
-
-
-def _as_json(record: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def _files_in(folder: Path) -> list[str]:

@@ -133,6 +133,18 @@ class Graph(Product):
         """The names of nodes, in their order."""
         return tuple(self.nodes[node].name for node in nodes)
 
+    def predecessors(self, node: int) -> set[int]:
+        """The nodes that write what a node reads."""
+        return {self.producer[name] for name in self.nodes[node].reads if name in self.producer}
+
+    def successors(self, node: int) -> set[int]:
+        """The flowing nodes that read what a node writes."""
+        return {reader for name in self.nodes[node].writes for reader in self.readers.get(name, ())}
+
+    def running(self, block: "Block") -> list[int]:
+        """The flowing nodes that a block runs, replicas included, in topological order."""
+        return sorted({*block.nodes, *self.flow_index.keys() & {*block.replicas}})
+
     def copy_of(self, node: int) -> Node:
         """A node as parts have it that repeat it."""
         own = self.nodes[node]

@@ -17,7 +17,7 @@ import msgspec
 from .digests import BLOCK_BYTES, DataFile, Digest
 from .errors import CascadeError, GraphcutError, RecordError, wrong_type
 from .product import Product
-from .records import read_record
+from .records import as_json, read_record
 from .tensors import Dim, Tensor
 from .text import nothing_at
 from .wiring import Wiring, wire
@@ -291,7 +291,7 @@ CascadeLike = str | Path | Cascade  #: a cascade, its folder, or its manifest fi
 
 def save_manifest(manifest: Manifest, path: Path) -> None:
     """Write `manifest` to `path`; the same manifest gives the same bytes. `dims` stay in their order."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+    path.write_bytes(as_json(manifest))
 
 
 def open_cascade(source: CascadeLike, *, check_files: bool = True, may_lack_parts: bool = False) -> Cascade:

@@ -17,6 +17,11 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)  #: how editors say that text is Unicode.
 
 
+def as_json(record: object) -> bytes:
+    """A record as the content of a JSON file, a line for each value."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
 def read_record(path: Path, kind: type[_Record], version: str, again: str, unread: str) -> _Record:
     """The record in a JSON file whose field `format` is `version`, else a RecordError.
 

@@ -106,8 +106,7 @@ def sent_states(parts: Sequence[Unit], states: Iterable[AnyPair]) -> list[AnyPai
     """The states that are sent to a part at each step."""
     states, read = list(states), {name for part in parts for name in part.reads}
     kept = {state.past for found in kept_states(parts, states).values() for state in found}
-    sent = read - kept
-    return [state for state in states if state.past in sent]
+    return [state for state in states if state.past in read and state.past not in kept]
 
 
 def travelling(

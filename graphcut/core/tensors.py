@@ -1,6 +1,7 @@
 """Tensors: name, type and shape, and how the numbers of each element type are held."""
 
 from collections.abc import Callable, Collection, Mapping
+from math import prod
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -95,12 +96,9 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bits = BITS.get(self.dtype)
         if bits is None or self.shape is None:
             return 0, False
-        elements, is_exact = 1, True
-        for dim in self.dim_names:
-            known = dims.get(dim) if isinstance(dim, str) else dim
-            is_exact = is_exact and known is not None
-            elements *= 1 if known is None else known
-        return (elements * bits + 7) // 8, is_exact
+        sizes = [dims.get(dim) if isinstance(dim, str) else dim for dim in self.dim_names]
+        elements = prod(1 if size is None else size for size in sizes)
+        return (elements * bits + 7) // 8, None not in sizes
 
     def __str__(self) -> str:
         if self.shape is None:

@@ -1,12 +1,13 @@
 """Text from files and models, made safe to print: escapes, and quotes for a shell."""
 
 import shlex
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, takewhile, zip_longest
 from pathlib import Path
 from typing import Final
+
+from .graph import grouped
 
 LONGEST: Final = 10_000
 """Longer text is shortened in the middle before it is printed: measuring its width would take minutes."""
@@ -50,9 +51,7 @@ def shortened(
 
 def _alike(found: Mapping[str, str]) -> list[list[str]]:
     """The names that have one text, for each such text."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for name, text in found.items():
-        names[text].append(name)
+    names = grouped((text, name) for name, text in found.items())
     return [group for text, group in names.items() if text and len(group) > 1]
 
 

@@ -90,13 +90,13 @@ def nodes_touching(graph: Graph, cache: Cache) -> tuple[int, ...]:
     return tuple(sorted({*graph.readers.get(cache.past, ()), *writers}))
 
 
-def decoder_sizes(model: Model, caches: Sequence[Cache] | None = None) -> DecoderSizes | None:
+def decoder_sizes(model: Model) -> DecoderSizes | None:
     """The sizes of a decoder, given its `find_caches`; `None` for a model without caches of tokens.
 
     The axis along which caches grow gives past and present; inputs with names of token ids, embeddings or positions
     give batch and seq; an attention mask gives the total.
     """
-    caches = [cache for cache in (find_caches(model) if caches is None else caches) if _holds_tokens(model, cache)]
+    caches = [cache for cache in find_caches(model) if _holds_tokens(model, cache)]
     if not caches:
         return None
     growths = [_growth(model.tensors[cache.past], model.tensors[cache.present]) for cache in caches]
@@ -114,14 +114,12 @@ def _holds_tokens(model: Model, cache: Cache) -> bool:
     return _growth(past, present) != (None, None) or past.shape is None or len(past.shape) > _RECURRENT_RANK
 
 
-def profile_dims(
-    model: Model, profile: DecoderProfile, length: int, caches: Sequence[Cache] | None = None
-) -> dict[str, int]:
+def profile_dims(model: Model, profile: DecoderProfile, length: int) -> dict[str, int]:
     """Numbers for the symbols of a decoder; those in `model.dims` take precedence. A UsageError for other models.
 
     Of one sequence `prefill` reads `length` tokens with an empty cache, `decode` one token with `length` in the cache.
     """
-    sizes = decoder_sizes(model, caches)
+    sizes = decoder_sizes(model)
     if sizes is None:
         message = f"{model.path.name} is not a decoder: none of its inputs is a cache that becomes an output"
         hint = "prefill and decode are for decoders with past and present tensors; for others give `dims`"
@@ -144,29 +142,26 @@ def sized_dims(
     For a decoder besides those of a profile, by default of 512 tokens. A UsageError where a profile or a number of
     tokens is given and the model is not a decoder.
     """
-    caches = find_caches(model)
-    if profile is None and tokens is None and decoder_sizes(model, caches) is None:
-        return bound_dims(model, model.dims, caches)
-    numbers = profile_dims(model, profile or default, 512 if tokens is None else tokens, caches)
-    return bound_dims(model, numbers, caches)
+    if profile is None and tokens is None and decoder_sizes(model) is None:
+        return bound_dims(model, model.dims)
+    return bound_dims(model, profile_dims(model, profile or default, 512 if tokens is None else tokens))
 
 
-def tokens_per_step(model: Model, dims: Mapping[str, int], caches: Sequence[Cache]) -> int:
+def tokens_per_step(model: Model, dims: Mapping[str, int]) -> int:
     """The tokens of a sequence that a step of a decoder feeds, for these sizes; 1 if the model does not say it."""
-    sizes = decoder_sizes(model, caches)
+    sizes = decoder_sizes(model)
     return 1 if sizes is None else _number(sizes.seq, dims, 1)
 
 
-def bound_dims(model: Model, dims: Mapping[str, int], caches: Sequence[Cache] | None = None) -> dict[str, int]:
+def bound_dims(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     """`dims`, and the numbers that follow from them, given the model's `find_caches`.
 
     * the total of a decoder, if past and new tokens are bound: their sum;
     * the width of a cache, which onnxruntime-genai calls `kv_cache_dim`: that of a head of the attention that reads it;
     * symbols that are expressions of others, as torch's exporter writes them (`past + seq`).
     """
-    caches = find_caches(model) if caches is None else caches
-    bound = {**head_sizes(model, caches), **dims}
-    sizes = decoder_sizes(model, caches)
+    bound = {**head_sizes(model), **dims}
+    sizes = decoder_sizes(model)
     if sizes is not None and all(isinstance(dim, int) or dim in bound for dim in (sizes.past, sizes.seq)):
         total = _number(sizes.past, bound, 0) + _number(sizes.seq, bound, 0)
         open_dims = (dim for dim in (sizes.total, sizes.present) if isinstance(dim, str) and dim not in bound)
@@ -181,10 +176,10 @@ def _number(dim: Dim, dims: Mapping[str, int], default: int) -> int:
     return dim if isinstance(dim, int) else dims.get(dim, default) if isinstance(dim, str) else default
 
 
-def head_sizes(model: Model, caches: Iterable[Cache]) -> dict[str, int]:
+def head_sizes(model: Model) -> dict[str, int]:
     """The widths of caches that are symbols, from the attention nodes that read the caches."""
     found: dict[str, int] = {}
-    for cache in caches:
+    for cache in find_caches(model):
         width = (model.tensors[cache.past].shape or (None,))[-1]
         if not isinstance(width, str) or width in found:
             continue

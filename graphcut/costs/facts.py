@@ -61,9 +61,8 @@ def boundary_type(model: Model, name: str) -> Tensor | None:
 
 def states_of_model(model: Model) -> Iterator[State]:
     """The states of a model, in the order of the inputs."""
-    caches = find_caches(model)
-    sizes = head_sizes(model, caches)
-    for cache in caches:
+    sizes = head_sizes(model)
+    for cache in find_caches(model):
         axis = token_axis(model, cache)
         start = start_of(model.boundary_types[cache.past], model.boundary_types[cache.present], axis, sizes)
         is_shareable = axis is not None and start is not None and start[axis] == 0 and can_share_buffer(model, cache)

@@ -111,14 +111,11 @@ class HeldWeights:
                 found.append((added, tuple(node for node, times in held.items() if times >= more)))
         return tuple(found)
 
-    def least_bytes(self, name: str) -> int:
-        """What a part that reads a weight holds of it at least."""
-        return ceil(self.model.graph.weights[name].bytes * min(self._times_held.get(name, [1.0])))
-
     @cached_property
-    def _times_held(self) -> Mapping[str, Sequence[float]]:
-        """For each weight that a node needs how often it is held for each such node."""
-        return grouped((name, use.open) for uses in self.uses.values() for name, use in uses.items())
+    def least_bytes(self) -> Mapping[str, int]:
+        """What a part that reads a weight holds of it at least, by the node that holds it least often."""
+        times = grouped((name, use.open) for uses in self.uses.values() for name, use in uses.items())
+        return {name: ceil(one.bytes * min(times.get(name, [1.0]))) for name, one in self.model.graph.weights.items()}
 
     @cached_property
     def opening_bytes(self) -> Mapping[int, int]:

@@ -64,7 +64,7 @@ class Costs(Product):
     @property
     def step_tokens(self) -> int:
         """See `tokens_per_step`."""
-        return tokens_per_step(self.model, self.dims, self.caches)
+        return tokens_per_step(self.model, self.dims)
 
     @property
     def tensor_bytes(self) -> TensorBytes:
@@ -115,8 +115,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
         model: the model.
         dims: numbers for its symbols, in addition to `model.dims`; a symbol without a number counts as 1.
     """
-    caches = find_caches(model)
-    numbers = bound_dims(model, {**model.dims, **(dims or {})}, caches)
+    numbers = bound_dims(model, {**model.dims, **(dims or {})})
     sized = model.with_dims(numbers).sizes
     sizes, known = sized.bytes, sized.found
     context = _context_of(model, numbers)
@@ -139,7 +138,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
         moved_bytes=tuple(_moved(model, i, sizes) for i in model.graph.flow),
         sizes=sized,
         uncounted=MappingProxyType(dict(sorted(uncounted.items()))),
-        caches=caches,
+        caches=find_caches(model),
     )
 
 

@@ -70,11 +70,6 @@ class FlatNodes:
             shape = tuple(shape[axis] for axis in order)
         return shape
 
-    @cached_property
-    def ops(self) -> frozenset[str]:
-        """All operators used."""
-        return frozenset(node.op for node in self.row)
-
     def integers(self, name: str) -> tuple[int, ...] | None:
         """The values of a small integer constant; `None` if `name` is no such constant."""
         return integers_of(self.weights[name]) if name in self.weights else None

@@ -120,7 +120,8 @@ class DimensionSizes:
     @cached_property
     def _single(self) -> Meaning | None:
         """The axis that must be 1 so that a model continues from a past: batch and sequence in turn."""
-        if "past" not in self.survey.roles.values() or _ONE_AT_A_TIME not in self.survey.nodes.ops:
+        is_fed_a_past = "past" in self.survey.roles.values()
+        if not is_fed_a_past or all(node.op != _ONE_AT_A_TIME for node in self.survey.nodes.row):
             return None
         return "sequence" if self.variant % 2 else "batch"
 

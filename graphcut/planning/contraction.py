@@ -8,16 +8,6 @@ from ..solving.instance import Parts
 from ..solving.topological_orders import kahn
 
 
-def predecessors(graph: Graph, node: int) -> set[int]:
-    """The nodes that write what `node` reads."""
-    return {graph.producer[name] for name in graph.nodes[node].reads if name in graph.producer}
-
-
-def successors(graph: Graph, node: int) -> set[int]:
-    """The nodes that read what `node` writes."""
-    return {reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ())}
-
-
 def contract(
     graph: Graph, nodes: Sequence[int], together: Iterable[Sequence[int]], ordered: Iterable[tuple[int, int]] = ()
 ) -> Parts:

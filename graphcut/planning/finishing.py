@@ -30,7 +30,7 @@ from .problem import PlanningProblem
 from .replicable import inexact_copies, replicable_nodes, rewritable_nodes
 from .results import Solution
 
-_TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
+TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class Finisher:
             narrowed = {**repeatable}
             for part in (entry.part for entry in found.recomputed):
                 fits = found.budget_shares[part] <= 1
-                if not fits or found.expense[part] > most * (1 + _TOLERANCE):
+                if not fits or found.expense[part] > most * (1 + TOLERANCE):
                     can_stop = fits and is_time
                     narrowed[part] = frozenset(planned if part not in repeatable or can_stop else ())
             if narrowed == repeatable:

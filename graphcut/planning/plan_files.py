@@ -13,7 +13,7 @@ from ..analysis.cut_points import Analysis
 from ..core.atomic_files import replacing, write_errors
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph, partition
-from ..core.records import read_record
+from ..core.records import as_json, read_record
 from ..core.wiring import DependencyMap
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, ModeCosts, Rank
@@ -96,8 +96,8 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
         GraphcutError: the file can't be written.
     """
     path = Path(path)
-    text = msgspec.json.format(msgspec.json.encode(plan_file(made, model, path.parent)), indent=1) + b"\n"
-    with write_errors(path), replacing(path) as new:  # dims stay in their order
+    text = as_json(plan_file(made, model, path.parent))  # dims stay in their order
+    with write_errors(path), replacing(path) as new:
         new.write_bytes(text)
 
 

@@ -33,13 +33,12 @@ from .by_goal.memory_budget import fewest_parts, named_budget, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
 from .explaining import explained
-from .finishing import Finisher, most_planned
+from .finishing import TOLERANCE, Finisher, most_planned
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, check_part_limits, same_parts
 from .problem import PlanningProblem, problem_of
 from .results import FrontPlan, Optimality, Solution, optimality_of, places
 
-_TOLERANCE: Final = 1e-9  #: times that differ by this share differ only in the order of additions.
 _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.
 _TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
 _STEP: Final = 0.85
@@ -126,7 +125,7 @@ class _Candidate:
 
     def or_better(self, other: _Candidate) -> _Candidate:
         """The one with the smaller value; of equal ones the one with fewer bytes received; of such the first."""
-        if abs(self.value - other.value) > _TOLERANCE * self.value:
+        if abs(self.value - other.value) > TOLERANCE * self.value:
             return min(self, other, key=lambda one: one.value)
         return min(self, other, key=lambda one: one.made.received_bytes)
 
@@ -319,7 +318,7 @@ class _Planner(Finisher):
         bound, first_bound, value = best.bound, best.bound, inf
         by_time = isinstance(goal, Into) and goal.by == "time"
         tried = {(id(best.problem), best.solution.found.parts)}
-        while best.value < value * (1 - _TOLERANCE) and best.value > solution.bounds.simple * (1 + _TOLERANCE):
+        while best.value < value * (1 - TOLERANCE) and best.value > solution.bounds.simple * (1 + TOLERANCE):
             value = best.value
             bound, chains = bound_of(value)
             if not chains or not (by_time or isinstance(goal, Within)):
@@ -397,7 +396,7 @@ class _Planner(Finisher):
         for made in self.finished(problem, solution.found.parts, solution.devices, most_planned(self.goal, solution)):
             fits = max(made.budget_shares) <= 1
             value = made.minimized(solution.value) if fits or not is_relaxed else inf
-            value = solution.value if isclose(value, solution.value, rel_tol=_TOLERANCE) else value
+            value = solution.value if isclose(value, solution.value, rel_tol=TOLERANCE) else value
             found.append(_Candidate(problem, solution, made, value, solution.bound, problem.keeps_layers))
             if fits and found[-1].outcome.is_optimal and not isinstance(self.goal, Within):
                 break
@@ -420,7 +419,7 @@ def _front_with(made: Plan, front: tuple[FrontPlan, ...]) -> tuple[FrontPlan, ..
     """The Pareto front as searched, and on it a plan that what it recomputes made better; see `find_front`."""
     if made.times is None or not front:
         return front
-    period, latency, more = made.times.period_s, made.times.latency_s, 1 + _TOLERANCE
+    period, latency, more = made.times.period_s, made.times.latency_s, 1 + TOLERANCE
     if any(one.period_s <= period * more and one.latency_s <= latency * more for one in front):
         return front
     after = tuple(made.graph.nodes[max(block.nodes)].name for block in made.partition.blocks[:-1])

@@ -1,7 +1,7 @@
 """Predicted metrics of the parts of a plan: file size, memory, run time, transfers."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 import msgspec
@@ -77,10 +77,10 @@ def part_metrics(
     goal: Goal,
 ) -> tuple[PartMetrics, ...]:
     """The metrics of each part on its device, where the flowing nodes take `seconds`."""
-    flow_index = costs.model.graph.flow_index
+    graph = costs.model.graph
     sent = {t: costs.sent_bytes[t][0] for t in partition.wiring.boundary_tensors}
     halves = {t: number for t, number in sent.items() if number < costs.tensor_bytes[t][0]}
-    indices_of = [[flow_index[node] for node in _running(block, flow_index)] for block in partition.blocks]
+    indices_of = [[graph.flow_index[node] for node in graph.running(block)] for block in partition.blocks]
     run_s = [sum(map(seconds(device).__getitem__, own)) for own, device in zip(indices_of, devices, strict=True)]
     transfers = plan_transfers(partition, costs, goal)
     busy_s = plan_times(transfers, run_s, devices, goal).busy_s
@@ -105,7 +105,7 @@ def _block_metrics(
     `halves` are the bytes of what is sent as float16, which are held beside the whole tensor.
     """
     graph, tensor_bytes = costs.model.graph, costs.tensor_bytes
-    nodes, ends = _running(block, graph.flow_index), {*block.reads, *block.writes}
+    nodes, ends = graph.running(block), {*block.reads, *block.writes}
     indices = [graph.flow_index[node] for node in nodes]
     flops = sum(costs.flops[i] for i in indices)
     touched = sum(costs.weight_bytes[i] + costs.moved_bytes[i] for i in indices)
@@ -127,11 +127,6 @@ def _block_metrics(
         intensity=flops / touched if touched else 0.0,
         is_exact=all(tensor_bytes[t][1] for n in nodes for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)),
     )
-
-
-def _running(block: Block, flow_index: Mapping[int, int]) -> list[int]:
-    """The flowing nodes that a part runs."""
-    return sorted({*block.nodes, *flow_index.keys() & {*block.replicas}})
 
 
 def block_memory(block: Block, costs: Costs, device: SessionSettings) -> RunMemory:

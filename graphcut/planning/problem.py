@@ -24,7 +24,7 @@ from ..solving.bound_with_repeats import BoundWithRepeats, PartPrices
 from ..solving.boundaries import BoundaryTables
 from ..solving.cost_tables import allowed_by
 from ..solving.instance import Floats, Hyperedges, Ints, Parts, Replicas, Workload, exact, quantum_for
-from .contraction import contract, predecessors, successors
+from .contraction import contract
 from .disk_size import SerializedSizes
 from .goals import Limits
 from .node_names import find_nodes
@@ -77,7 +77,7 @@ class PlanningProblem:
         """For each flowing node the groups whose parts run it: its own, or all that need a replicable node."""
         found = {node: frozenset((group,)) for node, group in self.home.items()}
         for node in reversed(self.replicable):
-            found[node] = _union(found, successors(self.graph, node))
+            found[node] = _union(found, self.graph.successors(node))
         return found
 
     @property
@@ -232,7 +232,7 @@ class PlanningProblem:
         written = [*(graph.nodes[node].writes for node in index), *(copy.writes[:1] for _, copy in copies)]
         return Replicas(
             readers=Hyperedges.of(readers),
-            sources=(*(tuple(index[n] for n in sorted(predecessors(graph, node))) for node in index), *((),) * copied),
+            sources=(*(tuple(index[n] for n in sorted(graph.predecessors(node))) for node in index), *((),) * copied),
             work=work,
             own_bytes=np.array([*(self.sizes.nodes[node] for node in index), *[0] * copied], dtype=np.int64),
             tensor_bytes=np.array([min(self.costs.sent_bytes[name][0] for name in names) for names in written]),
@@ -368,7 +368,7 @@ def problem_of(
     pinned = _pinned(graph, limits)
     together = [*_inseparable(analysis, costs), *pinned.values()]  # so one node of each orders all the pinned ones
     avoided = sorted(find_nodes(graph, limits.avoid).difference(replicable))
-    together += ((node, *sorted(successors(graph, node))) for node in avoided)
+    together += ((node, *sorted(graph.successors(node))) for node in avoided)
     if analysis.repeat is not None and not limits.inside_layers:
         together += analysis.repeat.blocks
     kept = [node for node in graph.flow if node not in replicable]

@@ -11,7 +11,6 @@ from ..core.graph import Graph
 from ..core.tensors import UNDEFINED
 from ..costs.weighing import Costs
 from ..solving.recompute import MOST_WEIGHT_BYTES
-from .contraction import predecessors, successors
 
 _MOST_SHARE: Final = 0.1  #: of the run time of the model: more is not cheap.
 _MOST_NODES: Final = 256
@@ -32,7 +31,7 @@ def replicable_nodes(
     cones: dict[int, frozenset[int]] = {}  # for each candidate: the node and all its ancestors
     for node in graph.flow:
         own = graph.nodes[node]
-        writers = predecessors(graph, node)
+        writers = graph.predecessors(node)
         written = [costs.model.tensors[name] for name in own.writes]
         is_sendable = all(tensor.is_plain and tensor.dtype != UNDEFINED for tensor in written)
         if node in kept or own.is_stateful or own.rewrite or not writers <= cones.keys() or not is_sendable:
@@ -44,7 +43,7 @@ def replicable_nodes(
             cones[node] = cone
     chosen: set[int] = set()
     for node, cone in cones.items():
-        is_needed_outside = not successors(graph, node) <= cones.keys()
+        is_needed_outside = not graph.successors(node) <= cones.keys()
         sent = sum(costs.tensor_bytes[name][0] for name in graph.nodes[node].writes)
         if is_needed_outside and (node in avoided or sum(run_s[n] for n in cone) < sent * s_per_byte):
             chosen |= cone

@@ -37,7 +37,7 @@ def rank_parts(
     phases: dict[int, tuple[int, int]] = {}
     for node in graph.flow:
         phase = 0
-        for source in {graph.producer[name] for name in graph.nodes[node].reads if name in graph.producer}:
+        for source in graph.predecessors(node):
             if stage_of[source] == stage_of[node]:
                 is_exchange = source in ranks and ranks[source] != ranks.get(node)
                 phase = max(phase, phases[source][1] + is_exchange)
@@ -45,8 +45,7 @@ def rank_parts(
     members = defaultdict[tuple[int, int], dict[int, set[int]]](lambda: defaultdict(set))
     holders: dict[int, set[int]] = {}
     for node in reversed(graph.flow):
-        readers = {reader for name in graph.nodes[node].writes for reader in graph.readers.get(name, ())}
-        near = (holders[reader] for reader in readers if phases[reader] == phases[node])
+        near = (holders[reader] for reader in graph.successors(node) if phases[reader] == phases[node])
         holders[node] = {ranks[node]} if node in ranks else set().union(*near) or {first_ranks[stage_of[node]]}
         for rank in holders[node]:
             members[phases[node]][rank].add(node)

@@ -111,9 +111,8 @@ class RankCopy(NamedTuple):
                 return not self.changed and ("split" in operation.attributes or len(set(sizes)) == 1)
             case Bounds(element):
                 return self.changed.keys() <= {1, 2} and self._has_bounds(element, units)
-            case None:
+            case _:  # none
                 return not self.changed
-        raise AssertionError(factor.change)
 
     def _has_sizes(self, slot: int, factor: Factor, size: int) -> bool:
         """Whether its shape is that of the node, with `size` along the axis that is written in pieces."""

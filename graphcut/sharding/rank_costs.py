@@ -71,7 +71,8 @@ class RankCosts:
 
     def portions(self, shares: tuple[int, ...]) -> Mapping[int, Sequence[float]]:
         """For each node that is divided the portion of each rank."""
-        return {node: one.portions for one in self.division(shares).classes for node in one.factors}
+        units = {node: one.units for one in self.division(shares).classes for node in one.factors}
+        return {node: [number / sum(own) for number in own] for node, own in units.items()}
 
     def _bound(self, division: Division) -> frozenset[int]:
         """Nodes that are neither divided nor repeated."""
@@ -186,7 +187,7 @@ class RankCosts:
         for name, nodes in users.items():
             if name not in divided and bound.isdisjoint(nodes):
                 continue  # all ranks hold it
-            number, own = held.least_bytes(name), divided.get(name, [])
+            number, own = held.least_bytes[name], divided.get(name, [])
             whole = {*nodes}.difference(own)
             yield nodes, [number] * len(shares)
             yield whole, [-number] + [0] * others

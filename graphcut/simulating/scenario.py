@@ -177,8 +177,8 @@ def _assumed(inputs: Iterable[Tensor], dims: Mapping[str, int], given: Mapping[s
 
 def _predicted_seconds(plan: Plan, costs: Costs, cluster: SimulatedCluster) -> SecondsByDevice:
     """The part times that a plan predicts for its devices, and scaled by the roofline model for others."""
-    index, blocks = plan.graph.flow_index, plan.partition.blocks
-    nodes_by_part = [[index[n] for n in (*one.nodes, *one.replicas) if n in index] for one in blocks]
+    graph = plan.graph
+    nodes_by_part = [[graph.flow_index[node] for node in graph.running(one)] for one in plan.partition.blocks]
 
     def roofline_s(device: Device) -> list[float]:
         seconds = run_s(costs, device)

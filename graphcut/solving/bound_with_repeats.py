@@ -204,8 +204,7 @@ class BoundWithRepeats:
         found, waiting = set(nodes), list(nodes)
         new = set[int]()
         while waiting and ends.isdisjoint(new):
-            reads = self.graph.nodes[waiting.pop()].reads
-            new = {self.graph.producer[t] for t in reads if t in self.graph.producer} - found
+            new = self.graph.predecessors(waiting.pop()) - found
             waiting += new
             found |= new
         return found.difference(nodes)

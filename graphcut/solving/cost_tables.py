@@ -118,7 +118,8 @@ def time_quantum(load: Workload, classes: Sequence[DeviceClass], pairs: PairCost
     if pairs is not None:
         s_per_byte = float(np.maximum(pairs.received_s, pairs.sent_s).max())
         latency_s = float(pairs.latency_s.max() + pairs.overhead_s.max())
-    sent = float(load.tensor_bytes.sum() + sum(load.answer_bytes)) + load.groups * float(load.input_bytes.sum())
+    answers = sum(number for _, number, _ in load.answers)
+    sent = float(load.tensor_bytes.sum() + answers) + load.groups * float(load.input_bytes.sum())
     return quantum_for(4 * (work + sent * s_per_byte + load.groups * latency_s))
 
 

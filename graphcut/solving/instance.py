@@ -133,11 +133,6 @@ class Workload:
         return int(self.work.shape[1])
 
     @property
-    def answer_bytes(self) -> list[int]:
-        """Bytes of each output that the driver gets."""
-        return [number for _, number, _ in self.answers]
-
-    @property
     def sent_declared_bytes(self) -> Ints:
         """Bytes that it takes to declare each tensor as an output of the part of its writer, beyond `own_bytes`."""
         return self.declared_bytes if self.listed_bytes is None else self.declared_bytes - self.listed_bytes

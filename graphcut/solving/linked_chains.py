@@ -224,12 +224,12 @@ def _minimized(costs: tuple[Floats, Floats], aggregation: Aggregation, limit: fl
 
 def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, cluster: Cluster) -> float:
     """Seconds of the driver: what it adds to any latency ("sum"), or the least that any period is ("max")."""
-    links, overlap = pairs.sent_s[-1, :-1], cluster.overlap
+    links, overlap, answers = pairs.sent_s[-1, :-1], cluster.overlap, [number for _, number, _ in load.answers]
     s_per_byte = links.min() if links.min() == links.max() else 0.0  # one link carries everything, or others may
-    sent_s, answers_s = load.input_bytes.sum() * s_per_byte, sum(load.answer_bytes) * s_per_byte
-    is_late = any(number and not cluster.is_small(number) for number in load.answer_bytes)
+    sent_s, answers_s = load.input_bytes.sum() * s_per_byte, sum(answers) * s_per_byte
+    is_late = any(number and not cluster.is_small(number) for number in answers)
     late_s = pairs.latency_s[:-1, -1].min() * is_late
-    one_s = max(load.answer_bytes, default=0) * pairs.received_s[:-1, -1].min()
+    one_s = max(answers, default=0) * pairs.received_s[:-1, -1].min()
     if aggregation == "max":
         own_s = sent_s + answers_s + late_s if overlap == "none" else max(sent_s, answers_s)
         return float(max(own_s, one_s))

@@ -87,8 +87,7 @@ def recompute(
     blocks = partition(graph, made).blocks
     if emptied := [node for nodes, block in zip(parts, blocks, strict=True) if not block.nodes for node in nodes]:
         return recompute(graph, parts, prices, kept.union(emptied), repeatable)  # a part must keep a node of its own
-    flowing = set(graph.flow)
-    return tuple(tuple(sorted(flowing & {*b.nodes, *b.replicas})) for b in blocks), tuple(found)
+    return tuple(tuple(graph.running(block)) for block in blocks), tuple(found)
 
 
 def repeated(graph: Graph, parts: Parts, prices: Prices) -> tuple[Recomputed, ...]:

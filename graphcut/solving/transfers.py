@@ -36,13 +36,8 @@ class RequestTimes:
 
     def objective(self, name: str, in_flight: int) -> float:
         """The value of an objective that is a time; for `decode` the time of a step, else of one request."""
-        match name:
-            case "throughput":
-                return self.period_s
-            case "decode":
-                return max(self.latency_s / in_flight, self.period_s)
-            case _:
-                return self.latency_s
+        times = {"throughput": self.period_s, "decode": max(self.latency_s / in_flight, self.period_s)}
+        return times.get(name, self.latency_s)
 
 
 def request_times(

@@ -35,7 +35,6 @@ from ..core.manifest import (
 from ..core.product import Product
 from ..core.units import count, size
 from ..core.wiring import wire
-from ..costs.device import Device
 from ..costs.facts import half_source, model_facts, part_facts, text_facts
 from ..costs.held_weights import held_by
 from ..loading.derived_tensors import sent_name
@@ -312,7 +311,9 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
 def _manifest(files: PreparedFiles, digests: Sequence[Mapping[str, Digest]]) -> Manifest:
     model = files.source
     blocks = [part.block for part in files.parts]
-    parts, earlier, held, devices = [], set[int](), held_by(model), _devices(files)
+    parts, earlier, held = [], set[int](), held_by(model)
+    # Of a goal without a cluster, parts have a device only if they are those of ranks.
+    devices = files.plan.devices if isinstance(files.plan.goal, Across | At) or files.whole is not None else ()
     for i, (part, found) in enumerate(zip(files.parts, digests, strict=True)):
         device = devices[i] if devices else None
         parts.append(
@@ -351,8 +352,3 @@ def _source(files: PreparedFiles) -> Source:
     used = {place.value for place in locations_in(files.whole)}
     sizes = {name: number for part in files.parts for name, number in part.data.items()}
     return Source(file=files.whole_name, graph=digest, data={name: sizes[name] for name in sizes if name in used})
-
-
-def _devices(files: PreparedFiles) -> Sequence[Device]:
-    """The device of each part; empty if no cluster was given, and there are no ranks."""
-    return files.plan.devices if isinstance(files.plan.goal, Across | At) or files.whole is not None else ()

@@ -7,7 +7,6 @@ from ...core.errors import UsageError
 from ...core.graph import Graph, grouped, reached
 from ...core.tensors import BITS, UNDEFINED, Tensor
 from ...solving.min_cut import AFTER, BEFORE, FREE, cheapest_cut
-from ..contraction import predecessors, successors
 from ..goals import At
 from ..node_names import find_nodes
 
@@ -57,7 +56,7 @@ def _bounds(graph: Graph, cuts: Sequence[int]) -> tuple[list[int], list[int]]:
     last_before = [-1] * len(graph.nodes)
     for i, cut in enumerate(cuts):
         _mark(graph, [cut], first_after, i, unmarked=len(cuts), upwards=True)
-    following = successors(graph, cuts[last])
+    following = graph.successors(cuts[last])
     if not following:  # then what other outputs need
         writers = {graph.producer[output] for output in graph.writes if output in graph.producer}
         following = {n for n in writers if first_after[n] == len(cuts) and not graph.nodes[n].is_constant}
@@ -67,18 +66,18 @@ def _bounds(graph: Graph, cuts: Sequence[int]) -> tuple[list[int], list[int]]:
     _mark(graph, following, last_before, last, unmarked=-1, upwards=False)
     for i in range(last, 0, -1):
         last_before[cuts[i]] = max(last_before[cuts[i]], i - 1)
-        _mark(graph, successors(graph, cuts[i - 1]), last_before, i - 1, unmarked=-1, upwards=False)
+        _mark(graph, graph.successors(cuts[i - 1]), last_before, i - 1, unmarked=-1, upwards=False)
     return first_after, last_before
 
 
 def _mark(graph: Graph, start: Collection[int], marks: list[int], mark: int, *, unmarked: int, upwards: bool) -> None:
     """Mark the unmarked ones of `start`, and their unmarked ancestors (`upwards`) or descendants."""
-    following = predecessors if upwards else successors
+    following = graph.predecessors if upwards else graph.successors
 
     def new(nodes: Iterable[int]) -> Iterator[int]:
         return (node for node in nodes if marks[node] == unmarked)
 
-    for node in reached(new(start), lambda node: new(following(graph, node))):
+    for node in reached(new(start), lambda node: new(following(node))):
         marks[node] = mark
 
 

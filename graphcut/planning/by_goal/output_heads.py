@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from ...core.errors import PlanError, UsageError, did_you_mean
 from ...core.graph import Graph, reached
 from ...solving.instance import Parts
-from ..contraction import predecessors
 from ..goals import Heads
 
 
@@ -44,4 +43,4 @@ def _check(graph: Graph, groups: Iterable[tuple[str, ...]]) -> None:
 def _ancestors(graph: Graph, outputs: Iterable[str]) -> set[int]:
     """The flowing nodes that some of the outputs depend on."""
     writers = {graph.producer[name] for name in outputs if name in graph.producer}
-    return reached(writers.intersection(graph.flow), lambda node: predecessors(graph, node))
+    return reached(writers.intersection(graph.flow), graph.predecessors)

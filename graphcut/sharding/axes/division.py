@@ -39,11 +39,6 @@ class DividedClass:
         """The ranks that have units."""
         return tuple(rank for rank, units in enumerate(self.units) if units)
 
-    @property
-    def portions(self) -> Sequence[float]:
-        """The portion of each rank."""
-        return [number / sum(self.units) for number in self.units]
-
     def sizes(self, layout: Layout, rank: int) -> list[int]:
         """The sizes of a rank's piece of each segment of an axis."""
         return layout.sizes(self.units[rank], self.axes.units)
