@@ -83,7 +83,7 @@ from .inputs.generating import generate_inputs as generate_inputs
 from .inputs.input_files import load_readers as load_readers
 from .inputs.input_files import read_inputs as read_inputs
 from .loading.model import Model as Model
-from .loading.model import load as load
+from .loading.opening import load as load
 from .planning.goals import Across as Across
 from .planning.goals import At as At
 from .planning.goals import Goal as Goal
@@ -117,11 +117,11 @@ from .surgery.cutting import prepare as prepare
 from .surgery.cutting import split as split
 from .surgery.extracting import extract as extract
 from .surgery.graphsurgeon import to_graphsurgeon as to_graphsurgeon
-from .surgery.joining import merge_models as merge_models
 from .surgery.linking import LinkedWeight as LinkedWeight
 from .surgery.linking import Linking as Linking
 from .surgery.linking import link as link
 from .surgery.merging import merge as merge
+from .surgery.merging import merge_models as merge_models
 from .surgery.ranks import prepare_by_rank as prepare_by_rank
 from .surgery.ranks import split_by_rank as split_by_rank
 from .surgery.sharding import Sharding as Sharding

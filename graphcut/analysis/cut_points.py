@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from ..core.graph import Partition, grouped, partition
 from ..core.product import Product
 from ..costs.caches import sized_dims
-from ..loading.model import Model, ModelLike, load
+from ..loading.model import Model
+from ..loading.opening import ModelLike, load
 from .dataflow import to_networkx
 from .liveness import Liveness
 from .repeated_blocks import RepeatedBlock, repeated_block

@@ -21,8 +21,8 @@ from ..core.file_checks import check_parts
 from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
 from ..core.product import Product
 from ..core.units import count, size
-from ..loading.model import Model, load
-from ..surgery.model_files import files_of
+from ..loading.model import Model
+from ..loading.opening import load
 from ..surgery.splitting import PreparedFiles, write
 from ..verifying.numerical import accepted_inputs
 from ..verifying.verification import verify
@@ -119,7 +119,7 @@ class Automation(Product):
         record = AutoRecord(
             options=tuple(self.options(tried[-1].precision)),
             versions={package: version(package) for package in ("graphcut", "onnx", "onnxruntime")},
-            sources=digests([*files_of(self.model), *self.sources], output),
+            sources=digests([*self.model.files, *self.sources], output),
             inputs="files" if is_given else f"generated with seed {self.seed}" * bool(self.inputs),
             steps=chosen.steps,
             tried=tuple(tried),
@@ -191,7 +191,7 @@ class Automation(Product):
             version=number,
             options=options,
             bytes=model.weight_bytes,
-            digest=digest_of("".join(map(file_digest, files_of(model))).encode()),
+            digest=digest_of("".join(map(file_digest, model.files)).encode()),
             figures=self._figures(before.outputs, outputs, model),
         )
         total = self._figures(self._made[()].outputs, outputs, model)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UsageError
-from ..loading.model import load
+from ..loading.opening import load
 from ..planning.goals import Into
 from ..running.stage import SessionConfig
 from ..surgery.cutting import split

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..core.atomic_files import Content, write_folder
 from ..core.errors import UsageError
-from ..loading.model import ModelLike, load
+from ..loading.opening import ModelLike, load
 from ..running.npz_files import save_outputs
 from ..running.values import to_array, to_value
 from ..surgery.extracting import extract

@@ -73,7 +73,7 @@ def _connections(models: Sequence[Model], texts: Texts) -> dict[tuple[int, str],
     ends: dict[str, tuple[int, str]] = {}
     for i, model in enumerate(models):
         for name in (*model.graph.reads, *model.graph.writes):
-            for label in (model.path.name.removesuffix(".onnx"), str(i + 1)):
+            for label in (model.stem, str(i + 1)):
                 ends.setdefault(f"{label}.{name}", (i, name))
     found: dict[tuple[int, str], tuple[int, str]] = {}
     for text in texts:

@@ -163,7 +163,7 @@ def _shard(
     from .. import shard as sharded
 
     ranks = options.rank_shares() or 1
-    path = output or Path(f"{model.path.name.removesuffix('.onnx')}.sharded.onnx")
+    path = output or Path(f"{model.stem}.sharded.onnx")
     made = sharded(model, path, ranks=ranks, mode=options.mode, weights=weights, force=force)
     say_gap(model.path)
     if not _is_put(made.path, lambda: made.record, as_json=as_json):

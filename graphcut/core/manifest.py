@@ -27,6 +27,9 @@ FORMAT: Final = "graphcut.cascade/1.1"
 MANIFEST: Final = "cascade.json"
 """File name of a manifest in a folder of its own; beside the model (shared weights) it is `STEM.cascade.json`."""
 
+PIPELINE: Final = "pipeline.toml"
+"""The pipeline file of a folder of models that feed each other; it need not exist where an exporter left them."""
+
 COMPILED: Final = ".ctx.onnx"  #: how the names of parts end that the compiler of a provider made.
 
 
@@ -167,6 +170,13 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     is_rolling: bool = False
 
 
+class Loop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The steps of a pipeline of models that generates no tokens."""
+
+    steps: int  #: how often the parts of each step run.
+    inputs: dict[str, tuple[float, ...]]  #: inputs that get another value at each step, and these values.
+
+
 TextFile = Literal[  #: a file beside a language model that says how text becomes tokens, or which tokens end one.
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json",
     "generation_config.json", "genai_config.json",
@@ -198,6 +208,9 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     text_files: dict[TextFile, str] = {}
     tensors: tuple[Tensor, ...]  #: type and shape of all of these, and of every boundary tensor.
     states: tuple[State, ...]  #: outputs that are inputs of the next step, in the order of the inputs.
+    #: the inputs that are fed at each step, of a pipeline of models: what depends on the others alone runs once.
+    stepwise: tuple[str, ...] = ()
+    loop: Loop | None = None  #: its steps; None if they generate tokens.
     devices: tuple[PlannedDevice, ...]  #: the devices that the parts were planned for, in the order of the parts.
     #: if it is of some parts alone: by tensor, the parts that write it elsewhere, with their devices.
     elsewhere: dict[str, str] = {}
@@ -276,8 +289,12 @@ class Cascade(Product):
 
     @property
     def source(self) -> Path:
-        """The path of the model that was split, without detours such as `llm.parts/../llm.onnx`."""
+        """The path of the model that was split, without detours such as `llm.parts/../llm.onnx`.
+
+        The folder of a pipeline of models that has no pipeline file.
+        """
         path = self.root / self.manifest.source.file
+        path = path.parent if path.name == PIPELINE and not path.exists() else path
         plain = Path(os.path.normpath(path))
         # normpath is wrong where `..` follows a symbolic link.
         return plain if not path.exists() or (plain.exists() and plain.samefile(path)) else path

@@ -1,6 +1,6 @@
 """Tensors: name, type and shape, and how the numbers of each element type are held."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from typing import Final, NamedTuple, TypeVar
 
@@ -124,3 +124,10 @@ def by_kind(compute: Callable[[Tensor], _Result], dims: Collection[str] = ()) ->
         return found[kind]
 
     return computed
+
+
+def shapes_contradict(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
+    """Whether two shapes of a tensor can't both be right: another rank, number or symbol. None is no contradiction."""
+    if a is None or b is None:
+        return False
+    return len(a) != len(b) or any(None not in {x, y} and x != y for x, y in zip(a, b, strict=True))

@@ -4,7 +4,7 @@
 to their values.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any, get_args
 
@@ -15,7 +15,7 @@ from ..core.digests import file_digest
 from ..core.graph import Block
 from ..core.manifest import State, TextFile
 from ..core.states import start_of
-from ..core.tensors import UNDEFINED, Dim, Tensor
+from ..core.tensors import UNDEFINED, Tensor, shapes_contradict
 from ..loading.derived_tensors import AS_HALF
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type, type_proto
@@ -36,6 +36,8 @@ def model_facts(model: Model, boundary: Iterable[str]) -> dict[str, Any]:
         "writes": graph.writes,
         "tensors": tuple(tensor for tensor in (boundary_type(model, name) for name in names) if tensor is not None),
         "states": tuple(states_of_model(model)),
+        "stepwise": model.stepwise,
+        "loop": model.loop,
     }
 
 
@@ -148,13 +150,6 @@ def contradicts(a: Tensor, b: Tensor) -> bool:
     """
     is_known = UNDEFINED not in a.dtype and UNDEFINED not in b.dtype
     return (is_known and a.dtype != b.dtype) or shapes_contradict(a.shape, b.shape)
-
-
-def shapes_contradict(a: Sequence[Dim] | None, b: Sequence[Dim] | None) -> bool:
-    """The same for two shapes."""
-    if a is None or b is None:
-        return False
-    return len(a) != len(b) or any(None not in {x, y} and x != y for x, y in zip(a, b, strict=True))
 
 
 def boundary_value(model: Model, name: str, inner: Mapping[str, ValueInfoProto]) -> ValueInfoProto:

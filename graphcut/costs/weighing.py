@@ -60,6 +60,8 @@ class Costs(Product):
     uncounted: Mapping[str, int]
     caches: tuple[Cache, ...]  #: the inputs that are outputs of the step before.
     sends_half: bool = False  #: float32 tensors are sent as float16.
+    #: nodes that a step of a sequence does not run, because they ran once before: they take no time, and send nothing.
+    run_before: frozenset[int] = frozenset()
 
     @property
     def step_tokens(self) -> int:
@@ -74,11 +76,20 @@ class Costs(Product):
     @cached_property
     def sent_bytes(self) -> TensorBytes:
         """Sizes of tensors as they are sent between parts."""
-        if not self.sends_half:
+        if not (self.sends_half or self.run_before):
             return self.tensor_bytes
         types, inputs = self.model.tensors, self.model.graph.reads
-        half = {name for name, tensor in types.items() if tensor.dtype == "float32"}.difference(inputs)
-        return {n: (size // 2, exact) if n in half else (size, exact) for n, (size, exact) in self.tensor_bytes.items()}
+        floats = {name for name, tensor in types.items() if self.sends_half and tensor.dtype == "float32"}
+        half, sizes = floats.difference(inputs), self.tensor_bytes.items()
+        found = {name: (size // 2, exact) if name in half else (size, exact) for name, (size, exact) in sizes}
+        return found | {name: (0, found[name][1]) for name in self.kept}
+
+    @cached_property
+    def kept(self) -> frozenset[str]:
+        """What a step does not send, because it is there since the first one."""
+        graph, nodes = self.model.graph, self.run_before
+        inputs = {*graph.reads}.difference(self.model.stepwise) if nodes else ()
+        return frozenset(name for node in nodes for name in graph.nodes[node].writes).union(inputs)
 
     @cached_property
     def held(self) -> Callable[[SessionSettings], HeldWeights]:

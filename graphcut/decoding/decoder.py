@@ -218,7 +218,8 @@ def _roles(
 ) -> dict[str, DecoderInputRole]:
     """The roles of the inputs that are neither states nor given: those that are `named`, or by their names."""
     unasked = _read(cascade) - {state.past for state in states} - inputs.keys()
-    unknown = [name for name in cascade.manifest.reads if name in unasked]
+    stepwise = cascade.manifest.stepwise or cascade.manifest.reads
+    unknown = [name for name in cascade.manifest.reads if name in unasked and name in stepwise]
     roles = {name: role for name in unknown if (role := named.get(name) or role_of(cascade.tensors[name])) is not None}
     rest = [name for name in unknown if name not in roles]
     if "ids" not in roles.values():
@@ -232,7 +233,7 @@ def _roles(
             message = f"no input of the model is known to read tokens; there is {', '.join(rest) or 'none'}"
             raise RunError(message, hint=f"name it {_IN_CONFIG}, as model.decoder.inputs.input_ids, and split again")
         roles[integers[0]] = "ids"
-    for name in rest:
+    for name in (*rest, *(name for name in cascade.manifest.reads if name in unasked and name not in stepwise)):
         if name not in roles and name not in cascade.manifest.optional:
             message = f"the model reads {cascade.tensors[name]} {name!r}, and it is not known what to feed there"
             hint = "feed it with `inputs`; or, if an output becomes it, say so when you split, with `states`"

@@ -79,7 +79,8 @@ _LENGTHS: Final[frozenset[DecoderInputRole]] = frozenset({"past", "total", "last
 def role_of(tensor: Tensor) -> DecoderInputRole | None:
     """The role of an input; None if its name is not known or its type is not one of such inputs."""
     names = {role: pattern for role, (pattern, _) in _ROLES.items() if tensor.dtype in _TYPES}
-    return next((role for role, pattern in names.items() if re.fullmatch(pattern, tensor.name.lower())), None)
+    name = tensor.name.lower().rpartition("/")[2]  # without the model of a pipeline
+    return next((role for role, pattern in names.items() if re.fullmatch(pattern, name)), None)
 
 
 def has_axis_of_batch(role: DecoderInputRole, tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ from ..core.file_checks import check_unchanged
 from ..core.graph import Graph
 from ..core.manifest import Cascade
 from ..core.units import count
-from ..loading.model import load
+from ..loading.opening import load
 from .device_groups import device_groups
 from .scene import Bus, Card, Scene, buses_of
 from .sentences import need_text, of_budget, size_text

@@ -15,7 +15,8 @@ from ..core.errors import CascadeError, GraphcutError, UsageError
 from ..core.manifest import Cascade, open_cascade
 from ..core.present_parts import open_present
 from ..core.text import nothing_at
-from ..loading.model import Model, load
+from ..loading.model import Model
+from ..loading.opening import load
 from ..planning.plan_files import read_plan, replay
 from .dot import dot_of
 from .html import html_of

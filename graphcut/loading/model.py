@@ -1,4 +1,4 @@
-"""`load`: open an ONNX model without its weights. All of graphcut gets its models from here."""
+"""`Model`: an ONNX model without its weights, and how one file is read."""
 
 import os
 import re
@@ -14,11 +14,10 @@ from typing import Any, Final, TypeVar
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
-from ..core.errors import ModelError, UsageError, wrong_type
-from ..core.file_checks import check_parts
+from ..core.errors import ModelError, UsageError
 from ..core.graph import Graph
+from ..core.manifest import PIPELINE, Loop
 from ..core.product import Product
-from ..core.states import check_state_pairs
 from ..core.tensors import MAX_BYTES, UNDEFINED, Dims, Tensor, TensorBytes, Tensors, by_kind
 from ..core.text import nothing_at
 from ..core.units import count
@@ -27,7 +26,7 @@ from .external_data import ByteRange, check_inside, read_values, resolve_locatio
 from .fingerprint import graph_digest
 from .foreign_formats import refuse_foreign
 from .graph_reader import check_inner_text, check_text, read_graph
-from .in_memory import TemporaryFolder, is_graph, write_model
+from .in_memory import TemporaryFolder
 from .node_rules import check_nodes
 from .repeated_definitions import drop_equal_definitions
 from .shape_inference import infer_tensors
@@ -75,6 +74,41 @@ class Model(Product):
     states: Mapping[str, str]  #: outputs by the inputs that they become at the next step, as the user named them.
     #: the folder of a temporary file, deleted with the last model that refers to it; else None.
     temporary_folder: TemporaryFolder | None = None
+    joined_from: tuple[Path, ...] = ()  #: the files of a pipeline of models; `path` is then that of its pipeline file.
+    stepwise: tuple[str, ...] = ()  #: `Manifest.stepwise`.
+    loop: Loop | None = None  #: `Manifest.loop`.
+
+    @property
+    def stem(self) -> str:
+        """What the names of files begin with that are made of it: the name of its file, or of a pipeline's folder."""
+        name = self.path.name
+        return self.path.absolute().parent.name if name == PIPELINE else re.sub(r"\.(onnx|toml)$", "", name)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that it is read from: with its graph, then with its weights."""
+        return (*(self.joined_from or (self.path,)), *(file for file, _ in self.data.values()))
+
+    @cached_property
+    def phases(self) -> Mapping[int, int]:
+        """For each flowing node of a pipeline of models when it runs: 0 once, 1 at each step, 2 after the last one.
+
+        What no input of a step leads to runs once; of steps that are counted (`loop`), what no state needs comes after.
+        Empty for a single model.
+        """
+        graph, given, presents = self.graph, {*self.stepwise}, {*self.states.values()}
+        if not given:
+            return {}
+        found: dict[int, int] = {}
+        for i in graph.flow:
+            found[i] = int(not given.isdisjoint(graph.nodes[i].reads))
+            given.update(graph.nodes[i].writes if found[i] else ())
+        for i in reversed(graph.flow) if self.loop is not None else ():
+            if not presents.isdisjoint(graph.nodes[i].writes):
+                presents.update(graph.nodes[i].reads)
+            elif found[i]:
+                found[i] = 2
+        return found
 
     @cached_property
     def digest(self) -> str:
@@ -219,62 +253,9 @@ def _boundary_types(model: Model) -> Tensors:
     return name_unknown_dims(model.proto, model.tensors)
 
 
-ModelLike = str | Path | Model | ModelProto
-"""A model, its path, or a model in memory: an `onnx.ModelProto`, or an `onnx_graphsurgeon.Graph` (which is untyped)."""
-
-
-def load(source: ModelLike, *, dims: Dims | None = None, states: Mapping[str, str] | None = None) -> Model:
-    """Open a model. Takes time and memory for its graph only: the values of large weights are not read.
-
-    Args:
-        source: the path of an .onnx file, with its external data in the same folder or below; or a `Model`, which is
-            returned as it is, or with other `dims` and `states`; or a model in memory: an `onnx.ModelProto` or an
-            `onnx_graphsurgeon.Graph`, which is written to a temporary file.
-        dims: numbers for symbolic dimensions, such as `{"batch": 1, "seq": 16}`. They are used for sizes and costs; the
-            model and its parts keep the symbols.
-        states: outputs by the inputs that they become at the next step, where names and operators don't show it.
-
-    Raises:
-        CascadeError: the file is a part, by a manifest beside it, and was changed after the model was cut.
-        ModelError: the file can't be read or is not a valid model, or its weights are missing or refused; a model in
-            memory refers to a file, or onnx_graphsurgeon would change what the graph computes.
-        TypeError: `source` is none of these.
-        UsageError: `dims` has an unknown symbol or a negative number, or `states` an unknown input or output, or pairs
-            of which the output can't become the input.
-    """
-    if isinstance(source, Model):
-        model = source
-    elif isinstance(source, str | Path):
-        model = load_unchecked(Path(source))
-        check_parts([model.path], has_weights=False)
-    else:
-        model = _open_in_memory(source)
-    if dims is not None:
-        _check_dims(model, dims)
-        model = model.with_dims(dims)
-    if states is not None:
-        model = replace(model, states=MappingProxyType(dict(states)))
-        check_state_pairs(states, model.graph.reads, model.graph.writes, model.tensors if states else {})
-    return model
-
-
 def load_unchecked(path: Path) -> Model:
     """The model in a file, also if it is a part that was changed."""
     return read_model(path, _parse(path))
-
-
-def _open_in_memory(source: object) -> Model:
-    if not isinstance(source, ModelProto) and not is_graph(source):
-        expected = "a Model, a path, an onnx.ModelProto or an onnx_graphsurgeon.Graph"
-        raise wrong_type(source, expected, hint="pass the path of an .onnx file, or what load() returns")
-    folder = TemporaryFolder()
-    path = write_model(source, folder.path)
-    model = replace(read_model(path, _parse(path)), temporary_folder=folder)
-    if is_graph(source):
-        from .graphsurgeon_bridge import refuse_shifted_outputs  # imports onnx_graphsurgeon
-
-        refuse_shifted_outputs(model.proto)
-    return model
 
 
 def read_model(path: Path, proto: ModelProto) -> Model:
@@ -296,17 +277,6 @@ def read_model(path: Path, proto: ModelProto) -> Model:
     if proto.training_info:
         notes = (*notes, "training_info refers to weights of the whole model; parts don't contain it")
     return Model(path, proto, graph, MappingProxyType({}), data, dropped, unused, notes, MappingProxyType({}))
-
-
-def _check_dims(model: Model, dims: Dims) -> None:
-    symbols = _symbols_in(model.proto)
-    for name, number in dims.items():
-        if name not in symbols and not any(name in tensor.dim_names for tensor in model.tensors.values()):
-            known = ", ".join(sorted({*symbols, *model.symbols}))
-            message = f"{model.path.name} has no symbolic dimension {name!r}"
-            raise UsageError(message, hint=f"its symbolic dimensions: {known or 'none'}")
-        if not 0 <= number <= MAX_BYTES:
-            raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more, and at most 2**56")
 
 
 def _parse(path: Path) -> ModelProto:
@@ -350,7 +320,7 @@ def _check_text(proto: ModelProto) -> None:
     """Check all names except those of nodes in the main graph, which `graph_reader` checks."""
     graph = proto.graph
     check_text(value.name for value in (*graph.input, *graph.output, *graph.value_info))
-    check_text(_symbols_in(proto))
+    check_text(symbols_in(proto))
     check_text(t.name for t in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)))
     check_text(text for function in proto.functions for text in (function.name, function.domain, function.overload))
     check_inner_text(node for function in proto.functions for node in nodes_within(function.node))
@@ -359,7 +329,8 @@ def _check_text(proto: ModelProto) -> None:
             check_text([value], what=f"the {field.name}{place}")
 
 
-def _symbols_in(proto: ModelProto) -> set[str]:
+def symbols_in(proto: ModelProto) -> set[str]:
+    """The symbolic dimensions that a model names."""
     values = [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]
     return {dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim if dim.dim_param}
 

@@ -65,6 +65,8 @@ class Finisher:
             if isinstance(device, DeviceGroup) and self.rank_costs is not None:
                 return self.rank_costs.seconds_of(device)
             found = run_s(self.costs, device) if table is None else apply_table(self.costs, table, device)[0]
+            if before := self.costs.run_before:
+                found = tuple(0.0 if i in before else s for i, s in zip(self.graph.flow, found, strict=True))
             return possible_s(self.costs, device, found)
 
         return cache(seconds)
@@ -96,13 +98,14 @@ class Finisher:
     def kept(self) -> frozenset[int]:
         """Nodes in one part only: they touch a cache, are pinned or name a cut, or not all devices can run them.
 
-        And those whose copies give other bits.
+        And those whose copies give other bits, or that a pipeline of models runs once: a copy would run at each step.
         """
         named = self.goal.nodes if isinstance(self.goal, At) else ()
         pinned = find_nodes(self.graph, [*named, *(pattern for pattern, _ in self.limits.pins)])
         inexact = () if self.limits.recompute == "approximate" else inexact_copies(self.graph)
         touching = (nodes_touching(self.graph, pair) for pair in self.costs.caches)
-        return frozenset(pinned.union(inexact, self.refused, *touching))
+        once = (node for node, phase in self.costs.model.phases.items() if phase == 0)
+        return frozenset(pinned.union(inexact, self.refused, once, *touching))
 
     @property
     def repeats_nothing(self) -> bool:

@@ -80,7 +80,7 @@ def plan(
     if table is not None and not cover(table, costs)[1].matched:
         hint = f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows"
         raise UsageError(f"the cost model matched no node of {model.path.name}", hint=hint)
-    planner = _Planner(analysis, goal, limits, _sending(costs, limits), table)
+    planner = _Planner(analysis, goal, limits, _sending(costs, limits, goal), table)
     return planner.named(goal) if isinstance(goal, At | Heads) else planner.optimized(goal, prove_s)
 
 
@@ -96,14 +96,20 @@ def default_dims(
 
 def with_metrics(source: AnalysisLike, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (edited, or made by hand) with those of its parts, and with what they recompute."""
-    planner = _Planner(analyze(source), made.goal, made.limits, _sending(costs, made.limits), made.table)
+    planner = _Planner(analyze(source), made.goal, made.limits, _sending(costs, made.limits, made.goal), made.table)
     return planner.with_repeated(made)
 
 
-def _sending(costs: Costs, limits: Limits) -> Costs:
-    """The costs if tensors cross as the limits say; the same ones, with what they have computed, if they do already."""
+def _sending(costs: Costs, limits: Limits, goal: Goal) -> Costs:
+    """The costs if tensors cross as the limits say; the same ones, with what they have computed, if they do already.
+
+    Of tokens a second those of a step, without what a pipeline of models runs once.
+    """
+    is_step = isinstance(goal, Across) and goal.objective == "decode"
+    once = frozenset(node for node, phase in costs.model.phases.items() if is_step and phase == 0)
     sends_half = limits.boundary_dtype is not None
-    return costs if costs.sends_half == sends_half else replace(costs, sends_half=sends_half)
+    is_alike = (costs.sends_half, costs.run_before) == (sends_half, once)
+    return costs if is_alike else replace(costs, sends_half=sends_half, run_before=once)
 
 
 @dataclass(frozen=True)
@@ -134,11 +140,16 @@ class _Candidate:
 class _Planner(Finisher):
     """Searches for the best plan."""
 
+    #: of a pipeline of models, no part has nodes that run once and nodes of each step. If no plan is found, it may.
+    keeps_phases: bool = True
+
     def optimized(self, goal: _Searched, prove_s: float) -> Plan:
         """The best plan found; an error names a budget only if a plan was found that keeps it."""
         try:
             return self.within_budgets(goal, prove_s)
         except PlanError as error:
+            if self.keeps_phases and self.analysis.model.phases:
+                return replace(self, keeps_phases=False).optimized(goal, prove_s)
             if not isinstance(goal, Within) or "activations" not in goal.counting or not error.budget_bytes:
                 raise
             named, budget = named_budget(goal, error.budget_bytes), self._met(goal, error.budget_bytes)
@@ -339,7 +350,8 @@ class _Planner(Finisher):
         nodes = self.replicable(goal) if with_replicable else (frozenset[int](),) * 2
         devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
         found = problem_of(self.analysis, self.costs, limits, self.counted_sizes, *nodes)
-        return replace(found, device=least_widening(devices), kept=self.kept)
+        phases = found.phases if self.keeps_phases else {}
+        return replace(found, device=least_widening(devices), kept=self.kept, phases=phases)
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
         if isinstance(goal, Into):

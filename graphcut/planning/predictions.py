@@ -150,5 +150,6 @@ def counted_bytes(memory: RunMemory, counting: Collection[Counted]) -> int:
 def driven_bytes(goal: Across, costs: Costs, parts: Sequence[Unit] = ()) -> dict[str, int]:
     """What the driver sends and gets for a request; without `parts` as if all states stayed, as a search has it."""
     graph = costs.model.graph
-    sizes = {name: costs.tensor_bytes[name][0] for name in (*graph.reads, *graph.writes)}
+    names = (*graph.reads, *graph.writes)
+    sizes = {name: 0 if name in costs.kept else costs.tensor_bytes[name][0] for name in names}
     return travelling(graph, parts or (graph,), costs.caches, sizes, goal.outputs)

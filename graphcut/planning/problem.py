@@ -1,16 +1,16 @@
 """The planning problem of a model: groups of nodes that stay in one part, and what they cost."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 
 from ..analysis.cut_points import Analysis
 from ..core.errors import PlanError, UsageError
-from ..core.graph import Graph
+from ..core.graph import Graph, grouped
 from ..core.manifest import SessionSettings
 from ..core.tensors import UNDEFINED
 from ..core.units import count
@@ -48,6 +48,7 @@ class PlanningProblem:
     device: SessionSettings = field(default_factory=SessionSettings)
     are_replicas_free: bool = False  #: for a lower bound: repeated nodes cost nothing.
     kept: Collection[int] = ()  #: nodes that are not repeated.
+    phases: Mapping[int, int] = field(default_factory=dict)  #: `Model.phases`, if no part may have nodes of several.
 
     @property
     def graph(self) -> Graph:
@@ -155,7 +156,8 @@ class PlanningProblem:
             shared_bytes=np.array([*replica_bytes, *fixed_bytes[0]], dtype=np.int64),
             shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(fixed)))),
             part_bytes=self.sizes.part,
-            ordered=tuple(pairwise(self.pins)),
+            ordered=(*pairwise(self.pins), *self._ordered_by_phase),
+            phase=np.array([self.phases[group[0]] for group in self.groups]) if self.phases else None,
             listed_bytes=np.array([self._listed(name) for name, *_ in self._crossing], dtype=np.int64),
             input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
             answers=self._answers(travelling),
@@ -214,6 +216,11 @@ class PlanningProblem:
         rows = [*own.at_least, *((-number, nodes) for number, nodes in self.held.at_least)]
         users = Hyperedges.of([_union(self.users, nodes) for _, nodes in rows])
         return users, np.array([number for number, _ in rows], dtype=np.int64)
+
+    @cached_property
+    def _ordered_by_phase(self) -> list[tuple[int, int]]:
+        pairs = _between_phases(self.graph, self.phases)
+        return [(self.home[a], self.home[b]) for a, b in pairs if a in self.home and b in self.home]
 
     @cached_property
     def _holders(self) -> Mapping[int, frozenset[int]]:
@@ -367,12 +374,17 @@ def problem_of(
     graph = analysis.model.graph
     pinned = _pinned(graph, limits)
     together = [*_inseparable(analysis, costs), *pinned.values()]  # so one node of each orders all the pinned ones
+    phases = analysis.model.phases
+    if any(len({phases.get(node) for node in row}) > 1 for row in together):
+        phases = {}
     avoided = sorted(find_nodes(graph, limits.avoid).difference(replicable))
     together += ((node, *sorted(graph.successors(node))) for node in avoided)
     if analysis.repeat is not None and not limits.inside_layers:
         together += analysis.repeat.blocks
+    together = [nodes for row in together for nodes in grouped((phases.get(node), node) for node in row).values()]
     kept = [node for node in graph.flow if node not in replicable]
-    groups = contract(graph, kept, together, pairwise(nodes[0] for nodes in pinned.values()))
+    ordered = (*pairwise(nodes[0] for nodes in pinned.values()), *_between_phases(graph, phases))
+    groups = contract(graph, kept, together, ordered)
     home = {node: i for i, group in enumerate(groups) for node in group}
     pins: dict[int, int] = {}
     for part, (node, *_) in pinned.items():
@@ -381,7 +393,17 @@ def problem_of(
             message = f"{name!r} is pinned to part {part}, and nodes that must stay with it to part {other}"
             raise PlanError(message, hint="pin one of them elsewhere, or leave one pin out")
     replicas, rewritten = tuple(sorted(replicable)), tuple(sorted(rewritable))
-    return PlanningProblem(analysis, costs, limits, groups, replicas, sizes, pins, rewritten)
+    return PlanningProblem(analysis, costs, limits, groups, replicas, sizes, pins, rewritten, phases=phases)
+
+
+def _between_phases(graph: Graph, phases: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+    """Pairs of nodes whose order puts every node of a phase before every one of the next phase."""
+    edges = [(node, after) for node in phases for after in graph.successors(node) if phases[after] == phases[node]]
+    inner, led = {node for node, _ in edges}, {after for _, after in edges}
+    for phase in {*phases.values()}:
+        lasts = [node for node in phases if phases[node] == phase and node not in inner]
+        firsts = [node for node in phases if phases[node] == phase + 1 and node not in led]
+        yield from product(lasts, firsts)
 
 
 def _inseparable(analysis: Analysis, costs: Costs) -> Iterable[Sequence[int]]:

@@ -22,7 +22,8 @@ from ..core.text import few
 from ..costs.cluster import ScheduledFailure, SimulatedCluster
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
-from ..loading.model import Model, load
+from ..loading.model import Model
+from ..loading.opening import load
 from ..planning.goals import Across
 from ..planning.planner import with_metrics
 from ..planning.plans import Plan

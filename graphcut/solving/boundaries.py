@@ -204,6 +204,18 @@ class Relaxation:
         return np.asarray(np.array(costs, dtype=np.float64)[kind])
 
 
+def of_one_phase(load: Workload, inside: Callable[[Floats], Floats]) -> Bools:
+    """`[j, i]`: whether the part from boundary i to j has groups of one phase alone.
+
+    `inside` sums numbers of groups over those of each boundary.
+    """
+    found = np.zeros((1, 1), dtype=np.int64)
+    for phase in () if load.phase is None else np.unique(load.phase):
+        sums = inside((load.phase == phase).astype(np.float64))
+        found = found + (sums[:, None] > sums[None, :])
+    return np.asarray(found <= 1)
+
+
 def lifetimes(load: Workload, index: Ints) -> tuple[Ints, Ints]:
     """For each tensor the least and the greatest `index` (one number for each group) of its writer and its readers."""
     first, last = index[load.writer], index[load.writer]

@@ -103,6 +103,8 @@ class Workload:
     #: for each output that the driver gets the group that writes it, its bytes, and the tensor that it is, if other
     #: groups read it, too, else -1; empty if none are counted.
     answers: tuple[tuple[int, int, int], ...] = ()
+    #: for each group a number, if no part may have groups with different ones. Groups with a smaller one come first.
+    phase: Ints | None = None
     #: the shared items that a part may receive instead of holding them; None if there are none.
     replicas: Replicas | None = None
 
@@ -131,6 +133,11 @@ class Workload:
     def groups(self) -> int:
         """The number of groups."""
         return int(self.work.shape[1])
+
+    @property
+    def phase_ends(self) -> list[int]:
+        """How many groups are before the end of each phase but the last; empty if parts may have groups of several."""
+        return [] if self.phase is None else np.bincount(self.phase).cumsum()[:-1].tolist()
 
     @property
     def sent_declared_bytes(self) -> Ints:

@@ -38,7 +38,7 @@ from typing import Final
 
 import numpy as np
 
-from .boundaries import BoundaryTables, lifetimes, touch_counts
+from .boundaries import BoundaryTables, lifetimes, of_one_phase, touch_counts
 from .instance import Bools, Floats, Hyperedges, Ints, Workload
 from .order_prefixes import prefix_tables
 from .topological_orders import Order
@@ -131,9 +131,10 @@ def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = Fa
             found += _nested_product((is_written & ~is_alive) * numbers, ~is_written & (read > 0))
         return found
 
+    is_pure = of_one_phase(load, lambda numbers: ideals @ numbers)
     return IdealTables(
         load=load,
-        nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool)),
+        nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool) & is_pure),
         received=entering(load.tensor_bytes),
         sent=leaving(load.tensor_bytes),
         declared=entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
@@ -161,7 +162,9 @@ def between_cuts(ideals: Collection[Ideal], cuts: Sequence[Ideal]) -> dict[Ideal
 
 def pooled_tables(load: Workload, ideals: Iterable[Ideal], most: int) -> IdealTables:
     """The tables over the first `most` of the ideals, the empty one, and the one of all groups."""
-    chosen = {*islice(dict.fromkeys(ideals), most), 0, (1 << load.groups) - 1}
+    order = [] if load.phase is None else np.argsort(load.phase, kind="stable").tolist()
+    ends = (sum(1 << group for group in order[:end]) for end in load.phase_ends)
+    chosen = {*islice(dict.fromkeys(ideals), most), 0, (1 << load.groups) - 1, *ends}
     return tables_over(load, sorted(chosen, key=lambda ideal: (ideal.bit_count(), ideal)))
 
 

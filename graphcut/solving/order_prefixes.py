@@ -23,7 +23,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .boundaries import BoundaryTables, lifetimes
+from .boundaries import BoundaryTables, lifetimes, of_one_phase
 from .instance import Floats, Hyperedges, Ints, Workload
 from .topological_orders import Order
 
@@ -74,8 +74,7 @@ class PrefixTables(BoundaryTables):
         return _sum_of_rectangles(self.boundary_count, (i, i), (j[0][is_last], j[1][is_last]), values)
 
     def _sums_inside(self, numbers: Floats) -> Floats:
-        totals = np.concatenate([[0.0], np.cumsum(numbers[list(self.order)])])
-        return np.asarray(totals[self.lengths])
+        return np.asarray(_totals(numbers, self.order)[self.lengths])
 
     def _sums_of_shared(self, numbers: Floats) -> Floats:
         item, (i0, i1), (j0, j1) = self._sharing
@@ -108,15 +107,21 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
         j = np.concatenate([writer[ends] + 1, last[begins] + 1]), np.append(last[ends], np.full(len(begins), count - 1))
         return _sum_of_rectangles(count, i, j, numbers[item])
 
+    is_pure = of_one_phase(load, lambda numbers: _totals(numbers, order)[prefixes])
     return PrefixTables(
         load=load,
         order=order,
-        nested=np.asarray(index[:, None] > index[None, :]),
+        nested=np.asarray((index[:, None] > index[None, :]) & is_pure),
         received=entering(load.tensor_bytes),
         sent=leaving(load.tensor_bytes),
         declared=entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
         lengths=prefixes,
     )
+
+
+def _totals(numbers: Floats, order: Order) -> Floats:
+    """For each length of a prefix the sum over its groups."""
+    return np.concatenate([[0.0], np.cumsum(numbers[list(order)])])
 
 
 def order_index(order: Order) -> Ints:

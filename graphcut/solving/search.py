@@ -141,7 +141,7 @@ def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int])
     if load.groups < most:
         return list(range(load.groups + 1))
     alive = _bytes_alive(load, order)
-    lengths = {0, load.groups}
+    lengths = {0, load.groups, *load.phase_ends}
 
     def add_least(starts: Sequence[int]) -> None:
         """Of the lengths from behind each start up to the next one that with the fewest bytes alive."""

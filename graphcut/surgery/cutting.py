@@ -4,7 +4,8 @@ from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.manifest import Cascade
-from ..loading.model import Model, ModelLike, load
+from ..loading.model import Model
+from ..loading.opening import ModelLike, load
 from ..planning import planner
 from ..planning.goals import Goal
 from ..planning.plans import Plan

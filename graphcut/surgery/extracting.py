@@ -9,7 +9,8 @@ from onnx import ModelProto
 
 from ..core.errors import UsageError
 from ..core.graph import block_between
-from ..loading.model import Model, ModelLike, load
+from ..loading.model import Model
+from ..loading.opening import ModelLike, load
 from ..loading.subgraphs import fresh, is_external, tensors_in
 from ..planning.node_names import find_tensors
 from .model_files import Storage, checked_home, write_model

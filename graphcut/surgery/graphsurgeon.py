@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import LossWarning
 from ..loading.external_data import read_values
-from ..loading.model import Model, load
+from ..loading.model import Model
+from ..loading.opening import load
 from ..loading.subgraphs import is_external, tensors_in
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from ..core.errors import UsageError
 from ..core.product import Product
 from ..loading.equal_values import ValueFinder
 from ..loading.external_data import ByteRange, refer_to_file
-from ..loading.model import ModelLike, load
+from ..loading.opening import ModelLike, load
 from ..loading.safetensors_files import read_checkpoint
 from ..loading.subgraphs import captures, domain, is_external, tensors_in
-from .model_files import Progress, check_targets, files_of, write_model
+from .model_files import Progress, check_targets, write_model
 
 _MICROSOFT: Final = "com.microsoft"
 _FUSED_TYPES: Final = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
@@ -81,7 +81,7 @@ def link(
     saved = {tensor.span: tensor for tensor in read_checkpoint(Path(weights))}
     files = dict.fromkeys(span.file for span in saved)
     locations = {file: _location(file, output.absolute().parent) for file in files}
-    check_targets(output, [*files_of(model), *files], force=force)
+    check_targets(output, [*model.files, *files], force=force)
     proto = deepcopy(model.proto)
     held = [(tensor, model.range_of(tensor)) for tensor in tensors_in(proto) if is_external(tensor)]
     multiplied = _multiplied(proto.graph)

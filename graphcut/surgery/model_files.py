@@ -12,7 +12,8 @@ from ..core.atomic_files import mend, replace_files, scratch_folder, write_error
 from ..core.errors import UsageError
 from ..core.file_checks import check_parts
 from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
-from ..loading.model import Model, load, range_in
+from ..loading.model import Model, range_in
+from ..loading.opening import load
 from ..loading.part_marks import check_replaceable
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, locations_in, remove_named, tensors_in
 from ..loading.wire_format import large_bytes
@@ -34,8 +35,7 @@ def beside(model: Model, output: str | Path | None, suffix: str) -> Path:
     """`output`; by default a path beside the model, with this suffix. A UsageError if the model has no folder."""
     if output is None and model.temporary_folder is not None:
         raise UsageError("a model given in memory has no folder beside it", hint="name a folder or file with `output`")
-    stem = model.path.name.removesuffix(".onnx")
-    return model.path.with_name(f"{stem}{suffix}") if output is None else Path(output)
+    return model.path.with_name(f"{model.stem}{suffix}") if output is None else Path(output)
 
 
 def check_targets(output: Path, sources: Sequence[Path], *, force: bool) -> None:
@@ -76,13 +76,8 @@ def checked_home(model: Model, output: Path, weights: Storage, *, force: bool) -
     """
     if weights == "share":
         check_sharing(model, output.absolute().parent)
-    check_targets(output, files_of(model), force=force)
+    check_targets(output, model.files, force=force)
     return model.path.parent if weights == "share" else None
-
-
-def files_of(model: Model) -> list[Path]:
-    """The files of a model: its own, and those with its weights."""
-    return [model.path, *(file for file, _ in model.data.values())]
 
 
 def place_values(pieces: Pieces, name: str, *, home: Path | None = None, inline_bytes: int = -1) -> FileLayout:
@@ -166,7 +161,7 @@ def write_together(
 
     The errors are those of `check_targets` and `write_model`.
     """
-    check_targets(output, [*also_read, *(file for model in models for file in files_of(model))], force=force)
+    check_targets(output, [*also_read, *(file for model in models for file in model.files)], force=force)
     protos = [deepcopy(model.proto) for model in models]
     # Locations that no two models share.
     data = {f"{i}/{place}": file for i, model in enumerate(models) for place, file in model.data.items()}

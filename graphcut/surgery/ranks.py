@@ -14,7 +14,8 @@ from ..costs.device import Device
 from ..costs.device_groups import RankMode, ranks_of
 from ..costs.weighing import weigh
 from ..loading.external_data import ByteRange, merge_ranges
-from ..loading.model import Model, ModelLike, load, read_model
+from ..loading.model import Model, read_model
+from ..loading.opening import ModelLike, load
 from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..planning import planner
 from ..planning.goals import Across, At, Goal, Within

@@ -17,7 +17,8 @@ from ..core.text import printable
 from ..core.units import count, size
 from ..costs.device_groups import RankMode
 from ..loading.external_data import ByteRange, Columns, read_values, refer_to_file
-from ..loading.model import Model, ModelLike, load
+from ..loading.model import Model
+from ..loading.opening import ModelLike, load
 from ..loading.slices import SHARDED, ShardingNote, bytes_of_slice, inline_slice
 from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..loading.wire_format import large_bytes

@@ -175,7 +175,7 @@ def place_of_parts(model: Model, output: str | Path | None, weights: Storage) ->
         return beside(model, output, ".parts"), ""
     folder = model.path.parent if output is None else Path(output)
     check_sharing(model, folder)
-    return folder, f"{model.path.name.removesuffix('.onnx')}."
+    return folder, f"{model.stem}."
 
 
 def _as_sent(model: Model, plan: Plan) -> Iterator[Block]:

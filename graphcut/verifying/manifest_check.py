@@ -19,9 +19,9 @@ from ..core.digests import is_unchanged, unchanged_version, wrong_blocks
 from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import COMPILED, SHARDED_FILE, Cascade, Manifest, Part
-from ..core.tensors import UNDEFINED
+from ..core.tensors import UNDEFINED, shapes_contradict
 from ..core.units import count
-from ..costs.facts import boundary_type, contradicts, model_facts, shapes_contradict, text_facts
+from ..costs.facts import boundary_type, contradicts, model_facts, text_facts
 from ..loading.external_data import merge_ranges
 from ..loading.model import Model
 from ..loading.part_marks import is_marked

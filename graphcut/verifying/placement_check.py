@@ -6,7 +6,7 @@ from typing import Final
 from ..core.errors import RunError
 from ..core.manifest import Cascade, Part
 from ..core.units import count
-from ..loading.model import load
+from ..loading.opening import load
 from ..running.device_memory import OF_CPU, device_memory
 from ..running.placement import place_part
 from ..running.providers import CPU, computed_type, entries

@@ -36,7 +36,8 @@ from ..costs.facts import boundary_type, boundary_value, contradicts, half_sourc
 from ..costs.held_weights import HeldWeights, held_by
 from ..loading.derived_tensors import cast, copies
 from ..loading.fingerprint import canonical, graph_digest, head_of, normal, same_values, without_values
-from ..loading.model import Model, load, load_unchecked
+from ..loading.model import Model, load_unchecked
+from ..loading.opening import load
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import function_key, functions_called, is_external, tensors_in
 from ..loading.tensor_values import values_bytes

@@ -16,7 +16,7 @@ from ..core.errors import RunError, UsageError
 from ..core.file_checks import check_parts
 from ..core.product import Product
 from ..core.units import count
-from ..loading.model import ModelLike, load
+from ..loading.opening import ModelLike, load
 from ..running.stage import SessionConfig
 from ..running.values import Feeds, Value
 from .causes import ModelChange, causes_of, changes_of

@@ -16,7 +16,8 @@ from ..core.manifest import SHARDED_FILE, Cascade, CascadeLike, is_inside, open_
 from ..core.product import Product
 from ..core.tensors import Dims
 from ..core.units import count, size
-from ..loading.model import Model, ModelLike, load
+from ..loading.model import Model
+from ..loading.opening import ModelLike, load
 from ..loading.slices import sharding_note
 from ..loading.subgraphs import callee_key, nodes_within
 from ..running.values import Feeds

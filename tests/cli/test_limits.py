@@ -167,6 +167,6 @@ def test_too_little_memory_is_said(run: Run, llm: Path, monkeypatch: pytest.Monk
     def fail(*_args: object, **_options: object) -> object:
         raise MemoryError("Unable to allocate 4.00 EiB")
 
-    monkeypatch.setattr("graphcut.loading.model.load", fail)
+    monkeypatch.setattr("graphcut.loading.opening.load", fail)
     result = run("analyze", llm)
     assert (result.code, result.error[0]) == (3, "there is not enough memory: Unable to allocate 4.00 EiB")

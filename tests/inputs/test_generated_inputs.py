@@ -21,7 +21,8 @@ from graphcut.inputs.searching import find_accepted_inputs
 from graphcut.inputs.sizes import DimensionSizes, Fallback
 from graphcut.inputs.survey import InputSurvey
 from graphcut.loading.expressions import atoms, evaluate
-from graphcut.loading.model import Model, load
+from graphcut.loading.model import Model
+from graphcut.loading.opening import load
 from graphcut.running.values import to_value
 
 from cases import each

@@ -10,7 +10,7 @@ from axis_cases import CASES, Array, Case, ints
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from operator_runs import OperatorRuns
 
-from graphcut.loading.model import load
+from graphcut.loading.opening import load
 from graphcut.loading.operations import Operation, operations_of
 from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, ShapeInput
 from graphcut.sharding.axes.rules import RULES, factors_of

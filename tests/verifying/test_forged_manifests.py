@@ -107,6 +107,8 @@ FORGED = [
     ("states/is_rolling", put("states/0/is_rolling", True), "is_rolling as True, but it is False"),
     ("text_files", put("text_files/tokenizer.json", OTHER), "tokenizer.json was changed after the model was cut"),
     ("text_files", drop("text_files/generation_config.json"), "gives another generation_config.json than there is"),
+    ("stepwise", put("stepwise", ["x"]), "the manifest gives stepwise as ['x'], but it is []"),
+    ("loop", put("loop", {"steps": 2, "inputs": {}}), "the manifest gives loop as"),
     ("elsewhere", put("elsewhere", {"first": "part-9.onnx"}), "is without part-9.onnx"),
     ("devices", drop("devices/1"), "which 'devices' does not list"),
     ("devices", lambda record: record["devices"].append(DEVICE), "['left', 'middle', 'right', 'left'], but its parts"),

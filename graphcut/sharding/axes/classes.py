@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 from ...core.graph import grouped
 from ...core.tensors import BITS
-from ...loading.model import Model, ModelLike, load
+from ...loading.model import Model
+from ...loading.opening import ModelLike, load
 from ...loading.operations import Operation, constants_in, operations_of
 from ...loading.shape_inference import tensor_of_initializer
 from .factors import Factor, Place, fixed

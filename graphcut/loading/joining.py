@@ -1,18 +1,17 @@
-"""`merge_models`: one model from several, with outputs of some connected to inputs of others."""
+"""`joined`: one message from those of several models, with outputs of some connected to inputs of others."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 
 from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
 from ..core.errors import ModelError, UsageError, did_you_mean
-from ..costs.facts import shapes_contradict
-from ..loading.fingerprint import head_of
-from ..loading.graph_reader import read_graph
-from ..loading.model import Model, ModelLike, load
-from ..loading.subgraphs import (
+from ..core.tensors import shapes_contradict
+from .fingerprint import head_of, same_values
+from .graph_reader import read_graph
+from .model import Model
+from .subgraphs import (
     FIRST_IR_WITH_DEFAULTS,
     FunctionKey,
     callee_key,
@@ -22,69 +21,29 @@ from ..loading.subgraphs import (
     graphs_within,
     names_in,
     nodes_within,
+    own_names,
     remove_named,
 )
-from .model_files import write_together
 
 End = tuple[int, str]  #: the index of a model, and one of its inputs or outputs.
 
 
-def merge_models(
-    models: Sequence[ModelLike], output: str | Path, *, connect: Mapping[End, End] | None = None, force: bool = False
-) -> Model:
-    """Write several models as one, and open it.
+def joined(
+    models: Sequence[Model], protos: Sequence[ModelProto], connect: Mapping[End, End], labels: Sequence[str]
+) -> tuple[ModelProto, Sequence[Mapping[str, str]]]:
+    """The message of all models together, made of copies of theirs, which it changes; and new names of each one's.
 
-    Its inputs are those of the models that are not connected, and its outputs those that are not connected. A tensor, a
-    node, a function or a symbol whose name an earlier model has is renamed: `x` of `b.onnx` becomes `b/x`. The symbols
-    of dimensions that are connected become one.
-
-    Args:
-        models: the models or their paths.
-        output: the .onnx file to write. Weights of more than 64 MiB are written to `OUTPUT.data`.
-        connect: for inputs of models the output, or input, of another model that they read. By default each input reads
-            the output of that name in another model, or else the input of that name in an earlier one, whose dimensions
-            must have the same symbols and numbers.
-        force: overwrite an existing file.
+    Of names that several models have, those of later models get their label: `x` of `b` becomes `b/x`. Weights of one
+    name that have the same values become one.
 
     Raises:
-        UsageError: there is no such input or output, their types contradict each other, nothing is connected, or
-            `output` exists.
+        UsageError: there is no such input or output, or their types contradict each other.
         ModelError: the connections form a cycle, or the models import different versions of an operator set.
-        CascadeError: a model is a part that was changed, by a manifest beside it.
-        GraphcutError: writing failed.
     """
-    opened = [load(model) for model in models]
-    sources = _by_name(opened) if connect is None else connect
-    _check_versions(opened)
-    _check(opened, sources)
-    return write_together(Path(output), opened, lambda protos: _Joining(opened, protos, sources).joined(), force=force)
-
-
-def _by_name(models: Sequence[Model]) -> dict[End, End]:
-    found: dict[End, End] = {}
-    for i, model in enumerate(models):
-        others = [*range(i - 1, -1, -1), *range(i + 1, len(models))]
-        for name in model.graph.reads:
-            ends = [j for j in others if name in models[j].graph.writes]
-            ends += [j for j in range(i) if name in models[j].graph.reads]
-            if ends:
-                found[i, name] = ends[0], name
-                _check_one_input(model, models[ends[0]], name)
-    if not found:
-        raise UsageError("no output has the name of another model's input", hint="say what is connected with `connect`")
-    return found
-
-
-def _check_one_input(model: Model, other: Model, name: str) -> None:
-    """Raise a UsageError for inputs of one name of which one has a symbol for what is another symbol or a number.
-
-    They need not be one input.
-    """
-    first, second = other.tensors[name], model.tensors[name]
-    pairs = zip(first.shape or (), second.shape or (), strict=False)
-    if name in other.graph.reads and any(a != b and None not in (a, b) for a, b in pairs):
-        ends = f"{first} in {other.path.name}, and {second} in {model.path.name}"
-        raise UsageError(f"{name!r} is {ends}: it may be one input or two", hint="list all connections in `connect`")
+    _check_versions(models)
+    _check(models, connect)
+    joining = _Joining(models, protos, connect, labels)
+    return joining.joined(), joining.names
 
 
 def _check_versions(models: Sequence[Model]) -> None:
@@ -120,11 +79,17 @@ def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
 class _Joining:
     """The messages of models, changed so that they have no name in common but those that are connected."""
 
-    def __init__(self, models: Sequence[Model], protos: Sequence[ModelProto], sources: Mapping[End, End]) -> None:
-        self._models = models
-        self._labels = [model.path.name.removesuffix(".onnx") for model in models]
+    def __init__(
+        self,
+        models: Sequence[Model],
+        protos: Sequence[ModelProto],
+        sources: Mapping[End, End],
+        labels: Sequence[str],
+    ) -> None:
+        self._models, self._labels = models, labels
         self._protos, self._sources = protos, sources
         self._identities: list[NodeProto] = []
+        self.names: list[dict[str, str]] = []  #: of each model, new names by the old ones.
 
     def joined(self) -> ModelProto:
         self._rename_functions()
@@ -177,7 +142,8 @@ class _Joining:
 
     def _rename_tensors(self) -> None:
         connected = [{name for j, name in self._sources if j == i} for i in range(len(self._protos))]
-        renamed = self._renamed([names_in(p.graph) - connected[i] for i, p in enumerate(self._protos)])
+        shared = self._shared_weights()
+        renamed = self._renamed([names_in(p.graph) - connected[i] - shared[i] for i, p in enumerate(self._protos)])
         for i, proto in enumerate(self._protos):
             taken = {new for names in renamed for new in names.values()}
             taken.update(name for p in self._protos for name in names_in(p.graph))
@@ -192,7 +158,26 @@ class _Joining:
                     readers[name] = written
             for values in (proto.graph.input, proto.graph.initializer):
                 remove_named(values, connected[i])
-            _rename_in(proto.graph, {**renamed[i], **readers})
+            remove_named(proto.graph.initializer, shared[i])
+            self.names.append({**renamed[i], **readers})
+            rename_in(proto.graph, self.names[i])
+
+    def _shared_weights(self) -> list[set[str]]:
+        """For each model its weights that an earlier one has under the same name, with the same type and values."""
+        known: dict[str, tuple[TensorProto, Model]] = {}
+        found = list[set[str]]()
+        for model in self._models:
+            graph = model.proto.graph
+            given, inner = {value.name for value in graph.input}, names_in(graph) - own_names(graph)
+            own = {one.name: one for one in graph.initializer if one.name not in given | inner}
+            shared = set[str]()
+            for name, one in own.items():
+                other, of = known.setdefault(name, (one, model))
+                is_alike = one.dims == other.dims and TensorProto.STRING != one.data_type == other.data_type
+                if of is not model and is_alike and same_values(one, model.range_of, other, of.range_of):
+                    shared.add(name)
+            found.append(shared)
+        return found
 
     def _rename_nodes(self) -> None:
         own = [{node.name for node in proto.graph.node} - {""} for proto in self._protos]
@@ -250,7 +235,7 @@ class _Joining:
         return made
 
 
-def _rename_in(graph: GraphProto, names: Mapping[str, str]) -> None:
+def rename_in(graph: GraphProto, names: Mapping[str, str]) -> None:
     """Rename tensors at any depth. As all of one name change alike, each name still means the same tensor."""
     for one in graphs_within(graph):
         for field in (one.input, one.output, one.initializer, one.value_info):

@@ -1,0 +1,230 @@
+"""Pipelines of models: several models that feed each other, opened as one model.
+
+A pipeline file says which output feeds which input, which models run once for a request and which at each step, and
+which outputs are inputs of the next step. Format: docs/reference/pipeline-file.md.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, Literal
+
+import msgspec
+from onnx import ModelProto
+
+from ..core.errors import ModelError, RecordError, did_you_mean
+from ..core.file_checks import check_parts
+from ..core.manifest import Loop
+from ..core.records import reading
+from ..core.states import LOGITS, check_state_pairs
+from .joining import End, joined
+from .model import Model, load_unchecked, read_model
+from .specialising import drop_unread_inputs, specialise
+from .subgraphs import locations_in
+
+Runs = Literal["once", "each step", "at the end"]  #: when a model of a pipeline runs for a request.
+_FORMAT: Final = "graphcut.pipeline/1"
+_HINT: Final = "docs/reference/pipeline-file.md describes pipeline files"
+
+
+class PipelineModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A model of a pipeline."""
+
+    file: str  #: its path, relative to the pipeline file; it is in that folder or below.
+    runs: Runs = "once"  #: `at the end`: after the last step.
+    outputs: tuple[str, ...] = ()  #: the outputs that are used, by name or glob; by default all.
+    assume: dict[str, bool | int | float] = {}  #: inputs with a fixed value, see `specialise`.
+
+
+class PipelineLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How often the models of each step run, unless they generate tokens."""
+
+    steps: int = 0  #: how often; by default as often as `inputs` have values.
+    counter: str | None = None  #: the input that gets the number of the step, from 0.
+    inputs: dict[str, tuple[float, ...]] = {}  #: inputs that get another value at each step: these.
+
+
+class PipelineFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The content of a pipeline file. An input or output is written `MODEL.NAME`."""
+
+    models: dict[str, PipelineModel]  #: the models by name.
+    format: Literal["graphcut.pipeline/1"] = _FORMAT
+    #: the outputs, or inputs, that inputs read; a `*` on both sides stands for the same text. Other inputs read the
+    #: output of their name in another model, if there is one.
+    connect: dict[str, str] = {}
+    states: dict[str, str] = {}  #: the outputs that inputs read at the next step, where names don't show it; with `*`.
+    loop: PipelineLoop | None = None  #: None if the steps generate tokens, or there is one step.
+
+
+def read_pipeline(path: Path) -> PipelineFile:
+    """The content of a pipeline file; a RecordError if it can't be read, is not TOML, or not a pipeline."""
+    with reading(path, "TOML", unread="name a pipeline file", hint=_HINT):
+        return msgspec.toml.decode(path.read_text(encoding="utf-8-sig"), type=PipelineFile)
+
+
+def open_pipeline(path: Path, pipeline: PipelineFile) -> Model:
+    """The models of a pipeline whose file is `path`, or could be, as one model.
+
+    Raises:
+        ModelError: a model is missing or not valid, the models form a cycle, or import different operator sets.
+        RecordError: the file says what can't be.
+        UsageError: there is no such input or output, or types contradict each other.
+    """
+    return _Opening(path, pipeline).model()
+
+
+class _Opening:
+    def __init__(self, path: Path, pipeline: PipelineFile) -> None:
+        self._path, self._given = path, pipeline
+        self._labels = list(pipeline.models)
+        if not self._labels or any("." in label or not label for label in self._labels):
+            raise self._wrong("each model needs a name without a dot, as in [models.encoder]")
+        self._unread: list[tuple[str, ...]] = []  # of each model the inputs that what is used does not depend on
+        self._models = [self._opened(one) for one in pipeline.models.values()]
+        self._runs = [one.runs for one in pipeline.models.values()]
+        self._states = self._pairs(pipeline.states, "outputs")
+        self._sources = self._connected()
+
+    def _wrong(self, what: str, hint: str = _HINT) -> RecordError:
+        return RecordError(f"{self._path}: {what}", hint=hint)
+
+    def _opened(self, one: PipelineModel) -> Model:
+        """A model of the pipeline, with the inputs and outputs that are used."""
+        model = load_unchecked(self._path.parent / one.file)
+        check_parts([model.path], has_weights=False)
+        if not (one.outputs or one.assume):
+            self._unread.append(())
+            return model
+        proto = deepcopy(model.proto)
+        specialise(proto, one.assume)
+        if one.outputs:
+            kept = [v for v in proto.graph.output if any(fnmatchcase(v.name, glob) for glob in one.outputs)]
+            if not kept:
+                hint = f"its outputs: {', '.join(model.graph.writes)}"
+                raise self._wrong(f"{one.file} has no output {' or '.join(one.outputs)}", hint)
+            del proto.graph.output[:]
+            proto.graph.output.extend(kept)
+        read_model(model.path, proto)  # removes the nodes that the outputs don't depend on
+        self._unread.append(drop_unread_inputs(proto.graph))
+        return read_model(model.path, proto)
+
+    def _end(self, text: str) -> tuple[int, str]:
+        label, _, name = text.partition(".")
+        if label not in self._labels:
+            raise self._wrong(f"{text!r} names no model", f"{did_you_mean(label, self._labels)}write MODEL.NAME")
+        return self._labels.index(label), name
+
+    def _pairs(self, given: Mapping[str, str], sources: Literal["outputs", "ends"]) -> dict[End, End]:
+        """What inputs read, with each `*` replaced."""
+        found: dict[End, End] = {}
+        for reader, source in given.items():
+            (i, name), (j, other) = self._end(reader), self._end(source)
+            pattern = re.compile("(.*)".join(map(re.escape, name.split("*"))))
+            matches = [match for one in self._models[i].graph.reads if (match := pattern.fullmatch(one))]
+            known = self._models[j].graph
+            ends = {*known.writes, *(known.reads if sources == "ends" else ())}
+            for match in matches:
+                texts = iter(match.groups())
+                end = "".join(next(texts, "*") if part == "*" else part for part in re.split(r"(\*)", other))
+                if end not in ends:
+                    hint = f"{did_you_mean(end, ends)}it has {', '.join(sorted(ends))}"
+                    raise self._wrong(f"{self._labels[j]} has no output {end!r} for {reader!r}", hint)
+                found[i, match[0]] = j, end
+            if not matches and not any(map(pattern.fullmatch, self._unread[i])):
+                reads = self._models[i].graph.reads
+                hint = f"{did_you_mean(name, reads)}it has {', '.join(reads)}"
+                raise self._wrong(f"{self._labels[i]} has no input {name!r}", hint)
+        return found
+
+    def _connected(self) -> dict[End, End]:
+        """The output, or input, that each connected input reads: as the file says, else the output of its name."""
+        found = self._pairs(self._given.connect, "ends")
+        told = {*found, *self._states}
+        for i, model in enumerate(self._models):
+            for name in model.graph.reads:
+                writers = [j for j, other in enumerate(self._models) if j != i and name in other.graph.writes]
+                if (i, name) not in told and len(writers) > 1:
+                    both = " and ".join(self._labels[j] for j in writers)
+                    hint = f'"{self._labels[i]}.{name}" = "{self._labels[writers[0]]}.{name}"'
+                    what = f"{both} both write {name!r}, which {self._labels[i]} reads"
+                    raise self._wrong(what, f"say which under [connect]: {hint}")
+                if (i, name) not in told and writers:
+                    found[i, name] = writers[0], name
+        self._check_order(found)
+        read, free = {*found.values()}, dict[str, str]()
+        for j, model in enumerate(self._models):
+            for name in (name for name in model.graph.writes if (j, name) not in read):
+                if (other := free.setdefault(name, self._labels[j])) != self._labels[j]:
+                    hint = "choose which of their outputs are used: outputs = [...]"
+                    raise self._wrong(f"{other} and {self._labels[j]} both write the output {name!r}", hint)
+        return found
+
+    def _check_order(self, sources: Mapping[End, End]) -> None:
+        """Raise an error for models that feed each other in a circle, or a model that runs before what feeds it."""
+        edges = {i: {j for (reader, _), (j, _) in sources.items() if reader == i} for i in range(len(self._models))}
+        try:
+            tuple(TopologicalSorter(edges).static_order())
+        except CycleError as error:
+            names = " → ".join(self._labels[i] for i in error.args[1])
+            hint = "an output that becomes an input of the next step is a state: list it under [states]"
+            raise self._wrong(f"the models feed each other in a circle: {names}", hint) from None
+        order: list[Runs] = ["once", "each step", "at the end"]
+        for (i, name), (j, source) in sources.items():
+            if source in self._models[j].graph.writes and order.index(self._runs[j]) > order.index(self._runs[i]):
+                what = f"{self._labels[i]} runs {self._runs[i]}, and its input {name!r} comes from {self._labels[j]}"
+                raise self._wrong(f"{what}, which runs {self._runs[j]}", "let one of them run at another time")
+
+    def model(self) -> Model:
+        """All models as one."""
+        protos = [self._moved(model) for model in self._models]
+        proto, names = joined(self._models, protos, self._sources, self._labels)
+        model = read_model(self._path, proto)
+        named = {names[i].get(a, a): names[j].get(b, b) for (i, a), (j, b) in self._states.items()}
+        check_state_pairs(named, model.graph.reads, model.graph.writes, model.tensors if named else {})
+        steps = [i for i, runs in enumerate(self._runs) if runs == "each step"]
+        ends = chain.from_iterable(((i, name) for name in self._models[i].graph.reads) for i in steps)
+        stepwise = [names[i].get(name, name) for i, name in ends if (i, name) not in self._sources]
+        files = tuple(dict.fromkeys(one.path for one in self._models))
+        made = replace(model, joined_from=files, stepwise=tuple(stepwise), states=MappingProxyType(named))
+        return replace(made, loop=self._loop(made, names, has_steps=bool(steps)))
+
+    def _moved(self, model: Model) -> ModelProto:
+        """A copy of the message of a model whose data files are seen from the folder of the pipeline."""
+        proto, folder = deepcopy(model.proto), self._path.parent.resolve()
+        for place in locations_in(proto):
+            file = model.data[place.value][0].resolve()
+            if not file.is_relative_to(folder):
+                hint = "put the pipeline file into a folder that has all of its models"
+                raise ModelError(f"the weights in {file} are outside the folder of {self._path}", hint=hint)
+            place.value = file.relative_to(folder).as_posix()
+        return proto
+
+    def _loop(self, model: Model, names: Sequence[Mapping[str, str]], *, has_steps: bool) -> Loop | None:
+        """How often the models of each step run; a RecordError if nothing ends them."""
+        given = self._given.loop
+        if given is None:
+            late = next((i for i, runs in enumerate(self._runs) if runs == "at the end"), None)
+            has_end = not has_steps or any(LOGITS.search(name.lower()) for name in model.graph.writes)
+            if late is not None or not (has_end or (self._path.parent / "genai_config.json").exists()):
+                hint = "say how many there are: [loop] steps = 20; models that generate tokens write logits"
+                raise self._wrong("nothing ends the steps", hint)
+            return None
+        ends = {text: self._end(text) for text in (*given.inputs, *filter(None, [given.counter]))}
+        inputs = {text: names[i].get(name, name) for text, (i, name) in ends.items()}
+        if unknown := next((text for text, name in inputs.items() if name not in model.graph.reads), None):
+            raise self._wrong(f"{unknown!r} is no free input", f"free inputs: {', '.join(model.graph.reads)}")
+        values = {inputs[text]: row for text, row in given.inputs.items()}
+        lengths = {len(row) for row in values.values()} | ({given.steps} if given.steps else set())
+        if len(lengths) != 1 or min(lengths) < 1:
+            what = "nothing ends the steps" if not lengths else f"steps and inputs say {sorted(lengths)} steps"
+            raise self._wrong(what, "give [loop] a number of steps from 1, and each of its inputs as many values")
+        (steps,) = lengths
+        if given.counter is not None:
+            values[inputs[given.counter]] = tuple(map(float, range(steps)))
+        return Loop(steps=steps, inputs=values)

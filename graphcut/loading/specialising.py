@@ -1,0 +1,126 @@
+"""Specialise a model: give inputs a fixed value, and replace each If that this decides by the branch that it takes."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.reference import ReferenceEvaluator
+
+from ..core.errors import UsageError, did_you_mean
+from .fingerprint import head_of
+from .joining import rename_in
+from .subgraphs import captures, domain, fresh, is_external, names_in, own_names, remove_named, subgraphs
+
+Number = bool | int | float
+
+
+def specialise(model: ModelProto, values: Mapping[str, Number]) -> None:
+    """Change a model so that inputs have these values, in all their elements, and are no inputs any more.
+
+    Each If of the main graph whose condition follows from them, or from constants, becomes the nodes of the branch that
+    it takes. Outputs keep their names.
+
+    Raises:
+        UsageError: there is no such input, its type can't hold the value, or it has an axis of any size.
+    """
+    graph = model.graph
+    for name, value in values.items():
+        _make_constant(graph, name, value)
+    while (found := _decided(model)) is not None:
+        _inline(graph, *found)
+
+
+def drop_unread_inputs(graph: GraphProto) -> tuple[str, ...]:
+    """Remove the inputs that no node and no output reads, and return their names."""
+    read = {name for node in graph.node for name in (*node.input, *captures(node))}
+    read.update(value.name for value in graph.output)
+    unread = tuple(value.name for value in graph.input if value.name not in read)
+    remove_named(graph.input, {*unread})
+    return unread
+
+
+def _make_constant(graph: GraphProto, name: str, value: Number) -> None:
+    known = {one.name: one for one in graph.input}
+    if name not in known:
+        hint = f"{did_you_mean(name, known)}it has {', '.join(known)}"
+        raise UsageError(f"the model has no input {name!r}", hint=hint)
+    kind = known[name].type.tensor_type
+    shape = [dim.dim_value for dim in kind.shape.dim]
+    if not all(shape):
+        hint = "fix its shape first; a value is assumed of inputs such as use_cache_branch"
+        raise UsageError(f"the input {name!r} has an axis of any size, so no value of it can be assumed", hint=hint)
+    dtype = tensor_dtype_to_np_dtype(kind.elem_type)
+    array = np.full(shape, value).astype(dtype) if dtype.kind in "biuf" else None
+    if array is None or (array != value).any():
+        raise UsageError(f"the input {name!r} is {dtype}, and can't be {value!r}", hint="give a value of its type")
+    remove_named(graph.input, {name})
+    remove_named(graph.initializer, {name})
+    graph.initializer.append(numpy_helper.from_array(array, name))
+
+
+def _decided(model: ModelProto) -> tuple[NodeProto, GraphProto] | None:
+    """The first If of the main graph whose condition is known, and its branch."""
+    for node in model.graph.node:
+        if node.op_type == "If" and not domain(node.domain):
+            condition = _value(model, node.input[0])
+            if condition is not None:
+                name = "then_branch" if condition.all() else "else_branch"
+                return node, next(one.g for one in node.attribute if one.name == name)
+    return None
+
+
+def _value(model: ModelProto, name: str) -> np.ndarray[Any, Any] | None:
+    """The value of a tensor; None if it depends on an input."""
+    graph = model.graph
+    producer = {output: node for node in graph.node for output in node.output}
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+    fed = {value.name for value in graph.input}
+    nodes, held, seen, waiting = list[NodeProto](), [], set[str](), [name]
+    while waiting:
+        one = waiting.pop()
+        if one in seen or not one:
+            continue
+        seen.add(one)
+        if one in weights and one not in fed and not is_external(weights[one]):
+            held.append(weights[one])
+        elif one in producer and not any(subgraphs(producer[one])):
+            nodes.append(producer[one])
+            waiting += producer[one].input
+        else:
+            return None
+    made = head_of(model)
+    kept = {id(node) for node in nodes}
+    made.graph.node.extend(node for node in graph.node if id(node) in kept)
+    made.graph.initializer.extend(held)
+    made.graph.output.add(name=name)
+    return np.asarray(next(iter(ReferenceEvaluator(made).run([name], {}))))
+
+
+def _inline(graph: GraphProto, node: NodeProto, branch: GraphProto) -> None:
+    """Put the nodes of a branch in the place of its If."""
+    at = next(i for i, one in enumerate(graph.node) if one is node)
+    taken, own, branch = own_names(graph), names_in(branch), deepcopy(branch)
+    names = {name: fresh(f"{node.name or node.output[0]}/{name}", taken | own) for name in own & taken}
+    written = {name for one in branch.node for name in one.output}
+    copies = list[NodeProto]()
+    for value, output in zip(branch.output, node.output, strict=True):
+        if output and value.name in written:
+            names[value.name] = output
+            written.discard(value.name)  # a tensor has one name
+        elif output:
+            copies.append(NodeProto(op_type="Identity", input=[value.name], output=[output]))
+    rename_in(branch, names)
+    for copy in copies:
+        copy.input[0] = names.get(copy.input[0], copy.input[0])
+    used = {one.name for one in graph.node}
+    for inner in branch.node:
+        inner.name = inner.name and fresh(inner.name, used)
+    del graph.node[at]
+    graph.node.extend((*branch.node, *copies))  # they are sorted when the graph is read
+    graph.initializer.extend(branch.initializer)
+    graph.sparse_initializer.extend(branch.sparse_initializer)
+    outputs = {value.name for value in graph.output}
+    graph.value_info.extend(value for value in branch.value_info if value.name not in outputs)

@@ -1,0 +1,179 @@
+"""Pipelines of models: what exporters leave, and what a pipeline file says, opened and cut as one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import graphcut
+from graphcut import GraphcutError, Into
+
+from cases import each
+from families import FAMILIES
+
+EXPORTED = [name for name in FAMILIES if name not in {"reader", "diffusion", "sentence encoder"}]
+A = "a (float[n,4] x) => (float[n,4] h) { h = Neg(x) }"
+B = "b (float[n,4] h, float[n,4] s) => (float[n,4] y, float[n,4] t) { y = Add(h, s) t = Neg(y) }"
+TWO = """
+[models.a]
+file = "a.onnx"
+[models.b]
+file = "b.onnx"
+"""
+
+
+def save(folder: Path, **texts: str) -> Path:
+    for name, text in texts.items():
+        header = '<ir_version: 8, opset_import: ["" : 17]>\n'
+        onnx.save(parser.parse_model(header + text), folder / f"{name}.onnx")
+    return folder
+
+
+def pipeline_in(folder: Path, text: str) -> Path:
+    path = save(folder, a=A, b=B) / "both.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@each("name", EXPORTED)
+def test_what_an_exporter_left_is_one_model_whose_parts_compute_the_same(name: str, tmp_path: Path) -> None:
+    model = graphcut.load(FAMILIES[name].write(tmp_path))
+    assert set(model.phases.values()) == {0, 1}
+    plan = graphcut.plan(model, Into(3))
+    kinds = [{model.phases[node] for node in part if node in model.phases} for part in plan.parts]
+    assert all(len(kind) == 1 for kind in kinds), kinds
+    assert graphcut.verify(graphcut.split(model, plan, tmp_path / "parts"))
+
+
+def test_what_runs_once_is_the_encoder_and_what_the_first_step_alone_computes(tmp_path: Path) -> None:
+    model = graphcut.load(FAMILIES["whisper"].write(tmp_path))
+    once, later = ([model.graph.nodes[i] for i, phase in model.phases.items() if phase == one] for one in (0, 1))
+    crossing = {name for node in once for name in node.writes} & {name for node in later for name in node.reads}
+    assert len(crossing) == 4, "keys and values of two layers, and not what the encoder writes"
+    assert "encoder_hidden_states" not in crossing
+    assert model.stepwise[0] == "input_ids"
+    assert "input_features" not in model.stepwise
+
+
+def test_weights_of_a_pair_of_decoders_are_there_once(tmp_path: Path) -> None:
+    folder = FAMILIES["whisper"].write(tmp_path)
+    model = graphcut.load(folder)
+    later = graphcut.load(folder / "decoder_with_past_model.onnx").weight_bytes
+    encoder = graphcut.load(folder / "encoder_model.onnx").weight_bytes
+    first = graphcut.load(folder / "decoder_model.onnx")
+    own = sum(
+        one.bytes
+        for name, one in first.graph.weights.items()
+        if name not in graphcut.load(folder / "decoder_with_past_model.onnx").graph.weights
+    )
+    assert model.weight_bytes <= 1.1 * (encoder + later + own)
+
+
+def test_inputs_read_outputs_of_their_name_and_others_stay(tmp_path: Path) -> None:
+    model = graphcut.load(pipeline_in(tmp_path, TWO))
+    assert (model.graph.reads, model.graph.writes) == (("x", "s"), ("y", "t"))
+    assert model.phases == {}
+    x, s = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    cascade = graphcut.split(model, Into(2), tmp_path / "parts")
+    with graphcut.Runner(cascade) as runner:
+        assert np.array_equal(runner.run({"x": x, "s": s})["y"], s - x)
+
+
+def test_a_star_stands_for_the_same_text_on_both_sides(tmp_path: Path) -> None:
+    save(tmp_path, c="c (float[2] in0, float[2] in1) => (float[2] z) { z = Sub(in0, in1) }")
+    save(tmp_path, d="d (float[2] x) => (float[2] out0, float[2] out1) { out0 = Neg(x) out1 = Abs(x) }")
+    path = tmp_path / "p.toml"
+    path.write_text('[models]\nd = {file = "d.onnx"}\nc = {file = "c.onnx"}\n[connect]\n"c.in*" = "d.out*"\n')
+    model = graphcut.load(path)
+    assert (model.graph.reads, model.graph.writes) == (("x",), ("z",))
+
+
+def test_weights_that_two_models_share_are_stored_once(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    opset = onnx.helper.make_opsetid("", 17)
+    for name in "ab":
+        graph = parser.parse_graph(
+            f"g (float[n,64] x{name}) => (float[n,64] y{name}) {{ y{name} = MatMul(x{name}, w) }}"
+        )
+        graph.initializer.append(onnx.numpy_helper.from_array(values, "w"))
+        onnx.save(onnx.helper.make_model(graph, opset_imports=[opset]), tmp_path / f"{name}.onnx")
+    (tmp_path / "p.toml").write_text(TWO + '[connect]\n"b.xb" = "a.ya"\n', encoding="utf-8")
+    assert graphcut.load(tmp_path / "p.toml").weight_bytes == values.nbytes
+
+
+LOOP = """
+[models.a]
+file = "a.onnx"
+[models.b]
+file = "b.onnx"
+runs = "each step"
+outputs = ["t"]
+[states]
+"b.s" = "b.t"
+[loop]
+steps = 3
+"""
+
+
+def test_a_loop_says_how_often_the_models_of_a_step_run(tmp_path: Path) -> None:
+    model = graphcut.load(pipeline_in(tmp_path, LOOP))
+    assert model.loop is not None
+    assert (model.loop.steps, model.loop.inputs) == (3, {})
+    assert model.states == {"s": "t"}
+    assert [*model.phases.values()] == [0, 1, 1]
+
+
+def missing(folder: Path) -> None:
+    (folder / "b.onnx").unlink()
+
+
+def nothing(_: Path) -> None:
+    pass
+
+
+def other_type(folder: Path) -> None:
+    save(folder, b=B.replace("float[n,4] h", "int64[n,4] h").replace("Add(h, s)", "Add(s, s)"))
+
+
+def other_shape(folder: Path) -> None:
+    save(folder, b=B.replace("float[n,4]", "float[n,5]"))
+
+
+CIRCLE = TWO + '[connect]\n"b.h" = "a.h"\n"a.x" = "b.t"\n'
+NO_STOP = LOOP.partition("[loop]")[0]
+EARLY = TWO.replace("[models.b]", 'runs = "each step"\n[models.b]') + "[loop]\nsteps = 2\n"
+BAD: list[tuple[str, Callable[[Path], None], str, str]] = [
+    ("a model is missing", missing, TWO, "there is no file"),
+    ("types differ", other_type, TWO, "'h' of b.onnx is int64[n,4], and 'h' of a.onnx is float32[n,4]"),
+    ("shapes differ", other_shape, TWO, "'h' of b.onnx is float32[n,5], and 'h' of a.onnx is float32[n,4]"),
+    ("two models write one output", nothing, TWO + '[models.c]\nfile = "b.onnx"\n', "b and c both write the output"),
+    ("a circle without a state", nothing, CIRCLE, "the models feed each other in a circle"),
+    ("nothing ends the steps", nothing, NO_STOP, "nothing ends the steps"),
+    ("a loop without a number", nothing, NO_STOP + "[loop]\n", "nothing ends the steps"),
+    ("once, after a step", nothing, EARLY, "b runs once, and its input 'h' comes from a, which runs each step"),
+    ("an unknown model", nothing, TWO + '[connect]\n"c.h" = "a.h"\n', "'c.h' names no model"),
+    ("an unknown input", nothing, TWO + '[connect]\n"b.k" = "a.h"\n', "b has no input 'k'"),
+    ("an unknown output", nothing, TWO + '[connect]\n"b.h" = "a.k"\n', "a has no output 'k'"),
+    ("an unknown field", nothing, TWO + "x = 1\n", "unknown field `x`"),
+    ("no models", nothing, "[models]\n", "each model needs a name"),
+    ("no TOML", nothing, "models", "is not TOML"),
+    ("unused outputs alone", nothing, TWO + 'outputs = ["q"]\n', "b.onnx has no output q"),
+]
+
+
+@each("change, text, message", [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_what_a_pipeline_file_says_wrongly_is_one_line(
+    change: Callable[[Path], None], text: str, message: str, tmp_path: Path
+) -> None:
+    path = pipeline_in(tmp_path, text)
+    change(tmp_path)
+    with pytest.raises(GraphcutError) as caught:
+        graphcut.load(path)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint

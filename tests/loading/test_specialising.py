@@ -1,0 +1,74 @@
+"""Specialised models: an input has a fixed value, and the If that it decides is its branch."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from decoders import Array
+from onnx import ModelProto, parser
+
+from graphcut import UsageError
+from graphcut.loading.specialising import specialise
+
+from cases import each
+
+NESTED = """
+<ir_version: 8, opset_import: ["" : 17]>
+m (bool flag, float[2] x) => (float[2] y, float[2] z) {
+    no = Not(flag)
+    one = Constant<value = float[2] {1.0, 2.0}>()
+    y, z = If(no) <
+        then_branch = g () => (float[2] a, float[2] b) {
+            t = Add(x, one)
+            a = If(flag) <
+                then_branch = h () => (float[2] p) { p = Neg(t) },
+                else_branch = i () => (float[2] q) { t2 = Mul(t, one) q = Abs(t2) }
+            >
+            b = Identity(one)
+        },
+        else_branch = j () => (float[2] c, float[2] d) { c = Sub(x, one) d = Identity(c) }
+    >
+}
+"""
+
+
+def run(model: ModelProto, **feeds: object) -> list[Array]:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = {value.name for value in session.get_inputs()}
+    found: list[Array] = session.run(None, {name: np.asarray(array) for name, array in feeds.items() if name in names})
+    return found
+
+
+@each("flag", [False, True])
+def test_what_is_left_is_the_branch_and_gives_the_same(flag: bool) -> None:  # noqa: FBT001 - a case
+    whole, x = parser.parse_model(NESTED), np.array([3, -4], np.float32)
+    wanted = run(whole, flag=flag, x=x)
+    specialise(whole, {"flag": flag})
+    onnx.checker.check_model(whole)
+    assert not [node for node in whole.graph.node if node.op_type == "If"]
+    assert [value.name for value in whole.graph.input] == ["x"]
+    assert all(np.array_equal(a, b) for a, b in zip(wanted, run(whole, x=x), strict=True))
+
+
+def test_an_if_that_another_input_decides_stays() -> None:
+    whole = parser.parse_model(
+        NESTED.replace("bool flag,", "bool flag, bool other,").replace("Not(flag)", "And(flag, other)")
+    )
+    specialise(whole, {"flag": True})
+    assert [node.op_type for node in whole.graph.node].count("If") == 1
+
+
+@each(
+    "values, message",
+    [
+        ({"flagg": True}, "has no input 'flagg'"),
+        ({"flag": 0.5}, "is bool, and can't be 0.5"),
+        ({"x": 1}, "has an axis of any size"),
+    ],
+)
+def test_a_value_that_can_not_be_is_refused(values: dict[str, float], message: str) -> None:
+    whole = parser.parse_model(NESTED.replace("float[2] x", "float[n] x"))
+    with pytest.raises(UsageError, match=message):
+        specialise(whole, values)
