@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ..core.units import count, duration, operations, size
-from ..drawing.terminal.screen import Screen, picture
+from ..drawing.terminal.screen import NO, Screen, picture
 from ..drawing.terminal.tables import Column, section, table
 
 if TYPE_CHECKING:  # these load ONNX Runtime
@@ -98,7 +98,7 @@ def draw_environment(found: Environment, screen: Screen) -> RenderableType:
         Column("for", [Text(f"extra {one.extra}" if one.extra else "graphcut") for one in found.packages]),
         Column("installed", [Text(one.version or "no") for one in found.packages]),
         Column("expected", [screen.text(one.expected) for one in found.packages]),
-        Column("", [screen.text("" if one.is_usable else screen.glyphs.no) for one in found.packages]),
+        Column("", [screen.text("" if one.is_usable else NO) for one in found.packages]),
     ]
     answer = "what graphcut needs works here" if found.works else "graphcut lacks what it needs, see above"
     title = screen.title(f"graphcut {found.graphcut}", f"python {found.python}, {found.system}")

@@ -24,7 +24,10 @@ _SIDES: Final = {"removed": ("a", "\N{MINUS SIGN} only in A"), "added": ("b", "+
 
 def comparison_html(found: ModelComparison, title: str) -> str:
     """A comparison as one HTML file. It has the histograms of the tensors that the chart shows, and of all culprits."""
-    shown = _shown(found)
+    place = {error.tensor: i for i, error in enumerate(found.errors)}
+    named = [place[one.error.tensor] for one in (*found.culprits, *found.harmless)]
+    # The tensors of the chart, culprits first.
+    shown = [*dict.fromkeys([*named, *columns_of(found, WIDE)[1], *columns_of(found, NARROW)[1]])]
     values = {
         "title": escape(plain(title)),
         "answer": f"{'✓' if found else '✗'} {_text(found.answer)}",
@@ -38,13 +41,6 @@ def comparison_html(found: ModelComparison, title: str) -> str:
 def _text(text: str) -> str:
     """Text that may be hostile, with places where long names may break."""
     return re.sub(r"([/.:_])(?=[A-Za-z])", r"\1<wbr>", escape(plain(text)))
-
-
-def _shown(found: ModelComparison) -> list[int]:
-    """The tensors of the chart, culprits first."""
-    place = {error.tensor: i for i, error in enumerate(found.errors)}
-    named = [place[one.error.tensor] for one in (*found.culprits, *found.harmless)]
-    return [*dict.fromkeys([*named, *columns_of(found, WIDE)[1], *columns_of(found, NARROW)[1]])]
 
 
 def _sections(found: ModelComparison, links: dict[str, str]) -> Iterator[str]:

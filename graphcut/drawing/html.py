@@ -41,7 +41,10 @@ def html_of(scene: Scene, *, has_pictures: bool = True) -> str:
     digests. Names come from models and may be anything: in the markup they are escaped, and the script sets them as
     text only.
     """
-    scene = _without_folders(scene)
+    # Without the folders of absolute paths: readers of a page need not know those of this machine.
+    name = PurePath(scene.model).name if scene.model.startswith("/") else scene.model
+    command = re.sub(r"^(graphcut verify '?)/.*/", r"\1", scene.next_command.replace(scene.model or "\0", name))
+    scene = replace(scene, model=name, next_command=command)
     pictures = _pictures(scene) if has_pictures else {}
     values = {
         "title": escape(scene.title),
@@ -57,13 +60,6 @@ def html_of(scene: Scene, *, has_pictures: bool = True) -> str:
         "graph": packed(_json(scene.graph())) if scene.graph else "",
     }
     return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", filled(template(), values))
-
-
-def _without_folders(scene: Scene) -> Scene:
-    """The scene without the folders of absolute paths: readers of a page need not know those of this machine."""
-    name = PurePath(scene.model).name if scene.model.startswith("/") else scene.model
-    command = scene.next_command.replace(scene.model or "\0", name)
-    return replace(scene, model=name, next_command=re.sub(r"^(graphcut verify '?)/.*/", r"\1", command))
 
 
 def _pictures(scene: Scene) -> dict[str, str]:

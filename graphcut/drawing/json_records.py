@@ -4,6 +4,10 @@
 numbers are null, since JSON has no infinity. The keys of dependency maps are indices of parts or of segments.
 """
 
+import json
+import re
+from functools import partial
+
 import msgspec
 
 from ..analysis.cut_points import Analysis, CutPoint
@@ -16,14 +20,9 @@ from ..simulating.results import SimulationResult
 
 def dumps(record: object, *, indent: int = 2) -> str:
     """`record` as JSON, a line without `indent`; the same content gives the same text. Only what prints is in it."""
-    text = msgspec.json.format(msgspec.json.encode(record), indent=indent).decode()
-    return "\n".join(line if line.isprintable() else _in_ascii(line) for line in text.split("\n"))
-
-
-def _in_ascii(line: str) -> str:
-    units = line.encode("utf-16-be")
-    numbers = [int.from_bytes(units[i : i + 2]) for i in range(0, len(units), 2)]
-    return "".join(chr(n) if n < 0x7F else f"\\u{n:04x}" for n in numbers)
+    lines = msgspec.json.format(msgspec.json.encode(record), indent=indent).decode().split("\n")
+    in_ascii = partial(re.sub, "[^ -~]+", lambda found: json.dumps(found[0])[1:-1])
+    return "\n".join(line if line.isprintable() else in_ascii(line) for line in lines)
 
 
 class SegmentRecord(msgspec.Struct, frozen=True):

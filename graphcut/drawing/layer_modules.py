@@ -43,7 +43,10 @@ def layer_modules(graph: Graph, repeat: RepeatedBlock | None) -> dict[int, Modul
         number = own[0]
         for node in block:
             number = layer[node] = min(max(layer.get(node, number), own[0]), own[-1])
-    outer, name = _shown(kind, f"{repeat.block}s")
+    # `h` is shown as the blocks are called, and `blocks` in `layers` 2 as `layers.2 blocks`.
+    outer = tuple(takewhile(lambda step: step[1] is None, kind[0]))
+    words = [step if number is None else f"{step}.{number}" for step, number in kind[0][len(outer) :]]
+    name = " ".join([*words, f"{repeat.block}s" if len(kind[1]) == 1 else kind[1]])
     return paths | {node: (*outer, (name, number)) for node, number in layer.items()}
 
 
@@ -130,10 +133,3 @@ def _number(path: ModulePath, kind: _Kind) -> int | None:
     depth = len(kind[0])
     is_inside = len(path) > depth and path[:depth] == kind[0] and path[depth][0] == kind[1]
     return path[depth][1] if is_inside else None
-
-
-def _shown(kind: _Kind, name: str) -> _Kind:
-    """How a kind is shown: `h` by `name`, and `blocks` in `layers` 2 as `layers.2 blocks`."""
-    outer = tuple(takewhile(lambda step: step[1] is None, kind[0]))
-    words = [step if number is None else f"{step}.{number}" for step, number in kind[0][len(outer) :]]
-    return outer, " ".join([*words, name if len(kind[1]) == 1 else kind[1]])

@@ -19,7 +19,6 @@ from .svg.style import LIGHT
 MAX_EDGES: Final = 500
 MAX_CHARACTERS: Final = 50_000
 
-_MAX_NAME: Final = 60
 _STYLES: Final = {False: f"stroke:{LIGHT['near']}", True: f"stroke:{LIGHT['far']},stroke-dasharray:6 4"}
 
 
@@ -85,7 +84,7 @@ def _bus(index: int, bus: Bus) -> Iterator[str]:
 
 
 def _name(text: str) -> str:
-    return _text(*shortened([text], _MAX_NAME))
+    return _text(*shortened([text], 60))
 
 
 def _text(text: str) -> str:

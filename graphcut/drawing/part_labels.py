@@ -43,7 +43,11 @@ def labels(rows: Sequence[Sequence[ModuleUse]]) -> tuple[str, ...]:
     opened = _opened(modules)
     uses = {module: _use(module, opened) for row in modules for module in row}
     known = [_summed((use, *size) for module, size in row.items() if (use := uses[module])) for row in modules]
-    names, holders = _names(dict.fromkeys(kind for row in known for kind, _ in row)), _holders(known)
+    names = _names(dict.fromkeys(kind for row in known for kind, _ in row))
+    sizes = grouped((use, (index, size)) for index, row in enumerate(known) for use, size in row.items())
+    shares = {use: _shares(dict(found)) for use, found in sizes.items()}
+    # For each module the rows that hold more than a minor share of its nodes or of its weights.
+    holders = {use: [row for row, share in found.items() if share >= _MINOR] for use, found in shares.items()}
     return tuple(_label(index, row, names, holders) for index, row in enumerate(known))
 
 
@@ -92,13 +96,6 @@ def _names(kinds: Iterable[_Kind]) -> dict[_Kind, str]:
             more = f"{outer[common]} " if len(outer) > common else ""
             found[outer, name] = f"{more}{_well_known(name)}"
     return found
-
-
-def _holders(rows: Sequence[Mapping[_Use, _Size]]) -> dict[_Use, Sequence[int]]:
-    """For each module the rows that hold more than a minor share of its nodes or of its weights."""
-    sizes = grouped((use, (index, size)) for index, row in enumerate(rows) for use, size in row.items())
-    shares = {use: _shares(dict(found)) for use, found in sizes.items()}
-    return {use: [row for row, share in found.items() if share >= _MINOR] for use, found in shares.items()}
 
 
 def _label(i: int, row: Mapping[_Use, _Size], names: Mapping[_Kind, str], holders: Mapping[_Use, Sequence[int]]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Set as AbstractSet
 from ..analysis.cut_points import Analysis, CutPoint, cut_points_of
 from ..analysis.liveness import Liveness
 from ..analysis.repeated_blocks import RepeatedBlock
-from ..core.graph import Graph
 from ..core.tensors import TensorBytes
 from .scene import CutProfile, Modules, NodeRows
 
@@ -61,17 +60,13 @@ def _skipping(liveness: Liveness, unit: Mapping[int, int]) -> AbstractSet[str]:
 
 def _long_lived(liveness: Liveness, repeat: RepeatedBlock | None) -> AbstractSet[str]:
     """The tensors that skip a block of `repeat`; without one, those that skip more than an eighth of the nodes."""
-    if repeat is not None:
-        return _skipping(liveness, _blocks(liveness.graph, repeat))
-    fewest = max(1, len(liveness.order) / 8)
-    return {name for name, (first, last) in liveness.lifetimes.items() if last - first - 1 > fewest}
-
-
-def _blocks(graph: Graph, repeat: RepeatedBlock) -> Mapping[int, int]:
-    """For each flowing node its block, from 1; for nodes outside of all blocks, the last block that they depend on."""
+    graph = liveness.graph
+    if repeat is None:
+        fewest = max(1, len(liveness.order) / 8)
+        return {name for name, (first, last) in liveness.lifetimes.items() if last - first - 1 > fewest}
+    # For each flowing node its block, from 1; for nodes outside of all blocks, the last block that they depend on.
     unit = {node: i for i, block in enumerate(repeat.blocks, 1) for node in block}
-    for node in graph.flow:
-        if node not in unit:
-            writers = map(graph.producer.get, graph.nodes[node].reads)
-            unit[node] = max((unit[writer] for writer in writers if writer is not None), default=0)
-    return unit
+    for node in (node for node in graph.flow if node not in unit):
+        writers = map(graph.producer.get, graph.nodes[node].reads)
+        unit[node] = max((unit[writer] for writer in writers if writer is not None), default=0)
+    return _skipping(liveness, unit)

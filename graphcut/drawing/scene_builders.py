@@ -37,7 +37,6 @@ from .profile_builder import best_options, build_profile
 from .scene import BoundaryTensor, CutProfile, OtherPlan, Scene, buses_of
 
 _SHOWN: Final = 3  #: tensors or axes in a list.
-_TRIED: Final = 3  #: so many cut points are finished to find the most balanced one.
 
 
 def scene_of_analysis(analysis: Analysis) -> Scene:
@@ -73,7 +72,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
 def _most_balanced(analysis: Analysis, profile: CutProfile) -> Plan | None:
     """The plan for one of the cheap cut points whose slower part takes least time; None if there is none.
 
-    Finishing parts takes time, so only those are tried that divide the time of the nodes best, and of them no one whose
+    Finishing parts takes time, so only three are tried that divide the time of the nodes best, and of them no one whose
     slower part has nodes that alone take longer than the best plan.
     """
     costs = weigh(analysis.model, analysis.sized.dims)
@@ -83,7 +82,7 @@ def _most_balanced(analysis: Analysis, profile: CutProfile) -> Plan | None:
         return max(before_s[one.nodes_before], before_s[-1] - before_s[one.nodes_before])
 
     best: tuple[float, int, Plan] | None = None
-    for one in sorted(best_options(profile), key=slower_s)[:_TRIED]:
+    for one in sorted(best_options(profile), key=slower_s)[:3]:
         if best is None or slower_s(one) < best[0]:
             made = make_plan(analysis, At(one.node), costs=costs)
             found = max(part.busy_s for part in made.metrics), made.received_bytes, made

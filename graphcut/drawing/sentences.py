@@ -20,7 +20,6 @@ from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
 from .scene import Card, Scene, totals_of
 
 _MAX_NAMES: Final = 6
-_MAX_DIMS: Final = 3
 _MARGIN: Final = 0.05  #: a part that leaves less of its memory is named; and weights that are held so much more often.
 
 
@@ -45,7 +44,7 @@ def flop(number: float) -> str:
 
 def dims_text(dims: Mapping[str, object]) -> str:
     """`batch=1, seq=512`: at most three of them, then how many more there are."""
-    return few([f"{name}={number}" for name, number in dims.items()], _MAX_DIMS)
+    return few([f"{name}={number}" for name, number in dims.items()], 3)
 
 
 # The answer

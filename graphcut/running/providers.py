@@ -99,9 +99,8 @@ def open_session(
         RunError: the provider is missing or can't be started, and `may_fall_back` is false.
     """
     if provider == CPU:
-        return ort.InferenceSession(
-            os.fspath(file), options, providers=[(CPU, dict(provider_options))], enable_fallback=0
-        ), {}
+        chosen = [(CPU, dict(provider_options))]
+        return ort.InferenceSession(os.fspath(file), options, providers=chosen, enable_fallback=0), {}
     session, problem = session_on(file, options, provider, dict(provider_options))
     if session is None and not may_fall_back:
         known = ", ".join(ort.get_available_providers())

@@ -242,8 +242,7 @@ class Stage:
         given, made = OrtValueVector(), OrtValueVector()
         for value in fed.values():
             given.push_back(value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
-        device = self.memory.device
-        places = [device if name in stays else CPU_MEMORY for name in self._writes]
+        places = [self.memory.device if name in stays else CPU_MEMORY for name in self._writes]
         self._session._sess.run_with_ortvaluevector(ort.RunOptions(), [*fed], given, self._writes, made, places)  # noqa: SLF001 - see `CPU_MEMORY`
         found = _each_alone(made, self._writes, _NOTHING)
         there = {name: DeviceTensor(found[name]._ortvalue, self.memory) for name in stays}  # noqa: SLF001 - see `CPU_MEMORY`
@@ -263,7 +262,11 @@ class _Bound:
         self._others = dict[str, Value | None].fromkeys(name for name in part.reads if name not in inputs)
         for name, value in inputs.items():
             self._binding.bind_ortvalue_input(name, value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
-        _bind_outputs(self._binding, self._writes, outputs)
+        for name in self._writes:
+            if name in outputs:
+                self._binding.bind_ortvalue_output(name, outputs[name]._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
+            else:
+                self._binding.bind_output(name, CPU_MEMORY)
 
     def run(self, values: Values) -> dict[str, Value]:
         """The outputs that do not stay, which the next step overwrites."""
@@ -283,14 +286,6 @@ def _provider_for(config: SessionConfig, settings: SessionSettings) -> tuple[str
     """The provider of a part whose device has these settings, and its options."""
     own = () if config.provider else settings.provider_options
     return config.provider or settings.provider, {**dict(text.split("=", 1) for text in own), **config.options}
-
-
-def _bind_outputs(binding: "SessionIOBinding", names: Sequence[str], buffers: Values) -> None:
-    for name in names:
-        if name in buffers:
-            binding.bind_ortvalue_output(name, buffers[name]._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
-        else:
-            binding.bind_output(name, CPU_MEMORY)
 
 
 def _each_alone(made: "OrtValueVector", names: Sequence[str], buffers: Values) -> dict[str, Value]:

@@ -9,7 +9,6 @@ import numpy as np
 from .differences import Array
 
 BINS: Final = 32
-_NUMBERS: Final = 1 << 18  #: of larger tensors every second number is counted, or every third, ...
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Histogram:
 
 def histogram_of(one: Array, two: Array, most: float) -> Histogram:
     """The histogram of two arrays of real numbers; those larger than `most` are counted apart."""
-    step = -(-max(one.size, two.size, 1) // _NUMBERS)
+    step = -(-max(one.size, two.size, 1) // (1 << 18))  # of larger tensors every second is counted, or every third, ...
     numbers = [array.reshape(-1)[::step].astype(np.float64) for array in (one, two)]
     kept = [array[np.isfinite(array) & (np.abs(array) <= most)] for array in numbers]
     low, high = (float(end([end(a, initial=-start) for a in kept])) for end, start in ((np.min, -inf), (np.max, inf)))

@@ -18,7 +18,7 @@ from onnx import load as load_model
 from ..core.digests import is_unchanged, unchanged_version, wrong_blocks
 from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
-from ..core.manifest import COMPILED, SHARDED_FILE, Cascade, Manifest, Part
+from ..core.manifest import COMPILED, SHARDED_FILE, Cascade, Part
 from ..core.tensors import UNDEFINED, shapes_contradict
 from ..core.units import count
 from ..costs.facts import boundary_type, contradicts, model_facts, text_facts
@@ -40,11 +40,6 @@ def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
     yield from wrong_facts(model_facts(model, known), manifest)
     is_copy = "/" in manifest.source.file or manifest.source.file == SHARDED_FILE
     yield from wrong_facts({"weights": "copy" if is_copy else "share"}, manifest)
-    yield from _wrong_devices(manifest)
-    yield from wrong_text(cascade)
-
-
-def _wrong_devices(manifest: Manifest) -> Iterator[str]:
     used = tuple(dict.fromkeys(part.device for part in manifest.parts if part.device is not None))
     listed = tuple(host.name for host in manifest.devices)
     if listed != used:
@@ -52,6 +47,7 @@ def _wrong_devices(manifest: Manifest) -> Iterator[str]:
     homeless = [part.file for part in manifest.parts if part.device is None]
     if used and homeless:
         yield f"the manifest gives {homeless[0]} no device, and other parts one"
+    yield from wrong_text(cascade)
 
 
 def wrong_in_part(cascade: Cascade, part: Part, loaded: Model, facts: Mapping[str, object]) -> Iterator[str]:

@@ -15,7 +15,6 @@ SAME_VALUES: Final = (
 
 _COMMUTATIVE: Final = frozenset({"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Equal"})
 _COUNTED: Final = re.compile(r"[^/.]*\d")  #: a name that exporters count up: `val_12`, `onnx::Add_7`, `123`.
-_TRUSTED: Final = 0.75
 
 
 def matched_tensors(graph: Graph, other: Graph, fits: Callable[[str, str], bool]) -> dict[str, str]:
@@ -75,7 +74,7 @@ class _Matching:
     def match_counted_names(self) -> None:
         ours, theirs = _writers(self.graph), _writers(self.other)
         shared = [name for name in ours if name in theirs and _COUNTED.fullmatch(name)]
-        if sum(ours[name].op == theirs[name].op for name in shared) >= _TRUSTED * len(shared):
+        if sum(ours[name].op == theirs[name].op for name in shared) >= 0.75 * len(shared):
             self.follow([name for name in shared if self.add(name, name)])
 
     def match_modules(self) -> None:

@@ -60,8 +60,6 @@ _ROUNDED: Final = {"float16": (TensorProto.FLOAT16, 65504.0), "bfloat16": (Tenso
 _SUMMED: Final = 4
 """So many times more roundings are inside a node on a provider that adds in a small type: 16, as for 256 products."""
 
-_NOISE_FACTOR: Final = 4
-_SMALLEST_OPTIMIZED: Final = 1e-5
 
 _Written = tuple[int, str, Value]  #: the index of a part, and a tensor that it wrote.
 EXACT: Final = SessionConfig(optimize="none", prepacked=False, threads=1, is_checked=False)
@@ -288,7 +286,7 @@ def compare_tensor(
     allowed = 0.0 if is_exact else max(top * fraction, smallest)
     if unoptimized is not None and (is_rounded or not is_exact):
         noise = difference(expected, flatten(unoptimized, tensor))[0]
-        allowed = max(allowed, _NOISE_FACTOR * noise, 0.0 if is_exact else _SMALLEST_OPTIMIZED * top)
+        allowed = max(allowed, 4 * noise, 0.0 if is_exact else 1e-5 * top)
     return TensorComparison(tensor.name, are_identical(expected, actual), *difference(expected, actual), allowed)
 
 

@@ -50,8 +50,6 @@ _QUANTIZING: Final = re.compile(r"Quantize|Integer|QLinear|NBits|QAttention|QGem
 CREST: Final = 4.0  #: the largest of some thousand numbers of a normal distribution, in standard deviations.
 SLICE_BYTES: Final = 64 << 20  #: tensors that are held at once, of each model, besides those that are read later.
 _BYTE: Final = 8
-_MASK: Final = 1000.0
-_OWN: Final = "@own"
 _STEPS: Final = {"float64": 2.0**-20, "float32": 2.0**-12, "float16": 2.0**-8, "bfloat16": 2.0**-6}
 """By what fraction floats are changed to see how much a section amplifies a rounding: by several of its own."""
 
@@ -104,7 +102,7 @@ class Side:
     def run(self, targets: Sequence[str], values: Feeds, given: Iterable[str] | None = None) -> dict[str, Value]:
         """The values of `targets`, computed from those `given` in `values`, even of a target that is itself given."""
         block = self.section(targets, given)
-        proto, own = proto_of(self.model, block), {name: f"{name}{_OWN}" for name in block.reads}
+        proto, own = proto_of(self.model, block), {name: f"{name}@own" for name in block.reads}
         for node in proto.graph.node:
             node.output[:] = [own.get(name, name) for name in node.output]
         for value in proto.graph.output:
@@ -306,7 +304,7 @@ def _most(value: Value, tensor: Tensor) -> float:
     """Larger numbers are masks, beside which an error of the others would not be seen: 1000 times the median."""
     array = np.abs(array_of(value, tensor).astype(np.float64)) if tensor.dtype in ROUNDOFF else np.zeros(0)
     numbers = array[(array > 0) & (array < inf)]
-    return _MASK * float(np.median(numbers)) if numbers.size else inf
+    return 1000 * float(np.median(numbers)) if numbers.size else inf
 
 
 def converted(value: object, kinds: tuple[Tensor, Tensor]) -> Any:  # noqa: ANN401 - a value, as it is given or converted

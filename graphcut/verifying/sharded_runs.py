@@ -19,9 +19,6 @@ from .sharded import ShardingProof
 # Kernels compute columns alike only if they rearrange weights first, as they do by default.
 _UNOPTIMIZED: Final = SessionConfig(optimize="none", threads=1, is_checked=False)
 _OPTIMIZED: Final = SessionConfig(optimize="all", threads=1, is_checked=False)
-_SUMS: Final = 1e-4
-_COLUMNS: Final = 1e-5
-_ROUNDED_INPUTS: Final = 5e-2
 
 
 def rounding(model: Model, found: ShardingProof) -> tuple[float, str]:
@@ -32,10 +29,10 @@ def rounding(model: Model, found: ShardingProof) -> tuple[float, str]:
     if found.has_sums:
         nodes = (node for node in model.proto.graph.node if node.op_type == "MatMulNBits")
         is_rounded = any((a.name, a.i) == ("accuracy_level", 4) for node in nodes for a in node.attribute)
-        fraction, more = (_ROUNDED_INPUTS, ", of inputs that 4-bit kernels round") if is_rounded else (_SUMS, "")
+        fraction, more = (5e-2, ", of inputs that 4-bit kernels round") if is_rounded else (1e-4, "")
         reasons.append((fraction, f"partial sums are added{more}"))
     if found.rounding:
-        reasons.append((_COLUMNS, f"columns of {', '.join(sorted(found.rounding))} of two activations are divided"))
+        reasons.append((1e-5, f"columns of {', '.join(sorted(found.rounding))} of two activations are divided"))
     allowed = max((fraction for fraction, _ in reasons), default=0.0)
     texts = "; ".join(text for _, text in reasons)
     return allowed, f"{texts}: differences up to {allowed:g} of a tensor's largest value" if reasons else ""

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 from msgspec.structs import replace
-from onnx import NodeProto, TensorProto, ValueInfoProto
+from onnx import NodeProto, ValueInfoProto
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
@@ -171,10 +171,6 @@ def _facts(held: HeldWeights, cascade: Cascade, part: Part, loaded: Model, earli
     return facts
 
 
-def _is_bytes(tensor: TensorProto) -> bool:
-    return is_external(tensor) or tensor.HasField("raw_data")
-
-
 class _PartComparison:
     """Compares a part with the model."""
 
@@ -276,8 +272,8 @@ class _PartComparison:
             if bytes_of(ours) != bytes_of(original):
                 yield f"{kind} {name!r} differs from the model's"
                 continue
-            is_same_field = all(_is_bytes(a) == _is_bytes(b) for a, b in pairs)
-            self.stored_otherwise += [] if is_same_field else [name]
+            are_bytes = ([is_external(one) or one.HasField("raw_data") for one in pair] for pair in pairs)
+            self.stored_otherwise += [name] if any(own != other for own, other in are_bytes) else []
             for a, b in pairs if bytes_of is without_values else ():
                 self.weight_bytes += values_bytes(a) if is_external(a) and is_external(b) else 0
                 if not same_values(a, self._loaded.range_of, b, self._model.range_of):

@@ -33,8 +33,6 @@ _NOUNS: Final = {
     **{kind: f"{kind} node" for kind in ("removed", "added")},
     **{kind: f"changed {kind}" for kind in ("operator", "attribute", "input", "weight")},
 }
-_SUSPECTS: Final = 8
-"""Of so many tensors, those that stand out most, it is found out what they change at the outputs."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,12 @@ def compare_models(  # noqa: PLR0913 - independent settings
     first, second = load(model), load(other)
     check_parts([first.path, second.path])
     pair = Pair(first, second, config, model_config, has_histograms=histograms)
-    _check_ends(pair)
+    known = (*pair.here, *second.graph.weights)
+    if more := [name for name in second.graph.reads if name not in known]:
+        raise UsageError(f"{more[0]!r} is no input of {first.path.name}", hint="compare two forms of one model")
+    if not any(name in first.graph.writes for name in pair.there):
+        message = f"{second.path.name} computes no output of {first.path.name}"
+        raise UsageError(message, hint="outputs are matched by their names, or by position if there are equally many")
     sets, refusal = accepted_inputs(first, inputs, seed, first.dims)
     if not sets:
         raise RunError(f"{first.path.name} rejects the generated inputs: {refusal}", hint="give yours as `inputs`")
@@ -200,16 +203,6 @@ def compare_models(  # noqa: PLR0913 - independent settings
         if not found:
             break
     return found
-
-
-def _check_ends(pair: Pair) -> None:
-    first, second = pair.first.model, pair.second.model
-    known = (*pair.here, *second.graph.weights)
-    if more := [name for name in second.graph.reads if name not in known]:
-        raise UsageError(f"{more[0]!r} is no input of {first.path.name}", hint="compare two forms of one model")
-    if not any(name in first.graph.writes for name in pair.there):
-        message = f"{second.path.name} computes no output of {first.path.name}"
-        raise UsageError(message, hint="outputs are matched by their names, or by position if there are equally many")
 
 
 class _Run:
@@ -235,10 +228,10 @@ class _Run:
         for error, value in self.pair.measure(self.feeds):
             errors.append(error)
             if self._stands_out(error):  # values are held of those alone that stand out most
-                suspects = sorted([*suspects, (error, value)], key=lambda one: -_excess(one[0]))[:_SUSPECTS]
+                suspects = sorted([*suspects, (error, value)], key=lambda one: -_excess(one[0]))[:8]
         culprits = [self._culprit(error, self._effect(error, value)) for error, value in suspects]
         culprits.sort(key=lambda one: (_step(one.effect_db), -_excess(one.error)))
-        harmless = [one for one in culprits if self._is_harmless(one)]
+        harmless = [one for one in culprits if one.effect_db >= decibels(EXCESS * self.pair.rounding(one.error.tensor))]
         exposed = [min(one.db, one.expected_db) for one in errors if one.tensor in self.writes]
         worst, worst_db = self._worst(found)
         return replace(
@@ -294,9 +287,6 @@ class _Run:
             kinds = ((name, self.pair.kinds(name)[0]) for name in made)
             return min(*found, *(error_of(self.values[n], made[n], kind, kind).db for n, kind in kinds), inf)
         return -inf
-
-    def _is_harmless(self, one: Culprit) -> bool:
-        return one.effect_db >= decibels(EXCESS * self.pair.rounding(one.error.tensor))
 
     def _culprit(self, one: TensorError, effect_db: float) -> Culprit:
         pair, graph = self.pair, self.pair.second.model.graph

@@ -39,8 +39,6 @@ from .sharded_runs import compare_sharded, rounding
 from .structural import Proof, prove
 
 _Sets = Sequence[Feeds]  #: sets of inputs.
-_SHOWN_OBJECTIONS: Final = 3
-_MIXTURE: Final = ("com.microsoft", "MoE")
 _HAS_MIXTURES: Final = tuple(int(number) for number in ort.__version__.split(".")[:2]) >= (1, 32)
 _DEFECT: Final = (
     "a MoE without normalize_routing_weights computes from zeros where ONNX Runtime gives its output the memory of its "
@@ -123,7 +121,7 @@ class Verification(Product):
         answer = f"the {self.subject} {'matches' if self.same else 'does not match'} the model"
         answer += " in these runs" if self.same and self.proof.unread else ""
         objections = (*self.proof.objections, *self.placement.objections)
-        structure = "; ".join((self.structure_summary, *objections[:_SHOWN_OBJECTIONS]))
+        structure = "; ".join((self.structure_summary, *objections[:3]))
         return f"{answer}\nstructure: {structure}\nnumbers: {'; '.join(numbers)}"
 
 
@@ -179,9 +177,8 @@ def verify(
     placed = check_placement(cascade)
     comparing = partial(compare, model, cascade, optimized=optimized, placed=placed)
     ran = _ran(model, inputs, seed, sizes, comparing)
-    reason = _on_providers(placed, ran[0]) or _reason(model, proof, ran[0], optimized=optimized)
-    reason = _with_defect(reason, model, ran[0])
-    return Verification(proof, *ran, reason, placed)
+    reason = _reason(model, proof, ran[0], placed, optimized=optimized)
+    return Verification(proof, *ran, _with_defect(reason, model, ran[0]), placed)
 
 
 def _opened(given: ModelLike | CascadeLike) -> Cascade | Model:
@@ -260,28 +257,25 @@ def find_source(cascade: Cascade) -> Path:
     raise CascadeError(f"the model that was cut, {file}, was not kept in {cascade.root}", hint=hint)
 
 
-def _on_providers(placed: PlacementCheck, runs: Sequence[Sequence[TensorComparison]]) -> str:
-    """How numbers are judged that other providers than the CPU's computed; empty if none did."""
-    if not placed.providers:
-        return ""
-    worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
-    how = f"judged by {placed.computes}, its type" if placed.computes else "not judged: its type is not known"
-    return f"parts ran on {', '.join(placed.providers)}: tensors differ by at most {worst:.3g}, which is {how}"
-
-
 def _with_defect(reason: str, model: Model, runs: Iterable[Compared]) -> str:
     """The reason, and what an old ONNX Runtime does wrong if a tensor differs (docs/explanation/moe_in_place.py)."""
     nodes = (*model.proto.graph.node, *(node for function in model.functions.values() for node in function.node))
-    mixtures = [node for node in nodes_within(nodes) if callee_key(node)[:2] == _MIXTURE]
+    mixtures = [node for node in nodes_within(nodes) if callee_key(node)[:2] == ("com.microsoft", "MoE")]
     weighs = [any(at.name == "normalize_routing_weights" and at.i for at in node.attribute) for node in mixtures]
     if _HAS_MIXTURES or all(weighs) or all(tensor.is_identical for run in runs for tensor in run):
         return reason
     return "; ".join(filter(None, (reason, _DEFECT)))
 
 
-def _reason(model: Model, proof: Proof, runs: Sequence[Sequence[TensorComparison]], *, optimized: bool) -> str:
+def _reason(
+    model: Model, proof: Proof, runs: Sequence[Compared], placed: PlacementCheck = NOT_PLACED, *, optimized: bool
+) -> str:
+    """Why differences are allowed, and how numbers are judged that other providers than the CPU's computed."""
+    worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
+    if placed.providers:
+        how = f"judged by {placed.computes}, its type" if placed.computes else "not judged: its type is not known"
+        return f"parts ran on {', '.join(placed.providers)}: tensors differ by at most {worst:.3g}, which is {how}"
     if proof.halves:
-        worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
         measured = f": by at most {worst:.3g} in these runs" if runs else ""
         return f"float32 tensors are sent as float16, as asked, so that outputs differ{measured}"
     text = _OPTIMIZED if optimized else ""

@@ -13,7 +13,7 @@ from graphcut.drawing.schedule import Schedule, schedule_of
 from graphcut.drawing.svg.document import svg_of
 from graphcut.drawing.svg.schedule_chart import schedule_svg
 from graphcut.drawing.terminal.schedule import schedule_rows
-from graphcut.drawing.terminal.screen import UNICODE, Screen
+from graphcut.drawing.terminal.screen import Screen
 from graphcut.surgery.cutting import prepare
 from graphcut.surgery.splitting import write
 from graphcut.workers.run_log import RunLog, Span
@@ -69,7 +69,7 @@ def test_the_chart_draws_each_run_and_exchange_to_scale() -> None:
 def test_on_the_terminal_blocks_have_their_numbers_and_requests_their_lines() -> None:
     runs = (Span(0, 0, 0, 0.0, 0.5), Span(0, 0, 1, 0.5, 0.5), Span(1, 12, 0, 0.5, 0.25), Span(1, 12, 1, 1.0, 0.01))
     schedule = Schedule(title="run", devices=("hub", "pi"), runs=runs, exchanges=((0, 2), (1, 3)))
-    assert [str(line) for line in schedule_rows(schedule, Screen(UNICODE, 45))] == [
+    assert [str(line) for line in schedule_rows(schedule, Screen(45))] == [
         "schedule  run: 1.01 s, 2 exchanges between devices",
         "hub  0──────────────────0━━━━━━━━━━━━━━━━━━━ ",
         "pi                      12────────          ━",

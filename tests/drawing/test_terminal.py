@@ -15,7 +15,7 @@ from rich.text import Text
 from graphcut.drawing.scene import BoundaryTensor, Card, CutProfile, OtherPlan, Scene
 from graphcut.drawing.terminal.lanes import lanes
 from graphcut.drawing.terminal.profile_strip import profile_strip
-from graphcut.drawing.terminal.screen import ASCII, UNICODE, Screen
+from graphcut.drawing.terminal.screen import Screen
 from graphcut.drawing.terminal.tables import Column, table
 
 import scenes_by_hand as by_hand
@@ -159,7 +159,7 @@ def test_devices_have_budgets_of_their_own_or_none() -> None:
 
 def picture(parts: int, tensors: Sequence[BoundaryTensor], width: int = 120) -> list[str]:
     scene = by_hand.scene([by_hand.card(i) for i in range(parts)], tensors)
-    return plain(lanes(scene, Screen(UNICODE, width)), width)
+    return plain(lanes(scene, Screen(width)), width)
 
 
 def test_a_lane_goes_from_the_part_that_makes_a_tensor_to_its_last_reader() -> None:
@@ -231,14 +231,15 @@ def profile(alive: Sequence[int], keys: Sequence[int] = (), parts: Sequence[int]
 def test_a_profile_shows_the_lowest_of_each_column_in_eighths() -> None:
     """20 columns of 2 nodes; four rows of eighths: all of 32 eighths, 16, 1 at least where there is anything."""
     alive = [64, 90, 32, 32, 1, 500, *[0, 7] * 17, 0]
-    _, *rows, marks = [line[12:] for line in plain(profile_strip(profile(alive), [2], "cut", Screen(UNICODE, 32)))]
+    _, *rows, marks = [line[12:] for line in plain(profile_strip(profile(alive), [2], "cut", Screen(32)))]
     assert [row.rstrip() for row in rows] == ["█", "█", "██", "██▁"]
     assert marks.rstrip() == " ▲"
 
 
 def test_key_nodes_cuts_and_parts_are_marked_below() -> None:
     alive = [8] * 12 + [0]
-    lines = plain(profile_strip(profile(alive, keys=[0, 5, 9], parts=[0] * 6 + [1] * 7), [5], "cut", Screen(ASCII, 80)))
+    drawn = profile(alive, keys=[0, 5, 9], parts=[0] * 6 + [1] * 7)
+    lines = plain(profile_strip(drawn, [5], "cut", Screen(80, is_ascii=True)))
     assert lines[0] == "cut profile  bytes alive, lowest per column   ^ cut   . key node"
     assert lines[1:5] == [
         "       8 B  @@@@@@@@@@@@",
@@ -276,7 +277,7 @@ def test_reasons_are_given_when_asked_for() -> None:
 
 
 def shown(columns: Sequence[Column], width: int) -> list[str]:
-    return plain([table(Screen(UNICODE, width), columns)], width)
+    return plain([table(Screen(width), columns)], width)
 
 
 NAMES = Column("name", [Text("/model/layers.0/mlp"), Text("/short")], min_width=8)

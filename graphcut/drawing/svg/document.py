@@ -130,8 +130,13 @@ def small_text(text: str, width: float) -> Panel:
 
 def _legend(scene: Scene, width: float) -> Panel:
     """Samples of lines and what they mean, in as many rows as they need."""
+    drawn = {bus.kind for bus in scene.buses} - {"kept"}
+    entries = [(CSS[kind], text) for kind, text in KINDS.items() if kind in drawn]
+    entries += [("", "width: bytes (log scale)")] if scene.buses else []
+    entries += [("tick", "memory budget")] if any(card.budget_bytes is not None for card in scene.cards) else []
+    entries += [("", "bars: share of the largest")] if scene.cards else []
     x, y, marks = 0.0, 8.0, []
-    for css, text in _legend_entries(scene):
+    for css, text in entries:
         if x and x + _SAMPLE + width_of(text, SMALL) > width:
             x, y = 0.0, y + 17
         marks.append(_sample(css, x, y))
@@ -139,17 +144,6 @@ def _legend(scene: Scene, width: float) -> Panel:
         marks.append(label(x, y + 4, text, SMALL, css="muted", room=width - x))
         x += width_of(text, SMALL) + 16
     return Panel(width, y + 14 if marks else 0, tuple(marks))
-
-
-def _legend_entries(scene: Scene) -> Iterator[tuple[str, str]]:
-    drawn = {bus.kind for bus in scene.buses} - {"kept"}
-    yield from ((CSS[kind], text) for kind, text in KINDS.items() if kind in drawn)
-    if scene.buses:
-        yield "", "width: bytes (log scale)"
-    if any(card.budget_bytes is not None for card in scene.cards):
-        yield "tick", "memory budget"
-    if scene.cards:
-        yield "", "bars: share of the largest"
 
 
 def _sample(css: str, x: float, y: float) -> str:

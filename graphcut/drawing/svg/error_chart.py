@@ -25,8 +25,6 @@ _TOP: Final = 26.0
 _PLOT: Final = 170.0
 _BOTTOM: Final = _TOP + _PLOT
 _AXIS: Final = 52.0
-_COLUMN: Final = 3.0  #: the least width of a column.
-_MODULES: Final = 100  #: the most that are told apart.
 
 
 def columns_of(found: ModelComparison, width: float) -> tuple[Bins, list[int]]:
@@ -35,7 +33,7 @@ def columns_of(found: ModelComparison, width: float) -> tuple[Bins, list[int]]:
     That is a culprit, or else the one of the largest error.
     """
     errors, culprits = found.errors, {one.error.tensor for one in found.culprits}
-    bins = bins_of(len(errors), int((width - _AXIS) / _COLUMN), _AXIS, width - 8)
+    bins = bins_of(len(errors), int(width - _AXIS) // 3, _AXIS, width - 8)  # a column is 3 wide at least
     badness = [(error.tensor not in culprits, error.db, error.own_db) for error in errors]
     return bins, [min(range(*span), key=badness.__getitem__) for span in bins.spans]
 
@@ -46,7 +44,7 @@ def module_runs(found: ModelComparison) -> list[tuple[str, range]]:
     for depth in range(1, 1 + max(map(len, paths), default=0)):
         same = ([*run] for _, run in groupby(range(len(paths)), key=lambda i: paths[i][:depth]))
         made = [("/".join(paths[run[0]][:depth]), range(run[0], run[-1] + 1)) for run in same]
-        runs = made if not runs or len(made) <= _MODULES else runs
+        runs = made if not runs or len(made) <= 100 else runs
         if any(re.search(r"\d", step) for path in paths for step in path[depth - 1 : depth]):
             break
     return runs

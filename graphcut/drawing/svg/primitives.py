@@ -25,8 +25,6 @@ class Face(NamedTuple):
     is_mono: bool = False  #: whether all letters have the same width.
 
 
-_ROUNDING: Final = 1e-9  #: sums of widths in different orders differ by less.
-
 TITLE: Final = Face("title", 19, is_bold=True)
 HEAD: Final = Face("head", 14, is_bold=True)
 LEAD: Final = Face("lead", 14)
@@ -102,7 +100,7 @@ def fitted(text: str, room: float, face: Face) -> str:
 @cache
 def fitted_names(names: tuple[str, ...], room: float, face: Face) -> dict[str, str]:
     """The names that stand together, each as it fits `room`; see `shortened`."""
-    room *= 1 + _ROUNDING  # of a name that fits exactly
+    room *= 1 + 1e-9  # for a name that fits exactly: sums of widths in other orders differ by less
     shown = shortened(names, room, lambda letter: face.size * _ems(letter, face), ELLIPSIS)
     return dict(zip(names, shown, strict=True))
 

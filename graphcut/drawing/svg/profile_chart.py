@@ -27,7 +27,10 @@ def draw_profile(scene: Scene, profile: CutProfile, width: float) -> Panel:
     marks = [*grid(_AXIS, width - 8, ((_BOTTOM - _PLOT * value / most, size(value)) for value in ticks))]
     for values, css in ((highest, "high"), (lowest, "low")):
         marks.append(area(bins.edges, [_BOTTOM - _PLOT * value / most for value in values], css, _BOTTOM))
-    marks += _key_nodes(profile, bins)
+    if profile.keys:  # a stroke below the axis for each bin with one
+        marks.append(label(_AXIS - 8, _BOTTOM + 18, "key nodes", SMALL, css="muted", anchor="end"))
+    strokes = dict.fromkeys(map(bins.middle, profile.keys))
+    marks += [line(((x, _BOTTOM + 9), (x, _BOTTOM + 17)), "key") for x in strokes]
     if profile.parts:
         marks += _cuts_and_parts(scene, profile, bins)
     height = _BOTTOM + (44 if profile.parts else 20)
@@ -80,14 +83,6 @@ def grid(left: float, right: float, rows: Iterable[tuple[float, str]]) -> Iterat
     for y, text in rows:
         yield line(((left, y), (right, y)), "grid")
         yield label(left - 8, y + 4, text, SMALL, css="muted", anchor="end")
-
-
-def _key_nodes(profile: CutProfile, bins: Bins) -> Iterator[str]:
-    """A stroke below the axis for each bin with a key node."""
-    if profile.keys:
-        yield label(_AXIS - 8, _BOTTOM + 18, "key nodes", SMALL, css="muted", anchor="end")
-    for x in dict.fromkeys(map(bins.middle, profile.keys)):
-        yield line(((x, _BOTTOM + 9), (x, _BOTTOM + 17)), "key")
 
 
 def _cuts_and_parts(scene: Scene, profile: CutProfile, bins: Bins) -> Iterator[str]:

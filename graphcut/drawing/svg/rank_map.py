@@ -39,7 +39,8 @@ def draw_ranks(scene: Scene, width: float) -> Panel:
     text += f"; not drawn: {size_text(totals_of(kept))} in {tensors} between parts of one rank" if kept else ""
     lines = wrapped(text, width, BODY)
     marks += [label(0, bottom + 4 + 17 * i, one, BODY) for i, one in enumerate(lines)]
-    return Panel(max(width, layout.right), bottom + 17 * len(lines) - 5, tuple(marks))
+    right = _LEFT + layout.step * (max(layout.columns) + 1)
+    return Panel(max(width, right), bottom + 17 * len(lines) - 5, tuple(marks))
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,6 @@ class _RankLayout:
     @cached_property
     def step(self) -> float:
         return max(14.0, min((self.min_width - _LEFT) / (max(self.columns) + 1), 2 * _LEFT))
-
-    @property
-    def right(self) -> float:
-        return _LEFT + self.step * (max(self.columns) + 1)
 
     def _corner(self, part: int) -> tuple[float, float]:
         row = self.devices.index(self.scene.cards[part].device)

@@ -159,7 +159,7 @@ def _cuts(cuts: Sequence[CutChange], screen: Screen) -> Section:
 
 def _tensors(tensors: Sequence[TensorChange], screen: Screen) -> Section:
     def ends(tensor: BoundaryTensor | None) -> Text:
-        return Text("-", style="dim") if tensor is None else ends_text(tensor, screen.glyphs, is_short=True)
+        return Text("-", style="dim") if tensor is None else ends_text(tensor, is_short=True)
 
     shown = _first(tensors)
     columns = [

@@ -11,14 +11,12 @@ from ..lane_rows import lane_rows
 from ..part_labels import ranges
 from ..scene import Flow, FlowKind, Scene
 from ..sentences import size_text
-from .screen import Glyphs, Screen, Section
+from .screen import FAR, MADE, NEAR, READ, Screen, Section
 from .tables import Column, table
 
 MAX_ROWS: Final = 14
 _STEP: Final = 3
-_SHORT: Final = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u"}
 STYLES: Final[Mapping[FlowKind, str]] = {"sequential": "blue", "residual": "yellow", "exchange": "blue", "kept": "dim"}
-_LONG: Final = re.compile(r"^(float|bfloat|int|uint)(\d+\[)")
 
 
 def lanes(scene: Scene, screen: Screen) -> Section:
@@ -27,38 +25,32 @@ def lanes(scene: Scene, screen: Screen) -> Section:
         where = " between the parts here" * bool(scene.elsewhere)
         return [Text(f"no tensor crosses a boundary{where}", style="dim")]
     rows, hidden = lane_rows(scene, MAX_ROWS)
-    glyphs, width, parts = screen.glyphs, screen.width, len(scene.cards)
+    width, parts = screen.width, len(scene.cards)
     names = Column("boundary tensor", [Text(row.name) for row in rows], min_width=24)
     sizes = Column("bytes", [size_text(row.flow) for row in rows])
     step = _step(parts, width, width - names.least(15) - sizes.width - 4)
-    cells = [_line(row.flow, step, glyphs) if step else ends_text(row.flow, glyphs) for row in rows]
+    cells = [_line(row.flow, step) if step else ends_text(row.flow) for row in rows]
     picture = Column(_titles(parts, step) if step else "from and to", cells)
     types = Column("type", [Text(row.type, style="dim") for row in rows], drop_order=1)
-    if names.width + types.width + sizes.width + picture.width + 6 > width:
-        types = Column("type", [Text(_short(row.type), style="dim") for row in rows], drop_order=1)
+    if names.width + types.width + sizes.width + picture.width + 6 > width:  # short names of types: `f16[1,512,4096]`
+        short = (re.sub(r"^(b?f|i|u)(?:loat|nt|int)(\d+\[)", r"\1\2", row.type) for row in rows)
+        types = Column("type", [Text(one, style="dim") for one in short], drop_order=1)
     near, far = ("sequential (next part only)", "residual (skips a part)")
     if scene.is_ranked:
         near, far = ("exchange (read by another rank)", "kept (read by its own rank only)")
-    legend = f"{glyphs.near * 2} {near}   {glyphs.far * 2} {far}"
-    if step:
-        legend += f"   made {glyphs.made}   read {glyphs.read}"
+    legend = f"{NEAR * 2} {near}   {FAR * 2} {far}" + f"   made {MADE}   read {READ}" * bool(step)
     more = [screen.more(hidden)] if hidden else []
-    return [table(screen, [names, types, sizes, picture]), *more, Text(legend, style="dim")]
+    return [table(screen, [names, types, sizes, picture]), *more, screen.text(legend, "dim")]
 
 
-def ends_text(flow: Flow, glyphs: Glyphs, *, is_short: bool = False) -> Text:
+def ends_text(flow: Flow, *, is_short: bool = False) -> Text:
     """`p0 ──> p1-p63`: which part makes it, and which parts read it; if short, only how many."""
     readers = ranges(flow.readers, "p")
     if is_short and len(readers) > 2:
         readers = [count(len(flow.readers), "part")]
     elif len(readers) > 4:
         readers = [*readers[:2], f"{len(flow.readers)} parts, up to {readers[-1]}"]
-    return Text(f"p{flow.source} {_sign(flow, glyphs) * 2}> {', '.join(readers)}", style=STYLES[flow.kind])
-
-
-def _short(type: str) -> str:  # noqa: A002 - that is what it is
-    """A type with the short name of its elements: `f16[1,512,4096]`."""
-    return _LONG.sub(lambda found: _SHORT[found[1]] + found[2], type)
+    return Text(f"p{flow.source} {_sign(flow) * 2}> {', '.join(readers)}", style=STYLES[flow.kind])
 
 
 def _step(parts: int, width: int, room: int) -> int:
@@ -76,13 +68,13 @@ def _titles(parts: int, step: int) -> str:
     return "".join(name.ljust(step) for name in names).rstrip()
 
 
-def _line(flow: Flow, step: int, glyphs: Glyphs) -> Text:
+def _line(flow: Flow, step: int) -> Text:
     length = step * (flow.readers[-1] - flow.source)
-    cells = [" "] * (step * flow.source) + [glyphs.made] + [_sign(flow, glyphs)] * length
+    cells = [" "] * (step * flow.source) + [MADE] + [_sign(flow)] * length
     for reader in flow.readers:
-        cells[step * reader] = glyphs.read
+        cells[step * reader] = READ
     return Text("".join(cells), style=STYLES[flow.kind])
 
 
-def _sign(flow: Flow, glyphs: Glyphs) -> str:
-    return glyphs.far if flow.kind in {"residual", "kept"} else glyphs.near
+def _sign(flow: Flow) -> str:
+    return FAR if flow.kind in {"residual", "kept"} else NEAR

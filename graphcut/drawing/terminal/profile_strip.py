@@ -9,7 +9,7 @@ from rich.text import Text
 
 from ...core.units import size
 from ..scene import CutProfile
-from .screen import Glyphs, Screen, Section
+from .screen import CUT, KEY, LEVELS, Screen, Section
 
 _ROWS: Final = 4
 _MARGIN: Final = 12
@@ -20,7 +20,6 @@ def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, scree
 
     Below, the nodes with the indices `marks` are marked; `meaning` is what they are.
     """
-    glyphs = screen.glyphs
     nodes = len(profile.alive) - 1  # after the last node there is nothing to cut
     columns = min(nodes, max(20, min(screen.width, 120) - _MARGIN))
     edges = [nodes * i // columns for i in range(columns + 1)]
@@ -28,26 +27,24 @@ def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, scree
     rows = (profile.keys, marks, profile.cuts)
     keys, marked, cuts = ([min(bisect_right(edges, node), columns) - 1 for node in row] for row in rows)
     cells = [(" ", "")] * columns
-    for signed, sign in ((keys, (glyphs.key, "dim")), (marked, (glyphs.cut, "yellow"))):
+    for signed, sign in ((keys, (screen.plain(KEY), "dim")), (marked, (screen.plain(CUT), "yellow"))):
         for place in signed:
             cells[place] = sign
-    least = "" if all(profile.exact) else glyphs.least
-    legend = f"  {least}bytes alive, lowest per column   {glyphs.cut} {meaning}"
-    if profile.keys:
-        legend += f"   {glyphs.key} key node"
-    title = Text("cut profile", style="bold").append(legend, "not bold dim")
+    least = "" if all(profile.exact) else "≥ "
+    legend = f"  {least}bytes alive, lowest per column   {CUT} {meaning}" + f"   {KEY} key node" * bool(profile.keys)
+    title = Text("cut profile", style="bold").append(screen.plain(legend), "not bold dim")
     marks_line = Text(" " * _MARGIN).append_text(Text.assemble(*cells))
-    return [title, *_columns(lowest, glyphs), marks_line, *_parts(cuts, columns)]
+    return [title, *_columns(lowest, screen.plain(LEVELS)), marks_line, *_parts(cuts, columns)]
 
 
-def _columns(lowest: Sequence[int], glyphs: Glyphs) -> list[Text]:
-    top, steps = max(lowest) or 1, len(glyphs.levels) - 1
+def _columns(lowest: Sequence[int], levels: str) -> list[Text]:
+    top, steps = max(lowest) or 1, len(levels) - 1
     # Anything above 0 is visible.
     heights = [max(round(value / top * _ROWS * steps), int(value > 0)) for value in lowest]
     labels = {_ROWS - 1: size(top), _ROWS // 2 - 1: size(top // 2), 0: "0 B"}
     rows = []
     for row in range(_ROWS - 1, -1, -1):
-        blocks = "".join(glyphs.levels[max(0, min(steps, height - row * steps))] for height in heights)
+        blocks = "".join(levels[max(0, min(steps, height - row * steps))] for height in heights)
         rows.append(Text(labels.get(row, "").rjust(_MARGIN - 2) + "  ", style="dim").append(blocks, "not dim blue"))
     return rows
 

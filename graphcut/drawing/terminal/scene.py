@@ -14,7 +14,7 @@ from .lanes import lanes
 from .matrix import matrix
 from .profile_strip import profile_strip
 from .schedule import schedule_rows
-from .screen import BAR_CELLS, Screen, Section, picture
+from .screen import BAR, BAR_CELLS, TICK, Screen, Section, picture
 from .tables import Column, section
 
 
@@ -125,8 +125,8 @@ def _budget_bars(cards: Sequence[Card], screen: Screen) -> list[Text]:
     found = []
     for card, share in zip(cards, shares, strict=True):
         bar, style = screen.bar(share, tick), "red" if share > 1 else "cyan"
-        beyond = screen.glyphs.bar * max(1, len(bar) - tick) if share > 1 else ""
-        parts = (bar[:tick].ljust(tick), style), (screen.glyphs.tick, "bold"), (beyond, style)
+        beyond = screen.plain(BAR) * max(1, len(bar) - tick) if share > 1 else ""
+        parts = (bar[:tick].ljust(tick), style), (screen.plain(TICK), "bold"), (beyond, style)
         found.append(Text.assemble(*parts) if card.budget_bytes else Text("no limit", style="dim"))
     return found
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from ...core.units import count, duration
 from ..schedule import Schedule
-from .screen import Screen, Section, picture
+from .screen import BAR, FAR, NEAR, Screen, Section, picture
 
 _STYLES: Final = ("blue", "yellow", "magenta")  #: of requests, in turn.
 
@@ -19,8 +19,8 @@ def draw_schedule(schedule: Schedule, screen: Screen) -> RenderableType:
 
 def schedule_rows(schedule: Schedule, screen: Screen) -> Section:
     """The rows of a schedule. Requests differ in their lines, too; the number of a part is left out without room."""
-    signs = (screen.glyphs.near, screen.glyphs.bar, screen.glyphs.far)
-    names = [screen.glyphs.plain(device)[:26] for device in schedule.devices]
+    signs = screen.plain(NEAR + BAR + FAR)
+    names = [screen.plain(device)[:26] for device in schedule.devices]
     width = max(map(len, names), default=0) + 2
     room = max(20, min(screen.width, 120) - width)
     end_s = max((run.began_s + run.seconds for run in schedule.runs), default=0.0)
@@ -36,4 +36,4 @@ def schedule_rows(schedule: Schedule, screen: Screen) -> Section:
     legend = Text("a block is a part, with its number; requests: ", style="dim")
     for i, sign in enumerate(signs):
         legend.append(f"{i + 1} {sign * 2}  ", f"not dim {_STYLES[i]}")
-    return [Text("schedule  ", "bold").append(screen.glyphs.plain(facts), "not bold"), *rows, legend]
+    return [Text("schedule  ", "bold").append(screen.plain(facts), "not bold"), *rows, legend]

@@ -1,7 +1,7 @@
 """What all terminal pictures share: their signs, in Unicode and in ASCII; titles, sections, bars, notes."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,57 +14,39 @@ Section = list[RenderableType]  #: lines and tables that belong together; an emp
 BAR_CELLS: Final = 10
 
 
-@dataclass(frozen=True)
-class Glyphs:
-    """A set of signs."""
-
-    made: str  #: a part makes the tensor.
-    read: str  #: a part reads the tensor.
-    near: str  #: line of a sequential tensor.
-    far: str  #: line of a residual tensor.
-    cut: str  #: a cut or a cut point.
-    key: str  #: a key node.
-    bar: str  #: cell of a bar.
-    tick: str  #: a budget.
-    yes: str  #: passed.
-    no: str  #: failed.
-    levels: str  #: heights of a column, from empty to full.
-    more: str  #: something is left out.
-    least: str  #: before a lower bound.
-    replacements: Mapping[int, str] = field(default_factory=dict)  #: for signs in sentences, by code point.
-
-    def plain(self, text: str) -> str:
-        """`text` with escapes for what does not print, and with these signs only."""
-        return printable(text).translate(self.replacements) if self.replacements else printable(text)
-
-
-UNICODE: Final = Glyphs("■", "●", "─", "╌", "▲", "·", "━", "│", "✓", "✗", " ▁▂▃▄▅▆▇█", "…", "≥ ")
-_ASCII: Final = str.maketrans({"≥": ">=", "…": "...", "✓": "ok", "✗": "NO", "µ": "u", "×": "x", "→": "->"})  # noqa: RUF001 - a sign
-ASCII: Final = Glyphs("#", "o", "-", ".", "^", ".", "=", "|", "ok", "NO", " .:-=+*#@", "...", ">= ", _ASCII)
-
-
-def glyphs_for(console: Console) -> Glyphs:
-    """Unicode if the terminal can show it."""
-    return UNICODE if (console.encoding or "").lower().replace("-", "") == "utf8" else ASCII
+MADE, READ = "■●"  #: a part makes a tensor, reads it.
+NEAR, FAR = "─╌"  #: lines of tensors: sequential, residual.
+CUT, KEY = "▲·"  #: a cut or a cut point; a key node.
+BAR, TICK = "━│"  #: cells of bars; a budget.
+YES, NO = "✓✗"
+LEVELS: Final = " ▁▂▃▄▅▆▇█"  #: heights of a column, from empty to full.
+_IN_ASCII: Final = str.maketrans(
+    dict(zip("■●─╌▲·━│▁▂▃▄▅▆▇█", "#o-.^.=|.:-=+*#@", strict=True))
+    | {"≥": ">=", "…": "...", "✓": "ok", "✗": "NO", "µ": "u", "×": "x", "→": "->"}  # noqa: RUF001 - a sign
+)
 
 
 @dataclass(frozen=True)
 class Screen:
-    """What a picture is drawn with: the signs that the terminal can show, and its width in columns."""
+    """What a picture is drawn on."""
 
-    glyphs: Glyphs
-    width: int
+    width: int  #: in columns.
+    is_ascii: bool = False  #: it can't show the signs above, nor those of sentences.
+
+    def plain(self, text: str) -> str:
+        """`text` with escapes for what does not print, and with signs that it can show."""
+        return printable(text).translate(_IN_ASCII) if self.is_ascii else printable(text)
 
     def text(self, text: str, style: str = "") -> Text:
         """A line of text, never read as markup."""
-        return Text(self.glyphs.plain(text), style=style)
+        return Text(self.plain(text), style=style)
 
     def title(self, name: str, facts: str = "", dims: str = "") -> Text:
         """A name in bold, facts about it, and the dims that sizes are for."""
         line = self.text(name, "bold")
         if facts:
-            line.append(f"  {self.glyphs.plain(facts)}", "not bold")
-        return line.append(f"  {self.glyphs.plain(dims)}", "not bold dim") if dims else line
+            line.append(f"  {self.plain(facts)}", "not bold")
+        return line.append(f"  {self.plain(dims)}", "not bold dim") if dims else line
 
     def note(self, text: str) -> Text:
         """A note."""
@@ -72,21 +54,21 @@ class Screen:
 
     def verdict(self, text: str, *, holds: bool) -> Text:
         """An answer with its sign, in green or red."""
-        sign, colour = (self.glyphs.yes, "green") if holds else (self.glyphs.no, "red")
+        sign, colour = (YES, "green") if holds else (NO, "red")
         return self.text(f"{sign} {text}", f"bold {colour}")
 
     def more(self, text: str) -> Text:
         """What is left out."""
-        return self.text(f"{self.glyphs.more} {text}", "dim")
+        return self.text(f"… {text}", "dim")
 
     def bar(self, share: float, cells: int = BAR_CELLS) -> str:
         """A bar of that share of `cells`; at least one cell for anything above 0."""
-        return self.glyphs.bar * max(round(share * cells), int(share > 0))
+        return self.plain(BAR) * max(round(share * cells), int(share > 0))
 
 
 def screen_on(console: Console) -> Screen:
-    """The screen of a console."""
-    return Screen(glyphs_for(console), console.width)
+    """The screen of a console. Its signs are in Unicode if the terminal can show that."""
+    return Screen(console.width, is_ascii=(console.encoding or "").lower().replace("-", "") != "utf8")
 
 
 def picture(*sections: Iterable[RenderableType], notes: Iterable[RenderableType] = ()) -> RenderableType:

@@ -34,7 +34,7 @@ class Column:
     @property
     def width(self) -> int:
         """Its width if nothing is shortened."""
-        return max(map(_width, (self.title, *self.cells)))
+        return max(cell_len(str(cell)) for cell in (self.title, *self.cells))
 
     def least(self, min_width: int) -> int:
         """Its width if cells are shortened to `min_width`."""
@@ -69,10 +69,10 @@ def section(screen: Screen, columns: Iterable[Column], *, hidden: int = 0, noun:
 def _plain(column: Column, screen: Screen) -> Column:
     def plain(cell: Text | str) -> Text | str:
         if isinstance(cell, str):
-            return screen.glyphs.plain(cell)
+            return screen.plain(cell)
         return cell if cell.spans else screen.text(cell.plain, str(cell.style))
 
-    return replace(column, title=screen.glyphs.plain(column.title), cells=[plain(cell) for cell in column.cells])
+    return replace(column, title=screen.plain(column.title), cells=[plain(cell) for cell in column.cells])
 
 
 def _kept(columns: list[Column], width: int) -> list[Column]:
@@ -99,10 +99,6 @@ def _widths(columns: Sequence[Column], width: int) -> list[int]:
 def _total(widths: Iterable[int]) -> int:
     found = list(widths)
     return sum(found) + _GAP * (len(found) - 1)
-
-
-def _width(cell: Text | str) -> int:
-    return cell_len(cell if isinstance(cell, str) else cell.plain)
 
 
 def _shortened(cells: Sequence[Text | str], width: int) -> list[Text]:

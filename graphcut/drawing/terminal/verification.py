@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ...core.manifest import Cascade
 from .lanes import MAX_ROWS
-from .screen import Screen
+from .screen import LEVELS, NO, YES, Screen
 
 if TYPE_CHECKING:  # these load ONNX Runtime
     from ...loading.model import Model
@@ -26,20 +26,19 @@ _NO_ERROR_DB: Final = 140.0
 
 def draw_verification(verification: Verification, cascade: Cascade | Model, screen: Screen) -> RenderableType:
     """The answer in the first line, then what was compared."""
-    proof, worst, glyphs = verification.proof, verification.first_difference, screen.glyphs
-    sign = glyphs.yes if proof.holds else glyphs.no
-    sign = glyphs.more if proof.unread and not proof.objections else sign
+    proof, worst = verification.proof, verification.first_difference
+    sign = "…" if proof.unread and not proof.objections else YES if proof.holds else NO
     lines = [_answer(verification, screen), screen.text(f"{sign} structure: {verification.structure_summary}")]
     lines += [screen.text(f"  {sentence}", "red") for sentence in proof.objections[:MAX_ROWS]]
     placed = verification.placement
-    lines += [screen.text(f"{glyphs.no} placement: {sentence}", "red") for sentence in placed.objections[:MAX_ROWS]]
-    lines += [screen.text(f"{glyphs.yes} placement: {placed.held}")] if placed.held else []
-    lines += [screen.text(f"{glyphs.more} {placed.gap}")] if placed.gap else []
+    lines += [screen.text(f"{NO} placement: {sentence}", "red") for sentence in placed.objections[:MAX_ROWS]]
+    lines += [screen.text(f"{YES} placement: {placed.held}")] if placed.held else []
+    lines += [screen.text(f"… {placed.gap}")] if placed.gap else []
     if verification.runs:
-        sign = glyphs.no if worst is not None or verification.failure else glyphs.yes
+        sign = NO if worst is not None or verification.failure else YES
         lines.append(screen.text(f"{sign} numbers: {verification.numbers_summary}"))
     elif verification.refusal:
-        lines.append(Text(f"{glyphs.more} not run: the original model rejects the generated inputs"))
+        lines.append(screen.text("… not run: the original model rejects the generated inputs"))
         lines.append(screen.text(f"  {verification.refusal}", "dim"))
         lines.append(Text("  pass your own with --inputs FILE.npz", "dim"))
     if verification.failure:
@@ -65,14 +64,14 @@ def _error_strip(comparison: ModelComparison, screen: Screen) -> list[Text]:
     ratios = [error.db for error in comparison.errors]
     if len(ratios) < 2:
         return []
-    columns, levels = min(len(ratios), max(20, min(screen.width, 100) - 4)), screen.glyphs.levels
+    columns = min(len(ratios), max(20, min(screen.width, 100) - 4))
     edges = [len(ratios) * i // columns for i in range(columns + 1)]
     lowest = [min(ratios[first:stop]) for first, stop in pairwise(edges)]
     heights = [1 - min(max(db, 0.0), _NO_ERROR_DB) / _NO_ERROR_DB for db in lowest]
-    steps = (max(int(db < inf), round(h * (len(levels) - 1))) for h, db in zip(heights, lowest, strict=True))
-    cells = "".join(levels[step] for step in steps)
+    steps = (max(int(db < inf), round(h * (len(LEVELS) - 1))) for h, db in zip(heights, lowest, strict=True))
+    cells = "".join(LEVELS[step] for step in steps)
     legend = f"error along the graph: full at 0 dB, empty from {_NO_ERROR_DB:.0f} dB on"
-    return [screen.text(f"  {legend}", "dim"), Text(f"  {cells}", "blue")]
+    return [screen.text(f"  {legend}", "dim"), screen.text(f"  {cells}", "blue")]
 
 
 def draw_file_verification(verification: FileVerification, screen: Screen) -> RenderableType:

@@ -56,7 +56,14 @@ class SpillStore(AbstractContextManager["SpillStore"]):
 
     def get(self, key: Key) -> Value:
         """The value, which stays in the store. Raises RunError if its file can't be read."""
-        return self._held[key] if key in self._held else self._read(key)
+        if key in self._held:
+            return self._held[key]
+        (path, shape), tensor = self._files[key], self._tensors[key[1]]
+        try:
+            return to_value(np.fromfile(path, bits_type(tensor.dtype)).reshape(shape), tensor)
+        except (OSError, ValueError) as error:
+            hint = "don't change that folder; run again"
+            raise RunError(f"{key[1]!r} was written to {path}, which can't be read back: {error}", hint=hint) from None
 
     def shrink(self, limit_bytes: int) -> None:
         """Lower the limit. What exceeds it is written to files, the newest first. Raises RunError if that fails."""
@@ -94,15 +101,6 @@ class SpillStore(AbstractContextManager["SpillStore"]):
             ) from None
         self._files[key] = path, tuple(value.shape())
         self.spilled_bytes += _bytes_of(value)
-
-    def _read(self, key: Key) -> Value:
-        path, shape = self._files[key]
-        tensor = self._tensors[key[1]]
-        try:
-            return to_value(np.fromfile(path, bits_type(tensor.dtype)).reshape(shape), tensor)
-        except (OSError, ValueError) as error:
-            hint = "don't change that folder; run again"
-            raise RunError(f"{key[1]!r} was written to {path}, which can't be read back: {error}", hint=hint) from None
 
 
 def _bytes_of(value: Value) -> int:
