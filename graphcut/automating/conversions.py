@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from copy import deepcopy
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ from ..decoding.token_inputs import role_of
 from ..loading.model import Model
 from ..loading.subgraphs import domain, is_external, locations_in, tensors_in
 from ..running.process_memory import available_bytes
+from ..running.stage import SessionConfig, session_options
 from ..surgery.model_files import make_constants, write_model
 from .accuracy import Feeds
 
@@ -67,8 +69,7 @@ class Job(NamedTuple):
 
 def _clean(job: Job) -> dict[str, Any]:
     """Types of inner tensors may be stale, and make quantizers fail; these name nodes by their names."""
-    proto = ModelProto()
-    proto.CopyFrom(job.model.proto)
+    proto = deepcopy(job.model.proto)
     for node, known in zip(proto.graph.node, job.model.graph.nodes, strict=True):
         node.name = known.name
     foreign = {name for node in proto.graph.node if domain(node.domain) for name in node.output}
@@ -86,20 +87,16 @@ def _written(job: Job, proto: ModelProto) -> dict[str, Any]:
 
 
 def _constants(job: Job) -> dict[str, Any] | None:
-    proto = ModelProto()
-    proto.CopyFrom(job.model.proto)
+    proto = deepcopy(job.model.proto)
     return _written(job, proto) if make_constants(proto) else None
 
 
 def _optimize(job: Job, *, level: str = "ORT_ENABLE_EXTENDED", dims: Dims = MappingProxyType({})) -> dict[str, Any]:
-    options, data = ort.SessionOptions(), "session.optimized_model_external_initializers_file_name"
-    options.log_severity_level = 4
+    data = {"session.optimized_model_external_initializers_file_name": f"{job.target.name}.data"}
+    options = session_options(SessionConfig(), data, dims)
     # The level above extended also chooses layouts for this processor.
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, level)
     options.optimized_model_filepath = str(job.target)
-    options.add_session_config_entry(data, f"{job.target.name}.data")
-    for name, number in dims.items():
-        options.add_free_dimension_override_by_name(name, number)
     ort.InferenceSession(str(job.model.path), options, providers=["CPUExecutionProvider"])
     return {"graph_optimization_level": level} | ({"dims": dict(dims)} if dims else {})
 

@@ -40,7 +40,6 @@ _TYPES: Final[Mapping[str, int]] = {
     "int4": TensorProto.FLOAT,  # the other matrix of the product
 }
 _DISK_BYTES: Final = 64 << 20
-_CONNECTING_S: Final = 1.0
 
 
 class PackageState(msgspec.Struct, frozen=True):
@@ -122,8 +121,7 @@ def _packages() -> Iterator[PackageState]:
     needed = [Requirement(text) for text in requires("graphcut") or ()]
     for extra in ("", *EXTRAS):
         for one in needed:
-            is_own = one.marker is None if not extra else one.marker and f'extra == "{extra}"' in str(one.marker)
-            if is_own:
+            if one.marker is None if not extra else one.marker and f'extra == "{extra}"' in str(one.marker):
                 found = ""
                 with suppress(PackageNotFoundError):
                     found = version(one.name)
@@ -197,7 +195,7 @@ def _ray_cluster() -> tuple[str, str]:
         return "", ""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTING_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
     except (OSError, ValueError) as error:
         return address, str(error)
     return address, ""

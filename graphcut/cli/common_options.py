@@ -100,15 +100,11 @@ class OriginalOptions:
     dims: Dims = None
     seed: Seed = 0
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        return parsed_dims(self.dims)
-
     def load(self, cascade: Cascade) -> Model:
         """The model that `cascade` was cut from, with the sizes of the manifest."""
         from .. import find_source, load
 
-        model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **self.sizes})
+        model = load(self.model or find_source(cascade), dims={**cascade.manifest.given_dims, **parsed_dims(self.dims)})
         if model.digest != cascade.manifest.source.graph:
             hint = "name the model that was cut with --model FILE, or split again"
             raise CascadeError(f"{cascade.path} was not cut from {model.path}: the graphs differ", hint=hint)
@@ -182,12 +178,10 @@ def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Ca
     from ..core.present_parts import open_present
     from ..drawing.path_kinds import kind_of
 
-    if kind_of(path) == "model" and path.is_file():
-        hint = f"`graphcut split {shell_word(str(path))} --num-splits 2` makes one"
-        raise UsageError(f"{path} is a model, not a cascade", hint=hint)
-    if kind_of(path) == "plan":
-        hint = f"`graphcut split MODEL --plan {shell_word(str(path))}` makes one"
-        raise UsageError(f"{path} is a plan, not a cascade", hint=hint)
+    kind, named = kind_of(path), shell_word(str(path))
+    split = {"model": f"split {named} --num-splits 2", "plan": f"split MODEL --plan {named}"}
+    if kind in split and path.is_file():
+        raise UsageError(f"{path} is a {kind}, not a cascade", hint=f"`graphcut {split[kind]}` makes one")
     return (open_present if are_here else open_cascade)(path, check_files=check_files)
 
 

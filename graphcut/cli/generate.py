@@ -26,6 +26,7 @@ from .common_options import (
     SessionOptions,
     Workers,
     open_,
+    parsed_dims,
     say_gap,
 )
 from .declaring import takes
@@ -74,7 +75,7 @@ def generate(
     say_gap(cascade)
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
-    settings = DecodingSettings(inputs=fed, dims=original.sizes, via=via, workers=workers)
+    settings = DecodingSettings(inputs=fed, dims=parsed_dims(dims), via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
     settings |= {"draft": length.draft, "cache_bytes": length.cache_bytes(chat=text.chat)}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)

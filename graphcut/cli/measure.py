@@ -12,7 +12,7 @@ from ..core.units import count, duration, operations
 from .application import check_apply, given_options
 from .common_options import Dims, Force, OneInput, ProfileText, load, parsed_profile
 from .declaring import Output, Size, argument, flag, takes
-from .input_files import RANDOM, is_random
+from .input_files import RANDOM, read_given
 from .output import check_output, print_, print_line, say
 
 if TYPE_CHECKING:
@@ -96,11 +96,11 @@ def _kind_of(what: str, *, computed: bool) -> str:
 
 
 def _measured(costs: Costs, inputs: Path, rounds: int, memory_bytes: int | None, threads: int) -> MeasuredCosts:
-    from .. import measure, read_inputs
+    from .. import measure
 
     model = costs.model
     sized = model.with_dims({name: number for name, number in costs.dims.items() if name in model.symbols})
-    read = None if is_random(inputs) else read_inputs(inputs, sized.graph.reads, tensors=sized.tensors)
+    read = next(iter(read_given([inputs], sized)), None)
     return measure(sized, rounds=rounds, inputs=read, memory_bytes=memory_bytes, threads=threads)
 
 

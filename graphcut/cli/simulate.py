@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ..core.errors import UsageError
-from .common_options import AsJson, Force, OriginalOptions, Outputs, Texts, Trace, output_names
+from .common_options import AsJson, Force, OriginalOptions, Outputs, Texts, Trace, output_names, parsed_dims
 from .declaring import argument, takes
 from .output import check_output, put_answer, put_trace
 
@@ -72,7 +72,7 @@ def simulate(
     check_output(trace, plan, cluster, original.model, force=force, option="--trace")
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
     known, names = None if cluster is None else read_simulated_cluster(cluster), output_names(outputs)
-    scenario = scenario_at(plan, known, model=original.model, outputs=names, dims=original.sizes)
+    scenario = scenario_at(plan, known, model=original.model, outputs=names, dims=parsed_dims(original.dims))
     scenario = scenario.copied(copies).with_failures(failures)
     devices = [device.name for device in scenario.cluster.devices]
     log = RunLog(len(scenario.parts), len(devices), is_tracing=trace is not None)

@@ -26,7 +26,6 @@ from ..core.manifest import MANIFEST, Cascade, save_manifest
 from ..surgery.model_files import save_with_constants
 from .cascade_files import Export
 
-_NOT_SAVED: Final = "Failed to save ORT format model"  #: what ONNX Runtime says if writing fails.
 OPERATORS: Final = "required_operators_and_types.config"
 
 
@@ -51,7 +50,7 @@ def _tool(file: Path) -> Iterator[None]:
         raise  # such as a full disk: it is no matter of the format
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
-        if _NOT_SAVED in reason:
+        if "Failed to save ORT format model" in reason:
             what = f"ONNX Runtime can't write {file} in its own format, so the disk is full or can't be written"
             raise GraphcutError(what, hint="choose another disk with `output`; nothing was changed") from error
         hint = "a part in ORT format holds its weights and ends at 2 GiB: split the model into smaller parts"

@@ -21,17 +21,17 @@ from .cascade_files import Export, cascade_files
 
 MANIFEST: Final = "manifest.json"
 _CPU: Final = SessionSettings()
-_WEIGHTS: Final = "session.model_external_initializers_file_folder_path"
-_THREADS: Final = "session.intra_op_num_threads"
 
 
 def export_of(cascade: Cascade) -> Export:
     """A package with a component for each part."""
     there = cascade_files(cascade)
     files, assets = dict[str, Content](), dict[str, str]()
-    text = tuple(cascade.manifest.text_files)
+    text = tuple(sorted(cascade.manifest.text_files))
     for group in [*_shared(cascade.parts), *([text] if text else [])]:
-        uri = _asset({name: cascade.root / name for name in group})
+        # The digest of the digests and paths of its files, as ONNX Runtime computes it.
+        digests = (file_digest(cascade.root / name).removeprefix("sha256:") for name in group)
+        uri = digest_of("".join(f"{one}  {name}\n" for one, name in zip(digests, group, strict=True)).encode())
         files |= {f"shared_assets/{uri.replace(':', '-')}/{name}": there[name] for name in group}
         assets |= dict.fromkeys(group, uri)
     for part in cascade.parts:
@@ -59,12 +59,6 @@ def _shared(parts: Iterable[Part]) -> list[tuple[str, ...]]:
     return [tuple(sorted(names)) for names, readers in groups if readers > 1]
 
 
-def _asset(files: Mapping[str, Path]) -> str:
-    """The name of a folder with these files: the digest of their digests and paths, as ONNX Runtime computes it."""
-    digests = (f"{file_digest(path).removeprefix('sha256:')}  {name}\n" for name, path in sorted(files.items()))
-    return digest_of("".join(digests).encode())
-
-
 def _variants(cascade: Cascade, part: Part, assets: Mapping[str, str]) -> dict[str, Any]:
     """How ONNX Runtime opens a part with the provider of its device, and with the CPU's."""
     shared = next((assets[name] for name in part.data if name in assets), None)
@@ -73,8 +67,8 @@ def _variants(cascade: Cascade, part: Part, assets: Mapping[str, str]) -> dict[s
         raise UsageError(f"{part.place} has options for {host.provider}: packages lack them", hint="split without them")
     found = {}
     for one in (host, *([] if host.provider == _CPU.provider else [_CPU])):
-        options = {_WEIGHTS: shared} if shared else {}
-        options |= {_THREADS: str(one.threads)} if one.threads else {}
+        options = {"session.model_external_initializers_file_folder_path": shared} if shared else {}
+        options |= {"session.intra_op_num_threads": str(one.threads)} if one.threads else {}
         options |= dict(text.split("=", 1) for text in one.session_config)
         info: dict[str, Any] = {"model_file": part.file, "session_options": options}
         if one.provider_options:

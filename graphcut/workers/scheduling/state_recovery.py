@@ -71,7 +71,10 @@ class StepHistory:
         missing = tuple(part for part in elsewhere if part in begun or sequence in self._forks)
         if not missing:
             return None
-        needs = self._closure(frozenset(missing), entries)
+        needs, more = frozenset[int](), frozenset(missing)
+        while more != needs:  # a part with states must run in all of its entries, with what it needs there
+            needs = more
+            more = needs.union(*(self._needed(entry, needs) for entry in entries))
         repeated = (self._shortened(entry, needs) for entry in entries)
         return ReplayPlan(sequence, missing, needs, tuple(entry for entry in repeated if entry.step.parts))
 
@@ -107,17 +110,6 @@ class StepHistory:
 
     def _stateful(self, parts: Sequence[int]) -> tuple[int, ...]:
         return tuple(part for part in parts if self._parts[part].is_stateful)
-
-    def _closure(self, parts: frozenset[int], entries: Sequence[CompletedStep]) -> frozenset[int]:
-        """`parts`, and all parts that must run with them in some entry.
-
-        A part with states must run in all of its entries, so this is repeated until nothing is added.
-        """
-        while True:
-            more = parts.union(*(self._needed(entry, parts) for entry in entries))
-            if more == parts:
-                return parts
-            parts = more
 
     def _needed(self, entry: CompletedStep, parts: frozenset[int]) -> set[int]:
         """Those of `parts` in a step, and the parts of that step that make what these read and was not kept."""
