@@ -68,9 +68,8 @@ def bench(
     measured: dict[str, list[BenchmarkRun]] = {way: [] for way in (BASELINE, *ways)}
     failed: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="graphcut-bench-") as folder:
-        task = BenchmarkTask(
-            way=BASELINE, model=str(source), cascade=str(cascade.path), folder=folder, runs=3, optimize=optimize
-        )
+        places = {"model": str(source), "cascade": str(cascade.path), "folder": folder}
+        task = BenchmarkTask(way=BASELINE, **places, runs=3, optimize=optimize)
         save_outputs(arrays, task.inputs)
         pilot = _measured(task)
         if isinstance(pilot, str):

@@ -21,7 +21,7 @@ from ..costs.weighing import Costs, weigh
 from ..inputs.searching import find_accepted_inputs
 from ..loading.model import Model
 from ..running.process_memory import available_bytes
-from ..running.values import Value, symbol_sizes, to_value
+from ..running.values import Feeds, Value, symbol_sizes, to_value
 from ..surgery.part_models import part_model
 from .ort_profile import ProfiledPiece, profile
 
@@ -52,7 +52,7 @@ def measure(
     model: Model,
     *,
     rounds: int = 12,
-    inputs: Mapping[str, object] | None = None,
+    inputs: Feeds | None = None,
     memory_bytes: int | None = None,
     threads: int = 0,
 ) -> MeasuredCosts:
@@ -115,9 +115,7 @@ def pieces_within(costs: Costs, memory_bytes: int | None) -> tuple[Block, ...]:
     return partition(graph, rows).blocks
 
 
-def _measure(
-    model: Model, memory_bytes: int | None, feeds: Mapping[str, object], rounds: int, threads: int
-) -> MeasuredCosts:
+def _measure(model: Model, memory_bytes: int | None, feeds: Feeds, rounds: int, threads: int) -> MeasuredCosts:
     shapes = {name: shape for name, value in feeds.items() if isinstance(shape := getattr(value, "shape", None), tuple)}
     costs = weigh(model, {**model.dims, **symbol_sizes(shapes, model.tensors)})
     blocks = pieces_within(costs, memory_bytes)
@@ -166,7 +164,7 @@ def _table(costs: Costs, seconds: Sequence[float], total_s: float) -> CostTable:
 
 
 def _profiles(
-    model: Model, blocks: Sequence[Block], feeds: Mapping[str, object], rounds: int, threads: int
+    model: Model, blocks: Sequence[Block], feeds: Feeds, rounds: int, threads: int
 ) -> Iterator[tuple[tuple[int, ...], ProfiledPiece]]:
     """For each piece, the indices of its nodes in the graph and its profile. One session exists at a time."""
     held: dict[str, Value] = {name: to_value(value, model.tensors[name]) for name, value in feeds.items()}

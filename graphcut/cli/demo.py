@@ -1,5 +1,6 @@
 """The command `graphcut demo`."""
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,20 +15,27 @@ from .declaring import Output, argument, flag, takes
 from .output import check_output, say, say_next
 
 
+@dataclass(frozen=True)
+class LlmOptions:
+    """What the demo `llm` can be like."""
+
+    hidden: Annotated[int, takes("N", "llm: hidden size.", min=1)] = 64
+    layers: Annotated[int, takes("N", "llm: number of layers.", min=1)] = 6
+    heads: Annotated[int, takes("N", "llm: attention heads.", "--attention-heads", min=1)] = 4
+    kv_heads: Annotated[int, takes("N", "llm: key/value heads.", min=1)] = 2
+    intermediate: Annotated[int | None, takes("N", "llm: width of the MLP.", min=1, show_default="8/3 of --hidden")] = (
+        None
+    )
+    vocab: Annotated[int, takes("N", "llm: vocabulary size.", min=1)] = 256
+    dtype: Annotated[Literal["float32", "float16"], Option(help="llm: type of weights and cache.")] = "float32"
+    tied: Annotated[bool, flag("llm: the output projection is the embedding.", "--tied")] = False
+
+
 def demo(
     ctx: typer.Context,
     name: Annotated[str, argument("NAME", "One of the demos below.", autocompletion=lambda: list(DEMOS.items()))],
+    llm: LlmOptions,
     output: Annotated[Path | None, Output(help="The .onnx file.", show_default="NAME.onnx")] = None,
-    hidden: Annotated[int, takes("N", "llm: hidden size.", min=1)] = 64,
-    layers: Annotated[int, takes("N", "llm: number of layers.", min=1)] = 6,
-    heads: Annotated[int, takes("N", "llm: attention heads.", "--attention-heads", min=1)] = 4,
-    kv_heads: Annotated[int, takes("N", "llm: key/value heads.", min=1)] = 2,
-    intermediate: Annotated[
-        int | None, takes("N", "llm: width of the MLP.", min=1, show_default="8/3 of --hidden")
-    ] = None,
-    vocab: Annotated[int, takes("N", "llm: vocabulary size.", min=1)] = 256,
-    dtype: Annotated[Literal["float32", "float16"], Option(help="llm: type of weights and cache.")] = "float32",
-    tied: Annotated[bool, flag("llm: the output projection is the embedding.", "--tied")] = False,
     external: Annotated[
         bool | None,
         Option("--external/--inline", help="Weights beside the model, or inside it.", show_default="by size"),
@@ -43,10 +51,7 @@ def demo(
     """
     path = output or Path(f"{name}.onnx")
     check_output(path, force=force)
-    values = {
-        "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
-        "intermediate": intermediate, "vocab": vocab, "dtype": dtype, "tied": tied,
-    }  # fmt: skip
+    values = asdict(llm)
     options = {one.name: max(one.opts, key=len) for one in ctx.command.params if one.name in values}
     given = {one: value for one, value in values.items() if options[one] in given_options(ctx)}
     if name in DEMOS:

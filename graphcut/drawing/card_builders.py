@@ -19,12 +19,11 @@ _PREDICTED: Final = ("activation_bytes", "flops", "busy_s", "intensity")  #: fie
 def plan_card(plan: Plan, index: int, name: str, content: str, depth: int, holders: Mapping[int, int]) -> Card:
     """The card of the part with that index; `holders` is the number of parts that recompute each replicated node."""
     block, graph = plan.partition.blocks[index], plan.graph
-    device = plan.devices[index] if isinstance(plan.goal, Across) else None
     metrics = plan.metrics[index] if plan.metrics else None
     weight_bytes = sum(graph.weights[name].bytes for name in block.weights)
     return Card(
         name=name,
-        device=device.name if device is not None else "",
+        device=plan.devices[index].name if isinstance(plan.goal, Across) else "",
         content=content,
         nodes=sum(not graph.nodes[node].is_constant for node in (*block.nodes, *block.replicas)),
         replicas=sum(not graph.nodes[node].is_constant or holders[node] > 1 for node in block.replicas),

@@ -15,7 +15,6 @@ from .scene import ModulePath, Modules, NodeRows
 _NUMBERED: Final = re.compile(r"(.+?)(_\._|\.|_)([0-9]{1,6})")  #: longer numbers are hashes.
 _MOST: Final = 0.75  #: share of the nodes of a block that is most of them.
 _Kind = tuple[ModulePath, str]  #: the modules around numbered modules, and the name of these.
-_Siblings = Mapping[tuple[tuple[str, ...], str], AbstractSet[str]]
 
 
 def layer_modules(graph: Graph, repeat: RepeatedBlock | None) -> dict[int, ModulePath]:
@@ -67,7 +66,7 @@ def _parsed(modules: Iterable[str]) -> dict[str, ModulePath]:
     return {module: _steps(row, siblings) for module, row in words.items()}
 
 
-def _steps(words: tuple[str, ...], siblings: _Siblings) -> ModulePath:
+def _steps(words: tuple[str, ...], siblings: Mapping[tuple[tuple[str, ...], str], AbstractSet[str]]) -> ModulePath:
     """The steps of a path; `siblings` has for each name the numbers after `_`, empty for a name without one."""
     steps: list[tuple[str, int | None]] = []
     for depth, word in enumerate(words):

@@ -17,12 +17,23 @@ def picture_of(product: object) -> str | None:
     That is so if its model or its files are missing, or if a package that draws is not installed.
     """
     try:
-        from .opening import scene_of
+        from ..analysis.cut_points import Analysis, analyze
+        from ..core.manifest import Cascade, open_cascade
+        from ..planning.plans import Plan
+        from .opening import source_of
+        from .scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 
-        scene = scene_of(product)
-        return None if scene is None else framed(scene)
+        match product:
+            case Analysis():
+                return framed(scene_of_analysis(product))
+            case Plan(model=model) if model is not None:
+                return framed(scene_of_plan(product, analyze(model)))
+            case Cascade():
+                open_cascade(product.path)  # an error if its files are not there
+                return framed(scene_of_cascade(product, source_of(product, None)))
     except (GraphcutError, OSError, ModuleNotFoundError):
         return None
+    return None
 
 
 def framed(scene: Scene) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from ..analysis.cut_points import Analysis, analyze
+from ..analysis.cut_points import analyze
 from ..core.errors import CascadeError, GraphcutError, UsageError
 from ..core.manifest import Cascade, open_cascade
 from ..core.present_parts import open_present
@@ -143,22 +143,6 @@ def source_of(cascade: Cascade, named: Path | None) -> Model | None:
     if named is not None:
         raise CascadeError(f"{cascade.path} was not cut from {named}: the graphs differ", hint="name its own model")
     return None
-
-
-def scene_of(product: object) -> Scene | None:
-    """The scene of an analysis, a plan or a cascade; None for others, and for a plan without its model."""
-    from ..planning.plans import Plan
-
-    match product:
-        case Analysis():
-            return scene_of_analysis(product)
-        case Plan(model=model) if model is not None:
-            return scene_of_plan(product, analyze(model))
-        case Cascade():
-            open_cascade(product.path)  # an error if its files are not there
-            return scene_of_cascade(product, source_of(product, None))
-        case _:
-            return None
 
 
 def _model_of_plan(path: Path, named: Path | None) -> Model:

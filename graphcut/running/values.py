@@ -199,10 +199,9 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
 
 
 def _has_shape(shape: Sequence[int], tensor: Tensor) -> bool:
-    return tensor.shape is None or (
-        len(shape) == len(tensor.shape)
-        and all(not isinstance(dim, int) or dim == size for dim, size in zip(tensor.shape, shape, strict=True))
-    )
+    dims = shape if tensor.shape is None else tensor.shape
+    sizes = [size if isinstance(dim, int) else dim for dim, size in zip(dims, shape, strict=False)]
+    return len(dims) == len(shape) and sizes == [*dims]
 
 
 def ml_dtypes_name(dtype: str) -> str:

@@ -8,9 +8,8 @@ from ..core.graph import Graph, Node, grouped, reached
 
 _Groups = Mapping[Hashable, Sequence[Node]]
 _QUANTIZERS: Final = {"QuantizeLinear", "DequantizeLinear"}
-SAME_VALUES: Final = (
-    {"Cast", "CastLike", "Identity", "Dropout"} | _QUANTIZERS | {f"com.microsoft.{op}" for op in _QUANTIZERS}
-)
+_CASTS: Final = {"Cast", "CastLike", "Identity", "Dropout"}
+SAME_VALUES: Final = _CASTS | _QUANTIZERS | {f"com.microsoft.{op}" for op in _QUANTIZERS}
 """Operators that write what they read, but for rounding. Conversions insert them, so the search passes through them."""
 
 _COMMUTATIVE: Final = frozenset({"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Equal"})

@@ -246,15 +246,14 @@ def compare(
     there = config if placed.providers else replace(config, provider=CPU)
     for part, name, value in _written(cascade, feeds, there, set(wanted)):
         allowed = fraction * max(1.0, (before[part] + 1) / ROUNDINGS)
-        compared = compare_tensor(
-            cascade.tensors[name], whole[name], value, allowed, noisy and noisy[name], is_rounded=bool(computes)
-        )
+        tensor, noise = cascade.tensors[name], noisy and noisy[name]
+        compared = compare_tensor(tensor, whole[name], value, allowed, noise, is_rounded=bool(computes))
         if is_lossy:  # as planned: the difference is measured, and only what is no longer finite is refused
             compared = replace(compared, allowed=float_info.max)
         elif not (compared.passes or placed.providers) and (fraction or optimized):
             with suppress(GraphcutError):  # a rewritten replica can't be computed from what its part reads
                 divided = divided or _run_divided(model, cascade, feeds, config)
-                both = (flatten(one, cascade.tensors[name]) for one in (divided[name], value))
+                both = (flatten(one, tensor) for one in (divided[name], value))
                 compared = replace(compared, is_explained=are_identical(*both))
         is_output = name in cascade.manifest.writes
         found.append(replace(compared, part=part, is_output=is_output, is_random=name in random))

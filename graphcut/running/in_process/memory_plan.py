@@ -53,9 +53,7 @@ def tensor_sizes(cascade: Cascade, shapes: Mapping[str, Sequence[int]]) -> Tenso
     """
     planned_dims = cascade.manifest.dims
     fed_dims = {**planned_dims, **symbol_sizes(shapes, cascade.tensors)}
-    planned, fed = (
-        {name: tensor.bytes_for(dims) for name, tensor in cascade.tensors.items()} for dims in (planned_dims, fed_dims)
-    )
+    planned, fed = ({n: t.bytes_for(dims) for n, t in cascade.tensors.items()} for dims in (planned_dims, fed_dims))
     activations, given = [], []
     for part in cascade.parts:
         names, memory = dict.fromkeys((*part.reads, *part.writes)), part.needed

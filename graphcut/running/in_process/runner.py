@@ -28,6 +28,8 @@ from .memory_plan import (
 from .sequential import input_values, run_sequentially, run_stages
 from .spilling import SpillStore
 
+_Inputs = Iterable[dict[str, Value] | RunError]  #: what is fed, or why it can't be.
+
 
 def run(
     cascade: CascadeLike,
@@ -192,9 +194,7 @@ class Runner(AbstractContextManager["Runner"]):
         else:
             yield from self._pass([values], forecast, on_error)
 
-    def _admitted(
-        self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, store: SpillStore
-    ) -> Iterator[dict[str, Value] | RunError]:
+    def _admitted(self, inputs: _Inputs, forecast: MemoryForecast, store: SpillStore) -> _Inputs:
         """The inputs. For one larger than the first, memory is freed; one too large for the limit becomes an error."""
         memory, pinned, most = forecast.memory, forecast.plan.pinned, forecast.plan.peak_bytes
         for values in inputs:
@@ -216,9 +216,9 @@ class Runner(AbstractContextManager["Runner"]):
     def _predict(self, values: Mapping[str, Value], *, times: int | None, is_once: bool) -> MemoryForecast:
         shapes = _shapes(values)
         if (shapes, times, is_once) != self._predicted or self.forecast is None:
-            prepacked = self._config.prepacked
+            now, prepacked = self._memory, self._config.prepacked
             self.forecast = predict_memory(
-                self._cascade, shapes, self._memory, times=times, is_once=is_once, prepacked=prepacked
+                self._cascade, shapes, now, times=times, is_once=is_once, prepacked=prepacked
             )
             self._predicted = shapes, times, is_once
         return self.forecast
@@ -236,9 +236,7 @@ class Runner(AbstractContextManager["Runner"]):
             self._parts.load_all(cores)
         self._followed = forecast
 
-    def _pass(
-        self, inputs: Iterable[dict[str, Value] | RunError], forecast: MemoryForecast, on_error: OnError
-    ) -> Generator[Outputs | RunError]:
+    def _pass(self, inputs: _Inputs, forecast: MemoryForecast, on_error: OnError) -> Generator[Outputs | RunError]:
         self._follow(forecast)
         left_bytes = max(0, forecast.memory.budget_bytes - forecast.plan.peak_bytes)
         with SpillStore(self._cascade.tensors, left_bytes) as store:

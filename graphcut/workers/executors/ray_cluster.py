@@ -184,9 +184,8 @@ class WorkerPlacement:
         device, strategy = self._devices[worker], None
         if lost and (left := self._left(device, lost)):
             strategy = NodeAffinitySchedulingStrategy(left[worker % len(left)]["NodeID"], soft=False)
-        if device:
-            return {**options, "resources": {_resource(device): _TINY_SHARE}, "scheduling_strategy": strategy}
-        return {**options, "scheduling_strategy": strategy or "SPREAD"}
+        options |= {"resources": {_resource(device): _TINY_SHARE}} if device else {}
+        return {**options, "scheduling_strategy": strategy or (None if device else "SPREAD")}
 
     def config(self, worker: int) -> SessionConfig:
         """The session config of a worker. If it sets no number of threads, workers share the cores of their machine.

@@ -104,9 +104,8 @@ class RayExecutor(Executor):
 
     def start(self, worker: int, parts: Sequence[int]) -> None:
         options, config = self._placement.actor_options(worker, self._watch.lost), self._placement.config(worker)
-        remote = self._actor_class.options(**options).remote(
-            os.fspath(self._path), self._cascade.manifest, self._states, config
-        )
+        path, manifest = os.fspath(self._path), self._cascade.manifest
+        remote = self._actor_class.options(**options).remote(path, manifest, self._states, config)
         life = remote.live.options(concurrency_group="life").remote()
         actor = self._actors[worker] = _Actor(worker, remote, life)
         self._when_done(life, lambda future: self._ended(actor, future.exception()))
