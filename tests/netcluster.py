@@ -33,6 +33,8 @@ class NetCluster:
             "OMP_NUM_THREADS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",  # else the other tests would keep workers waiting
+            "RAY_prestart_worker_first_driver": "0",  # nor are workers started before they are asked for
+            "RAY_enable_worker_prestart": "0",
         }
 
     def __call__(self, *words: object) -> str:

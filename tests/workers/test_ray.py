@@ -35,9 +35,9 @@ from control_flow import write_model
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphcut[ray]'")
 
-from ray._private import services  # noqa: E402, TID251 - likewise
 from ray._private import state as ray_state  # noqa: E402, TID251 - only where Ray is installed
 from ray.cluster_utils import Cluster  # noqa: E402, TID251 - likewise
+from ray_nodes import without_extras  # noqa: E402 - likewise
 
 from graphcut.workers.executors import ray_cluster, ray_executor  # noqa: E402 - likewise
 from graphcut.workers.executors.ray_actor import (  # noqa: E402 - likewise
@@ -53,35 +53,12 @@ from graphcut.workers.executors.ray_executor import RayExecutor  # noqa: E402 - 
 DEVICES = ("edge0", "edge1", "edge2")
 ROWS = 40_000  # rows of four floats: too large to travel inside a message, so Ray's object stores hold them
 ONE = SessionConfig(threads=1)
-AGENT = "for file; do echo -1 >$file.new; mv $file.new $file; done; while kill -0 $PPID; do sleep 5; done"
-"""In place of what watches a node, and of what makes environments on it: it only says that it is there.
-
-No test needs them, and they would take as much processor time as the rest of a node.
-"""
-PORTS = {
-    "--dashboard": ("metrics_agent", "metrics_export", "dashboard_agent_listen"),
-    "--runtime_env": ("runtime_env_agent",),
-}
 KILLS = int(os.environ.get("GRAPHCUT_KILLS", "1"))
 """The number of runs in which an actor is killed; set GRAPHCUT_KILLS=50 for a longer test."""
 
 PLACE, SHARED = Path("/tmp"), Path("/dev/shm")  # noqa: S108 - looked at, to see that nothing is left there
 
-START = services.start_ray_process
-
 Feeds = list[dict[str, Any]]
-
-
-def without_agents(command: list[str], *arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - those of Ray
-    """Start a process of Ray, with `AGENT` instead of its agents."""
-    for i, word in enumerate(command):
-        option, is_agent, agent = word.partition("_agent_command=")
-        if is_agent:
-            where = dict(re.findall(r"--(session-dir|node-id)=(\S+)", agent))
-            ports = PORTS[option]
-            files = " ".join(f"{where['session-dir']}/{port}_port_{where['node-id']}" for port in ports)
-            command[i] = f'{option}{is_agent}sh -c "{AGENT}" {option} {files}'
-    return START(command, *arguments, **options)
 
 
 class Machines:
@@ -134,7 +111,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 @pytest.fixture(scope="module")
 def started() -> Iterator[Machines]:
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="gt-", dir="/tmp") as folder:
-        patch.setattr(services, "start_ray_process", without_agents)
+        without_extras(patch)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("TMPDIR", folder)  # where Ray keeps its things
         patch.setenv("XDG_CACHE_HOME", folder)  # where nodes keep what is sent to them

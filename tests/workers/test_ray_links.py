@@ -62,11 +62,12 @@ def cluster() -> Iterator[NetCluster]:
     devices = json.dumps({f"dev:{name}": 1 for name in "ab"})
     with machines("-", "-", "-") as made:
         # Of what Ray starts, no test needs what scales a cluster and what collects its logs.
+        start = f"python {ROOT}/tests/ray_nodes.py start"
         options = "--num-cpus=2 --include-log-monitor=false --object-store-memory=200000000"
-        head = "ray start --head --port=6379 --include-dashboard=false --no-monitor"
+        head = f"{start} --head --port=6379 --include-dashboard=false --no-monitor"
         for machine, command in (
             (0, f"{TOKEN} {head} --resources='{devices}'"),
-            (1, f"""{TOKEN} ray start --address=10.77.0.10:6379 --resources='{{"dev:edge": 1}}'"""),
+            (1, f"""{TOKEN} {start} --address=10.77.0.10:6379 --resources='{{"dev:edge": 1}}'"""),
             (2, f"RAY_AUTH_MODE=disabled {head}"),
         ):
             made("on", machine, f"{command} {options} >log 2>&1 </dev/null")
