@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import wave
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from decoders import Feeds
 from onnx import numpy_helper
@@ -13,7 +15,9 @@ from onnx import numpy_helper
 from cases import each
 from families import FAMILIES, text
 from families.by_hand import run, settings, tokens_of_encoder_decoder
+from families.features import features_model, mel_bands
 from families.merging import merge
+from families.sound import samples_of
 
 PAIRS = ("whisper", "whisper, positions given", "t5", "marian")
 
@@ -67,6 +71,29 @@ def test_a_merged_decoder_gives_the_same_tokens_and_has_each_weight_once(name: s
     weights = {numpy_helper.to_array(tensor).tobytes() for tensor in model.graph.initializer}
     assert len(weights) == len(model.graph.initializer)
     assert weights >= {tensor.raw_data for of in two for tensor in of.graph.initializer if len(tensor.dims) > 1}
+
+
+def test_features_are_the_logarithms_of_a_fourier_transform_in_bands() -> None:
+    session = ort.InferenceSession(features_model().SerializeToString(), providers=["CPUExecutionProvider"])
+    seconds = np.arange(40_000) / 16_000
+    samples = (np.sin(2 * np.pi * (300 + 800 * seconds) * seconds) * np.minimum(seconds, 1)).astype(np.float32)
+    (found,) = session.run(None, {"samples": samples[None]})
+    filled = np.pad(np.pad(samples.astype(float), (0, 440_000)), 200, mode="reflect")
+    frames = np.lib.stride_tricks.sliding_window_view(filled, 400)[::160][:3000]
+    power = np.abs(np.fft.rfft(frames * np.hanning(401)[:400])) ** 2
+    loud = np.log10(np.maximum(mel_bands(80, 201) @ power.T, 1e-10))
+    np.testing.assert_allclose(found[0], (np.maximum(loud, loud.max() - 8) + 4) / 4, rtol=0, atol=1e-4)
+    # Triangles of area 1, measured at frequencies that are 0.4 Hz apart.
+    np.testing.assert_allclose(mel_bands(80, 20_001).sum(1) * 0.4, 1, atol=1e-3)
+
+
+def test_sound_of_another_rate_is_resampled(tmp_path: Path) -> None:
+    tone = np.sin(2 * np.pi * 440 * np.arange(22_050) / 22_050)
+    with wave.open(str(tmp_path / "tone.wav"), "wb") as file:
+        file.setparams((2, 2, 22_050, 0, "NONE", ""))
+        file.writeframes(np.repeat(np.round(tone * 20_000), 2).astype("<i2").tobytes())
+    expected = np.sin(2 * np.pi * 440 * np.arange(16_000) / 16_000) * 20_000 / 2**15
+    np.testing.assert_allclose(samples_of(tmp_path / "tone.wav"), expected[None], atol=1e-3)
 
 
 @each("name", ("t5", "marian"))

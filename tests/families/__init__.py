@@ -45,6 +45,10 @@ def spectrogram(seed: int, rows: int = 1) -> Feeds:
     return {"input_features": np.random.default_rng(seed).normal(size=(rows, MELS, FRAMES)).astype(np.float32)}
 
 
+def sound(seed: int) -> Feeds:
+    return {"samples": np.random.default_rng(seed).normal(size=(1, 150)).astype(np.float32)}
+
+
 def text(seed: int, lengths: tuple[int, ...] = (7,)) -> Feeds:
     """Rows of words, each with `</s>` at its end."""
     rng = np.random.default_rng(seed)
@@ -71,6 +75,9 @@ _TEXT = partial(Family, inputs=text, reference=by_hand.tokens_of_encoder_decoder
 FAMILIES: Mapping[str, Family] = {
     "whisper": _SPEECH(write=write_whisper),
     "whisper, positions given": _SPEECH(write=partial(write_whisper, cache_position=True)),
+    "whisper, from samples": Family(
+        write=partial(write_whisper, from_samples=True), inputs=sound, reference=by_hand.tokens_of_encoder_decoder
+    ),
     "whisper, merged": _SPEECH(write=lambda folder: merge(write_whisper(folder))),
     "t5": _TEXT(write=write_t5),
     "t5, merged": _TEXT(write=lambda folder: merge(write_t5(folder))),

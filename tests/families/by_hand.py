@@ -40,6 +40,7 @@ def tokens_of_encoder_decoder(folder: Path, inputs: Feeds, number: int) -> list[
     The encoder runs once. Caches of what it made come from the first step and stay.
     """
     says = settings(folder, "generation_config")
+    inputs = run(folder / "features.onnx", inputs) if "samples" in inputs else inputs
     prompt = [says["decoder_start_token_id"], *(token for _, token in says.get("forced_decoder_ids", []))]
     heard = run(folder / "encoder_model.onnx", inputs)["last_hidden_state"]
     rows, caches, past = len(heard), Feeds(), 0

@@ -20,6 +20,7 @@ import onnx
 from decoders import Drawing, length_of
 from onnx import TensorProto, numpy_helper
 
+from .features import features_model
 from .layers import (
     HEADS,
     SIZE,
@@ -40,8 +41,14 @@ LAYERS, MELS, FRAMES, ROOM, DISTANCES = 2, 8, 12, 64, 8
 TEXT = ("batch_size", "encoder_sequence_length")
 
 
-def write_whisper(folder: Path, *, cache_position: bool = False) -> Path:
-    """`cache_position`: positions are an input of the decoders, as in exports of 2025 and later."""
+def write_whisper(folder: Path, *, cache_position: bool = False, from_samples: bool = False) -> Path:
+    """A folder of Whisper.
+
+    Args:
+        folder: where to.
+        cache_position: positions are an input of the decoders, as in exports of 2025 and later.
+        from_samples: with `features.onnx`, which makes spectrograms of 192 samples.
+    """
     at = Drawing()
     x = at.reads("input_features", TensorProto.FLOAT, "batch_size", MELS, FRAMES)
     for i, (width, stride) in enumerate(((MELS, 1), (WIDTH, 2))):
@@ -52,6 +59,8 @@ def write_whisper(folder: Path, *, cache_position: bool = False) -> Path:
     _save_encoder(at, x, None, FRAMES // 2, folder)
     for with_past in (False, True):
         _save(_whisper_decoder(with_past=with_past, cache_position=cache_position), with_past=with_past, to=folder)
+    if from_samples:
+        onnx.save(features_model(mels=MELS, samples=16 * FRAMES, window=32, hop=16), folder / "features.onnx")
     sizes = {"num_mel_bins": MELS, "max_source_positions": FRAMES // 2, "max_target_positions": ROOM}
     begins = {"decoder_start_token_id": 4, "forced_decoder_ids": [[1, 5]]}
     never = {"suppress_tokens": [2, 10, 11, 12], "begin_suppress_tokens": [1, 20, 21]}
