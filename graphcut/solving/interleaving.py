@@ -11,7 +11,8 @@ The seed and the number of steps are fixed, and times are multiples of a quantum
 Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices one takes the outer groups:
 
     >>> from graphcut.costs.device import Device
-    >>> load = Workload.of([[2.0, 4.0, 2.0]], [(0, (1,), 0), (1, (2,), 0)])
+    >>> from workloads import workload  # tests/workloads.py
+    >>> load = workload([[2.0, 4.0, 2.0]], [(0, (1,), 0), (1, (2,), 0)])
     >>> cluster = Cluster(devices=(Device(name="a"), Device(name="b")), overlap="none")
     >>> pair = DeviceClass(cluster.devices, np.inf, 0.0, 0.0)
     >>> found = improved(Interleaving(((0, 1), (2,)), (0, 1)), load, [pair], cluster, per_device=2)

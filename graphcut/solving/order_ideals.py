@@ -6,7 +6,8 @@ graph operators", NeurIPS 2020). What they sum pair by pair is a matrix product 
 
 Example: group 0 writes a tensor of 8 bytes for groups 1 and 2, which write 1 byte each for group 3.
 
-    >>> load = Workload.of([[1, 1, 1, 1]], [(0, (1, 2), 8), (1, (3,), 1), (2, (3,), 1)])
+    >>> from workloads import workload  # tests/workloads.py
+    >>> load = workload([[1, 1, 1, 1]], [(0, (1, 2), 8), (1, (3,), 1), (2, (3,), 1)])
     >>> tables = ideal_tables(load, most=100)
     >>> [tables.groups_between(0, i) for i in range(tables.boundary_count)]
     [(), (0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3)]

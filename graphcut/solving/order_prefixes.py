@@ -5,7 +5,8 @@ two-dimensional differences that takes O(pairs of item and group + B**2) for B b
 
 Example: a chain of groups 0, 1, 2. Group 0 writes 8 bytes, which 1 and 2 read; group 1 writes 1 byte for 2.
 
-    >>> load = Workload.of([[1, 1, 1]], [(0, (1, 2), 8), (1, (2,), 1)])
+    >>> from workloads import workload  # tests/workloads.py
+    >>> load = workload([[1, 1, 1]], [(0, (1, 2), 8), (1, (2,), 1)])
     >>> tables = prefix_tables(load, order=(0, 1, 2), lengths=[0, 1, 2, 3])
     >>> tables.groups_between(1, 3)
     (1, 2)

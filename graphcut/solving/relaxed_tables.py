@@ -9,7 +9,8 @@ Example: two groups of 5 s need a value that takes 3 s to compute and 2 s to rec
     >>> from .instance import Workload
     >>> from .order_ideals import ideal_tables
     >>> none, users = Hyperedges.of([]), Hyperedges.of([(0, 1)])
-    >>> without = Workload.of([[5, 5]], [])
+    >>> from workloads import workload  # tests/workloads.py
+    >>> without = workload([[5, 5]], [])
     >>> replicas = Replicas(users, ((),), np.array([[3.0]]), *(np.array([n]) for n in (0, 2, 0)), without)
     >>> load = replace(without, sharers=users, shared_bytes=np.array([0]), shared_work=replicas.work, replicas=replicas)
     >>> tables = ideal_tables(load, most=9)

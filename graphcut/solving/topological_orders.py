@@ -64,7 +64,8 @@ def fewest_runs(load: Workload, may_run: Bools) -> list[tuple[int, tuple[int, ..
 
     Two classes, a chain of three groups, and group 3 beside it, which class 1 alone may run, as group 1:
 
-    >>> load = Workload.of([[1.0] * 4] * 2, [(0, (1,), 4), (1, (2,), 4)])
+    >>> from workloads import workload  # tests/workloads.py
+    >>> load = workload([[1.0] * 4] * 2, [(0, (1,), 4), (1, (2,), 4)])
     >>> fewest_runs(load, np.array([[True, False, True, False], [False, True, False, True]]))
     [(0, (0,)), (1, (1, 3)), (0, (2,))]
     """

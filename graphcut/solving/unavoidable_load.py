@@ -10,7 +10,8 @@ Example: group 1 of 5 s reads 4 s from group 0, which takes 3 s, and sends 9 s t
 runs group 2 as well; group 0 it may run or not, 4 s of receiving are worse than 3 s of work:
 
     >>> from graphcut.costs.device import Device
-    >>> load = Workload.of([[3.0, 5.0, 1.0]], [(0, (1,), 4), (1, (2,), 9)])
+    >>> from workloads import workload  # tests/workloads.py
+    >>> load = workload([[3.0, 5.0, 1.0]], [(0, (1,), 4), (1, (2,), 9)])
     >>> unavoidable_load(load, [DeviceClass((Device(name="a"), Device(name="b")), np.inf, 1.0, 0.0)])
     9.0
 """

@@ -22,6 +22,8 @@ from graphcut.solving.order_ideals import ideal_tables
 from graphcut.solving.relaxed_tables import LowerBounds
 from graphcut.solving.transfers import DRIVER, SentTensor, request_times
 
+from workloads import workload
+
 __all__ = ("problem_for",)
 Problems = Callable[..., PlanningProblem]
 
@@ -36,7 +38,7 @@ def with_value(
 
 
 def test_answers_that_others_read_and_those_that_do_not_count_are_left_out() -> None:
-    load = replace(Workload.of([[1, 1]], [(0, (1,), 8)]), answers=((0, 8, 0), (1, 4, -1), (1, 2, -1)))
+    load = replace(workload([[1, 1]], [(0, (1,), 8)]), answers=((0, 8, 0), (1, 4, -1), (1, 2, -1)))
     tables = ideal_tables(load, most=9)
     assert tables
     assert tables.answers[1:, 0].tolist() == [8, 14]
@@ -47,7 +49,7 @@ def test_answers_that_others_read_and_those_that_do_not_count_are_left_out() -> 
 def test_only_the_part_that_nothing_runs_before_computes_its_values_for_certain(is_first: bool) -> None:  # noqa: FBT001
     """Of the parts {0, 1} and {1}; a value is computed of an input of 40 bytes; another one of 10 goes to group 1."""
     without = replace(
-        Workload.of([[1, 1]], []),
+        workload([[1, 1]], []),
         sharers=Hyperedges.of([(1,)]),
         shared_bytes=np.array([2]),
         shared_work=np.zeros((1, 1)),
@@ -79,16 +81,16 @@ def test_a_part_that_holds_a_value_alone_counts_as_one_more(problem_for: Problem
 
     But groups 0, 1 and 2 fit into one part of 100 bytes that receives it from another one.
     """
-    without = Workload.of([[0, 0, 0]], [(0, (1,), 50), (1, (2,), 0)], [20, 40, 40])
+    without = workload([[0, 0, 0]], [(0, (1,), 50), (1, (2,), 0)], [20, 40, 40])
     problem = problem_for(with_value(without, (0, 2), own=60))
     solution = plan_within(problem, Within(100, counting=("inputs",)), Device(name="d"))
     assert solution.found.parts == ((0,), (1,), (2,))
     assert solution.bounds == LowerBounds(simple=2, of_own_nodes=3, of_all=2)
-    three = with_value(Workload.of([[0, 0, 0]], [], [60, 60, 60]), (0, 1, 2), own=5)
+    three = with_value(workload([[0, 0, 0]], [], [60, 60, 60]), (0, 1, 2), own=5)
     solution = plan_within(problem_for(three), Within(100, ()), Device(name="d"))
     assert solution.bounds == LowerBounds(simple=2, of_own_nodes=3, of_all=3)
     # Without the value 0 and 1 fill a part; with a part for the value alone there are 3, too.
-    full = with_value(Workload.of([[0, 0, 0]], [(0, (1,), 0), (1, (2,), 0)], [45, 55, 60]), (0, 2), own=10)
+    full = with_value(workload([[0, 0, 0]], [(0, (1,), 0), (1, (2,), 0)], [45, 55, 60]), (0, 2), own=10)
     solution = plan_within(problem_for(full), Within(100, ()), Device(name="d"))
     assert solution.bounds == LowerBounds(simple=2, of_own_nodes=3, of_all=3)
 
@@ -125,7 +127,7 @@ def test_no_plan_on_linked_devices_is_below_the_bound_and_one_reaches_it(
     links = tuple(NetworkLink(between=pair, bytes_per_s=number, latency_s=0) for pair, number in rates.items())
     cluster = Cluster(devices=(a, b, c), links=links, origin=Host(latency_s=0), overlap=overlap)
     tensors = [(0, (1,), tensor_s * rate)] if tensor_s else []
-    load = with_value(Workload.of([[2, 6]] * 3, tensors, [10**10] * 2), (0, 1), work=3, sent=2 * rate)
+    load = with_value(workload([[2, 6]] * 3, tensors, [10**10] * 2), (0, 1), work=3, sent=2 * rate)
     sent = [SentTensor(seconds * rate, 0, (1,)) for seconds in (tensor_s, value_s) if seconds]
     times = request_times(sent, [2 + 3, 6 if value_s else 6 + 3], [a, b], cluster)
     assert times.objective(objective, 1) == pytest.approx(best_s)
@@ -138,7 +140,7 @@ def test_a_part_that_computes_a_value_waits_less_for_what_it_receives_and_sends(
         Device(name=n, memory_bytes=15 * 10**6, link_bytes_per_s=r, latency_s=0) for n, r in (("a", 1e9), ("b", 1e4))
     )
     cluster = Cluster(devices=(a, b), origin=Host(link_bytes_per_s=1e9, latency_s=0))
-    without = Workload.of([[2.0, 2.0], [float("inf"), 2.0]], [(0, (1,), 100_000)], [10**7] * 2)
+    without = workload([[2.0, 2.0], [float("inf"), 2.0]], [(0, (1,), 100_000)], [10**7] * 2)
     without = replace(without, answers=((1, 100_000, -1),))
     load = with_value(without, (0, 1), work=3, sent=1000)
     crossing = [SentTensor(100_000, 0, (1,)), SentTensor(100_000, 1, (DRIVER,))]
@@ -152,7 +154,7 @@ def test_a_device_may_compute_a_value_alone(problem_for: Problems) -> None:
     """Of groups of 6 s the one that comes first computes the value of 3 s, too, unless a third device does that."""
     devices = tuple(Device(name=name, memory_bytes=15 * 10**9, link_bytes_per_s=1e6, latency_s=0) for name in "abc")
     cluster = Cluster(devices=devices, origin=Host(link_bytes_per_s=1e9, latency_s=0))
-    load = with_value(Workload.of([[6, 6]], [], [10**10] * 2), (0, 1), work=3, sent=2_000_000)
+    load = with_value(workload([[6, 6]], [], [10**10] * 2), (0, 1), work=3, sent=2_000_000)
     solution = plan_across(problem_for(load), Across(cluster), lambda _: seconds_of(load))
     assert solution.bounds == LowerBounds(simple=6, of_own_nodes=9, of_all=6)
 
@@ -168,7 +170,7 @@ def test_a_device_may_compute_a_value_alone(problem_for: Problems) -> None:
 def test_no_device_has_less_than_its_share_if_groups_could_be_divided(
     work: list[list[float]], share_s: float, problem_for: Problems
 ) -> None:
-    load = Workload.of(work, [])
+    load = workload(work, [])
     cluster = Cluster(devices=(Device(name="a"), Device(name="b", flops_per_s=1.0)))
     solution = plan_across(problem_for(load), Across(cluster), lambda device: seconds_of(load, "ab".index(device.name)))
     assert solution.bounds.simple == pytest.approx(share_s, rel=1e-3)
@@ -177,7 +179,7 @@ def test_no_device_has_less_than_its_share_if_groups_could_be_divided(
 def test_the_simple_bound_of_a_latency_has_what_the_driver_receives(problem_for: Problems) -> None:
     device = Device(name="a", link_bytes_per_s=1e6, latency_s=0)
     cluster = Cluster(devices=(device,), origin=Host(link_bytes_per_s=1e6, latency_s=0), overlap="none")
-    load = replace(Workload.of([[2]], []), answers=((0, 3_000_000, -1),))
+    load = replace(workload([[2]], []), answers=((0, 3_000_000, -1),))
     solution = plan_across(problem_for(load), Across(cluster, "latency"), lambda _: seconds_of(load))
     assert solution.bounds.simple == pytest.approx(2 + 3)
     times = request_times([SentTensor(3_000_000, 0, (DRIVER,))], [2], [device], cluster)
@@ -185,7 +187,7 @@ def test_the_simple_bound_of_a_latency_has_what_the_driver_receives(problem_for:
 
 
 def test_times_up_to_the_longest_possible_one_add_up_exactly() -> None:
-    load = Workload.of([[1, 1, 1]], [(0, (1,), 8), (1, (2,), 8)])
+    load = workload([[1, 1, 1]], [(0, (1,), 8), (1, (2,), 8)])
     late_s = 2.0**20
     classes = [DeviceClass((Device(name=str(s)),), np.inf, 0.0, s) for s in (0.0, late_s)]
     assert time_quantum(load, classes) * 2**50 >= load.groups * late_s

@@ -27,6 +27,7 @@ from graphcut.solving.topological_orders import orders
 from graphcut.solving.unavoidable_load import unavoidable_load
 
 from cases import FUZZ
+from workloads import workload
 
 GROUPS = 7
 CASES = range(FUZZ or 5)
@@ -47,7 +48,7 @@ def drawn(seed: int, *, memory_bytes: int | None = None) -> tuple[Workload, Clus
         )
         for g in range(groups - 1)
     ]
-    load = Workload.of([work, [2 * s for s in work]], tensors, [draw.randint(1, 4) for _ in range(groups)])
+    load = workload([work, [2 * s for s in work]], tensors, [draw.randint(1, 4) for _ in range(groups)])
     devices = [
         Device(name=name, flops_per_s=speed, link_bytes_per_s=SECOND, latency_s=0.0, memory_bytes=memory_bytes)
         for name, speed in (("a", 2.0), ("b", 2.0), ("slow", 1.0))
@@ -136,7 +137,7 @@ def test_the_parts_of_a_device_fit_in_its_memory_together(memory_bytes: int) -> 
 def test_of_candidates_of_one_period_the_one_that_lacks_and_computes_less_is_better(
     seconds: list[list[float]], memory_bytes: int | None, better: list[list[int]], worse: list[list[int]]
 ) -> None:
-    load = Workload.of(seconds, [], [4, 4])
+    load = workload(seconds, [], [4, 4])
     devices = [Device(name=str(flops), flops_per_s=flops, memory_bytes=memory_bytes) for flops in (2.0, 1.0)]
     cluster = Cluster(devices=tuple(devices), overlap="none")
     along = _Along(prefix_tables(load, (0, 1), [0, 1, 2]), device_classes(cluster), cluster, ())
@@ -148,7 +149,7 @@ def test_of_candidates_of_one_period_the_one_that_lacks_and_computes_less_is_bet
 def test_a_device_on_the_machine_of_the_driver_sends_it_answers_in_no_time() -> None:
     devices = tuple(Device(name=name, link_bytes_per_s=SECOND, latency_s=0) for name in "ab")
     cluster = Cluster(devices=devices, origin="a", overlap="none")
-    load = replace(Workload.of([[1], [1]], []), answers=((0, 3 * SECOND, -1),))
+    load = replace(workload([[1], [1]], []), answers=((0, 3 * SECOND, -1),))
     classes = [DeviceClass((device,), inf, 1 / SECOND, 0.0) for device in devices]
     along = _Along(prefix_tables(load, (0,), [0, 1]), classes, cluster, ())
     assert along.values(np.array([[0, 1], [0, 1]]), np.array([[0], [1]]))[0].tolist() == [1, 1 + 3]
@@ -203,7 +204,7 @@ def test_the_exact_solver_bounds_all_assignments() -> None:
 
 def test_parts_of_a_device_are_merged_where_nothing_must_run_between_them() -> None:
     """Groups 0 → 1 → 2, and 3: with 1 elsewhere 0 and 2 stay apart, and 3 joins one of them."""
-    load = Workload.of([[1.0] * 4], [(0, (1,), 1), (1, (2,), 1)])
+    load = workload([[1.0] * 4], [(0, (1,), 1), (1, (2,), 1)])
     apart = Interleaving(((0,), (1,), (2,), (3,)), (0, 1, 0, 0))
     assert merged(load, apart) == Interleaving(((0,), (1,), (2, 3)), (0, 1, 0))
     assert merged(load, Interleaving(((0,), (3,), (1,), (2,)), (0, 1, 0, 0))) == Interleaving(((0, 1, 2), (3,)), (0, 1))
@@ -212,7 +213,7 @@ def test_parts_of_a_device_are_merged_where_nothing_must_run_between_them() -> N
 def test_latency_counts_for_each_part_that_receives_and_a_tensor_once_for_each_device() -> None:
     """Parts of a: 0, 2 and 4; of b: 1 and 3. Group 0 is read in both parts of b and in the last one of a."""
     tensors = [(0, (1, 3, 4), 10 * SECOND), (1, (2,), SECOND), (2, (3,), SECOND), (3, (4,), SECOND)]
-    load = Workload.of([[1.0] * 5], tensors)
+    load = workload([[1.0] * 5], tensors)
     devices = tuple(Device(name=name, link_bytes_per_s=SECOND, latency_s=0.25) for name in "ab")
     cluster = Cluster(devices=devices, overlap="none")
     valuation = Valuation(load, device_classes(cluster), Across(cluster))

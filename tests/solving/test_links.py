@@ -27,6 +27,7 @@ from graphcut.solving.linked_chains import LinkedChains
 from graphcut.solving.transfers import _Transfer, request_times, transfers_of
 
 from cases import each, seeded
+from workloads import workload
 
 __all__ = ("problem_for",)
 OBJECTIVES: tuple[tuple[Objective, int], ...] = (("throughput", 1), ("latency", 1), ("decode", 3))
@@ -49,7 +50,7 @@ def random_chain_or_graph(draw: random.Random, groups: int, kinds: int) -> Workl
     factors = [draw.choice((1, 2, 5)) for _ in range(kinds)]
     inputs = [draw.sample(range(groups), draw.randint(1, groups)) for _ in range(draw.randint(0, 2))]
     answers = [draw.randrange(groups) for _ in range(draw.randint(0, 4))]
-    load = Workload.of(
+    load = workload(
         [[s * factor for s in seconds] for factor in factors], tensors, [draw.randint(1, 5) for _ in seconds]
     )
     return dataclasses.replace(
@@ -272,7 +273,7 @@ def test_of_plans_with_the_shortest_period_that_with_the_least_latency_is_taken(
     """The last group takes 4 s on any device, and what it reads comes later over the link of `slow`."""
     rates = {"slow": 1e6, "near": 1e9, "far": 1e9}
     devices = tuple(Device(name=name, link_bytes_per_s=rate, latency_s=0) for name, rate in rates.items())
-    load = Workload.of([[1, 1, 4]] * 3, [(0, (1,), 200_000), (1, (2,), 200_000)])
+    load = workload([[1, 1, 4]] * 3, [(0, (1,), 200_000), (1, (2,), 200_000)])
     solution = plan_across(problem_for(load), Across(Cluster(devices=devices)), lambda _: seconds_of(load))
     assert solution.value == 4
     assert {device.name for device in solution.devices} == {"near", "far"}
@@ -290,7 +291,7 @@ def test_after_a_search_that_was_stopped_nothing_is_proven(problem_for: Callable
             is_found = latency_s <= limit or limit == 6.0
             return ChainPartition((), (), (latency_s, 1.0), is_best=limit != 6.0) if is_found else None
 
-    load, cluster = Workload.of([[1]], []), Cluster(devices=(Device(name="d0"),))
+    load, cluster = workload([[1]], []), Cluster(devices=(Device(name="d0"),))
     evaluator = ClusterEvaluator.of(problem_for(load), Across(cluster, "decode", 1), lambda _: seconds_of(load))
     found = evaluator._most_tokens(cast(LinkedChains, Chains()))
     assert found is not None

@@ -26,6 +26,7 @@ from graphcut.solving.search import result_on
 from graphcut.solving.topological_orders import orders
 
 from cases import each, seeded
+from workloads import workload
 
 KINDS = (
     DeviceClass((Device(name="a"),), np.inf, 2**-30, 2**-20),
@@ -105,7 +106,7 @@ def test_the_bound_is_the_optimum_on_unequal_devices(seed: int, objective: MilpO
 def test_a_part_that_receives_for_long_is_busy_for_half_of_a_step_where_steps_overlap(
     overlap: Overlap, period_s: float
 ) -> None:
-    load, kind = Workload.of([[1, 1]], [(0, (1,), 10)]), DeviceClass((Device(name="d"),), np.inf, 1.0, 0.0)
+    load, kind = workload([[1, 1]], [(0, (1,), 10)]), DeviceClass((Device(name="d"),), np.inf, 1.0, 0.0)
     question = MilpProblem(load, (kind,), (2,), "period", overlap=overlap, no_empty_part=True)
     assert solve(question, time_limit_s=SECONDS).bound == pytest.approx(period_s)
 
@@ -142,7 +143,7 @@ def test_the_bound_is_the_fewest_parts_that_a_budget_allows(seed: int) -> None:
 
 
 def test_a_group_that_is_pinned_to_the_second_part_has_a_part_before_it() -> None:
-    load, kind = Workload.of([[1, 1]], [], [1, 1]), DeviceClass((Device(name="d"),), 10.0, 0.0, 0.0)
+    load, kind = workload([[1, 1]], [], [1, 1]), DeviceClass((Device(name="d"),), 10.0, 0.0, 0.0)
     answer = solve(MilpProblem(load, (kind,), (3,), "parts", pins={1: 1}), time_limit_s=SECONDS)
     assert answer.bound == pytest.approx(2)
 

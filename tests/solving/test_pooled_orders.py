@@ -20,6 +20,7 @@ from graphcut.solving.search import _with_cheaper_cuts, prefix_lengths, search
 from graphcut.solving.topological_orders import orders as topological_orders
 
 from cases import seeded
+from workloads import workload
 
 PARTS = 4
 
@@ -33,7 +34,7 @@ def wide_load(seed: int, groups: int = 13) -> Workload:
         size = draw.randint(1, 8)
         if readers:
             tensors.append((group, readers, size))
-    return Workload.of([[draw.randint(1, 16) for _ in range(groups)]], tensors)
+    return workload([[draw.randint(1, 16) for _ in range(groups)]], tensors)
 
 
 def most_busy(tables: BoundaryTables) -> ChainPartition | None:
@@ -75,18 +76,18 @@ def test_what_is_brought_between_two_cuts_is_an_order_ideal(seed: int) -> None:
 
 
 def test_a_pool_has_the_first_ideals_and_both_ends() -> None:
-    load = Workload.of([[1, 1, 1]], [])
+    load = workload([[1, 1, 1]], [])
     tables = pooled_tables(load, [0b100, 0b101, 0b001], most=2)
     assert [tables.groups_between(0, i) for i in range(tables.boundary_count)] == [(), (2,), (0, 2), (0, 1, 2)]
 
 
 def test_near_a_cut_groups_change_places_so_that_the_fewest_bytes_cross_it() -> None:
-    load = Workload.of([[1, 1, 1, 1]], [(0, (1,), 100), (2, (3,), 1)])
+    load = workload([[1, 1, 1, 1]], [(0, (1,), 100), (2, (3,), 1)])
     assert _with_cheaper_cuts(load, (0, 2, 1, 3), [2]) == (0, 1, 2, 3)
 
 
 def test_of_a_long_order_each_share_of_the_work_gives_the_length_with_the_fewest_bytes_alive() -> None:
     """A chain of ten equal groups in three shares; the bytes are those behind each group."""
     alive = [9, 1, 9, 9, 9, 2, 3, 9, 9]
-    load = Workload.of([[1] * 10], [(group, (group + 1,), number) for group, number in enumerate(alive)])
+    load = workload([[1] * 10], [(group, (group + 1,), number) for group, number in enumerate(alive)])
     assert prefix_lengths(load, tuple(range(10)), 6, ()) == [0, 2, 6, 10]
