@@ -149,8 +149,7 @@ def _likely_periods(labels: _Numbers) -> list[int]:
 def _longest_run(labels: _Numbers, period: int) -> tuple[int, int]:
     """Start and length of the longest run of indices whose labels occur again `period` later."""
     array = np.asarray(labels)
-    ends = np.flatnonzero(array[:-period] != array[period:])
-    starts = np.concatenate([[-1], ends])
+    starts = np.concatenate([[-1], np.flatnonzero(array[:-period] != array[period:])])
     lengths = np.diff(np.append(starts, len(labels) - period)) - 1
     longest = int(lengths.argmax())
     return int(starts[longest]) + 1, int(lengths[longest])

@@ -76,8 +76,7 @@ def possible_s(costs: Costs, device: Device, seconds: Sequence[float]) -> Sequen
 
 def refusals(costs: Costs, rules: DeviceRules) -> tuple[Refusal | None, ...]:
     """For each flowing node why a device can't run it, or None. Dimensions have numbers where the model's dims do."""
-    judge = _Judge(costs, rules)
-    return tuple(map(judge.refusal_of, costs.model.graph.flow))
+    return tuple(map(_Judge(costs, rules).refusal_of, costs.model.graph.flow))
 
 
 def _share(numbers: Sequence[float], indices: Sequence[int]) -> float:

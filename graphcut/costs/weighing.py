@@ -285,8 +285,7 @@ def _weights_read(model: Model, index: int, constants: Mapping[str, int], sizes:
 def _inner_bytes(node: NodeProto, context: Context) -> int:
     """Bytes of initializers and constants in the subgraphs of a node, and in the functions that it calls."""
     called = [context.functions[key] for key in functions_called([node], context.functions)]
-    tensors = (tensor for message in (node, *called) for tensor in tensors_in(message))
-    return sum(map(values_bytes, tensors))
+    return sum(values_bytes(tensor) for message in (node, *called) for tensor in tensors_in(message))
 
 
 _RowRule = Callable[[Operation], tuple[Formula, Dim]]

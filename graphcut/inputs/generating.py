@@ -131,8 +131,7 @@ class _Generator:
             text = f"input {name!r} has no type, so no values can be generated"
             raise ModelError(text, hint="give them with `inputs`")
         if dtype == "string":
-            words = random.choice(self._words(name), shape)
-            return np.asarray(words, dtype=object)
+            return np.asarray(random.choice(self._words(name), shape), dtype=object)
         return to_dtype(self._draw(name, random), dtype)
 
     def _words(self, name: str) -> Sequence[str]:

@@ -82,8 +82,7 @@ def role_of(tensor: Tensor) -> Role:
 
 def meaning_of_symbol(symbol: str) -> Meaning | None:
     """What a symbolic dimension counts, by its name; `None` if unknown."""
-    name = symbol.lower()
-    return next((meaning for meaning, pattern in _SYMBOLS if pattern.search(name)), None)
+    return next((meaning for meaning, pattern in _SYMBOLS if pattern.search(symbol.lower())), None)
 
 
 def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, ...]:

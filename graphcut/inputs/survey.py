@@ -3,6 +3,7 @@
 An open size has the name that `Tensor.dim_names` gives it.
 """
 
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -115,9 +116,7 @@ class InputSurvey:
         shape, role = tensor.shape or (), self.roles[tensor.name]
         by_symbol = [meaning_of_symbol(dim) if isinstance(dim, str) and atoms(dim) == (dim,) else None for dim in shape]
         by_role = meanings_of_axes(tensor.name, role, len(shape))
-        by_step: dict[int, Meaning] = {}
-        for consumer in self.consumers[tensor.name]:
-            by_step = {**axis_meanings(consumer), **by_step}
+        by_step = ChainMap(*map(axis_meanings, self.consumers[tensor.name]))  # the nearest consumer counts
         found = [by_symbol[axis] or by_step.get(axis) or by_role[axis] for axis in range(len(shape))]
         if role in {"samples", "mel"}:  # longer than the `sequence_length` that exporters call their last axis
             found = [by_role[axis] or found[axis] for axis in range(len(shape))]

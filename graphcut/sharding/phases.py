@@ -36,12 +36,10 @@ def rank_parts(
     ranks = {**{node: first_ranks[stage_of[node]] for node in bound}, **rank_of}
     phases: dict[int, tuple[int, int]] = {}
     for node in graph.flow:
-        phase = 0
-        for source in graph.predecessors(node):
-            if stage_of[source] == stage_of[node]:
-                is_exchange = source in ranks and ranks[source] != ranks.get(node)
-                phase = max(phase, phases[source][1] + is_exchange)
-        phases[node] = stage_of[node], phase
+        before = (one for one in graph.predecessors(node) if stage_of[one] == stage_of[node])
+        # A phase begins with what another rank wrote.
+        after = (phases[one][1] + (one in ranks and ranks[one] != ranks.get(node)) for one in before)
+        phases[node] = stage_of[node], max(after, default=0)
     members = defaultdict[tuple[int, int], dict[int, set[int]]](lambda: defaultdict(set))
     holders: dict[int, set[int]] = {}
     for node in reversed(graph.flow):

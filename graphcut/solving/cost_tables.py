@@ -35,11 +35,10 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     alone = {cluster.driver.name, *(name for link in cluster.links for name in link.between)}
     named = ((device.name if device.name in alone else "", device) for device in cluster.devices)
     alike = grouped(((own_name, changed(device, name="any")), device) for own_name, device in named)
-    found = []
-    for first, *others in alike.values():
-        memory_bytes, s_per_byte = float(first.memory_bytes or np.inf), 1 / first.link_bytes_per_s
-        found.append(DeviceClass((first, *others), memory_bytes, s_per_byte, first.latency_s))
-    return tuple(found)
+    return tuple(
+        DeviceClass(tuple(own), float(own[0].memory_bytes or np.inf), 1 / own[0].link_bytes_per_s, own[0].latency_s)
+        for own in alike.values()
+    )
 
 
 def used_devices(classes: Sequence[DeviceClass]) -> list[tuple[int, ...]]:
