@@ -104,7 +104,7 @@ def pieces_within(costs: Costs, memory_bytes: int | None) -> tuple[Block, ...]:
     def is_too_large(end: int) -> bool:
         begin = sum(map(len, rows))
         block = partition(graph, [order[:begin], order[begin:end], order[end:]]).blocks[1]
-        memory = part_memory(costs.held(Device(name="here")), costs.tensor_bytes, costs.caches, block)
+        memory = part_memory(costs.held(Device(name="here")), costs.tensor_bytes, block)
         return memory_bytes is not None and memory.needs > memory_bytes
 
     while (begin := sum(map(len, rows))) < len(order):

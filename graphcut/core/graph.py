@@ -358,14 +358,9 @@ def _writers_of_constant_outputs(
 
 
 def _block(
-    graph: Graph,
-    nodes: Sequence[int],
-    replicas: Iterable[int],
-    outputs: Sequence[str],
-    unread: Sequence[str],
-    wanted: AbstractSet[str],
+    graph: Graph, nodes: list[int], repeated: set[int], outputs: list[str], unread: Sequence[str], wanted: set[str]
 ) -> Block:
-    replicas = tuple(sorted(replicas))
+    replicas = tuple(sorted(repeated))
     held = graph.held(nodes, replicas)
     reads = outside_reads(held.values())
     reads.update(dict.fromkeys((*(output for output in outputs if output in graph.input_index), *unread)))

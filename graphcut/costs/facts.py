@@ -105,7 +105,7 @@ def part_facts(held: HeldWeights, part: ModelProto, earlier: AbstractSet[int]) -
     return {
         "nodes": len(part.graph.node),
         "flowing": len(flowing),
-        "memory": part_memory(held, model.tensor_bytes, find_caches(model), block, halves),
+        "memory": part_memory(held, model.tensor_bytes, block, halves),
         "replicas": tuple(graph.nodes[n].name for n in nodes if graph.nodes[n].is_constant or n in copies),
         "derived": {
             **dict(rewrite.pair for rewrite in rewrites if rewrite is not None),

@@ -8,11 +8,11 @@ from google.protobuf.message import Message
 
 from ..core.graph import Block
 from ..core.manifest import RunMemory
-from ..core.states import Cache
 from ..core.tensors import TensorBytes
 from ..loading.model import Model
 from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import values_bytes
+from .caches import find_caches
 from .held_weights import MOVES, NODE_BYTES, HeldWeights
 from .kernel_work import kernel_work
 from .weighing import peak_bytes
@@ -21,9 +21,7 @@ SESSION_BYTES: Final = 512 << 10
 """What a session takes for its threads, its graph without nodes, and the first buffers of its kernels."""
 
 
-def part_memory(
-    held: HeldWeights, sizes: TensorBytes, caches: Iterable[Cache], part: Block, halves: int = 0
-) -> RunMemory:
+def part_memory(held: HeldWeights, sizes: TensorBytes, part: Block, halves: int = 0) -> RunMemory:
     """The memory of a part on a device that holds weights so, where tensors have these sizes.
 
     `halves` are the bytes of what it is sent and sends as float16.
@@ -31,7 +29,7 @@ def part_memory(
     graph, nodes = held.model.graph, sorted({*part.nodes, *part.replicas})
     flowing = [node for node in nodes if not graph.nodes[node].is_constant]
     more, opening, unpacked = held.of(flowing)
-    pasts, presents = ({getattr(cache, end) for cache in caches} for end in ("past", "present"))
+    pasts, presents = ({getattr(cache, end) for cache in find_caches(held.model)} for end in ("past", "present"))
     states = pasts.intersection(part.reads) | presents.intersection(part.writes)
     computed = [pair for node in flowing for pair in computed_bytes(held, node, sizes).items()]
     inside = {*flowing}

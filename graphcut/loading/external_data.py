@@ -150,9 +150,7 @@ def divide(spans: Iterable[ByteRange], most_bytes: int | None) -> list[list[Byte
     return groups
 
 
-def write_data(
-    layout: FileLayout, target: Path, *, progress: Progress | None = None, has_digest: bool = True
-) -> Digest:
+def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = None, has_digest: bool) -> Digest:
     """Write the data file that `layout` describes, and return its digest, which is empty without `has_digest`.
 
     One thread copies, in the kernel where it can: it writes whole blocks faster than several threads that take turns.

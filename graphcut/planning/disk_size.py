@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto, ValueInfoProto
 
 Key = TypeVar("Key", bound=Hashable)
+Shared = tuple[int, tuple[int, ...]]  #: bytes that a part holds once, and the flowing nodes that need them.
 
 _LONGER_BYTES: Final = 4  #: at most so much longer get the lengths of the messages around one that gets longer.
 
@@ -36,7 +37,7 @@ class SerializedSizes:
     rewritten: Mapping[int, int]  #: of the rewritten replica of each that can have one.
     #: of what a part holds once, however many of its nodes need it (weights, constants, functions), with the flowing
     #: nodes that need it.
-    shared: tuple[tuple[int, tuple[int, ...]], ...]
+    shared: tuple[Shared, ...]
     declarations: Mapping[str, int]  #: of declaring each tensor as an input or an output of a part.
     listed: Mapping[str, int]  #: of what `nodes` has for a tensor and its declaration as an output replaces.
     part: int  #: of every part.
@@ -150,9 +151,7 @@ def _users(nodes: Iterable[int], needs: Callable[[int], Iterable[Key]]) -> dict[
     return grouped((key, node) for node in nodes for key in dict.fromkeys(needs(node)))
 
 
-def _weights(
-    model: Model, inputs: Mapping[str, int], notes: Mapping[str, int]
-) -> Iterable[tuple[int, tuple[int, ...]]]:
+def _weights(model: Model, inputs: Mapping[str, int], notes: Mapping[str, int]) -> Iterable[Shared]:
     """Messages and values of the initializers; values that several initializers share are in a part once."""
     graph = model.graph
     unread = dict.fromkeys(graph.flow[-1:], graph.unread_defaults)
@@ -173,14 +172,14 @@ def _weights(
         yield _entry(sparse) + data, tuple(users.get(sparse.values.name, ()))
 
 
-def _constants(model: Model, typed: Mapping[str, int]) -> Iterable[tuple[int, tuple[int, ...]]]:
+def _constants(model: Model, typed: Mapping[str, int]) -> Iterable[Shared]:
     graph = model.graph
     for constant, users in _users(graph.flow, lambda i: graph.constants_for(graph.nodes[i].constants)).items():
         declared = sum(typed.get(name, 0) for name in graph.nodes[constant].writes)
         yield _node_bytes(model, model.proto.graph.node[constant]) + declared, tuple(users)
 
 
-def _functions(model: Model) -> Iterable[tuple[int, tuple[int, ...]]]:
+def _functions(model: Model) -> Iterable[Shared]:
     nodes = model.proto.graph.node
     users = _users(model.graph.flow, lambda i: functions_called([nodes[i]], model.functions) if model.functions else ())
     for key, function in model.functions.items():

@@ -135,7 +135,7 @@ def block_memory(block: Block, costs: Costs, device: SessionSettings) -> RunMemo
     def memory() -> RunMemory:
         sent = ((costs.sent_bytes[name][0], costs.tensor_bytes[name][0]) for name in {*block.reads, *block.writes})
         halves = sum(number for number, whole in sent if number < whole)
-        return part_memory(costs.held(device), costs.tensor_bytes, costs.caches, block, halves)
+        return part_memory(costs.held(device), costs.tensor_bytes, block, halves)
 
     return costs.once((block, device.widened), memory)
 

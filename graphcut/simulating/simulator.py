@@ -59,16 +59,11 @@ def simulate(
         window = window or scenario.in_flight or 2 * sum(bool(parts) for parts in scenario.assignment)
     run = partial(_run, requests=requests, rate_per_s=rate_per_s, window=window, seed=seed)
     result = run(scenario, log=log)
-    return changed(result, without_failures=run(scenario.without_failures())) if scenario.can_fail else result
+    return changed(result, without_failures=run(scenario.without_failures(), log=None)) if scenario.can_fail else result
 
 
 def _run(
-    scenario: Scenario,
-    requests: int,
-    rate_per_s: float | None,
-    window: int | None,
-    seed: int,
-    log: RunLog | None = None,
+    scenario: Scenario, requests: int, rate_per_s: float | None, window: int | None, seed: int, log: RunLog | None
 ) -> SimulationResult:
     executor = SimulatedExecutor(scenario, seed)
     owned = zip(scenario.cluster.devices, scenario.assignment, strict=True)

@@ -23,7 +23,7 @@ Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices o
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from itertools import accumulate, pairwise
@@ -32,7 +32,7 @@ from typing import Final
 import numpy as np
 
 from ..costs.cluster import Cluster
-from ..costs.device import Counted
+from ..costs.device import COUNTING
 from .cost_tables import DeviceClass, memory_bytes, pair_costs
 from .instance import Floats, Ints, Parts, Workload
 from .order_prefixes import PrefixTables, prefix_tables
@@ -71,9 +71,7 @@ class _Along:
     `devices[n, p]` is its device.
     """
 
-    def __init__(
-        self, tables: PrefixTables, classes: Sequence[DeviceClass], cluster: Cluster, counting: Collection[Counted]
-    ) -> None:
+    def __init__(self, tables: PrefixTables, classes: Sequence[DeviceClass], cluster: Cluster) -> None:
         load, pairs = tables.load, pair_costs(classes, cluster, tables.load)
         self.in_turn = cluster.overlap == "none"
         self.order, self.lengths = tables.order, tables.lengths.tolist()
@@ -93,7 +91,7 @@ class _Along:
         self.s_per_byte = np.array([kind.s_per_byte for kind in classes])[self.kinds]
         self.room = np.array([kind.memory_bytes for kind in classes])[self.kinds]
         limited = bool(np.isfinite(self.room).any())
-        self.memory = np.where(tables.nested, memory_bytes(tables, counting), 0.0) if limited else None
+        self.memory = np.where(tables.nested, memory_bytes(tables, COUNTING), 0.0) if limited else None
         tensors = Counter[tuple[int, ...]]()  # bytes that one segment sends to others: by writer, and then readers
         for number, writer, readers in transfers_of(load, [self.order[a:b] for a, b in pairwise(self.lengths)]):
             others = [reader for reader in readers if reader != DRIVER]
@@ -173,13 +171,7 @@ class _Along:
 
 
 def improved(
-    start: Interleaving,
-    load: Workload,
-    classes: Sequence[DeviceClass],
-    cluster: Cluster,
-    *,
-    per_device: int,
-    counting: Collection[Counted] = (),
+    start: Interleaving, load: Workload, classes: Sequence[DeviceClass], cluster: Cluster, *, per_device: int
 ) -> Interleaving:
     """The best interleaving found along the order of `start`, with so many parts for each device on average at most.
 
@@ -187,7 +179,7 @@ def improved(
     """
     near = [*accumulate(map(len, start.parts))][:-1]
     lengths = sorted({*prefix_lengths(load, start.order, _MOST_BOUNDARIES, near), *near})
-    along = _Along(prefix_tables(load, start.order, lengths), classes, cluster, counting)
+    along = _Along(prefix_tables(load, start.order, lengths), classes, cluster)
     parts = max(per_device * len(along.kinds), len(start.parts))
     draw = np.random.Generator(np.random.PCG64(0))
     ends = np.zeros((_CANDIDATES, parts + 1), dtype=np.int64)

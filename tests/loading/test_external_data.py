@@ -247,7 +247,7 @@ def test_a_range_of_a_mebibyte_keeps_its_offset_modulo_the_page() -> None:
 
 def test_no_ranges_make_an_empty_file(tmp_path: Path) -> None:
     assert lay_out([]) == FileLayout((), 0)
-    write_data(lay_out([]), tmp_path / "empty")
+    write_data(lay_out([]), tmp_path / "empty", has_digest=True)
     assert (tmp_path / "empty").read_bytes() == b""
 
 
@@ -287,7 +287,7 @@ def bytes_of(span: ByteRange) -> bytes:
 
 def written(layout: FileLayout, target: Path, progress: Callable[[int], None] | None = None) -> bytes:
     target.unlink(missing_ok=True)
-    digest = write_data(layout, target, progress=progress)
+    digest = write_data(layout, target, progress=progress, has_digest=True)
     assert digest == read_digest(target, [(0, layout.file_bytes)])
     return target.read_bytes()
 
@@ -402,7 +402,9 @@ def test_a_full_disk_leaves_no_handle_open(folder: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "copy_file_range", full, raising=False)
     monkeypatch.setattr(os, "pwrite", full)
     with no_handle_is_left(), pytest.raises(OSError, match="No space left on device"):
-        write_data(lay_out([ByteRange(folder / A, 0, 10), ByteRange(folder / B, 0, 10)]), tmp_path / "new.bin")
+        write_data(
+            lay_out([ByteRange(folder / A, 0, 10), ByteRange(folder / B, 0, 10)]), tmp_path / "new.bin", has_digest=True
+        )
 
 
 @pytest.mark.parametrize("name", ["copy_file_range", "pwrite"])
@@ -423,13 +425,13 @@ def test_short_writes_are_continued(folder: Path, name: str, monkeypatch: pytest
 def test_a_source_that_is_gone_leaves_no_handle_open(folder: Path, tmp_path: Path) -> None:
     layout = lay_out([ByteRange(folder / A, 0, 10), ByteRange(folder / "gone.bin", 0, 10)])
     with no_handle_is_left(), pytest.raises(FileNotFoundError, match=r"gone\.bin"):
-        write_data(layout, tmp_path / "new.bin")
+        write_data(layout, tmp_path / "new.bin", has_digest=True)
 
 
 def test_a_truncated_source_is_an_error(folder: Path, tmp_path: Path) -> None:
     layout = lay_out([ByteRange(folder / A, FILE_BYTES - 10, 20)])
     with no_handle_is_left(), pytest.raises(OSError, match="the file ended early") as caught:
-        write_data(layout, tmp_path / "new.bin")
+        write_data(layout, tmp_path / "new.bin", has_digest=True)
     assert (caught.value.errno, caught.value.filename) == (errno.EIO, str(folder / A))
 
 
@@ -438,7 +440,7 @@ def test_progress_that_fails_leaves_no_handle_open(folder: Path, tmp_path: Path)
         raise KeyboardInterrupt
 
     with no_handle_is_left(), pytest.raises(KeyboardInterrupt):
-        write_data(lay_out([ByteRange(folder / A, 0, 10)]), tmp_path / "new.bin", progress=stop)
+        write_data(lay_out([ByteRange(folder / A, 0, 10)]), tmp_path / "new.bin", progress=stop, has_digest=True)
 
 
 def test_no_file_is_overwritten(folder: Path, tmp_path: Path) -> None:
@@ -447,7 +449,7 @@ def test_no_file_is_overwritten(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "link.bin").symlink_to(target)
     for name in ("old.bin", "link.bin"):
         with no_handle_is_left(), pytest.raises(FileExistsError):
-            write_data(lay_out([ByteRange(folder / A, 0, 10)]), tmp_path / name)
+            write_data(lay_out([ByteRange(folder / A, 0, 10)]), tmp_path / name, has_digest=True)
     assert target.read_bytes() == b"mine"
 
 

@@ -140,7 +140,7 @@ def test_of_candidates_of_one_period_the_one_that_lacks_and_computes_less_is_bet
     load = workload(seconds, [], [4, 4])
     devices = [Device(name=str(flops), flops_per_s=flops, memory_bytes=memory_bytes) for flops in (2.0, 1.0)]
     cluster = Cluster(devices=tuple(devices), overlap="none")
-    along = _Along(prefix_tables(load, (0, 1), [0, 1, 2]), device_classes(cluster), cluster, ())
+    along = _Along(prefix_tables(load, (0, 1), [0, 1, 2]), device_classes(cluster), cluster)
     busiest, score = along.values(*(np.array(pair) for pair in zip(better, worse, strict=True)))
     assert busiest[0] == busiest[1]
     assert score[0] < score[1]
@@ -151,7 +151,7 @@ def test_a_device_on_the_machine_of_the_driver_sends_it_answers_in_no_time() -> 
     cluster = Cluster(devices=devices, origin="a", overlap="none")
     load = replace(workload([[1], [1]], []), answers=((0, 3 * SECOND, -1),))
     classes = [DeviceClass((device,), inf, 1 / SECOND, 0.0) for device in devices]
-    along = _Along(prefix_tables(load, (0,), [0, 1]), classes, cluster, ())
+    along = _Along(prefix_tables(load, (0,), [0, 1]), classes, cluster)
     assert along.values(np.array([[0, 1], [0, 1]]), np.array([[0], [1]]))[0].tolist() == [1, 1 + 3]
 
 

@@ -106,7 +106,7 @@ class Valuation:
         for per_device in _PER_DEVICE:
             if least <= bound * (1 + _SAME):
                 break
-            found = improved(best, self.load, self.classes, self.goal.cluster, per_device=per_device, counting=COUNTING)
+            found = improved(best, self.load, self.classes, self.goal.cluster, per_device=per_device)
             for other in (found, merged(self.load, found)):
                 period_s = self.period_s(other)
                 has_more = len(other.parts) > len(best.parts)
