@@ -82,6 +82,7 @@ from .exporting import export as export
 from .inputs.generating import generate_inputs as generate_inputs
 from .inputs.input_files import load_readers as load_readers
 from .inputs.input_files import read_inputs as read_inputs
+from .loading.exported_pipelines import save_pipeline as save_pipeline
 from .loading.model import Model as Model
 from .loading.opening import load as load
 from .planning.goals import Across as Across

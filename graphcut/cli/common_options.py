@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 WeightMode = Literal["copy", "share"]
 Texts = list[str] | None  #: the values of an option that may be repeated.
-ModelPath = Annotated[Path, argument("MODEL", "An .onnx file, with its external data beside it.")]
+ModelPath = Annotated[Path, argument("MODEL", "An .onnx file; or a pipeline of models: a .toml file or a folder.")]
 CascadePath = Annotated[Path, argument("DIR", "The folder of a cascade, or its manifest file.")]
 OriginalModel = Annotated[Path | None, takes("FILE", "The model that was sharded, or cut and has moved.")]
 Dims = Annotated[Texts, takes("NAME=N", "The size of a symbolic dimension. Repeatable.", "--dim")]

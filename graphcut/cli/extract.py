@@ -21,6 +21,9 @@ def extract(
         Literal["keep", "drop"] | None,
         Option(help="Inputs that no output depends on.", show_default="drop with --until, else keep"),
     ] = None,
+    assume: Annotated[
+        Texts, takes("NAME=VALUE", "A fixed value of an input; an If that it decides becomes its branch. Repeatable.")
+    ] = None,
     weights: Annotated[
         WeightMode, Option(help="copy: it has its weights. share: it refers to those of MODEL.")
     ] = "copy",
@@ -32,6 +35,7 @@ def extract(
     outputs.
 
     Examples:
+        graphcut extract decoder_model_merged.onnx --assume use_cache_branch=true -o later.onnx
         graphcut extract llm.onnx --until /model/layers.1/add_1 -o front.onnx
         graphcut extract llm.onnx --from /model/norm/Mul --until logits -o head.onnx
     """
@@ -40,14 +44,32 @@ def extract(
     from ..core.units import count, size
 
     reads, writes, more = (names_in(texts or ()) for texts in (from_, until, expose))
-    if not (reads or writes or more):
-        raise UsageError("no tensor is named", hint="give --until NAMES, --from NAMES or --expose NAMES")
+    if not (reads or writes or more or assume):
+        raise UsageError("no tensor is named", hint="give --until, --from or --expose NAMES, or --assume NAME=VALUE")
     whole = load(model)
     made = extracted(
-        whole, output, inputs=reads, outputs=writes, expose=more, dead_inputs=dead_inputs, weights=weights, force=force
+        whole,
+        output,
+        inputs=reads,
+        outputs=writes,
+        expose=more,
+        dead_inputs=dead_inputs,
+        assume=dict(map(_assumed, assume or ())),
+        weights=weights,
+        force=force,
     )
     graph = made.graph
-    nodes = f"{len(graph.nodes):,} of {count(len(whole.graph.nodes), 'node')}"
+    nodes = count(len(graph.nodes), "node") if assume else f"{len(graph.nodes):,} of {len(whole.graph.nodes):,} nodes"
     ends = f"{count(len(graph.reads), 'input')}, {count(len(graph.writes), 'output')}"
     say(f"wrote {output}: {nodes}, {size(made.weight_bytes)} of weights, {ends}")
     say_gap(whole.path)
+
+
+def _assumed(text: str) -> tuple[str, bool | float]:
+    name, sign, value = text.rpartition("=")
+    words: dict[str, bool | float] = {"true": True, "false": False}
+    try:
+        return name, words[value] if value in words else int(value) if value.lstrip("-").isdecimal() else float(value)
+    except ValueError:
+        problem = f"--assume {text}: expected NAME=VALUE{' with true, false or a number' * bool(sign)}"
+        raise UsageError(problem, hint="for example --assume use_cache_branch=true") from None

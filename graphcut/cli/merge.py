@@ -19,8 +19,8 @@ _EXAMPLE = "for example --connect a.hidden=b.x, with the names of the files, or 
 
 
 def merge(
-    paths: Annotated[list[Path], argument("DIR|MODELS", "A cascade, or models.")],
-    output: Annotated[Path, Output(help="The .onnx file.")],
+    paths: Annotated[list[Path], argument("DIR|MODELS", "A cascade, models, or the folder of an exporter.")],
+    output: Annotated[Path, Output(help="The .onnx file; of an exporter's folder a .toml file.")],
     connect: Annotated[
         Texts, takes("A.OUT=B.IN", "Input IN of model B reads output OUT of model A. Repeatable.")
     ] = None,
@@ -30,6 +30,8 @@ def merge(
 
     Inputs of models read outputs of the same name in other ones, unless connections are given. Other names that models
     share are changed.
+
+    What an exporter left in a folder, such as an encoder and decoders, becomes a pipeline file if FILE ends with .toml.
 
     Examples:
         graphcut merge llm.parts -o whole.onnx
@@ -42,6 +44,12 @@ def merge(
         ends = f"{count(len(model.graph.reads), 'input')}, {count(len(model.graph.writes), 'output')}"
         say(f"wrote {output}: {count(len(model.graph.nodes), 'node')}, {ends}")
         say_gap(*paths)
+        return
+    if output.suffix == ".toml" and paths[0].is_dir():
+        from .. import save_pipeline
+
+        pipeline = save_pipeline(paths[0], output, force=force)
+        say(f"wrote {output}: {', '.join(f'{name} ({one.runs})' for name, one in pipeline.models.items())}")
         return
     if connect:
         raise UsageError("--connect joins two models or more", hint="name them: graphcut merge a.onnx b.onnx")

@@ -67,6 +67,12 @@ def reading(
         raise RecordError(f"{path} is not {form}: {error}", hint=hint) from None
 
 
+def json_beside(path: Path, kind: Any = dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """The content of a JSON file beside a model, of a kind; a RecordError if it can't be read."""
+    with reading(path, "JSON", unread="take the file of the model", hint="take the file of the model"):
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+
+
 def _version(text: str) -> tuple[str, int]:
     """The name of a format with its major version, and its minor version: 0 if it has none."""
     name, _, minor = text.rpartition(".")

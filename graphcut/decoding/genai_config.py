@@ -5,15 +5,13 @@ ONNX Runtime GenAI reads this file. It is how a model with unusual names is desc
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade
-from ..core.records import reading
+from ..core.records import json_beside
 from .token_inputs import DecoderInputRole, role_of
 
 _FILE = "genai_config.json"
@@ -35,7 +33,7 @@ class GenaiConfig:
         found: dict[str, Any] = {}
         if _FILE in cascade.manifest.text_files and path.is_file():
             check_unchanged(cascade, {_FILE: cascade.manifest.text_files[_FILE]})
-            found = _part(json_of(path), "model")
+            found = _part(json_beside(path), "model")
         length, decoder = found.get("context_length"), _part(found, "decoder")
         inputs, outputs = _part(decoder, "inputs"), _part(decoder, "outputs")
         self.context_length = length if isinstance(length, int) and length > 0 else None
@@ -52,12 +50,6 @@ class GenaiConfig:
 def roles_of(cascade: Cascade) -> dict[str, DecoderInputRole | None]:
     """The role of each input of a decoder, as `genai_config.json` or else its name says; None if it has none."""
     return {name: role_of(cascade.tensors[name]) for name in cascade.manifest.reads} | GenaiConfig(cascade).roles
-
-
-def json_of(path: Path) -> dict[str, Any]:
-    """The content of a JSON file beside a model. Raises RecordError."""
-    with reading(path, "JSON", unread="take the file of the model", hint="take the file of the model"):
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
 
 
 def _part(of: Mapping[str, Any], name: str) -> dict[str, Any]:

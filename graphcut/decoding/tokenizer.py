@@ -13,9 +13,9 @@ from typing import Any
 from ..core.errors import RecordError, UsageError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, CascadeLike, open_cascade
+from ..core.records import json_beside
 from ..core.states import LOGITS
 from ..running.sampling import Sampling
-from .genai_config import json_of
 from .text_stream import TextStream
 
 
@@ -141,7 +141,7 @@ class Tokenizer:
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self._files.get(name)
-        return {} if path is None else json_of(path)
+        return {} if path is None else json_beside(path)
 
 
 def package(name: str) -> Any:  # noqa: ANN401 - a module

@@ -5,13 +5,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import to_builtins
+from msgspec.structs import replace
 
-from ..core.records import reading
+from ..core.atomic_files import replacing, write_errors
+from ..core.errors import RecordError, UsageError
+from ..core.manifest import PIPELINE
+from ..core.records import json_beside
+from .made_models import MadeModel
 from .model import load_unchecked
 from .pipelines import PipelineFile, PipelineModel
 from .specialising import Number
 
 _GENAI: Final = "genai_config.json"
+_MODULES: Final = "modules.json"  #: of sentence-transformers.
+_POOLINGS: Final[Mapping[str, MadeModel]] = {
+    "pooling_mode_mean_tokens": "mean pooling",
+    "pooling_mode_cls_token": "cls pooling",
+    "pooling_mode_max_tokens": "max pooling",
+}
 _SECTIONS: Final = (
     "vision",
     "speech",
@@ -36,8 +48,52 @@ def exported_pipeline(folder: Path) -> PipelineFile | None:
     """
     if (folder / _GENAI).is_file():
         return _of_genai(folder)
+    if (folder / _MODULES).is_file():
+        return _of_sentence_transformers(folder)
     there = [name for name in (_MERGED, _LATER, _FIRST) if (folder / name).is_file()]
     return _of_optimum(folder, there[0]) if there and (folder / _ENCODER).is_file() else None
+
+
+def save_pipeline(folder: str | Path, output: str | Path, *, force: bool = False) -> PipelineFile:
+    """Write the pipeline file of what an exporter left in a folder, and return its content.
+
+    Raises:
+        UsageError: the folder holds no such models, they are not in the folder of `output` or below, or it exists.
+        RecordError: a configuration can't be read.
+        ModelError: a model can't be read.
+        GraphcutError: writing failed.
+    """
+    folder, output = Path(folder), Path(output)
+    found = exported_pipeline(folder)
+    if found is None:
+        hint = "write a pipeline file by hand: docs/reference/pipeline-file.md"
+        raise UsageError(f"{folder} has no models of an exporter that is known", hint=hint)
+    home, place = output.absolute().parent.resolve(), folder.resolve()
+    if not place.is_relative_to(home):
+        raise UsageError(f"{folder} is not in the folder of {output}", hint=f"write it to {folder / PIPELINE}")
+    if output.exists() and not force:
+        raise UsageError(f"{output} already exists", hint="choose another name with `output`, or add `force=True`")
+    seen = {one.file: (place.relative_to(home) / one.file).as_posix() for one in found.models.values() if one.file}
+    moved = {name: replace(one, file=seen.get(one.file, "")) for name, one in found.models.items()}
+    found = replace(found, models=moved)
+    with write_errors(output), replacing(output) as new:
+        new.write_text("\n".join(_lines(found)) + "\n", encoding="utf-8")
+    return found
+
+
+def _lines(pipeline: PipelineFile) -> Iterator[str]:
+    """Its lines in TOML, whose strings, numbers and lists are those of JSON."""
+    for name, one in pipeline.models.items():
+        yield f"[models.{name}]"
+        for key, value in to_builtins(one).items():
+            pairs = ", ".join(f"{_text(name)} = {_text(number)}" for name, number in one.assume.items())
+            yield f"{key} = {{ {pairs} }}" if key == "assume" else f"{key} = {_text(value)}"
+    yield "[connect]"
+    yield from (f"{_text(reader)} = {_text(source)}" for reader, source in pipeline.connect.items())
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _of_optimum(folder: Path, decoder: str) -> PipelineFile:
@@ -66,11 +122,32 @@ def _branch(*, with_cache: bool) -> dict[str, Number]:
     return {"use_cache_branch": with_cache}
 
 
+def _of_sentence_transformers(folder: Path) -> PipelineFile | None:
+    """A model of sentences, and what makes one vector of those of its tokens; None if the model does that itself."""
+    file = next((name for name in ("model.onnx", "onnx/model.onnx") if (folder / name).is_file()), None)
+    model = None if file is None else load_unchecked(folder / file).graph
+    if file is None or model is None or "sentence_embedding" in model.writes:
+        return None
+    listed = json_beside(folder / _MODULES, list[dict[str, Any]])
+    kinds = [str(one.get("type", "")).rpartition(".")[2] for one in listed]
+    modes = json_beside(folder / "1_Pooling" / "config.json") if "Pooling" in kinds else {}
+    chosen = [make for mode, make in _POOLINGS.items() if modes.get(mode)]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or len(chosen) != 1:
+        pooled = f"and pools by {' and '.join(mode for mode in modes if modes[mode] is True) or 'nothing'}"
+        hint = "write a pipeline.toml that says which models there are"
+        raise RecordError(f"{folder / _MODULES} lists {', '.join(kinds)}, {pooled}: not known", hint=hint)
+    models = {"encoder": PipelineModel(file=file, outputs=model.writes[:1]), "pooling": PipelineModel(make=chosen[0])}
+    connect = {"pooling.token_embeddings": f"encoder.{model.writes[0]}"}
+    connect["pooling.attention_mask"] = "encoder.attention_mask"
+    if "Normalize" in kinds:
+        models["normalize"] = PipelineModel(make="normalize")
+        connect["normalize.x"] = "pooling.pooled"
+    return PipelineFile(models=models, connect=connect)
+
+
 def _of_genai(folder: Path) -> PipelineFile | None:
     """The models that genai_config.json lists, if they are several; None for a decoder alone."""
-    path = folder / _GENAI
-    with reading(path, "JSON", unread="take the file of the model", hint="take the file of the model"):
-        found = msgspec.json.decode(path.read_bytes(), type=dict[str, Any]).get("model")
+    found = json_beside(folder / _GENAI).get("model")
     sections = {
         name: one for name in _SECTIONS if isinstance(one := (found or {}).get(name), dict) and "filename" in one
     }

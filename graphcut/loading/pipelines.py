@@ -5,10 +5,9 @@ which outputs are inputs of the next step. Format: docs/reference/pipeline-file.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from itertools import chain
 from pathlib import Path
@@ -24,19 +23,22 @@ from ..core.manifest import Loop
 from ..core.records import reading
 from ..core.states import LOGITS, check_state_pairs
 from .joining import End, joined
+from .made_models import MadeModel, made_model
 from .model import Model, load_unchecked, read_model
-from .specialising import drop_unread_inputs, specialise
-from .subgraphs import locations_in
+from .specialising import specialised
+from .subgraphs import domain, locations_in
 
 Runs = Literal["once", "each step", "at the end"]  #: when a model of a pipeline runs for a request.
 _FORMAT: Final = "graphcut.pipeline/1"
+_OPSET: Final = 17  #: of a pipeline of made models alone.
 _HINT: Final = "docs/reference/pipeline-file.md describes pipeline files"
 
 
 class PipelineModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A model of a pipeline."""
 
-    file: str  #: its path, relative to the pipeline file; it is in that folder or below.
+    file: str = ""  #: its path, relative to the pipeline file; it is in that folder or below.
+    make: MadeModel | None = None  #: instead of a file: a small model that is made, see `made_models`.
     runs: Runs = "once"  #: `at the end`: after the last step.
     outputs: tuple[str, ...] = ()  #: the outputs that are used, by name or glob; by default all.
     assume: dict[str, bool | int | float] = {}  #: inputs with a fixed value, see `specialise`.
@@ -85,8 +87,13 @@ class _Opening:
         self._labels = list(pipeline.models)
         if not self._labels or any("." in label or not label for label in self._labels):
             raise self._wrong("each model needs a name without a dot, as in [models.encoder]")
-        self._unread: list[tuple[str, ...]] = []  # of each model the inputs that what is used does not depend on
-        self._models = [self._opened(one) for one in pipeline.models.values()]
+        if wrong := next((label for label, one in pipeline.models.items() if bool(one.file) == bool(one.make)), None):
+            raise self._wrong(f"{wrong!r} needs either a file or what is to be made")
+        self._unread: dict[str, set[str]] = {}  # the inputs that what is used does not depend on
+        found = {label: self._opened(label, one) for label, one in pipeline.models.items() if one.make is None}
+        made = {label: one.make for label, one in pipeline.models.items() if one.make is not None}
+        found |= {label: self._made(make, found.values()) for label, make in made.items()}
+        self._models = [found[label] for label in self._labels]
         self._runs = [one.runs for one in pipeline.models.values()]
         self._states = self._pairs(pipeline.states, "outputs")
         self._sources = self._connected()
@@ -94,25 +101,22 @@ class _Opening:
     def _wrong(self, what: str, hint: str = _HINT) -> RecordError:
         return RecordError(f"{self._path}: {what}", hint=hint)
 
-    def _opened(self, one: PipelineModel) -> Model:
+    def _opened(self, label: str, one: PipelineModel) -> Model:
         """A model of the pipeline, with the inputs and outputs that are used."""
         model = load_unchecked(self._path.parent / one.file)
         check_parts([model.path], has_weights=False)
-        if not (one.outputs or one.assume):
-            self._unread.append(())
-            return model
-        proto = deepcopy(model.proto)
-        specialise(proto, one.assume)
-        if one.outputs:
-            kept = [v for v in proto.graph.output if any(fnmatchcase(v.name, glob) for glob in one.outputs)]
-            if not kept:
-                hint = f"its outputs: {', '.join(model.graph.writes)}"
-                raise self._wrong(f"{one.file} has no output {' or '.join(one.outputs)}", hint)
-            del proto.graph.output[:]
-            proto.graph.output.extend(kept)
-        read_model(model.path, proto)  # removes the nodes that the outputs don't depend on
-        self._unread.append(drop_unread_inputs(proto.graph))
-        return read_model(model.path, proto)
+        found = specialised(model, one.assume, one.outputs)
+        self._unread[label] = {*model.graph.reads}.difference(found.graph.reads)
+        return found
+
+    def _made(self, make: MadeModel, others: Iterable[Model]) -> Model:
+        """A model that is made, for the operator set of the others."""
+        opsets = (opset.version for model in others for opset in model.proto.opset_import if not domain(opset.domain))
+        try:
+            proto = made_model(make, next(opsets, _OPSET))
+        except ValueError as error:
+            raise self._wrong(str(error), "convert the models to a later opset first") from None
+        return read_model(self._path.with_name(f"{make}.onnx"), proto)
 
     def _end(self, text: str) -> tuple[int, str]:
         label, _, name = text.partition(".")
@@ -136,7 +140,7 @@ class _Opening:
                     hint = f"{did_you_mean(end, ends)}it has {', '.join(sorted(ends))}"
                     raise self._wrong(f"{self._labels[j]} has no output {end!r} for {reader!r}", hint)
                 found[i, match[0]] = j, end
-            if not matches and not any(map(pattern.fullmatch, self._unread[i])):
+            if not matches and not any(map(pattern.fullmatch, self._unread.get(self._labels[i], ()))):
                 reads = self._models[i].graph.reads
                 hint = f"{did_you_mean(name, reads)}it has {', '.join(reads)}"
                 raise self._wrong(f"{self._labels[i]} has no input {name!r}", hint)
@@ -190,7 +194,7 @@ class _Opening:
         steps = [i for i, runs in enumerate(self._runs) if runs == "each step"]
         ends = chain.from_iterable(((i, name) for name in self._models[i].graph.reads) for i in steps)
         stepwise = [names[i].get(name, name) for i, name in ends if (i, name) not in self._sources]
-        files = tuple(dict.fromkeys(one.path for one in self._models))
+        files = tuple(self._path.parent / one.file for one in self._given.models.values() if one.file)
         made = replace(model, joined_from=files, stepwise=tuple(stepwise), states=MappingProxyType(named))
         return replace(made, loop=self._loop(made, names, has_steps=bool(steps)))
 

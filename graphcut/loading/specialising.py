@@ -1,7 +1,8 @@
 """Specialise a model: give inputs a fixed value, and replace each If that this decides by the branch that it takes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from ..core.errors import UsageError, did_you_mean
 from .fingerprint import head_of
 from .joining import rename_in
+from .model import Model, read_model
 from .subgraphs import captures, domain, fresh, is_external, names_in, own_names, remove_named, subgraphs
 
 Number = bool | int | float
@@ -33,13 +35,32 @@ def specialise(model: ModelProto, values: Mapping[str, Number]) -> None:
         _inline(graph, *found)
 
 
-def drop_unread_inputs(graph: GraphProto) -> tuple[str, ...]:
-    """Remove the inputs that no node and no output reads, and return their names."""
+def specialised(model: Model, values: Mapping[str, Number], outputs: Sequence[str] = ()) -> Model:
+    """A model whose inputs have these values, see `specialise`, with those of its outputs alone that match globs.
+
+    Inputs that it does not read then are left out. Errors are those of `specialise`; and a UsageError if there is no
+    such output.
+    """
+    if not (values or outputs):
+        return model
+    proto = deepcopy(model.proto)
+    specialise(proto, values)
+    kept = [one for one in proto.graph.output if not outputs or any(fnmatchcase(one.name, glob) for glob in outputs)]
+    if not kept:
+        names = ", ".join(model.graph.writes)
+        raise UsageError(f"{model.path.name} has no output {' or '.join(outputs)}", hint=f"its outputs: {names}")
+    del proto.graph.output[:]
+    proto.graph.output.extend(kept)
+    read_model(model.path, proto)  # removes the nodes that the outputs don't depend on
+    _drop_unread_inputs(proto.graph)
+    return read_model(model.path, proto)
+
+
+def _drop_unread_inputs(graph: GraphProto) -> None:
+    """Remove the inputs that no node and no output reads."""
     read = {name for node in graph.node for name in (*node.input, *captures(node))}
     read.update(value.name for value in graph.output)
-    unread = tuple(value.name for value in graph.input if value.name not in read)
-    remove_named(graph.input, {*unread})
-    return unread
+    remove_named(graph.input, {value.name for value in graph.input} - read)
 
 
 def _make_constant(graph: GraphProto, name: str, value: Number) -> None:

@@ -1,8 +1,9 @@
 """`extract`: the sub-model between tensors, as a model of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from onnx import ModelProto
@@ -11,6 +12,7 @@ from ..core.errors import UsageError
 from ..core.graph import block_between
 from ..loading.model import Model
 from ..loading.opening import ModelLike, load
+from ..loading.specialising import specialised
 from ..loading.subgraphs import fresh, is_external, tensors_in
 from ..planning.node_names import find_tensors
 from .model_files import Storage, checked_home, write_model
@@ -27,6 +29,7 @@ def extract(  # noqa: PLR0913 - independent settings
     outputs: str | Sequence[str] = (),
     expose: str | Sequence[str] = (),
     dead_inputs: DeadInputs | None = None,
+    assume: Mapping[str, bool | float] = MappingProxyType({}),
     weights: Storage = "copy",
     force: bool = False,
 ) -> Model:
@@ -45,17 +48,20 @@ def extract(  # noqa: PLR0913 - independent settings
         expose: more tensors that become outputs, after the others.
         dead_inputs: `drop`: leave out inputs that no output depends on. `keep`: declare them all the same. By default
             they are dropped if `outputs` is given.
+        assume: inputs of the model with a fixed value, such as `{"use_cache_branch": True}`. Each If whose condition
+            follows from them becomes the branch that it takes.
         weights: `copy`: the sub-model has its weights. `share`: it refers to those of the model's files, and must then
             be in the model's folder.
         force: overwrite an existing file.
 
     Raises:
-        UsageError: a name is not found, an output also needs another input, or `output` exists.
+        UsageError: a name is not found, an output also needs another input, an input can't have the value that is
+            assumed, or `output` exists.
         ModelError: an input or output has an unknown type.
         CascadeError: the model is a part that was changed, by a manifest beside it.
         GraphcutError: writing failed.
     """
-    model, output = load(model), Path(output)
+    model, output = specialised(load(model), assume), Path(output)
     home = checked_home(model, output, weights, force=force)
     keeps = dead_inputs == "keep" or (dead_inputs is None and not outputs)
     names = ((names,) if isinstance(names, str) else names for names in (inputs, outputs, expose))

@@ -14,7 +14,8 @@ import graphcut
 from graphcut import GraphcutError, Into
 
 from cases import each
-from families import FAMILIES
+from families import FAMILIES, by_hand, text_of_one_kind
+from families.chains import write_sentence_encoder
 
 EXPORTED = [name for name in FAMILIES if name not in {"reader", "diffusion", "sentence encoder"}]
 A = "a (float[n,4] x) => (float[n,4] h) { h = Neg(x) }"
@@ -72,6 +73,53 @@ def test_weights_of_a_pair_of_decoders_are_there_once(tmp_path: Path) -> None:
         if name not in graphcut.load(folder / "decoder_with_past_model.onnx").graph.weights
     )
     assert model.weight_bytes <= 1.1 * (encoder + later + own)
+
+
+@each("pooling", ["mean", "cls", "max"])
+@each("normalized", [True, False])
+def test_sentence_transformers_pooling_is_a_model_of_the_pipeline(
+    pooling: str,
+    normalized: bool,
+    tmp_path: Path,  # noqa: FBT001 - a case
+) -> None:
+    write_sentence_encoder(tmp_path, pooling=pooling if pooling != "max" else "cls", normalized=normalized)
+    if pooling == "max":
+        config = tmp_path / "1_Pooling" / "config.json"
+        config.write_text('{"pooling_mode_max_tokens": true}', encoding="utf-8")
+    feeds = text_of_one_kind(3, (7, 4))
+    (found,) = graphcut.run(graphcut.split(tmp_path, Into(2), tmp_path / "parts"), feeds).values()
+    hidden = by_hand.run(tmp_path / "model.onnx", feeds)["last_hidden_state"]
+    mask = feeds["attention_mask"][..., None]
+    wanted = {
+        "mean": (hidden * mask).sum(1) / mask.sum(1),
+        "cls": hidden[:, 0],
+        "max": np.where(mask, hidden, -np.inf).max(1),
+    }[pooling]
+    wanted = wanted / np.linalg.norm(wanted, axis=1, keepdims=True) if normalized else wanted
+    assert np.allclose(found, wanted, atol=1e-6)
+
+
+def test_another_pooling_is_refused(tmp_path: Path) -> None:
+    write_sentence_encoder(tmp_path)
+    (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}', encoding="utf-8")
+    with pytest.raises(graphcut.RecordError, match="pools by pooling_mode_lasttoken: not known"):
+        graphcut.load(tmp_path)
+
+
+@each("name", [*EXPORTED, "sentence encoder"])
+def test_the_pipeline_file_of_what_an_exporter_left_is_the_same_model(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    digest = graphcut.load(FAMILIES[name].write(folder)).digest
+    graphcut.save_pipeline(folder, tmp_path / "models.toml")
+    assert graphcut.load(tmp_path / "models.toml").digest == digest
+    with pytest.raises(graphcut.UsageError, match="already exists"):
+        graphcut.save_pipeline(folder, tmp_path / "models.toml")
+
+
+def test_a_folder_that_no_exporter_wrote_has_no_pipeline_file(tmp_path: Path) -> None:
+    with pytest.raises(graphcut.UsageError, match="no models of an exporter"):
+        graphcut.save_pipeline(tmp_path, tmp_path / "x.toml")
 
 
 def test_inputs_read_outputs_of_their_name_and_others_stay(tmp_path: Path) -> None:

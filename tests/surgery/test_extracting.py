@@ -17,6 +17,7 @@ from graphcut import Model, UsageError, demos
 
 from cases import crossed, each
 from conftest import floats, model_of
+from families import FAMILIES, by_hand
 from hazards import HAZARDS
 
 RUNNING = {name: hazard for name, make in HAZARDS.items() if (hazard := make()).runs}
@@ -142,3 +143,24 @@ def test_the_same_sub_model_is_the_same_bytes(tmp_path: Path) -> None:
         for name in ("first.onnx", "second.onnx")
     )
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_an_input_that_is_assumed_makes_its_if_a_branch(tmp_path: Path) -> None:
+    folder = FAMILIES["t5, merged"].write(tmp_path)
+    merged = folder / "decoder_model_merged.onnx"
+    made = graphcut.extract(merged, tmp_path / "later.onnx", assume={"use_cache_branch": True})
+    assert "If" not in {node.op for node in made.graph.nodes}
+    assert not {"use_cache_branch", "encoder_hidden_states"} & {*made.graph.reads}
+    feeds = graphcut.generate_inputs(made, seed=1)
+    whole = {value.name: value for value in by_hand.session_of(merged).get_inputs()}
+    rest = {name: np.zeros([1, 1, 16], np.float32) for name in whole if name == "encoder_hidden_states"}
+    wanted = by_hand.run(merged, {**feeds, **rest, "use_cache_branch": np.array([True])})
+    found = by_hand.run(tmp_path / "later.onnx", feeds)
+    assert all(np.array_equal(found[name], wanted[name]) for name in made.graph.writes)
+
+
+def test_a_value_of_an_unknown_input_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder = FAMILIES["t5, merged"].write(tmp_path)
+    with pytest.raises(graphcut.UsageError, match="has no input 'use_cash'"):
+        graphcut.extract(folder / "decoder_model_merged.onnx", tmp_path / "x.onnx", assume={"use_cash": True})
+    assert not (tmp_path / "x.onnx").exists()
