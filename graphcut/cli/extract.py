@@ -35,7 +35,6 @@ def extract(
     outputs.
 
     Examples:
-        graphcut extract decoder_model_merged.onnx --assume use_cache_branch=true -o later.onnx
         graphcut extract llm.onnx --until /model/layers.1/add_1 -o front.onnx
         graphcut extract llm.onnx --from /model/norm/Mul --until logits -o head.onnx
     """
