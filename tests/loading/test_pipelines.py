@@ -79,8 +79,8 @@ def test_weights_of_a_pair_of_decoders_are_there_once(tmp_path: Path) -> None:
 @each("normalized", [True, False])
 def test_sentence_transformers_pooling_is_a_model_of_the_pipeline(
     pooling: str,
-    normalized: bool,
-    tmp_path: Path,  # noqa: FBT001 - a case
+    normalized: bool,  # noqa: FBT001 - a case
+    tmp_path: Path,
 ) -> None:
     write_sentence_encoder(tmp_path, pooling=pooling if pooling != "max" else "cls", normalized=normalized)
     if pooling == "max":
