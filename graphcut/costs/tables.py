@@ -64,7 +64,6 @@ class CostTable(Product):
     """A cost model."""
 
     rows: tuple[CostRow, ...]  #: one for each module.
-    source: Path | None = None  #: the file it was read from; `None` if it was computed.
 
     @property
     def is_measured(self) -> bool:
@@ -86,7 +85,7 @@ def read_table(path: str | Path) -> CostTable:
     path, known = Path(path), ", ".join(shipped_tables())
     with reading(path, "CSV", unread=f"name a CSV file; cost models that come with graphcut: {known}", hint=_HINT):
         text = path.read_text(encoding="utf-8-sig")
-    return CostTable(tuple(_rows(path, text)), path)
+    return CostTable(tuple(_rows(path, text)))
 
 
 def _rows(path: Path, text: str) -> Iterator[CostRow]:

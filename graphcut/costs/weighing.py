@@ -111,11 +111,6 @@ class Costs(Product):
         graph = self.model.graph
         return tuple(graph.nodes[i].op in VIEWS for i in graph.flow)
 
-    @cached_property
-    def cache_bytes(self) -> int:
-        """Bytes of all caches after the step, the new tokens included."""
-        return sum(self.tensor_bytes[cache.present][0] for cache in self.caches)
-
 
 def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
     """The costs of each flowing node of `model`.

@@ -24,13 +24,8 @@ _POOLINGS: Final[Mapping[str, MadeModel]] = {
     "pooling_mode_cls_token": "cls pooling",
     "pooling_mode_max_tokens": "max pooling",
 }
-_SECTIONS: Final = (
-    "vision",
-    "speech",
-    "encoder",
-    "embedding",
-    "decoder",
-)  #: models of that file, in the order they run.
+#: models of that file, in the order they run.
+_SECTIONS: Final = ("vision", "speech", "encoder", "embedding", "decoder")
 _AT_EACH: Final = {"embedding", "decoder"}  #: those of them that run for each token.
 _ENCODER, _FIRST, _LATER, _MERGED = (
     f"{name}.onnx" for name in ("encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged")

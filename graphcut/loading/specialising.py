@@ -99,7 +99,7 @@ def _value(model: ModelProto, name: str) -> np.ndarray[Any, Any] | None:
     producer = {output: node for node in graph.node for output in node.output}
     weights = {tensor.name: tensor for tensor in graph.initializer}
     fed = {value.name for value in graph.input}
-    nodes, held, seen, waiting = list[NodeProto](), [], set[str](), [name]
+    needed, held, seen, waiting = set[int](), [], set[str](), [name]
     while waiting:
         one = waiting.pop()
         if one in seen or not one:
@@ -108,13 +108,12 @@ def _value(model: ModelProto, name: str) -> np.ndarray[Any, Any] | None:
         if one in weights and one not in fed and not is_external(weights[one]):
             held.append(weights[one])
         elif one in producer and not any(subgraphs(producer[one])):
-            nodes.append(producer[one])
+            needed.add(id(producer[one]))
             waiting += producer[one].input
         else:
             return None
     made = head_of(model)
-    kept = {id(node) for node in nodes}
-    made.graph.node.extend(node for node in graph.node if id(node) in kept)
+    made.graph.node.extend(node for node in graph.node if id(node) in needed)
     made.graph.initializer.extend(held)
     made.graph.output.add(name=name)
     return np.asarray(next(iter(ReferenceEvaluator(made).run([name], {}))))

@@ -100,7 +100,8 @@ class LinkedChains:
         most_used, boundaries = max(map(sum, self.uses)), self.tables.boundary_count
         most = self.tables.load.groups * most_used if most_parts is None else most_parts
         priced = {key: _minimized(costs, aggregation, limit * (1 + _SAME)) for key, costs in self._costs.items()}
-        width = _width(np.logical_or.reduce([np.isfinite(costs) for costs in priced.values()]))
+        ends, begins = np.nonzero(np.logical_or.reduce([np.isfinite(costs) for costs in priced.values()]))
+        width = int((ends - begins).max(initial=1))  # the most boundaries that a possible part spans
         options = [_band(np.stack([priced[last, c] for last in senders]), width) for c in range(len(self.classes))]
         states = sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used))
         index = {used: i for i, used in enumerate(states)}
@@ -201,12 +202,6 @@ class LinkedChains:
         is_possible = self.fits[c][:, begin] & tables.nested[:, begin]
         busy_s, latency_s = (np.where(is_possible, exact(s, self.quantum), np.inf) for s in (busy_s, latency_s))
         return busy_s, latency_s
-
-
-def _width(possible: Bools) -> int:
-    """The most boundaries that a possible part spans."""
-    ends, begins = np.nonzero(possible)
-    return int((ends - begins).max(initial=1))
 
 
 def _band(costs: Floats, width: int) -> Floats:

@@ -246,14 +246,14 @@ def test_sizes_that_are_expressions_follow_from_their_symbols(opened: Open) -> N
     costs = weigh(model, {"batch": 1, "seq": 2, "past": 5})
     assert costs.dims == {"batch": 1, "seq": 2, "past": 5, "total": 7, "past + seq": 7}
     assert costs.tensor_bytes["present_0"] == (2 * 7 * 8 * 4, True)
-    assert costs.cache_bytes == 2 * 7 * 8 * 4
+    assert sum(costs.tensor_bytes[cache.present][0] for cache in costs.caches) == 2 * 7 * 8 * 4
 
 
 def test_the_width_of_a_genai_cache_is_that_of_a_head() -> None:
     model = load(FIXTURES / "tiny-llama-fp32" / "model.onnx")
     costs = weigh(model, profile_dims(model, "decode", 16))
     # 4 layers, keys and values, 2 heads of 64 / 4, 17 tokens.
-    assert costs.cache_bytes == 4 * 2 * 2 * 16 * 17 * 4
+    assert sum(costs.tensor_bytes[cache.present][0] for cache in costs.caches) == 4 * 2 * 2 * 16 * 17 * 4
 
 
 # Bytes.
