@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median_low
 from typing import Final
 
 import numpy as np
 
-from ..core.graph import Graph, post_order
+from ..core.graph import Graph, grouped, post_order
 from ..core.units import count
 from ..loading.model import Model
 from .liveness import Liveness
@@ -137,13 +138,9 @@ def _one_more(labels: _Numbers, outwards: _Numbers, block: Counter[int]) -> tupl
 
 def _likely_periods(labels: _Numbers) -> list[int]:
     """The distances between neighbours of one label, those that would cover most nodes first."""
-    last: dict[int, int] = {}
-    covered = Counter[int]()
-    for i, label in enumerate(labels):
-        if label in last:
-            covered[i - last[label]] += i - last[label]
-        last[label] = i
-    return sorted(covered, key=lambda period: (-covered[period], period))[:_MAX_PERIODS]
+    places = grouped((label, i) for i, label in enumerate(labels))
+    times = Counter(after - i for own in places.values() for i, after in pairwise(own))
+    return sorted(times, key=lambda period: (-times[period] * period, period))[:_MAX_PERIODS]
 
 
 def _longest_run(labels: _Numbers, period: int) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from ..core.graph import grouped
 from .consumers import Consumer
 from .flattening import FlatNode
 from .roles import Meaning
@@ -58,15 +59,11 @@ def required_rank(consumer: Consumer, shape_of: ShapeOf) -> int | None:
 
 def required_sizes(consumer: Consumer, shape_of: ShapeOf) -> dict[int, int]:
     """Sizes that the consumer requires, by axis of the model's input."""
-    found: dict[int, int] = {}
     if consumer.axes is None or not consumer.is_whole:
-        return found
-    rank = len(consumer.axes)
-    for index, size in _required(consumer, shape_of):
-        axis = consumer.axes[index] if -rank <= index < rank else None
-        if axis is not None and size:
-            found.setdefault(axis, size)
-    return found
+        return {}
+    axes = dict(enumerate(consumer.axes * 2, -len(consumer.axes)))  # by their indices from the end and from the front
+    found = grouped((axes.get(index), size) for index, size in _required(consumer, shape_of) if size)
+    return {axis: sizes[0] for axis, sizes in found.items() if axis is not None}
 
 
 def required_channels(consumer: Consumer, shape_of: ShapeOf) -> int | None:

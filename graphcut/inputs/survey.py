@@ -11,6 +11,7 @@ from functools import cached_property
 import msgspec
 from onnx import TypeProto
 
+from ..core.graph import grouped
 from ..core.tensors import Tensor
 from ..loading.expressions import atoms
 from ..loading.model import Model
@@ -74,14 +75,10 @@ class InputSurvey:
     @cached_property
     def required(self) -> Mapping[str, int]:
         """The open sizes that a weight determines, with their numbers."""
-        found: dict[str, int] = {}
-        for name, consumers in self.consumers.items():
-            for consumer in consumers:
-                for axis, size in required_sizes(consumer, self.shape_of).items():
-                    dim = self.dims[name][axis]
-                    if isinstance(dim, str):
-                        found.setdefault(dim, size)
-        return found
+        reads = ((name, consumer) for name, consumers in self.consumers.items() for consumer in consumers)
+        required = ((name, required_sizes(consumer, self.shape_of)) for name, consumer in reads)
+        found = grouped((self.dims[name][axis], size) for name, sizes in required for axis, size in sizes.items())
+        return {dim: sizes[0] for dim, sizes in found.items() if isinstance(dim, str)}
 
     @cached_property
     def meanings(self) -> Mapping[str, tuple[Meaning | None, ...]]:

@@ -148,12 +148,10 @@ class RankCosts:
 
     def exchanged(self, group: DeviceGroup, nodes: Container[int]) -> tuple[list[int], int]:
         """For each exchange in a part of a group a node before it, and the most bytes that a rank receives there."""
-        division, received = self.division(group.shares), [0.0] * len(group.ranks)
-        exchanges = self.exchanges(group.shares)
-        for writer, tensor in (one for exchange in exchanges for one in exchange.tensors):
-            pieces = self._pieces(division, tensor)
-            for rank in range(len(received)) if writer in nodes else ():
-                received[rank] += sum(number for q, number in enumerate(pieces) if q != rank)
+        division, exchanges = self.division(group.shares), self.exchanges(group.shares)
+        sent = (tensor for exchange in exchanges for writer, tensor in exchange.tensors if writer in nodes)
+        rows = [self._pieces(division, tensor) for tensor in sent]
+        received = (sum(sum((*row[:rank], *row[rank + 1 :])) for row in rows) for rank in range(len(group.ranks)))
         return [exchange.first for exchange in exchanges if exchange.first in nodes], round(max(received))
 
     def shares_to_try(self, devices: Sequence[Device]) -> set[tuple[int, ...]]:
