@@ -52,6 +52,11 @@ def each(
     return decorate
 
 
+def some(usual: Iterable[Any], *more: Any) -> list[Any]:  # noqa: ANN401 - cases of any type
+    """The usual cases, and for `scripts/fuzz` more of them, which take the same way through the code."""
+    return [*usual, *(more if FUZZ else ())]
+
+
 def seeded(usual: int, *failed: int, together: int = 1) -> Callable[[Test], Test]:
     """A test that runs for each `seed` below `usual`, and for those at which it `failed` once.
 

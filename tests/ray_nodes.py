@@ -1,11 +1,15 @@
 """Nodes of Ray without the processes that no test needs: they take as much processor time as the rest of a node.
 
-`python ray_nodes.py start ...` is `ray start ...` for such a node.
+`python ray_nodes.py start ...` is `ray start ...` for such a node, and `python ray_nodes.py FILE ...` runs a program
+whose nodes are such.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -43,4 +47,9 @@ def without_extras(patch: pytest.MonkeyPatch) -> None:
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patched:
         without_extras(patched)
-        main()  # type: ignore[no-untyped-call]
+        if sys.argv[1].endswith(".py"):
+            sys.argv = sys.argv[1:]
+            sys.path[0] = str(Path(sys.argv[0]).parent)
+            run_path(sys.argv[0], run_name="__main__")
+        else:
+            main()  # type: ignore[no-untyped-call]

@@ -25,7 +25,7 @@ from graphcut import demos
 from graphcut.inputs.generating import generate_inputs
 from graphcut.running.npz_files import save_outputs
 
-from cases import each
+from cases import each, some
 from command_line import SCRIPT, Run, run
 from conftest import FIXTURES, floats, model_of
 
@@ -74,26 +74,29 @@ def largest_part(folder: Path) -> int:
     )
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize(
     ("name", "words", "steps", "budget"),
-    [
+    some(
+        [
+            ("llm", [], [], 1.0),
+            ("tiny-llama-fp32", ["--precision", "int8", "--prepare", "fuse"], ["clean", "optimize", "int8"], 0.4),
+            ("tiny-qwen2-fp32", ["--precision", "int4"], ["clean", "int4"], 0.25),
+            ("qwen", ["--precision", "int8"], ["clean", "int8"], 0.3),
+            ("lstm", ["--precision", "fp16"], ["clean", "fp16"], 1.0),
+            ("resnet", ["--precision", "fp16"], ["clean", "fp16"], 0.25),
+            ("minilm", ["--prepare", "fuse"], ["clean", "fuse", "optimize"], 0.5),
+            ("speech-decoder", ["--precision", "int4", "--prepare", "fuse"], ["clean", "optimize", "int4"], 0.25),
+            ("attention", ["--precision", "int8"], ["clean", "int8"], 1.0),
+            ("detector", ["--precision", "int8"], ["clean", "int8"], 0.25),
+        ],
         ("llm", ["--precision", "int4"], ["clean", "int4"], 0.25),
         ("llm", ["--precision", "int8"], ["clean", "int8"], 0.5),
-        ("llm", [], [], 1.0),
         ("tiny-llama-fp32", ["--precision", "int4"], ["clean", "int4"], 0.5),
-        ("tiny-llama-fp32", ["--precision", "int8", "--prepare", "fuse"], ["clean", "optimize", "int8"], 0.4),
-        ("tiny-qwen2-fp32", ["--precision", "int4"], ["clean", "int4"], 0.25),
-        ("qwen", ["--precision", "int8"], ["clean", "int8"], 0.3),
-        ("lstm", ["--precision", "fp16"], ["clean", "fp16"], 1.0),
-        ("resnet", ["--precision", "fp16"], ["clean", "fp16"], 0.25),
-        ("minilm", ["--prepare", "fuse"], ["clean", "fuse", "optimize"], 0.5),
         ("speech", ["--precision", "int8", "--prepare", "fuse"], ["clean", "fuse", "optimize", "int8"], 0.25),
         ("speech-decoder", ["--precision", "int8"], ["clean", "int8"], 0.25),
-        ("speech-decoder", ["--precision", "int4", "--prepare", "fuse"], ["clean", "optimize", "int4"], 0.25),
-        ("attention", ["--precision", "int8"], ["clean", "int8"], 1.0),
-        ("detector", ["--precision", "int8"], ["clean", "int8"], 0.25),
         ("detector", ["--precision", "fp16", "--prepare", "fuse"], ["clean", "optimize", "fp16"], 1.0),
-    ],
+    ),
 )
 def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
     run: Run, models: Path, tmp_path: Path, *, name: str, words: list[str], steps: list[str], budget: float

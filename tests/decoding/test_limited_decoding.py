@@ -17,7 +17,10 @@ from graphcut.decoding.generation import Generation
 from graphcut.running.in_process import loaded_parts, memory_plan
 from graphcut.running.stage import SessionConfig, Stage
 
+from cases import some
 from heavy import in_a_process
+
+LIMITED_STYLES = [name for name in STYLES if name not in {"optimum, merged", "TensorScatter"}]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +50,8 @@ def tight(cascade: Cascade, prompts: tuple[list[int], ...], number: int) -> Gene
     return generate(cascade, prompts, max_tokens=number, memory_bytes=caught.value.smallest_bytes, exact=True)
 
 
-@pytest.mark.parametrize("name", [name for name in STYLES if name not in {"optimum, merged", "TensorScatter"}])
+@pytest.mark.fuzz
+@pytest.mark.parametrize("name", some(LIMITED_STYLES[::2], *LIMITED_STYLES[1::2]))
 def test_parts_are_loaded_in_turn_and_the_tokens_are_the_same(tmp_path: Path, name: str, loads: list[str]) -> None:
     style = STYLES[name]
     path = written(tmp_path, style.draw())

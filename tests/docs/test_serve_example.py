@@ -92,13 +92,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             "MARK": mark,
             "PYTHONPATH": str(ROOT),
             "RAY_worker_niceness": "0",  # else the other tests would keep it waiting
+            "RAY_prestart_worker_first_driver": "0",
+            "RAY_enable_worker_prestart": "0",
             "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # 5 s are too few on a busy machine
             "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
         }
         log = Path(folder) / "log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, str(ROOT / "examples/serve/serve.py"), str(cascade.root), *words],
+                [sys.executable, ROOT / "tests/ray_nodes.py", ROOT / "examples/serve/serve.py", cascade.root, *words],
                 env=environment, stdout=output, stderr=output,
             )  # fmt: skip
         try:

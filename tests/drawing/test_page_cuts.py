@@ -32,7 +32,7 @@ from control_flow import write_model
 from scenes_by_hand import data_of
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
-TRIES = FUZZ or 25  #: for each of these goals, on ten models.
+TRIES = FUZZ or 10  #: for each of these goals, on ten models.
 ROWS = """[...document.querySelectorAll("#parts tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell) =>
   [cell.dataset.title, cell.querySelector("span[title]")?.title ?? cell.textContent])))"""
 
