@@ -207,6 +207,31 @@ def without_caches(length: int | str = "seq") -> ModelProto:
     return at.model()
 
 
+def with_encoder(decoder: ModelProto) -> ModelProto:
+    """The decoder, which attends to what an encoder of two layers made of `sound`, before it scores.
+
+    The encoder's second layer, `heard_1`, makes the keys, and both layers the values. `asked` lies between.
+    """
+    at, last = Drawing("ear/"), decoder.graph.node[-1]
+    heard = at.reads("sound", TensorProto.FLOAT, "batch", "frames", WIDTH)
+    for i in range(2):
+        heard = at.node("MatMul", heard, at.weight(f"ear{i}", WIDTH, WIDTH, scale=0.5))
+        heard = at.node("Tanh", heard, writes=f"heard_{i}")
+    encoder, at.nodes = at.nodes, []
+    asked = at.node("MatMul", last.input[0], at.node("Transpose", "heard_1", perm=[0, 2, 1]), writes="asked")
+    shares = at.node("Softmax", asked, axis=-1)
+    told = [at.node("MatMul", shares, heard) for heard in ("heard_0", "heard_1")]
+    last.input[0] = at.node("Sum", last.input[0], *told)
+    nodes = [*encoder, *decoder.graph.node[:-1], *at.nodes, last]
+    for number, node in enumerate(nodes):
+        node.name = f"n{number}"
+    del decoder.graph.node[:]
+    decoder.graph.node.extend(nodes)
+    decoder.graph.input.extend(at.inputs)
+    decoder.graph.initializer.extend(at.weights)
+    return decoder
+
+
 def with_a_state_of_its_own() -> ModelProto:
     """A cell that is no operator: nothing but the user tells that `h` becomes `g`."""
     at = Drawing()

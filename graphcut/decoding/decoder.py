@@ -30,7 +30,8 @@ _BATCH: Final = re.compile(r"batch", re.IGNORECASE)
 class DecodingSettings(TypedDict, total=False):
     """How a cascade is decoded. All have defaults."""
 
-    #: what is fed in each step, such as the output of an encoder; for a state, its first value.
+    #: inputs that are the same in each step, such as what an encoder reads; for a state, its first value. They are
+    #: sent at the first step of a sequence, and what reads nothing else runs there alone, see `Decoder.once`.
     inputs: Mapping[str, object]
     #: states that the manifest does not know: the output that becomes each of these inputs in the next step.
     states: Mapping[str, str]
@@ -102,6 +103,11 @@ class Decoder:
         self.sent = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], zero_shape(s)) for s in sent}
         #: the inputs that are the same in each step.
         self.constants = {name: value for name, value in given.items() if name not in self.sent}
+        #: the parts that depend on nothing else: they run at the first step of a sequence.
+        self.once = set[int]()
+        #: by index of another part, what it reads of constants and of what these parts write. It keeps them.
+        self.keeps = dict[int, tuple[str, ...]]()
+        self._divide_parts()
         #: the shapes of the states that stay with their part at the beginning of a sequence.
         self.zero_states = {state.past: zero_shape(state) for state in states if state.past in local}
         has_axes = self.has_batch and not given and not dims
@@ -118,6 +124,20 @@ class Decoder:
         shared = (s for s in states if in_place and s.is_shareable and s.past in local)
         #: the axis of the tokens of each state that is written where it is read.
         self.room_axes = {state.past: state.axis for state in shared if state.axis is not None}
+
+    def _divide_parts(self) -> None:
+        """Find the parts that run once for a sequence. An input that is not fed is the same in each step, too."""
+        after = {self.logits, *self.presents.values()}  # what each step must return
+        absent = {*self.cascade.manifest.reads} - {*self.roles, *self.presents, *self.constants}
+        same = {*self.constants}
+        for index, part in enumerate(self.cascade.parts):
+            read = tuple(name for name in part.reads if name in same)
+            if read and {*part.reads} <= same | absent and after.isdisjoint(part.writes):
+                self.once.add(index)
+                same.update(part.writes)
+            else:
+                self.keeps.update({index: read} if read else {})
+                same.difference_update(part.writes)  # it may write what it reads
 
     def _padding(self, states: Sequence[State]) -> Literal["before", "after"] | None:
         """By what the inputs and the states are: whether it computes the right thing is found when it is tried.
@@ -155,13 +175,13 @@ class Decoder:
         return size if isinstance(size, int) else None
 
     def feeds(self, chunk: TokenChunk, states: Mapping[str, Value]) -> dict[str, Value]:
-        """The inputs for a step; `states` are those that are sent."""
+        """The inputs for a step, without `constants`; `states` are those that are sent."""
         tensors = self.cascade.tensors
         filled = chunk if self.batch == 1 else chunk._replace(rows=chunk.rows * self.batch)
         is_rolling, roles = self._is_rolling, self.roles.items()
         arrays = {name: input_array(role, tensors[name], filled, is_rolling=is_rolling) for name, role in roles}
         values = {name: from_array(array, tensors[name]) for name, array in arrays.items()}
-        return {**values, **self.constants, **states}
+        return {**values, **states}
 
     def begin(self, sequences: int, room: int = 0) -> tuple[dict[str, Value], dict[str, tuple[int, ...]]]:
         """At the beginning of a batch, the states that are sent, and the shapes of those that are not.
@@ -180,8 +200,12 @@ class Decoder:
     def routing(self) -> Routing:
         """The parts as the scheduler sees them: who writes the logits makes the tokens."""
         parts = [
-            replace(part, writes=(*part.writes, TOKENS.name)) if self.logits in part.writes else part
-            for part in scheduled_parts(self.cascade, self.kept)
+            replace(
+                part,
+                writes=(*part.writes, TOKENS.name) if self.logits in part.writes else part.writes,
+                keeps_constants=index in self.keeps,
+            )
+            for index, part in enumerate(scheduled_parts(self.cascade, self.kept))
         ]
         return Routing(parts, (TOKENS.name, *(self.presents[past] for past in self.sent)))
 

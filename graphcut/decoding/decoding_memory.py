@@ -1,4 +1,4 @@
-"""What decoding needs in memory: the tensors of its longest steps, and the states that parts keep between steps."""
+"""What decoding needs in memory: the tensors of its longest steps, and what parts keep between steps."""
 
 from math import prod
 
@@ -13,7 +13,7 @@ from ..running.in_process.memory_plan import (
     predict_memory,
     tensor_sizes,
 )
-from ..running.values import bits_type, shape_of
+from ..running.values import bits_type, shape_of, symbol_sizes
 from .decoder import Decoder
 from .token_inputs import TokenChunk
 
@@ -33,30 +33,43 @@ def predict_decoding(
     else:
         first = last = TokenChunk(0, ((0,) * total,) * sequences)
     cascade, steps = decoder.cascade, [_sizes(decoder, step) for step in (first, last)]
-    held = state_bytes(decoder, sequences, total)
-    kept = {name for row in decoder.kept.values() for state in row for name in (state.past, state.present)}
+    held, same = kept_bytes(decoder, sequences, total), _constants(decoder)
+    kept = {name for row in decoder.kept.values() for state in row for name in (state.past, state.present)} | same
     # A part holds its own states twice while it runs, as inputs and as outputs. Here they are counted once, among all.
-    own = [sum(held[state.past] for state in decoder.kept.get(i, ())) for i in range(len(cascade.parts))]
+    # So is what it reads or writes of constants.
+    pasts = [{state.past for state in decoder.kept.get(i, ())} for i in range(len(cascade.parts))]
+    names = [past | same.intersection({*p.reads, *p.writes}) for past, p in zip(pasts, cascade.parts, strict=True)]
+    own = [sum(held[name] for name in row) for row in names]
+    # Sequences that share no step take turns, and each has its own.
+    all_bytes = sum(held[name] for name in same.union(*pasts)) * (1 if decoder.batch_axes else sequences)
     sent = {name: 0 if name in kept else max(step.tensors[name] for step in steps) for name in cascade.tensors}
     activations = [max(0, max(step.activations[i] for step in steps) - past) for i, past in enumerate(own)]
     fed = [max(0, max(step.fed[i] for step in steps) - past) for i, past in enumerate(own)]
     sizes = TensorSizes(sent, activations, fed, is_exact=False)
-    memory = replace(memory, base_bytes=memory.base_bytes + sum(own) + boundary_bytes(cascade, sizes))
-    return predict_memory(cascade, sizes, memory, is_once=False, prepacked=prepacked)
+    memory = replace(memory, base_bytes=memory.base_bytes + all_bytes + boundary_bytes(cascade, sizes))
+    return predict_memory(cascade, sizes, memory, is_once=False, once=decoder.once, prepacked=prepacked)
 
 
 def _sizes(decoder: Decoder, chunk: TokenChunk) -> TensorSizes:
     """The sizes of all tensors in a step."""
-    shapes = {name: shape_of(value) for name, value in decoder.feeds(chunk, {}).items()}
+    shapes = {name: shape_of(value) for name, value in decoder.feeds(chunk, decoder.constants).items()}
     rows, presents = len(chunk.rows), decoder.presents
     after = {presents[name]: shape for name, shape in _state_shapes(decoder, rows, chunk.total).items()}
     return tensor_sizes(decoder.cascade, {**_state_shapes(decoder, rows, chunk.past), **after, **shapes})
 
 
-def state_bytes(decoder: Decoder, sequences: int, length: int) -> dict[str, int]:
-    """The bytes of each state after so many tokens."""
+def kept_bytes(decoder: Decoder, sequences: int, length: int) -> dict[str, int]:
+    """The bytes of each state after so many tokens, and of what parts keep of constants."""
     tensors, shapes = decoder.cascade.tensors, _state_shapes(decoder, sequences, length)
-    return {name: prod(shape) * bits_type(tensors[name].dtype).itemsize for name, shape in shapes.items()}
+    fed = {name: shape_of(value) for name, value in decoder.constants.items()}
+    dims = {**decoder.cascade.manifest.dims, **symbol_sizes(fed, tensors)}
+    states = {name: prod(shape) * bits_type(tensors[name].dtype).itemsize for name, shape in shapes.items()}
+    return states | {name: tensors[name].bytes_for(dims)[0] for name in _constants(decoder)}
+
+
+def _constants(decoder: Decoder) -> set[str]:
+    """What parts keep that is the same in each step."""
+    return {name for row in decoder.keeps.values() for name in row}
 
 
 def _state_shapes(decoder: Decoder, sequences: int, length: int) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..workers.executors.protocol import Origin
 from .decoder import Decoder
-from .decoding_memory import state_bytes
+from .decoding_memory import kept_bytes
 from .token_sequences import SequenceBatch, TokenSequence
 
 PIECE: Final = 64
@@ -51,7 +51,7 @@ class PrefixCache:
         (one,) = batch.sequences
         length = batch.held
         usable = length if self.piece == 1 else min(one.prompt_length, length) // self.piece * self.piece
-        size = sum(state_bytes(self._decoder, 1, length).values())
+        size = sum(kept_bytes(self._decoder, 1, length).values())
         if size > self.max_bytes or not usable or not (self._is_cuttable or usable == length):
             return False
         tokens = np.array(one.fed[:usable])

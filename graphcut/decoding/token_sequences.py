@@ -116,7 +116,7 @@ class SequenceBatch:
         self.places: list[tuple[int, int, int]] = [place for batch in joined for place in batch.places]
         if joined:
             return
-        self._next = replace(self._next, zero_states=zero_states, origin=origin)
+        self._next = replace(self._next, zero_states=zero_states, origin=origin, keeps=decoder.keeps)
         self.places = [(number, row, 0) for row in range(self._count)]
         for one in self.sequences:
             tokens, one.reused = (*one.fed, *one.unfed), origin.kept if origin else 0
@@ -144,7 +144,9 @@ class SequenceBatch:
             self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
         names = ", ".join(str(one.index) for one in self.sequences)
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
-        feeds = self._decoder.feeds(self.chunk, self._sent)
+        feeds, done = self._decoder.feeds(self.chunk, self._sent), self._decoder.once
+        if not self.is_begun and self.origin is None:
+            feeds, done = {**feeds, **self._decoder.constants}, set()
         drafts = self._drafts
         ended = [
             ScoredRow(row, one.draws, len(one.fed) + i, how.needed((*one.fed, *drafts[:i])), how, one.top, place)
@@ -157,7 +159,7 @@ class SequenceBatch:
         self._choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, tuple(ended))
         step = replace(self._next, choice=self._choice, length=length)
         self._next = self._later
-        return Request(feeds, title, step)
+        return Request(feeds, title, step, done)
 
     def _join(self, missing: Sequence[int]) -> None:
         """Let the states be those of the sequences, where some have ended or joined."""

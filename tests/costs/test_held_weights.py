@@ -27,7 +27,7 @@ from graphcut.core.manifest import HalfType
 from graphcut.costs.held_weights import CAST_BYTES, HeldBytes
 from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.decoding.decoder import Decoder
-from graphcut.decoding.decoding_memory import predict_decoding, state_bytes
+from graphcut.decoding.decoding_memory import kept_bytes, predict_decoding
 from graphcut.demos import write
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan, scene_of_split
 from graphcut.running.in_process.memory_plan import AvailableMemory, part_memory, predict_memory, tensor_sizes
@@ -197,7 +197,7 @@ def test_the_same_is_needed_to_decode_and_by_ranks(tmp_path: Path) -> None:
     (memory,), total = (part.memory for part in cascade.parts), cascade.manifest.dims["total"]
     decoder = Decoder(cascade, {})
     found = predict_decoding(decoder, AvailableMemory(None, base_bytes=0), (total, total), 1, prepacked=True)
-    states, logits = sum(state_bytes(decoder, 1, total).values()), cascade.tensors["logits"]
+    states, logits = sum(kept_bytes(decoder, 1, total).values()), cascade.tensors["logits"]
     assert memory is not None
     assert found.plan.peak_bytes + states == memory.needs + logits.bytes_for(cascade.manifest.dims)[0]
     ranked = graphcut.split_by_rank(model, tmp_path / "ranks", ranks=2)

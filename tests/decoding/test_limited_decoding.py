@@ -6,15 +6,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from decoders import with_concat, without_caches
+from decoders import WIDTH, with_concat, with_encoder, without_caches
+from msgspec.structs import replace
 from test_batched_decoding import alone
 from test_decoding import NUMBER, PROMPTS, STYLES, cut, written
 
 import graphcut
-from graphcut import Cascade, MemoryCapError, UsageError, demos, generate
+from graphcut import At, Cascade, DecodingService, MemoryCapError, UsageError, demos, generate, load, split
 from graphcut.decoding.generation import Generation
 from graphcut.running.in_process import loaded_parts, memory_plan
+from graphcut.running.in_process.memory_plan import ResidencyPlan
 from graphcut.running.stage import SessionConfig, Stage
 
 from cases import some
@@ -43,11 +46,12 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def tight(cascade: Cascade, prompts: tuple[list[int], ...], number: int) -> Generation:
+def tight(cascade: Cascade, prompts: tuple[list[int], ...], number: int, **inputs: object) -> Generation:
     """Decoding in the smallest limit."""
+    options: dict[str, Any] = {"max_tokens": number, "exact": True, "inputs": inputs}
     with pytest.raises(MemoryCapError) as caught:
-        generate(cascade, prompts, max_tokens=number, memory_bytes=1, exact=True)
-    return generate(cascade, prompts, max_tokens=number, memory_bytes=caught.value.smallest_bytes, exact=True)
+        generate(cascade, prompts, memory_bytes=1, **options)
+    return generate(cascade, prompts, memory_bytes=caught.value.smallest_bytes, **options)
 
 
 @pytest.mark.fuzz
@@ -69,6 +73,48 @@ def test_parts_are_loaded_in_turn_and_the_tokens_are_the_same(tmp_path: Path, na
 def test_a_model_without_caches_is_decoded_in_a_limit(tmp_path: Path) -> None:
     expected = alone(written(tmp_path, with_concat()), STYLES["optimum"], PROMPTS)
     assert tight(cut(written(tmp_path, without_caches()), 2), PROMPTS, NUMBER).all() == expected
+
+
+def test_an_encoder_is_loaded_once_for_a_sequence_and_what_it_made_is_counted(tmp_path: Path, loads: list[str]) -> None:
+    path = written(tmp_path, with_encoder(with_concat()))
+    cascade = split(load(path), At(("heard_0", "heard_1", "asked")))
+    sounds = [np.full((1, frames, WIDTH), 0.5, np.float32) for frames in (50, 4050)]
+    expected = generate(cascade, [[3, 1, 4]], max_tokens=NUMBER, inputs={"sound": sounds[0]}).all()
+    loads.clear()
+    tokens = tight(cascade, ([3, 1, 4],), NUMBER, sound=sounds[0])
+    assert tokens.all() == expected
+    assert tokens.limited is not None
+    assert tokens.limited.forecast.plan.pinned == {2, 3}  # what each step loads would stay, if it fits
+    assert loads == [part.file for part in cascade.parts]
+
+    def needed(most: int, sound: np.ndarray[Any, Any]) -> int:
+        with pytest.raises(MemoryCapError) as caught:
+            DecodingService(cascade, most=most, inputs={"sound": sound}, max_context=8, memory_bytes=1)
+        return caught.value.smallest_bytes
+
+    kept = 2 * 4000 * WIDTH * 4  # of each sequence, what both layers of the encoder made
+    more = [needed(most, sounds[1]) - needed(most, sounds[0]) for most in (1, 3)]
+    assert more[1] - more[0] == 2 * kept
+    assert more[0] >= kept
+
+
+def test_an_encoder_between_parts_of_the_decoder_is_not_loaded_ahead_for_later_steps(
+    tmp_path: Path, loads: list[str]
+) -> None:
+    proto = with_encoder(with_concat())
+    nodes = list(proto.graph.node)
+    between = next(i for i, node in enumerate(nodes) if "heard_1" in node.input)
+    del proto.graph.node[:]
+    proto.graph.node.extend([*nodes[4:between], *nodes[:4], *nodes[between:]])
+    cascade = split(load(written(tmp_path, proto)), At((nodes[between - 1].output[0], "heard_1")))
+    given: dict[str, Any] = {"max_tokens": NUMBER, "inputs": {"sound": np.ones((1, 5, WIDTH), np.float32)}}
+    expected = generate(cascade, [[3, 1, 4]], **given).all()
+    tokens = generate(cascade, [[3, 1, 4]], **given, memory_bytes=1 << 40)
+    assert tokens.limited is not None
+    ahead = ResidencyPlan(frozenset(), is_ahead=True, peak_bytes=0)
+    tokens.limited.forecast = replace(tokens.limited.forecast, plan=ahead)
+    assert tokens.all() == expected
+    assert [loads.count(part.file) for part in cascade.parts] == [NUMBER, 1, NUMBER]
 
 
 def test_longer_sequences_and_larger_batches_need_more(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from decoders import WIDTH, with_concat, with_encoder
 from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
@@ -569,6 +570,24 @@ def test_caches_lost_with_a_worker_are_recomputed(tmp_path: Path, *, is_ranked: 
             os.kill(min(actors().values()), signal.SIGKILL)
     assert made == expected
     assert [why for _, why, _ in generation.log.deaths] == ["its process ended"]
+
+
+@pytest.mark.usefixtures("machines")
+def test_an_encoder_runs_once_and_an_actor_that_replaces_a_lost_one_is_sent_what_it_made(tmp_path: Path) -> None:
+    onnx.save(with_encoder(with_concat()), tmp_path / "model.onnx")
+    cascade = graphcut.split(tmp_path / "model.onnx", At(("heard_1",)), tmp_path / "parts")
+    sound = np.random.default_rng(0).normal(size=(1, 2000, WIDTH)).astype(np.float32)  # too large for a message
+    given: dict[str, Any] = {"max_tokens": 8, "inputs": {"sound": sound}, "config": ONE}
+    expected = graphcut.generate(cascade, [[3, 1, 4]], **given).all()
+    generation = graphcut.generate(planned(cascade, (None,) * 2, DEVICES[:2]), [[3, 1, 4]], **given, via="ray")
+    made = list[int]()
+    for _, token in generation:
+        made.append(token)
+        if len(made) == 3:
+            kill_on(DEVICES[1])
+    assert [made] == expected
+    assert [why for _, why, _ in generation.log.deaths] == ["its process ended"]
+    assert generation.log.total_of(0).runs == 1
 
 
 def find_cascades_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ class LoadedParts:
         #: how many nodes each provider took, of the parts whose provider did not take all, by index.
         self.placements: dict[int, NodesByProvider] = {}
         self.copied_bytes = 0  #: see `Runner`.
+        self.taken: Collection[int] = range(len(cascade.parts))  #: the parts that this pass takes.
         self._loaded: dict[int, Stage] = {}
         self._last = 0  # the part that was taken last
         self._prefetched: dict[int, Future[Stage]] = {}
@@ -62,7 +63,7 @@ class LoadedParts:
         if index not in self._loaded:
             self._loaded[index] = coming.result() if coming else self._load(index)
         streamed = (i for i in range(index + 1, len(self._cascade.parts)) if i not in self.plan.pinned)
-        if self.plan.is_ahead and (following := next(streamed, None)) is not None:
+        if self.plan.is_ahead and (following := next(streamed, None)) is not None and following in self.taken:
             self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="graphcut load")
             if following not in self._prefetched:
                 self._prefetched[following] = self._thread.submit(self._load, following)

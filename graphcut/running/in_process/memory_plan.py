@@ -1,6 +1,6 @@
 """Memory forecast of a run and the parts that stay loaded, from the manifest and the shapes of the inputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -127,8 +127,10 @@ def peak_memory(needs: Sequence[PartMemory], pinned: frozenset[int], *, is_ahead
     return peak
 
 
-def best_pinned(needs: Sequence[PartMemory], budget_bytes: int) -> frozenset[int]:
+def best_pinned(needs: Sequence[PartMemory], budget_bytes: int, once: Collection[int] = ()) -> frozenset[int]:
     """The set of parts to keep loaded so that the fewest bytes are loaded in each pass; each part alone must fit.
+
+    Those in `once` are in the first pass only.
 
     Belady's rule (A study of replacement algorithms, IBM Systems Journal, 1966) evicts what is needed latest. In a
     repeated pass that is the part used last, so the rule keeps a fixed set of parts loaded and streams the others. This
@@ -139,6 +141,7 @@ def best_pinned(needs: Sequence[PartMemory], budget_bytes: int) -> frozenset[int
     Example: parts of 10, 20 and 30 bytes and a budget of 50. Keeping 30 leaves 20 to stream the others through: {2}.
     """
     best: tuple[int, tuple[int, ...]] = (0, ())
+    saved = [0 if index in once else need.loaded for index, need in enumerate(needs)]
     alone = [need.loaded + max(need.loading, need.running) for need in needs]
     for largest in sorted({0, *alone}):
         forced = [index for index, need_bytes in enumerate(alone) if need_bytes > largest]
@@ -146,8 +149,8 @@ def best_pinned(needs: Sequence[PartMemory], budget_bytes: int) -> frozenset[int
         working = max([largest, *(max(needs[index].loading, needs[index].running) for index in forced)])
         left = budget_bytes - working - sum(needs[index].loaded for index in forced)
         if left >= 0:
-            chosen = [*forced, *(free[i] for i in _fullest_subset([needs[index].loaded for index in free], left))]
-            best = max(best, (sum(needs[index].loaded for index in chosen), tuple(sorted(chosen))))
+            chosen = [*forced, *(free[i] for i in _fullest_subset([saved[index] for index in free], left))]
+            best = max(best, (sum(saved[index] for index in chosen), tuple(sorted(chosen))))
     return frozenset(best[1])
 
 
@@ -167,18 +170,20 @@ def _fullest_subset(sizes: Sequence[int], capacity: int) -> list[int]:
     return chosen
 
 
-def residency_plan(needs: Sequence[PartMemory], budget_bytes: int, *, is_once: bool) -> ResidencyPlan | None:
+def residency_plan(
+    needs: Sequence[PartMemory], budget_bytes: int, *, is_once: bool, once: Collection[int] = ()
+) -> ResidencyPlan | None:
     """The parts that stay loaded within `budget_bytes`; None if not even one at a time fits.
 
     All parts stay if they fit. Otherwise none stays if each is used once, and the `best_pinned` if they are used again
-    and again. The next part is prefetched if that fits as well.
+    and again, as those in `once` are not. The next part is prefetched if that fits as well.
     """
     every = frozenset(range(len(needs)))
     if (peak := peak_memory(needs, every)) <= budget_bytes:
         return ResidencyPlan(every, is_ahead=False, peak_bytes=peak)
     if peak_memory(needs, frozenset()) > budget_bytes:
         return None
-    pinned = frozenset[int]() if is_once else best_pinned(needs, budget_bytes)
+    pinned = frozenset[int]() if is_once else best_pinned(needs, budget_bytes, once)
     is_ahead = peak_memory(needs, pinned, is_ahead=True) <= budget_bytes
     return ResidencyPlan(pinned, is_ahead, peak_memory(needs, pinned, is_ahead=is_ahead))
 
@@ -254,21 +259,22 @@ def predict_memory(
     *,
     times: int | None = 1,
     is_once: bool = True,
+    once: Collection[int] = (),
     prepacked: bool = True,
 ) -> MemoryForecast:
     """The best plan for `times` inputs (None: unknown) in `memory`, and what it is predicted to need.
 
     `inputs` are their shapes, or the sizes of all tensors. Each part is used once for all inputs if `is_once`, else
-    once for each. Weights are `prepacked` if all parts fit, or if the memory `is_exact`. Raises MemoryCapError if the
-    memory limit is too small.
+    once for each, those in `once` for the first one. Weights are `prepacked` if all parts fit, or if the memory
+    `is_exact`. Raises MemoryCapError if the memory limit is too small.
     """
     sizes = inputs if isinstance(inputs, TensorSizes) else tensor_sizes(cascade, inputs)
     is_single, budget, is_limited = times == 1 and is_once, memory.budget_bytes, memory.memory_bytes is not None
     needs = part_memory(cascade, sizes, prepacked=prepacked, is_single=is_single)
-    plan = residency_plan(needs, budget, is_once=is_once)
+    plan = residency_plan(needs, budget, is_once=is_once, once=once)
     if prepacked and is_limited and not memory.is_exact and (plan is None or len(plan.pinned) < len(needs)):
         prepacked, needs = False, part_memory(cascade, sizes, prepacked=False, is_single=is_single)
-        plan = residency_plan(needs, budget, is_once=is_once)
+        plan = residency_plan(needs, budget, is_once=is_once, once=once)
     if plan is None:
         plan = ResidencyPlan(frozenset(), is_ahead=False, peak_bytes=peak_memory(needs, frozenset()))
         if error := memory.error_for(plan.peak_bytes):

@@ -1,12 +1,16 @@
 """A worker in a memory limit: parts are loaded for each step, as far as they don't stay loaded."""
 
+from types import MappingProxyType
+
 from ...core.manifest import Cascade
 from ...running.in_process.loaded_parts import LoadedParts
 from ...running.in_process.memory_plan import MemoryForecast
 from ...running.process_memory import PeakMemory
 from ...running.providers import NodesByProvider
 from ...running.stage import SessionConfig
-from .worker import StatesByPart, Worker
+from ...running.values import Value, Values
+from .protocol import Step
+from .worker import Report, StatesByPart, Worker
 
 
 class LimitedWorker(Worker):
@@ -37,6 +41,12 @@ class LimitedWorker(Worker):
         else:
             self._parts.end_pass()
             self._parts.close()
+
+    def run(
+        self, step: Step, inputs: Values, buffers: Values = MappingProxyType({}), report: Report | None = None
+    ) -> tuple[dict[str, Value], tuple[float, ...]]:
+        self._parts.taken = step.parts
+        return super().run(step, inputs, buffers, report)
 
     @property
     def placements(self) -> dict[int, NodesByProvider]:

@@ -129,7 +129,8 @@ class WorkerServer:
         for sequence in command.forgotten:
             worker.forget(sequence)
         try:
-            inputs = {name: shared.read(ref) for name, ref in command.inputs.items()}
+            kept = step.constants
+            inputs = {n: (shared.copy if n in kept else shared.read)(ref) for n, ref in command.inputs.items()}
         except LookupError:
             return Lost(self._setup.worker, step)
         send = lambda made: self._send(Made(self._setup.worker, step, made))  # noqa: E731

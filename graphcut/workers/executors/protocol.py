@@ -47,6 +47,8 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     sequence: int | None = None  #: the sequence whose states the parts read and update; None for parts without states.
     #: on the first step of a sequence, the shapes of its states, which start as zeros, or from those of the `origin`.
     zero_states: Mapping[str, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    #: on the first step of a sequence, by index of the part, what it reads that later steps read again and don't send.
+    keeps: Mapping[int, tuple[str, ...]] = msgspec.field(default_factory=dict)
     #: the rows that its states are made of before it runs, where sequences have ended or joined; else none.
     rows: tuple[KeptRow, ...] = ()
     batch_axes: Mapping[str, int] = msgspec.field(default_factory=dict)  #: of each state, the axis of these rows.
@@ -60,6 +62,11 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     length: int = 0  #: the number of tokens of each sequence that it feeds; 0 if unknown.
     in_place: bool = False  #: states that can share a buffer do, which has room for the whole sequence.
     exchange: Exchange | None = None  #: what it hands to and takes from other steps of the request that run now.
+
+    @property
+    def constants(self) -> set[str]:
+        """What its parts keep, beside states, for later steps of the sequence."""
+        return {name for part in self.parts for name in self.keeps.get(part, ())}
 
 
 class Ready(msgspec.Struct, frozen=True):

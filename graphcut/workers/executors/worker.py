@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, cascade: Cascade, states: StatesByPart, load: Callable[[int], Stage]) -> None:
         """A worker without parts; `load` returns the stage of the part with an index."""
         self.stages: Mapping[int, Stage] = {}  #: the loaded parts, by index.
-        #: the values of the states of each sequence, by the name of the input that reads them.
+        #: the values of the states of each sequence, by the name of the input that reads them, and `Step.constants`.
         self.sequences: dict[int, dict[str, Value]] = {}
         self.waits: list[float] = []  #: of the last step, see `run`.
         self.copied_bytes = 0  #: the bytes of the last step that were copied to or from the memory of devices.
@@ -124,13 +124,16 @@ class Worker:
         if step.sequence is None:
             return stage.step(values, buffers, stays=stage.staying((), sent))
         kept = self.sequences.setdefault(step.sequence, {})
+        if same := step.keeps.get(part):
+            source = values if step.origin is None else self.sequences[step.origin.sequence]
+            kept.update((name, source[name]) for name in same if name in source)
         self._change_states(stage, step, states, kept)
         if not buffers and self._is_alike(stage, part, step, kept):
             return stage.step(values, again=(step.sequence, step.length))
-        values.update((state.past, kept[state.past]) for state in states)
-        if buffers:  # presents are kept for the next step, so never in a buffer that is reused
-            presents = {state.present for state in states}
-            buffers = {name: buffer for name, buffer in buffers.items() if name not in presents}
+        values.update((name, kept[name]) for name in stage.part.reads if name in kept)
+        if buffers:  # what is kept for the next step is never in a buffer that is reused
+            stay = {state.present for state in states} | step.constants
+            buffers = {name: buffer for name, buffer in buffers.items() if name not in stay}
         if step.in_place:
             buffers = {**buffers, **{state.present: kept[state.past] for state in states if state.is_shareable}}
         outputs = stage.step(values, buffers, stays=stage.staying([state.present for state in states], sent))
@@ -187,4 +190,5 @@ class Worker:
         if not (self._is_closed[part] and all(state.is_shareable for state in states)):
             return False
         presents = {state.present: kept[state.past] for state in states}
-        return stage.bind(step.sequence, step.length, {state.past: kept[state.past] for state in states}, presents)
+        same = {name: kept[name] for name in stage.part.reads if name in kept}
+        return stage.bind(step.sequence, step.length, same, presents)

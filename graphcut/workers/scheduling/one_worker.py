@@ -34,7 +34,8 @@ class OneWorker:
             worker.hold(frozenset(self._parts))
             log.loaded(0, worker.placements, perf_counter())
             for number, request in enumerate(filter(None, requests)):
-                step = request.step(number, self._parts, self._outputs)
+                parts = tuple(part for part in self._parts if part not in request.done)
+                step = request.step(number, parts, self._outputs)
                 log.arrived(perf_counter())
                 log.started(0, step, perf_counter())
                 try:

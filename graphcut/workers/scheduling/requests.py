@@ -22,6 +22,7 @@ class ScheduledPart(msgspec.Struct, frozen=True):
     writes: tuple[str, ...]  #: the tensors that it makes for others.
     memory_bytes: int = 0  #: its memory on its device.
     is_stateful: bool = False  #: it keeps states between the steps of a sequence.
+    keeps_constants: bool = False  #: it keeps what it reads at the first step of a sequence and not later.
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -31,6 +32,8 @@ class Request(msgspec.Struct, frozen=True):
     title: str = ""  #: its name in messages; `input N` by default.
     #: what its steps have in common: the sequence, its states, and how tokens are chosen.
     template: Step = msgspec.field(default_factory=Step)
+    #: the parts that ran at an earlier step of its sequence: what they wrote is kept where it is read.
+    done: Collection[int] = ()
 
     def step(self, number: int, parts: tuple[int, ...], writes: tuple[str, ...], **more: object) -> Step:
         """The step that runs `parts` for it; `number` is that of the request, and `more` are fields of `Step`."""
@@ -102,15 +105,16 @@ class RequestState:
         self.makers: dict[str, int] = {}  #: the workers that made its tensors; none for inputs.
         self.pace = 1.0  #: how many times as long as usual its last step took: it may be a longer prompt than others.
         self.running = 0  #: how many of its steps run now.
-        self.taken: set[int] = set()  #: the parts that are done or run now.
+        self.taken: set[int] = {*request.done}  #: the parts that are done or run now.
         self.reported: set[int] = set()  #: the first parts of the steps that reported early.
         self.error: Exception | None = None  #: why it has no answer; None if it has one or may still get one.
         self.is_dropped = False  #: its handles are not needed, except by the steps that run now.
         self._routing = routing
         self._absent = routing.inputs.difference(fed)
-        self._made: set[str] = set()  # all tensors that there are or were
+        # all tensors that there are or were
+        self._made = {name for part in request.done for name in routing.parts[part].writes}
         self._unread = {name: len(readers) for name, readers in routing.readers.items()}
-        self._undone = len(routing.parts)
+        self._undone = len(routing.parts) - len(request.done)
         self.add(fed)
 
     @property

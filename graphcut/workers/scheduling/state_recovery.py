@@ -58,7 +58,9 @@ class StepHistory:
         """Keep a completed step and what it read. Raises LookupError if that is lost."""
         parts = self._stateful(step.parts)
         if parts and self._executor.can_die:
-            if sequence not in self._forks:
+            # What a part keeps beside states is that of the first step.
+            is_repeated = step.keeps or any(self._parts[part].is_stateful for part in parts)
+            if is_repeated and sequence not in self._forks:
                 values = {name: self._executor.get(handle, name) for name, handle in handles.items()}
                 self._entries.setdefault(sequence, []).append(CompletedStep(step, values))
             self.rebuilt(sequence, parts, worker)
@@ -109,7 +111,8 @@ class StepHistory:
             self._forks.discard(sequence)
 
     def _stateful(self, parts: Sequence[int]) -> tuple[int, ...]:
-        return tuple(part for part in parts if self._parts[part].is_stateful)
+        own = self._parts
+        return tuple(part for part in parts if own[part].is_stateful or own[part].keeps_constants)
 
     def _needed(self, entry: CompletedStep, parts: frozenset[int]) -> set[int]:
         """Those of `parts` in a step, and the parts of that step that make what these read and was not kept."""
