@@ -16,7 +16,7 @@ from .. import ExportFormat
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import GENERAL, app, check_apply, given_options
-from .common_options import AsJson, Dims, Force, Inputs, States, Texts, load, names_in, parsed_dims
+from .common_options import AsJson, Dims, Force, Inputs, Place, States, Texts, load, names_in, parsed_dims
 from .declaring import Output, argument, flag, takes
 from .export import exported
 from .input_files import files_of, is_random
@@ -48,9 +48,9 @@ class ConversionOptions:
     steps: Annotated[
         Texts, takes("STEPS", "Change the model first: fuse, constants, static, opset=N. Comma-separated.", "--prepare")
     ] = None
-    calibration: Annotated[Path | None, takes("DIR", "Inputs for int8-static: a folder of .npz files.")] = None
+    calibration: Annotated[Place, takes("DIR", "Inputs for int8-static: a folder of .npz files.")] = None
     inputs: Inputs = None
-    text: Annotated[Path | None, takes("FILE", "A text: measure the perplexity of a decoder.")] = None
+    text: Annotated[Place, takes("FILE", "A text: measure the perplexity of a decoder.")] = None
     accept: Annotated[Texts, takes("LIMIT", "Such as 'snr>30'; also max, mean, top1, perplexity. Repeatable.")] = None
 
     def automation(self, model: Model, sources: Sequence[Path | None], *, searches: bool, **rest: Any) -> Automation:  # noqa: ANN401
@@ -81,11 +81,11 @@ def auto(
     options: GoalOptions,
     conversion: ConversionOptions,
     output: Annotated[Path, Output(metavar="DIR", help="The folder of the parts.")],
-    model: Annotated[Path | None, argument("MODEL", "An .onnx file, with its external data beside it.")] = None,
+    model: Annotated[Place, argument("MODEL", "An .onnx file, with its external data beside it.")] = None,
     plan: PlanPath = None,
     to: Annotated[ExportFormat | None, Option(metavar="FORMAT", help="Write the parts as `export --to` does.")] = None,
     keep: Annotated[bool, flag("Keep the models of the steps, in DIR/models.", "--keep")] = False,
-    replay: Annotated[Path | None, takes("FILE", "Do again what an auto.json says: same bytes.")] = None,
+    replay: Annotated[Place, takes("FILE", "Do again what an auto.json says: same bytes.")] = None,
     dims: Dims = None,
     states: States = None,
     force: Force = False,

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from .. import DecoderProfile, Model, SessionConfig
     from ..core.manifest import Cascade
 
-WeightMode = Literal["copy", "share"]
+Weights = Literal["copy", "share"]
 Texts = list[str] | None  #: the values of an option that may be repeated.
+Place = Path | None  #: a file or a folder, if it is named.
 ModelPath = Annotated[Path, argument("MODEL", "An .onnx file; or a pipeline of models: a .toml file or a folder.")]
 CascadePath = Annotated[Path, argument("DIR", "The folder of a cascade, or its manifest file.")]
-OriginalModel = Annotated[Path | None, takes("FILE", "The model that was sharded, or cut and has moved.")]
+OriginalModel = Annotated[Place, takes("FILE", "The model that was sharded, or cut and has moved.")]
 Dims = Annotated[Texts, takes("NAME=N", "The size of a symbolic dimension. Repeatable.", "--dim")]
 States = Annotated[Texts, takes("INPUT=OUTPUT", "OUTPUT is INPUT at the next step. Repeatable.", "--state")]
 Inputs = Annotated[list[Path] | None, takes("FILE", "A .npz file, ONNX test-data folder, or `random`. Repeatable.")]
@@ -48,7 +49,7 @@ Optimize = Annotated[
 Optimized = Annotated[
     Literal["none", "all"], Option("--optimize", help="ONNX Runtime's graph optimizations of what is compared.")
 ]
-Trace = Annotated[Path | None, takes("FILE", "A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")]
+Trace = Annotated[Place, takes("FILE", "A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")]
 Workers = Annotated[int | None, takes("N", "Number of workers that share the parts.", min=1)]
 
 

@@ -20,6 +20,7 @@ from .common_options import (
     Inputs,
     Optimized,
     OriginalModel,
+    Place,
     Seed,
     SessionOptions,
     Texts,
@@ -40,7 +41,7 @@ def compare(
     ctx: typer.Context,
     before: Annotated[Path, argument("A", "A model, a plan, or the folder or manifest of a cascade.")],
     after: Annotated[Path, argument("B", "Another model; or another plan or cascade of the same model.")],
-    output: Annotated[Path | None, Output(help="A .txt or .json file; of two models also .html or .svg.")] = None,
+    output: Annotated[Place, Output(help="A .txt or .json file; of two models also .html or .svg.")] = None,
     model: OriginalModel = None,
     dims: Dims = None,
     inputs: Inputs = None,
@@ -57,7 +58,7 @@ def compare(
         list[str] | None, takes("NAME,KEY=VALUE...", "Execution provider of B; given twice, of A and then of B.")
     ] = None,
     extract: Annotated[
-        Path | None, takes("DIR", "A folder for the first culprit: its nodes in both models, inputs, outputs.")
+        Place, takes("DIR", "A folder for the first culprit: its nodes in both models, inputs, outputs.")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,

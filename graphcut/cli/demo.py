@@ -10,7 +10,7 @@ from typer import Option
 from ..core.text import shell_word
 from ..demos import DEMOS, options_of, write
 from .application import check_apply, given_options
-from .common_options import Force
+from .common_options import Force, Place
 from .declaring import Output, argument, flag, takes
 from .output import check_output, say, say_next
 
@@ -35,7 +35,7 @@ def demo(
     ctx: typer.Context,
     name: Annotated[str, argument("NAME", "One of the demos below.", autocompletion=lambda: list(DEMOS.items()))],
     llm: LlmOptions,
-    output: Annotated[Path | None, Output(help="The .onnx file.", show_default="NAME.onnx")] = None,
+    output: Annotated[Place, Output(help="The .onnx file.", show_default="NAME.onnx")] = None,
     external: Annotated[
         bool | None,
         Option("--external/--inline", help="Weights beside the model, or inside it.", show_default="by size"),

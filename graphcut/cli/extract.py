@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from typer import Option
 
 from ..core.errors import UsageError
-from .common_options import Force, ModelPath, Texts, WeightMode, names_in, say_gap
+from .common_options import Force, ModelPath, Texts, Weights, names_in, say_gap
 from .declaring import Output, takes
 from .output import say
 
@@ -24,9 +24,7 @@ def extract(
     assume: Annotated[
         Texts, takes("NAME=VALUE", "A fixed value of an input; an If that it decides becomes its branch. Repeatable.")
     ] = None,
-    weights: Annotated[
-        WeightMode, Option(help="copy: it has its weights. share: it refers to those of MODEL.")
-    ] = "copy",
+    weights: Annotated[Weights, Option(help="copy: it has its weights. share: it refers to those of MODEL.")] = "copy",
     force: Force = False,
 ) -> None:
     """Write the sub-model between tensors as one model.

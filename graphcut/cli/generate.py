@@ -14,7 +14,7 @@ from typer import Option
 
 from .. import Via
 from ..core.errors import UsageError
-from ..core.units import count
+from ..core.units import count, parse_bytes
 from .application import given_options
 from .common_options import (
     AsJson,
@@ -77,7 +77,8 @@ def generate(
     prompts, tokenizer = text.prompts_of(cascade, given_prompts)
     settings = DecodingSettings(inputs=fed, dims=parsed_dims(dims), via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
-    settings |= {"draft": length.draft, "cache_bytes": length.cache_bytes(chat=text.chat)}
+    kept = length.cache_prefix or ("1GiB" if text.chat else "0")  # by default the past of a conversation
+    settings |= {"draft": length.draft, "cache_bytes": parse_bytes(kept)}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
     stop_ids, stop = text.stop_of(tokenizer)
     output_of = partial(Output, stop_ids=stop_ids, tokenizer=tokenizer, stop=stop)

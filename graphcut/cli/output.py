@@ -127,8 +127,7 @@ def complain(text: str) -> None:
     """
     is_between = settings.is_in_line and _is_one_place()
     settings.is_in_line &= not is_between
-    before = "\n" if is_between else ""
-    sys.stderr.write(f"{before}{printable(text)}\n")
+    sys.stderr.write("\n" * is_between + f"{printable(text)}\n")
 
 
 def _is_one_place() -> bool:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from ..core.text import shell_word
 from .application import check_applicable, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, States, load
+from .common_options import AsJson, Dims, Force, ModelPath, Place, States, load
 from .declaring import Output
 from .output import check_output, print_, put_json, say, say_next
 from .plan_options import GoalOptions, TuningOptions
@@ -15,7 +15,7 @@ def plan(
     options: GoalOptions,
     tuning: TuningOptions,
     model: ModelPath,
-    output: Annotated[Path | None, Output(help="Save the plan, to edit it or to split by it.")] = None,
+    output: Annotated[Place, Output(help="Save the plan, to edit it or to split by it.")] = None,
     dims: Dims = None,
     states: States = None,
     force: Force = False,

@@ -16,7 +16,17 @@ from ..core.errors import UsageError
 from ..core.units import count as count_of
 from ..core.units import parse_bytes
 from .application import check_applicable, given_options
-from .common_options import Outputs, ProfileText, Texts, listed_names, names_in, numbered, output_names, parsed_profile
+from .common_options import (
+    Outputs,
+    Place,
+    ProfileText,
+    Texts,
+    listed_names,
+    names_in,
+    numbered,
+    output_names,
+    parsed_profile,
+)
 from .declaring import flag, takes
 
 if TYPE_CHECKING:
@@ -49,7 +59,7 @@ class GoalOptions:
         int | None, takes("N", "Split into N parts, minimizing the slowest; with --memory, into at most N.")
     ] = None
     memory: Annotated[str | None, takes("SIZE", "Split into the fewest parts of at most SIZE.")] = None
-    cluster: Annotated[Path | None, takes("FILE", "One part per device of a cluster file (TOML).")] = None
+    cluster: Annotated[Place, takes("FILE", "One part per device of a cluster file (TOML).")] = None
     objective: Annotated[
         Literal["throughput", "interleaved", "latency", "decode", "bytes", "devices", "crossings"],
         Option(

@@ -21,6 +21,7 @@ from .common_options import (
     Force,
     OriginalOptions,
     Outputs,
+    Place,
     SessionOptions,
     Trace,
     Workers,
@@ -74,7 +75,7 @@ def run(
     original: OriginalOptions,
     memory: MemoryOptions,
     output: Annotated[
-        Path | None,
+        Place,
         Output(help="The .npz file of the outputs, for many inputs a folder; else they are printed in short."),
     ] = None,
     outputs: Outputs = None,

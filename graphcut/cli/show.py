@@ -13,7 +13,7 @@ from typer import Option
 from ..core.errors import GraphcutError, UsageError
 from ..core.text import shell_word
 from .application import check_applicable, check_apply, given_options
-from .common_options import Dims, Force, OriginalModel, open_, parsed_dims
+from .common_options import Dims, Force, OriginalModel, Place, open_, parsed_dims
 from .declaring import Output, argument, flag, takes
 from .output import check_output, print_, print_line, put_drawing, put_json, put_text, say, say_next
 
@@ -35,7 +35,7 @@ def show(
         Literal["terminal", "html", "svg", "dot", "mermaid", "json", "devices"],
         Option(help="The format; if not given, it follows from the name of --output."),
     ] = "terminal",
-    output: Annotated[Path | None, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
+    output: Annotated[Place, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
     part: Annotated[int | None, takes("K", "Draw the nodes of part K; with --to dot.", min=0)] = None,
     model: OriginalModel = None,
     dims: Dims = None,

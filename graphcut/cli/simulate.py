@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ..core.errors import UsageError
-from .common_options import AsJson, Force, OriginalOptions, Outputs, Texts, Trace, output_names, parsed_dims
+from .common_options import AsJson, Force, OriginalOptions, Outputs, Place, Texts, Trace, output_names, parsed_dims
 from .declaring import argument, takes
 from .output import check_output, put_answer, put_trace
 
@@ -35,9 +35,7 @@ def _devices(ctx: typer.Context, incomplete: str) -> list[str]:
 def simulate(
     plan: Annotated[Path, argument("PLAN", "A plan file, or the folder of a cascade.")],
     original: OriginalOptions,
-    cluster: Annotated[
-        Path | None, takes("FILE", "A cluster file (TOML).", show_default="the cluster of the plan")
-    ] = None,
+    cluster: Annotated[Place, takes("FILE", "A cluster file (TOML).", show_default="the cluster of the plan")] = None,
     requests: Annotated[int, takes("N", "Number of requests.")] = 1000,
     rate: Annotated[str | None, takes("R/s", "Open loop: Poisson arrivals, requests per second.")] = None,
     window: Annotated[

@@ -12,7 +12,7 @@ from typer import Option
 from ..core.text import shell_word
 from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, States, Texts, WeightMode, load, say_gap
+from .common_options import AsJson, Dims, Force, ModelPath, Place, States, Texts, Weights, load, say_gap
 from .declaring import Output, Size, flag, takes
 from .output import print_, print_line, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .. import Model, PreparedFiles
 
 _OF_ONE_FILE: Final = ("model", "--one-file", "--ranks", "--sum", "--output", "--weights", "--dim", "--force", "--json")
-PlanPath = Annotated[Path | None, takes("FILE", "Cut as in a plan of `graphcut plan -o`.", "--plan")]
+PlanPath = Annotated[Place, takes("FILE", "Cut as in a plan of `graphcut plan -o`.", "--plan")]
 
 
 def split(
@@ -31,11 +31,9 @@ def split(
     device: Annotated[
         Texts, takes("NAMES", "The device of each part of --at-nodes, in order. Comma-separated.")
     ] = None,
-    output: Annotated[
-        Path | None, Output(metavar="DIR", help="The folder of the parts.", show_default="MODEL.parts")
-    ] = None,
+    output: Annotated[Place, Output(metavar="DIR", help="The folder of the parts.", show_default="MODEL.parts")] = None,
     weights: Annotated[
-        WeightMode, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
+        Weights, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
     ] = "copy",
     max_shard_bytes: Annotated[
         int | None, Size("--max-shard-size", help="Divide copied weights among files of at most SIZE, with an index.")
@@ -157,7 +155,7 @@ def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -
 
 
 def _shard(
-    model: Model, options: GoalOptions, output: Path | None, *, weights: WeightMode, force: bool, as_json: bool
+    model: Model, options: GoalOptions, output: Path | None, *, weights: Weights, force: bool, as_json: bool
 ) -> None:
     """Write one ordinary model, in which every layer that can be divided stands once for each rank."""
     from .. import shard as sharded

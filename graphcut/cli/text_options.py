@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..core.errors import UsageError
 from ..core.records import reading
-from ..core.units import parse_bytes
 from .common_options import Texts
 from .declaring import flag, takes
 
@@ -89,10 +88,6 @@ class LengthOptions:
         takes("DIR|lookup", "Propose tokens by a smaller decoder, or as text before went on: the same, faster."),
     ] = None
     cache_prefix: Annotated[str | None, takes("SIZE", "Keep states for prompts that begin alike, e.g. 1GiB.")] = None
-
-    def cache_bytes(self, *, chat: bool) -> int:
-        """How much is kept; by default the past of a `chat`."""
-        return parse_bytes(self.cache_prefix or ("1GiB" if chat else "0"))
 
 
 def token_ids(option: str, text: str) -> list[int]:

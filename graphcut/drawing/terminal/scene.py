@@ -40,12 +40,10 @@ def draw_scene(scene: Scene, screen: Screen, *, explain: bool = False) -> Render
 
 
 def _details(scene: Scene, screen: Screen) -> Section:
-    if not scene.details:
-        return []
     grid = Table.grid(padding=(0, 2))
     for word, value in scene.details:
         grid.add_row(screen.text(word, "dim"), screen.text(value))
-    return [grid]
+    return [grid] if scene.details else []
 
 
 # Parts

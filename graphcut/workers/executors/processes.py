@@ -5,7 +5,6 @@ come from anywhere. Tensors are in shared memory, see `shared_memory`; each work
 """
 
 import os
-import selectors
 import signal
 import socket
 import struct
@@ -14,7 +13,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from threading import RLock
 from typing import Final
@@ -63,11 +62,9 @@ class ProcessExecutor(Executor):
         self._handle_count: Counter[str] = Counter()  # by region
         self._events: deque[Event] = deque()
         self._readable: deque[int] = deque()
-        self._selector = selectors.DefaultSelector()
         self._wake_sender, self._wake_receiver = socket.socketpair()
         self._wake_sender.setblocking(False)  # when it is full, a wake is pending anyway
         self._wake_lock = RLock()  # the garbage collector may end a pipeline while it is held
-        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
 
     # Workers
 
@@ -82,7 +79,6 @@ class ProcessExecutor(Executor):
         except OSError as error:
             self._events.append(Died(worker, f"it can't be started: {error.strerror}"))
             return
-        self._selector.register(process.connection, selectors.EVENT_READ, worker)
         manifest = os.fspath(self._cascade.path.absolute())
         self._send(process, Setup(worker, manifest, self._digest, self.config, self._states, owner))
         self._send(process, Hold(tuple(parts)))
@@ -112,7 +108,6 @@ class ProcessExecutor(Executor):
             process.popen.wait()
             process.connection.close()
         self._workers.clear()
-        self._selector.close()
         self._wake_receiver.close()
         if self._folders is not None:
             self._folders.close()
@@ -163,10 +158,11 @@ class ProcessExecutor(Executor):
         if self._events:
             return self._events.popleft()
         if not self._readable:
-            found = [key.data for key, _ in self._selector.select(timeout_s)]
-            if None in found:
+            connections = {process.connection: worker for worker, process in self._workers.items()}
+            found = wait([self._wake_receiver, *connections], timeout_s)
+            if self._wake_receiver in found:
                 self._wake_receiver.recv(4096)
-            self._readable.extend(worker for worker in found if worker is not None)
+            self._readable.extend(worker for connection, worker in connections.items() if connection in found)
         return self._receive(self._readable.popleft()) if self._readable else None
 
     def wake(self) -> None:
@@ -184,7 +180,6 @@ class ProcessExecutor(Executor):
 
     def _ended(self, worker: int) -> Event:
         process = self._workers.pop(worker)
-        self._selector.unregister(process.connection)
         process.connection.close()
         process.popen.kill()
         status = process.popen.wait()
