@@ -119,12 +119,9 @@ class PlanningProblem:
     def nodes_of(self, parts: Iterable[Sequence[int]], *, with_replicas: bool = False) -> Parts:
         """The nodes of each part, from its groups; a replicable node is in the first part that needs it, or in all."""
         part_of = {group: i for i, part in enumerate(parts) for group in part}
-        nodes: list[list[int]] = [[] for _ in range(max(part_of.values()) + 1)]
-        for node in self.graph.flow:
-            users = sorted({part_of[group] for group in self._holders[node]})
-            for part in users if with_replicas else users[:1]:
-                nodes[part].append(node)
-        return tuple(map(tuple, nodes))
+        users = ((sorted({part_of[group] for group in self._holders[node]}), node) for node in self.graph.flow)
+        nodes = grouped((part, node) for own, node in users for part in (own if with_replicas else own[:1]))
+        return tuple(tuple(nodes.get(part, ())) for part in range(max(part_of.values()) + 1))
 
     def workload(
         self, work: Sequence[Sequence[float]], counting: Collection[Counted] = (), sent: Mapping[str, int] | None = None

@@ -8,11 +8,10 @@ one computed: an exchange. Within a phase ranks need nothing of each other, so t
 With stages (a pipeline of groups of ranks) each stage has phases of its own, one stage after the other.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ..core.graph import Graph
+from ..core.graph import Graph, grouped
 from .rank_costs import is_repeatable
 
 
@@ -40,15 +39,13 @@ def rank_parts(
         # A phase begins with what another rank wrote.
         after = (phases[one][1] + (one in ranks and ranks[one] != ranks.get(node)) for one in before)
         phases[node] = stage_of[node], max(after, default=0)
-    members = defaultdict[tuple[int, int], dict[int, set[int]]](lambda: defaultdict(set))
     holders: dict[int, set[int]] = {}
     for node in reversed(graph.flow):
         near = (holders[reader] for reader in graph.successors(node) if phases[reader] == phases[node])
         holders[node] = {ranks[node]} if node in ranks else set().union(*near) or {first_ranks[stage_of[node]]}
-        for rank in holders[node]:
-            members[phases[node]][rank].add(node)
+    numbers = {phase: number for number, phase in enumerate(sorted({*phases.values()}))}
+    members = grouped(((phases[node], rank), node) for node, own in holders.items() for rank in own)
     return [
-        RankPart(stage, number, rank, tuple(sorted(nodes)))
-        for number, (stage, phase) in enumerate(sorted(members))
-        for rank, nodes in sorted(members[stage, phase].items())
+        RankPart(phase[0], numbers[phase], rank, tuple(sorted(nodes)))
+        for (phase, rank), nodes in sorted(members.items())
     ]

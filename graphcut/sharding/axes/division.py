@@ -150,13 +150,10 @@ class Division(Product):
         The second value is False if the size of a tensor is unknown; then there are more bytes. Of a tensor that is
         concatenated a rank lacks the pieces of the others; of a sum it receives as many tensors as other ranks add.
         """
-        total, is_exact, ranks = Fraction(0), True, len(self.shares)
-        for join in self.joins:
-            size, is_known = self.model.tensor_bytes[join.tensor]
-            copies = len(join.divided.ranks) if join.is_sum else 1
-            total += Fraction(size * copies * (ranks - 1), ranks)
-            is_exact &= is_known
-        return round(total), is_exact
+        sizes = [self.model.tensor_bytes[join.tensor] for join in self.joins]
+        copies = [len(join.divided.ranks) if join.is_sum else 1 for join in self.joins]
+        total = sum(size * times for (size, _), times in zip(sizes, copies, strict=True))
+        return round(total * Fraction(len(self.shares) - 1, len(self.shares))), all(is_known for _, is_known in sizes)
 
 
 def products_of(model: Model, operations: Sequence[Operation]) -> tuple[int, ...]:
