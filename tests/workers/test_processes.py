@@ -40,7 +40,7 @@ from hazards import boundary_types
 from hazards.hazard import Hazard
 
 ONE_THREAD = SessionConfig(threads=1)
-RUNS = int(os.environ.get("GRAPHCUT_KILLS", "2"))
+RUNS = int(os.environ.get("GRAPHCUT_KILLS", "1"))
 """The number of runs in which workers are killed at random; set GRAPHCUT_KILLS=50 for a longer test."""
 
 Feeds = Mapping[str, object]
