@@ -245,6 +245,7 @@ def test_static_int8_is_calibrated_with_the_inputs_that_are_given(run: Run, mode
     assert {"../inputs/0.npz", "../inputs/1.npz", "../inputs/2.npz"} < record["sources"].keys()
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize(
     ("budget", "expected"), [(130_000, "fp16"), (55_000, "int4")], ids=["fp16 fits", "int4 alone fits"]
 )
@@ -262,7 +263,8 @@ def test_the_least_loss_that_fits_into_two_parts_is_found(
     assert [name for name, verdict in tried.items() if verdict == "chosen"] == [expected]
     assert (record["tried"][-1]["parts"], record["options"][-1]) == (2, f"--precision={expected}")
     assert largest_part(tmp_path / "parts") <= budget
-    for passed in order[: order.index(expected)]:  # alone they fit into no two parts either
+    passed_over = order[: order.index(expected)]
+    for passed in some(passed_over[-1:], *passed_over[:-1]):  # alone they fit into no two parts either
         refused = run(
             "auto",
             model,

@@ -51,7 +51,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             for i, (name, proto) in enumerate(models()):
                 (unfinished / f"{name}-{i}.onnx").write_bytes(proto.SerializeToString())
             unfinished.rename(folder)
-    return sorted(folder.iterdir())[:: 1 if FUZZ else 16]
+    return sorted(folder.iterdir())[:: 1 if FUZZ else 32]
 
 
 def models() -> Iterator[tuple[str, ModelProto]]:
