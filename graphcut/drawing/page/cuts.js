@@ -1,11 +1,8 @@
-/* The cuts that the page shows: those of the plan, or yours. */
+/* Cuts that the reader makes: what each would cost, moving, dropping, undoing. */
 
 import { costsOf, namedCut } from "./cutting.js";
-import { select } from "./panel.js";
 import { predicted } from "./predicted.js";
-import { costs, cutter, profile } from "./scene.js";
-import { completed } from "./shown.js";
-import { state, tell } from "./state.js";
+import { costs, cutter, profile, select, shownCuts, state, tell } from "./shown.js";
 import { sizeOf } from "./number_words.js";
 
 export const aliveAt = (index) => sizeOf({ bytes: profile.alive[index], is_exact: profile.exact[index] });
@@ -21,27 +18,18 @@ export function alone(index) {
 
 export const sentBy = (index) => (alone(index) ? sizeOf(alone(index).boundaries[0]) : aliveAt(index));
 
-/** Cuts after the nodes with these names, if there are such nodes, and puts the parts on these devices, if there are. */
-export function cutAfter(nodes, devices) {
-  const cuts = nodes.map((name) => profile.nodes.indexOf(name));
-  const placeOf = (name) => costs.devices.findIndex((device) => device.name === name);
-  const on = costs?.is_cluster && devices.length ? devices.map(placeOf) : null;
-  if (!cuts.includes(-1)) cutAt(cuts, on);
-}
-
 /** What cuts after these nodes of the profile make; null if they are not possible. */
 export function tried(chosen, on = null) {
-  const found = chosen.length ? costsOf(cutter, chosen) : null;
+  const found = costsOf(cutter, chosen);
   return found && predicted(costs, found, on?.length === found.parts.length ? on : null);
 }
 
 const [past, future] = [[], []]; // cuts and devices before the last changes, and before they were undone
-
 const held = () => (state.yours ? [state.yours.cuts, state.yours.on] : null);
 
 /** Shows other cuts; null is the plan. */
 function put(yours) {
-  state.yours = yours && completed(yours);
+  state.yours = yours && shownCuts(yours);
   tell("cut");
 }
 
@@ -73,6 +61,13 @@ export function cutAt(chosen, on = null) {
   const yours = tried(chosen, on);
   if (yours) change(yours);
   return yours !== null;
+}
+
+/** Cuts after the nodes with these names, if there are such nodes, and puts the parts on these devices, if there are. */
+export function cutAfter(nodes, devices) {
+  const cuts = nodes.map((name) => profile.nodes.indexOf(name));
+  const places = devices.map((name) => costs?.devices.findIndex((device) => device.name === name));
+  if (!cuts.includes(-1)) cutAt(cuts, costs?.is_cluster && devices.length ? places : null);
 }
 
 export const stopCutting = () => change(null);

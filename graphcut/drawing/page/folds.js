@@ -1,6 +1,6 @@
 /* Folds: modules, rows of numbered modules, and ranges of long lists, shown as one box; in each part its own. */
 
-import { groupsOf } from "./nodes_around.js";
+import { groupsOf } from "./names.js";
 
 /** The ranges around a position, outermost first, so that no list is long. */
 export function rangesAround(position, length) {
@@ -15,41 +15,45 @@ export function rangesAround(position, length) {
   return found;
 }
 
+/** The modules on a path: the key of each, and that of the row of modules with its name. */
+function modulesOf(part, path) {
+  let inner = `${part ?? ""}|`;
+  return path.map(([name, number]) => {
+    const row = `${inner}/${name}`;
+    inner = number === null ? row : `${row}.${number}`;
+    return { name, number, row, inner };
+  });
+}
+
 /** The shown nodes in lists, each with the folds around it, outermost first. */
 export function foldedLists({ graph, nodes, partOf }) {
-  const all = graph.modules?.length ?? 1;
-  const modules = [...groupsOf(nodes, (node) => (partOf(node) ?? 0) * all + (graph.module?.[node] ?? 0)).values()].map((own) => (
-    { own, part: partOf(own[0]), path: graph.module ? graph.modules[graph.module[own[0]]] : [] }));
-  const numbers = new Map();
-  const walk = ({ part, path }, visit) => path.reduce((key, [name, number]) => {
-    const inner = `${key}/${name}${number === null ? "" : `.${number}`}`;
-    visit(`${key}/${name}`, name, number, inner);
-    return inner;
-  }, `${part ?? ""}|`);
-  for (const module of modules) walk(module, (row, name, number) => {
-    if (number !== null) numbers.set(row, (numbers.get(row) ?? new Set()).add(number));
+  const lists = [...groupsOf(nodes, (node) => `${partOf(node)} ${graph.module?.[node]}`).values()].map((own) => {
+    const part = partOf(own[0]);
+    return { own, part, path: modulesOf(part, graph.module ? graph.modules[graph.module[own[0]]] : []) };
   });
-  for (const [row, found] of numbers) numbers.set(row, [...found].sort((a, b) => a - b));
+  const numbered = lists.flatMap(({ path }) => path.filter(({ number }) => number !== null));
+  const rows = new Map([...groupsOf(numbered, ({ row }) => row)].map(([row, found]) => (
+    [row, [...new Set(found.map(({ number }) => number))].sort((a, b) => a - b)])));
   const folds = new Map();
   const fold = (key, title, part, times = 1) => {
     if (!folds.has(key)) folds.set(key, { key, title, part, times, size: 0 });
     return folds.get(key);
   };
-  return modules.flatMap((module) => {
-    const { own, part } = module;
+  return lists.flatMap(({ own, part, path }) => {
     const chain = [];
     let outer = ""; // the numbered module around these
-    const last = walk(module, (row, name, number, inner) => {
-      const all = numbers.get(row) ?? [];
-      const rows = all.length > 1 ? [[0, all.length - 1], ...rangesAround(all.indexOf(number), all.length)] : [];
-      if (number !== null) for (const [from, to] of rows) chain.push(fold(`${row}#${from}-${to}`, `${outer}${name} ${all[from]}-${all[to]}`, part, to - from + 1));
-      chain.push(fold(inner, outer + (number === null ? name : `${name}.${number}`), part));
-      if (number !== null) outer = `${name}.${number}/`;
-    });
-    const lists = groupsOf([...own.keys()], (i) => JSON.stringify(rangesAround(i, own.length)));
-    return [...lists].map(([ranges, places]) => {
-      const list = { nodes: places.map((i) => own[i]), folds: [...chain] };
-      for (const [from, to] of JSON.parse(ranges)) list.folds.push(fold(`${last}:${from}-${to}`, `nodes ${from + 1}-${to + 1}`, part));
+    for (const { name, number, row, inner } of path) {
+      const all = number === null ? [] : rows.get(row);
+      const ranges = all.length > 1 ? [[0, all.length - 1], ...rangesAround(all.indexOf(number), all.length)] : [];
+      for (const [from, to] of ranges) chain.push(fold(`${row}#${from}-${to}`, `${outer}${name} ${all[from]}-${all[to]}`, part, to - from + 1));
+      const title = number === null ? name : `${name}.${number}`;
+      chain.push(fold(inner, outer + title, part));
+      if (number !== null) outer = `${title}/`;
+    }
+    return [...groupsOf(own.keys(), (i) => String(rangesAround(i, own.length))).values()].map((places) => {
+      const ranges = rangesAround(places[0], own.length).map(([from, to]) => (
+        fold(`${path.at(-1)?.inner ?? part}:${from}-${to}`, `nodes ${from + 1}-${to + 1}`, part)));
+      const list = { nodes: places.map((i) => own[i]), folds: [...chain, ...ranges] };
       for (const one of list.folds) one.size += list.nodes.length;
       return list;
     });
@@ -64,17 +68,12 @@ export function closedFold({ folds }, opened) {
 
 /** The folds to open at first: the largest ones, as long as there are few boxes. */
 export function openedFirst(lists) {
-  const opened = new Set();
-  const tried = new Set();
+  const [opened, tried] = [new Set(), new Set()];
   const shown = () => {
-    const folds = new Set();
-    let boxes = 0;
-    for (const list of lists) {
-      const fold = closedFold(list, opened);
-      if (fold) folds.add(fold);
-      else boxes += list.nodes.length;
-    }
-    return { folds: [...folds].sort((a, b) => b.size - a.size), boxes: boxes + folds.size };
+    const folds = groupsOf(lists, (list) => closedFold(list, opened));
+    const boxes = (folds.get(undefined) ?? []).reduce((sum, list) => sum + list.nodes.length, 0);
+    folds.delete(undefined);
+    return { folds: [...folds.keys()].sort((a, b) => b.size - a.size), boxes: boxes + folds.size };
   };
   for (;;) {
     const { folds, boxes } = shown();

@@ -1,17 +1,61 @@
-/* The boxes of a graph, and the links between them.
-   A view says which `nodes` of which `graph` are shown, the part of each (`partOf`), and the flows between parts by name (`flows`). */
+/* A picture of a graph of nodes, that of the model or of a body: which nodes it shows, in which boxes, with which words and links.
+   A graph is the record of loading/node_graph.py, completed; nodes and tensors are indices. A view says which `nodes` of which
+   `graph` are shown, the part of each (`partOf`), and the flows between parts by name (`flows`). */
 
-import { kindOf } from "./flows.js";
+import { kindOf } from "./cutting.js";
 import { closedFold, foldedLists, openedFirst } from "./folds.js";
-import { MANY, groupsOf } from "./nodes_around.js";
+import { groupsOf, shortOperator } from "./names.js";
+import { count, grouped } from "./number_words.js";
+
+export const AROUND = 80; // the most nodes around something
+export const MANY = 6; // a tensor with more readers has its name in each of them instead of an edge to it
+
+/** Adds the writer and the readers of each tensor. */
+export function completed(graph) {
+  if (graph.writer) return graph;
+  graph.writer = new Int32Array(graph.tensors.length).fill(-1);
+  graph.readers = graph.tensors.map(() => []);
+  graph.writes.forEach((written, node) => { for (const tensor of written) graph.writer[tensor] = node; });
+  graph.reads.forEach((read, node) => { for (const tensor of read) graph.readers[tensor].push(node); });
+  graph.isInput = new Set(graph.inputs);
+  return graph;
+}
+
+/** The nodes up to some steps from others, but not many more than `AROUND`; through a tensor with many readers none. */
+export function nodesAround(graph, start, steps) {
+  const found = new Set(start);
+  let edge = [...start];
+  for (let step = 0; step < steps && found.size < AROUND; step += 1) {
+    const near = edge.flatMap((node) => [
+      ...graph.reads[node].map((tensor) => graph.writer[tensor]),
+      ...graph.writes[node].flatMap((tensor) => (graph.readers[tensor].length <= 2 * MANY ? graph.readers[tensor] : [])),
+    ]);
+    edge = [...new Set(near)].filter((node) => node >= 0 && !found.has(node)).slice(0, AROUND - found.size);
+    for (const node of edge) found.add(node);
+  }
+  return found;
+}
+
+/** The writers and the readers of tensors with some names. */
+export function endsOf(graph, names) {
+  const wanted = new Set(names);
+  const ends = graph.tensors.flatMap((name, tensor) => (wanted.has(name) && (graph.writer[tensor] >= 0 || graph.isInput.has(tensor))
+    ? [graph.writer[tensor], ...graph.readers[tensor].slice(0, 2 * MANY)] : []));
+  return [...new Set(ends)].filter((node) => node >= 0);
+}
 
 /** The boxes of a view, and the links between them with their tensors. */
 export function pictureOf(view) {
   const { graph, nodes, partOf, flows } = view;
-  const boxes = new Map();
+  const [boxes, links] = [new Map(), new Map()];
   const box = (key, made) => {
-    if (!boxes.has(key)) boxes.set(key, { key, id: boxes.size, nodes: [], tensors: [], far: [], ...made() });
+    if (!boxes.has(key)) boxes.set(key, { key, id: boxes.size, nodes: [], tensors: [], far: [], parts: [made.part], ...made });
     return boxes.get(key);
+  };
+  const link = (from, to, tensor) => {
+    const key = `${from.id} ${to.id}`;
+    if (!links.has(key)) links.set(key, { from, to, tensors: [] });
+    links.get(key).tensors.push(tensor);
   };
   const home = []; // sparse: mostly few nodes of many are shown
   const lists = view.isFolded ? foldedLists(view) : [{ nodes: [...nodes], folds: [] }];
@@ -19,61 +63,108 @@ export function pictureOf(view) {
   for (const list of lists) {
     const fold = closedFold(list, view.opened);
     for (const node of list.nodes) {
-      const own = box(fold ? `f${fold.key}` : `n${node}`, () => ({ kind: fold ? "fold" : "node", fold, part: partOf(node), rank: node }));
+      const own = box(fold ? `f${fold.key}` : `n${node}`, { kind: fold ? "fold" : "node", fold, part: partOf(node), rank: node });
       own.rank = Math.min(own.rank, node);
       own.nodes.push(node);
       home[node] = own;
     }
   }
-  const links = new Map();
-  const link = (from, to, tensor) => {
-    const key = `${from.id} ${to.id}`;
-    if (!links.has(key)) links.set(key, { from, to, tensors: [] });
-    links.get(key).tensors.push(tensor);
-  };
   /** A box for what is not shown: inputs, outputs, nodes before or after. */
-  const end = (kind, partners, part, tensor, hidden) => {
+  const end = (kind, partners, part, tensor, hidden = []) => {
     const rank = Math.min(...partners.map((one) => one.rank)) + (kind === "in" || kind === "before" ? -0.5 : 0.5);
-    const own = box(`${kind} ${part ?? ""} ${partners.map((one) => one.id)}`, () => ({ kind, part, rank }));
+    const own = box(`${kind} ${part ?? ""} ${partners.map((one) => one.id)}`, { kind, part, rank });
     own.tensors.push(tensor);
     for (const node of hidden) if (!own.nodes.includes(node)) own.nodes.push(node);
     return own;
   };
-  const withParts = (one, parts) => Object.assign(one, { parts: [...new Set([...one.parts ?? [], ...parts])].sort((a, b) => a - b) });
   const isOutput = new Set(graph.outputs);
   const parts = new Set([...boxes.values()].map((one) => one.part));
   view.onlyPart = parts.size === 1 ? [...parts][0] : undefined;
-  const touched = new Set();
-  for (const node of nodes) {
-    for (const tensor of graph.reads[node]) touched.add(tensor);
-    for (const tensor of graph.writes[node]) touched.add(tensor);
-  }
-  for (const tensor of touched) {
+  for (const tensor of new Set([...nodes].flatMap((node) => [...graph.reads[node], ...graph.writes[node]]))) {
     const writer = graph.writer[tensor];
     if (writer < 0 && !graph.isInput.has(tensor)) continue; // an initializer is in the box of its reader
     const own = home[writer];
-    if (own && !isOutput.has(tensor) && !flows.has(graph.tensors[tensor]) && graph.readers[tensor].every((node) => home[node] === own)) continue;
+    const flow = flows.get(graph.tensors[tensor]);
+    if (own && !isOutput.has(tensor) && !flow && graph.readers[tensor].every((node) => home[node] === own)) continue;
     const readers = [...new Set(graph.readers[tensor].map((node) => home[node]))].filter((one) => one && one !== own);
     if (readers.length > MANY) for (const one of readers) one.far.push(tensor);
     else if (readers.length) {
-      const from = own ?? (writer < 0 ? end("in", readers, undefined, tensor, []) : end("before", readers, partOf(writer), tensor, [writer]));
+      const from = own ?? (writer < 0 ? end("in", readers, undefined, tensor) : end("before", readers, partOf(writer), tensor, [writer]));
       for (const one of readers) link(from, one, tensor);
     }
     if (!own) continue;
     const hidden = groupsOf(graph.readers[tensor].filter((node) => !home[node]), partOf);
     for (const [part, after] of hidden) link(own, end("after", [own], part, tensor, after), tensor);
-    if (isOutput.has(tensor)) link(own, end("out", [own], undefined, tensor, []), tensor);
+    if (isOutput.has(tensor)) link(own, end("out", [own], undefined, tensor), tensor);
     const known = new Set([own.part, ...graph.readers[tensor].map(partOf)]);
-    const copies = flows.get(graph.tensors[tensor])?.readers.filter((part) => !known.has(part)) ?? [];
-    if (copies.length) link(own, withParts(end("copies", [own], undefined, tensor, []), copies), tensor);
+    const copies = flow?.readers.filter((part) => !known.has(part)) ?? [];
+    if (!copies.length) continue;
+    const replicas = end("copies", [own], undefined, tensor);
+    replicas.parts = [...new Set([...replicas.parts, ...copies])].filter((part) => part !== undefined).sort((a, b) => a - b);
+    link(own, replicas, tensor);
   }
   return { boxes: [...boxes.values()], links: [...links.values()], home };
 }
 
-/** The kind of what crosses a boundary on an edge, of `kinds` in scene.js; empty if nothing does. */
+/** The kind of what crosses a boundary on an edge, of `KINDS` in scene.py; empty if nothing does. */
 export function kindOfLink({ from, to, tensors: own }, { graph, flows }) {
   const isInside = from.part === undefined || to.part === undefined || from.part === to.part;
   if (isInside && to.kind !== "copies") return "";
   const kinds = own.map((tensor) => flows.get(graph.tensors[tensor])).filter(Boolean).map(kindOf);
   return kinds.find((kind) => kind === "residual" || kind === "exchange") ?? kinds[0] ?? ""; // or it is computed again
+}
+
+/* What the boxes say: a head, tags and lines. */
+
+const ROW = 17;
+
+/** The last word of a name. */
+export const tail = (name) => /[^/.:]*.?$/.exec(name.replace(/_output_\d+$/, ""))[0] || name;
+export const typed = (graph, tensor) => [graph.tensors[tensor], graph.types[tensor]].filter(Boolean).join(" ");
+
+/** Some lines, the first of them shown; `css` is what they are. */
+function few(lines, most) {
+  if (lines.length <= most) return lines;
+  const rest = lines.slice(most - 1);
+  return [...lines.slice(0, most - 1), { text: `and ${grouped(rest.length)} more`, title: rest.map((line) => line.title ?? line.text).join("\n") }];
+}
+
+/** Gives a box of a view its words and its height; `most` is the number of lines between its name and what it writes. */
+export function worded(box, { graph, onlyPart, partName, functions }, most) {
+  const { kind, nodes, tensors: own, fold } = box;
+  const name = (text) => ({ text, css: "name" });
+  const lines = (tensors, textOf, limit) => few(tensors.map((tensor) => ({ text: textOf(tensor), title: typed(graph, tensor) })), limit);
+  const typeOf = (tensor) => graph.types[tensor] || graph.tensors[tensor];
+  const operator = (node) => shortOperator(graph.ops[node]);
+  const parts = box.parts.filter((part) => part !== undefined && part !== onlyPart).map(partName);
+  const ended = (noun) => ({
+    head: own.length === 1 ? noun : count(own.length, noun),
+    lines: [...own.length === 1 ? [name(graph.tensors[own[0]])] : [], ...lines(own, typeOf, 3)],
+  });
+  const ofNode = ([node]) => {
+    const values = graph.reads[node].filter((tensor) => graph.writer[tensor] < 0 && !graph.isInput.has(tensor));
+    const attributes = graph.attributes[node].map((text) => ({ text }));
+    const all = [...attributes, ...lines(values, (tensor) => `${tail(graph.tensors[tensor])} ${graph.types[tensor]}`, Infinity)];
+    return { head: operator(node), tags: parts, lines: [name(graph.nodes[node]), ...few(all, most), ...lines(graph.writes[node], (tensor) => `→ ${typeOf(tensor)}`, 3)] };
+  };
+  const ofFold = () => {
+    const operators = [...groupsOf(nodes, operator)].sort((a, b) => b[1].length - a[1].length);
+    const text = few(operators.map(([one, found]) => ({ text: `${grouped(found.length)} ${one}` })), 4).map((line) => line.text).join(", ");
+    return { head: fold.title, tags: [...fold.times > 1 ? [`× ${fold.times}`] : [], ...parts], lines: [{ text: count(nodes.length, "node") }, { text }] };
+  };
+  const ofHidden = () => (nodes.length === 1 ? { head: operator(nodes[0]), lines: [name(graph.nodes[nodes[0]])] } : { head: count(nodes.length, "node"), lines: [] });
+  const words = {
+    node: () => ofNode(nodes),
+    fold: ofFold,
+    in: () => ended("input"),
+    out: () => ended("output"),
+    copies: () => ({ head: "replicas", tags: parts.length > 1 ? [count(parts.length, "part")] : parts, lines: [{ text: "compute again what reads it here", title: parts.join(", ") }] }),
+    before: () => ({ tags: [kind, ...parts], ...ofHidden() }),
+    after: () => ({ tags: [kind, ...parts], ...ofHidden() }),
+  };
+  Object.assign(box, { tags: [] }, words[kind]());
+  box.lines.push(...lines(box.far, (tensor) => `← ${tail(graph.tensors[tensor])}`, 3));
+  box.bodies = (kind === "node" ? graph.bodies[nodes[0]] ?? [] : []).map(([word, body]) => [word, functions[body] ?? body]);
+  box.height = (kind === "fold" ? 32 : 28) + ROW * box.lines.length + 26 * box.bodies.length;
+  return box;
 }

@@ -18,27 +18,23 @@ export function completedCosts(costs) {
 /** The order in which ONNX Runtime runs nodes that are listed ascending. */
 export function runOrder(costs, nodes, inside) {
   const before = (node) => [...new Set(costs.reads[node].map((tensor) => costs.writers[tensor]))].filter((writer) => inside.has(writer));
-  const read = new Set(nodes.flatMap((node) => before(node)));
-  const stack = nodes.filter((node) => !read.has(node)).map((node) => [node, false]);
-  const seen = new Set();
-  const order = [];
+  const read = new Set(nodes.flatMap(before));
+  const stack = nodes.filter((node) => !read.has(node));
+  const [seen, order] = [new Set(), new Set()];
   while (stack.length) {
-    const [node, isDone] = stack.pop();
-    if (isDone) order.push(node);
-    else if (!seen.has(node)) {
-      seen.add(node);
-      stack.push([node, true], ...before(node).sort((a, b) => a - b).map((one) => [one, false]));
-    }
+    const node = stack.at(-1);
+    if (seen.has(node)) order.add(stack.pop()); // a node that is on the stack again was run already
+    else stack.push(...before(node).sort((a, b) => a - b).filter((one) => !seen.has(one)));
+    seen.add(node);
   }
-  return order;
+  return [...order];
 }
 
 /** The most bytes alive at once while nodes run in this order, with what the kernel of each takes. */
 export function peakOf(costs, order, isOwn, isKept, bytesOf, workOf = () => 0) {
   const last = new Map();
   for (const node of order) for (const tensor of costs.used[node]) last.set(tensor, node);
-  let held = 0;
-  for (const tensor of last.keys()) if (!isOwn(tensor)) held += bytesOf(tensor);
+  let held = sumOf([...last.keys()], (tensor) => (isOwn(tensor) ? 0 : bytesOf(tensor)));
   let peak = held;
   for (const node of order) {
     for (const tensor of costs.writes[node]) held += bytesOf(tensor);
@@ -51,7 +47,7 @@ export function peakOf(costs, order, isOwn, isKept, bytesOf, workOf = () => 0) {
 /** What ONNX Runtime holds of the weights of a part besides its files, and what it takes besides while it opens the part. */
 function heldBytes(costs, inside) {
   let [more, largest, every, later] = [0, 0, 0, 0];
-  for (const [bytes, users] of [...costs.held].reverse()) {
+  for (const [bytes, users] of costs.held.toReversed()) {
     const own = users.filter(([node]) => inside.has(node));
     if (!own.length) continue;
     const isRecast = own.filter((use) => use[4]).length > 1;
@@ -74,21 +70,23 @@ export function memoryOf(costs, nodes) {
   const writes = nodes.flatMap((node) => costs.writes[node]).filter(isKept);
   const order = runOrder(costs, nodes, inside);
   const bytesOf = (tensor) => costs.bytes[tensor];
+  const computedOf = (tensor) => (isOwn(tensor) && !costs.presents.has(tensor) ? costs.computed[tensor] : 0);
   const workOf = (node) => {
     const [always, reading, writing] = costs.work[node];
     return Math.max(always, costs.reads[node].every(isOwn) ? 0 : reading, costs.writes[node].some(isKept) ? writing : 0);
   };
+  const ofNodes = (bytes) => sumOf(nodes, (node) => bytes[node]);
   const ofUsed = (items) => sumOf(items, ([bytes, users]) => (users.some((node) => inside.has(node)) ? bytes : 0));
   const [more, opening] = heldBytes(costs, inside);
+  const cached = [...reads.filter((tensor) => costs.pasts.has(tensor)), ...writes.filter((tensor) => costs.presents.has(tensor))];
   const counted = {
     inputs: () => sumOf(reads.filter((tensor) => !costs.pasts.has(tensor)), bytesOf),
-    cache: () => sumOf([...reads.filter((tensor) => costs.pasts.has(tensor)), ...writes.filter((tensor) => costs.presents.has(tensor))], bytesOf),
-    activations: () => Math.max(opening, peakOf(costs, order, isOwn, isKept, (tensor) => (isOwn(tensor) && !costs.presents.has(tensor) ? costs.computed[tensor] : 0), workOf)),
+    cache: () => sumOf(cached, bytesOf),
+    activations: () => Math.max(opening, peakOf(costs, order, isOwn, isKept, computedOf, workOf)),
   };
-  const written_bytes = costs.part + sumOf(nodes, (node) => costs.nodes[node])
-    + sumOf([...reads, ...writes], (tensor) => costs.declared[tensor]) - sumOf(writes, (tensor) => costs.listed[tensor])
-    + ofUsed(costs.shared);
-  const loaded = costs.session + sumOf(nodes, (node) => costs.inner[node]) + ofUsed(costs.loaded) + more;
+  const written_bytes = costs.part + ofNodes(costs.nodes) + ofUsed(costs.shared)
+    + sumOf([...reads, ...writes], (tensor) => costs.declared[tensor]) - sumOf(writes, (tensor) => costs.listed[tensor]);
+  const loaded = costs.session + ofNodes(costs.inner) + ofUsed(costs.loaded) + more;
   return {
     written_bytes,
     need_bytes: costs.counting.length ? loaded + sumOf(costs.counting, (what) => counted[what]()) : written_bytes,
@@ -99,9 +97,7 @@ export function memoryOf(costs, nodes) {
 
 /** The memory of parts. Kept for the next cuts: a cut that moves changes two parts. */
 export function memoryOfAll(costs, parts) {
-  costs.lastMemory = new Map(parts.map((nodes) => {
-    const key = nodes.join();
-    return [key, costs.lastMemory.get(key) ?? memoryOf(costs, nodes)];
-  }));
-  return [...costs.lastMemory.values()];
+  const keys = parts.map(String);
+  costs.lastMemory = new Map(keys.map((key, i) => [key, costs.lastMemory.get(key) ?? memoryOf(costs, parts[i])]));
+  return keys.map((key) => costs.lastMemory.get(key));
 }

@@ -7,13 +7,22 @@ export const visible = (text) => String(text).toWellFormed()
   .replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (mark) => `‹U+${mark.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}›`)
   .replace(/[\x00-\x1f\x7f-\x9f\u200b\u2028\u2029\u2060-\u2065\ufeff]/g, "\ufffd");
 
-/** The operator without its domain. */
-export const shortOperator = (name) => name.replace(/^.*[.:]/, "");
-
+export const shortOperator = (name) => name.replace(/^.*[.:]/, ""); // without its domain
 export const shortPart = (name) => name.replace(/\.onnx$/, "");
 
 export const listed = (items) =>
   items.length <= 8 ? items.join(", ") : `${items.slice(0, 8).join(", ")} and ${grouped(items.length - 8)} more`;
+
+/** Lists of items by what `keyOf` gives for them. */
+export function groupsOf(items, keyOf) {
+  const found = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (!found.has(key)) found.set(key, []);
+    found.get(key).push(item);
+  }
+  return found;
+}
 
 const PLACES = Array.from({ length: 17 }, (_, i) => i / 16).sort((a, b) => Math.abs(a - 0.5) - Math.abs(b - 0.5));
 
@@ -26,8 +35,7 @@ export function shortened(names, room) {
       for (const signs of ["/", "._:"]) {
         const rest = withoutBeginning(group, signs);
         const ends = mostApart(rest, room - 1);
-        const made = new Map(found);
-        group.forEach((name, i) => made.set(name, `…${ends.get(rest[i])}`));
+        const made = new Map([...found, ...group.map((name, i) => [name, `…${ends.get(rest[i])}`])]);
         if (alike(made).length < alike(found).length) found = made;
       }
     }
@@ -39,20 +47,18 @@ export function shortened(names, room) {
 }
 
 /** The names that have one text, for each such text. */
-function alike(found) {
-  const groups = new Map();
-  for (const [name, text] of found) groups.set(text, [...(groups.get(text) ?? []), name]);
-  return [...groups].filter(([text, group]) => text && group.length > 1).map(([, group]) => group);
-}
+const alike = (found) => [...groupsOf(found.keys(), (name) => found.get(name))]
+  .filter(([text, names]) => text && names.length > 1).map(([, names]) => names);
 
 function withoutBeginning(names, signs) {
   const letters = names.map((name) => [...name]);
-  let common = 0;
-  while (letters.every((one) => one[common] === letters[0][common])) common += 1;
-  const start = Math.max(...[...signs].map((sign) => letters[0].slice(0, common).lastIndexOf(sign) + 1));
+  const common = letters[0].findIndex((letter, i) => letters.some((one) => one[i] !== letter));
+  const begin = letters[0].slice(0, common < 0 ? undefined : common);
+  const start = begin.findLastIndex((letter) => signs.includes(letter)) + 1;
   return letters.map((one) => one.slice(start).join(""));
 }
 
+/** The names without their middle, at the first of the places that leave most of them different. */
 function mostApart(names, room) {
   let best = new Map();
   const different = (map) => new Set(map.values()).size;
@@ -69,5 +75,5 @@ function withoutMiddle(name, room, place) {
   if (letters.length <= room) return name;
   if (room < 1) return "";
   const head = Math.floor((room - 1) * place);
-  return `${letters.slice(0, head).join("")}…${letters.slice(letters.length - (room - 1 - head)).join("")}`;
+  return [...letters.slice(0, head), "…", ...letters.slice(letters.length - (room - 1 - head))].join("");
 }

@@ -7,36 +7,28 @@ export function three(value) {
   return String(isTieAfterEven ? Number(`${digits.slice(0, digits.indexOf(".") + 3)}e${exponent}`) : Number(value.toPrecision(3)));
 }
 
-function scaled(bytes, base, units) {
-  let value = bytes;
-  for (const unit of ["B", ...units]) {
-    if (Math.abs(value) < 999.5 || unit === units.at(-1)) return unit === "B" ? `${bytes} B` : `${three(value)} ${unit}`;
-    value /= base;
-  }
+/** A value in the first of some units in which it is below `limit`, else in the last; a unit has a name and a factor. */
+function scaled(value, units, limit = 999.5) {
+  const [unit, factor] = units.find(([, one]) => Math.abs(value) < limit * one) ?? units.at(-1);
+  return `${three(value / factor)} ${unit}`;
 }
 
-export const size = (bytes) => scaled(bytes, 1024, ["KiB", "MiB", "GiB", "TiB"]);
+const powers = (base, units) => units.map((unit, i) => [unit, base ** i]);
+const BINARY = powers(1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+const DECIMAL = powers(1000, ["B", "kB", "MB", "GB", "TB"]);
+const OPERATIONS = powers(1000, ["", "k", "M", "G", "T", "P"]);
 
-/** In decimal units where the number that it answers is whole in these, as that of 20MB is. */
-export function sizeLike(bytes, like) {
-  const isDecimal = like !== null && like % 1000 === 0 && Number(like.toPrecision(4)) === like;
-  return isDecimal ? scaled(bytes, 1000, ["kB", "MB", "GB", "TB"]) : size(bytes);
-}
+const bytesIn = (bytes, units) => (Math.abs(bytes) < 999.5 ? `${bytes} B` : scaled(bytes, units));
+const isDecimal = (bytes) => bytes !== null && bytes % 1000 === 0 && Number(bytes.toPrecision(4)) === bytes;
+
+export const size = (bytes) => bytesIn(bytes, BINARY);
+export const sizeLike = (bytes, like) => bytesIn(bytes, isDecimal(like) ? DECIMAL : BINARY); // in the units of what it answers
+export const flop = (number) => `${scaled(number, OPERATIONS)}FLOP`;
 
 export function duration(seconds) {
-  for (const [unit, factor, limit] of [["µs", 1e-6, 999.5], ["ms", 1e-3, 999.5], ["s", 1, 99.5], ["min", 60, 99.5], ["h", 3600, 99.5]]) {
-    if (Math.abs(seconds) < factor * limit) return `${three(seconds / factor)} ${unit}`;
-  }
+  if (Math.abs(seconds) < 99.5) return scaled(seconds, [["µs", 1e-6], ["ms", 1e-3], ["s", 1]]);
+  if (Math.abs(seconds) < 99.5 * 3600) return scaled(seconds, [["min", 60], ["h", 3600]], 99.5);
   return `${grouped(Math.round(seconds / 86400))} days`;
-}
-
-export function flop(number) {
-  let value = number;
-  for (const unit of ["", "k", "M", "G", "T"]) {
-    if (Math.abs(value) < 999.5) return `${three(value)} ${unit}FLOP`;
-    value /= 1000;
-  }
-  return `${three(value)} PFLOP`;
 }
 
 export const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
@@ -47,7 +39,7 @@ export const signed = (text, number) => `${number < 0 ? "−" : "+"}${text(Math.
 /** How far a number is from another one. */
 export function againstMean(load, mean) {
   const off = Math.round((load / mean - 1) * 100);
-  return off === 0 ? "0 %" : `${off > 0 ? "+" : "−"}${Math.abs(off)} %`;
+  return off === 0 ? "0 %" : signed(percent, off / 100);
 }
 
 /* An amount is a record with `bytes` and `is_exact`: what is not exact is a lower bound. */
@@ -55,3 +47,14 @@ export function againstMean(load, mean) {
 export const leastOf = ({ is_exact: isExact }) => (isExact ? "" : "≥ ");
 export const sizeOf = (amount) => leastOf(amount) + size(amount.bytes);
 export const sumOf = (items, value) => items.reduce((sum, item) => sum + value(item), 0);
+
+/* What is said of a part. */
+
+export const isKnown = (value) => value !== null && value !== undefined;
+export const isOver = (part) => part.budget_bytes !== null && part.need_bytes > part.budget_bytes;
+export const needOf = (part) => (part.need_exact ? "" : "≥ ") + sizeLike(part.need_bytes, part.budget_bytes);
+export const titleOf = (part) => (part.content ? `${part.name} · ${part.content}` : part.name);
+
+/** Its time and its memory, as far as they are known. */
+export const figuresOf = (part) => [
+  ...isKnown(part.busy_s) ? [leastOf(part) + duration(part.busy_s)] : [], ...part.need_bytes >= 0 ? [needOf(part)] : []];

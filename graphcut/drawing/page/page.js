@@ -1,64 +1,54 @@
-/* Starts the page, and watches what concerns all of it: theme, keys, size, print. */
+/* Starts the page, and watches what concerns all of it: address, theme, keys, size, print. */
 
-import { startAddress } from "./address.js";
-import { redo, toggleCut, undo } from "./cuts.js";
-import { $, letKeysScroll } from "./elements.js";
-import { startFlows } from "./flow_chart.js";
+import { startCharts } from "./charts.js";
+import { cutAfter, redo, toggleCut, undo } from "./cuts.js";
+import { $, letKeysScroll, listen } from "./elements.js";
 import { enterGraph, startGraph } from "./graph.js";
-import { startMatrix } from "./matrix.js";
-import { drawRows, startNodes } from "./node_list.js";
-import { startPanel, unpin } from "./panel.js";
+import { linkTo, linkToCuts, readAddress, thingAt } from "./links.js";
+import { startPanel } from "./panel.js";
 import { startParts } from "./parts.js";
 import { selectKey, startProfile } from "./profile.js";
 import { drawInTheme, measure } from "./profile_drawing.js";
-import { startReasons } from "./reasons.js";
-import { cutter, profile, started } from "./scene.js";
-import { startSchedule } from "./schedule.js";
-import { startCutPoints, startDetails, startMap, startOtherPlans, startRecomputed } from "./sections.js";
-import { state } from "./state.js";
-import { startPictures } from "./things.js";
+import { drawRows, startSections } from "./sections.js";
+import { costs, cutter, pin, profile, select, shown, started, state, unpin, when } from "./shown.js";
 
 const wantsDark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
 
-function switchTheme() {
-  const dark = (root.dataset.theme ?? (wantsDark.matches ? "dark" : "light")) === "dark";
-  root.dataset.theme = dark ? "light" : "dark";
+/** Shows a theme, `light` or `dark`; that of the system if there is none. Canvases have to be drawn again for it. */
+function showTheme(theme) {
+  if (theme) root.dataset.theme = theme;
+  else delete root.dataset.theme;
   drawInTheme();
 }
 
+const switchTheme = () => showTheme((root.dataset.theme ?? (wantsDark.matches ? "dark" : "light")) === "dark" ? "light" : "dark");
+
 function watchKeys() {
   const dialog = $("#keys");
-  $("#theme").addEventListener("click", switchTheme);
-  $("#help").addEventListener("click", () => dialog.showModal());
-  const keys = { t: switchTheme, "?": () => dialog.showModal(), Escape: unpin };
-  if (profile) {
-    keys["/"] = () => $("#search").focus();
-    // With or without a modifier: on many keyboards these two need AltGr.
-    keys["["] = () => selectKey(-1);
-    keys["]"] = () => selectKey(1);
-    keys.g = enterGraph;
-    if (cutter) keys.c = () => { if (state.at !== null) toggleCut(state.at); };
-  }
-  document.addEventListener("keydown", (event) => {
+  const showKeys = () => dialog.showModal();
+  listen($("#theme"), { click: switchTheme });
+  listen($("#help"), { click: showKeys });
+  const keys = { t: switchTheme, "?": showKeys, Escape: unpin };
+  if (profile) Object.assign(keys, { "/": () => $("#search").focus(), "[": () => selectKey(-1), "]": () => selectKey(1), g: enterGraph });
+  if (cutter) keys.c = () => { if (state.at !== null) toggleCut(state.at); };
+  listen(document, { keydown: (event) => {
     const isTyping = event.target.matches("input, textarea");
-    const change = { z: event.shiftKey ? redo : undo, Z: redo, y: redo }[event.key];
-    if (cutter && change && (event.ctrlKey || event.metaKey) && !isTyping) {
-      event.preventDefault();
-      return change();
-    }
-    if (dialog.open || !(event.key in keys) || (isTyping && event.key !== "Escape")) return undefined;
-    if ((event.ctrlKey || event.metaKey) && !"[]".includes(event.key)) return undefined;
+    const isControl = event.ctrlKey || event.metaKey;
+    const change = cutter && isControl && !isTyping ? { z: event.shiftKey ? redo : undo, Z: redo, y: redo }[event.key] : undefined;
+    // Brackets with or without a modifier: on many keyboards these two need AltGr.
+    const isKey = !dialog.open && event.key in keys && (!isTyping || event.key === "Escape") && (!isControl || "[]".includes(event.key));
+    const action = change ?? (isKey ? keys[event.key] : null);
+    if (!action) return;
     event.preventDefault();
     if (isTyping) event.target.blur();
-    return keys[event.key]();
-  });
+    action();
+  } });
 }
 
 /** Draws again when the width changes; a frame of a notebook gets its width only after the script has run. */
 function watchSize() {
-  let drawnWidth = 0;
-  let request = 0;
+  let [drawnWidth, request] = [0, 0];
   new ResizeObserver(() => {
     if ($("main").clientWidth === drawnWidth) return;
     cancelAnimationFrame(request);
@@ -69,45 +59,63 @@ function watchSize() {
       letKeysScroll();
     });
   }).observe($("main"));
-  wantsDark.addEventListener("change", drawInTheme);
+  listen(wantsDark, { change: drawInTheme });
 }
 
-/** Prints the light theme: canvases have to be drawn again for it. */
+/** Prints the light theme. */
 function watchPrint() {
   let before;
-  window.addEventListener("beforeprint", () => {
+  listen(window, { beforeprint: () => {
     before = root.dataset.theme;
     $(".notes").open = true;
-    root.dataset.theme = "light";
-    drawInTheme();
-  });
-  window.addEventListener("afterprint", () => {
-    if (before === undefined) delete root.dataset.theme;
-    else root.dataset.theme = before;
-    drawInTheme();
-  });
+    showTheme("light");
+  }, afterprint: () => showTheme(before) });
+}
+
+let writing = 0;
+let address = location.hash; // as it was last written or followed
+
+/** Writes the address when nothing has changed for a moment: browsers refuse many changes in a short time, and they take long. */
+function writeAddress() {
+  clearTimeout(writing);
+  if (window.parent === window) writing = setTimeout(writeNow, 100); // the frame of a notebook has no address to share
+}
+
+function writeNow() {
+  if (location.hash !== address) return; // it was changed just now, and is followed next
+  const { pinned, yours } = state;
+  const devices = yours?.on?.map((device) => costs.devices[device]?.name ?? "");
+  const words = [
+    yours ? linkToCuts(yours.cuts.map((cut) => profile.nodes[cut]), devices) : "",
+    pinned ? linkTo(pinned, shown().tensors, profile?.nodes) : "",
+  ];
+  history.replaceState(null, "", `#${words.filter(Boolean).join("&")}`);
+  address = location.hash;
+}
+
+/** Cuts and pins what the address names; ignores an address that names nothing. */
+function followAddress() {
+  address = location.hash;
+  const { cuts, on, link } = readAddress(address);
+  if (cuts.length && cutter) cutAfter(cuts, on);
+  const thing = thingAt(link, shown().parts, shown().tensors, profile?.nodes ?? []);
+  if (thing?.kind === "node") select(thing.index);
+  else if (thing) pin(thing.kind, thing.index);
 }
 
 $(".tools").hidden = false;
-startPictures();
-startMap();
-startSchedule();
-startMatrix();
-startParts();
-startFlows();
-startProfile();
-startCutPoints();
-startRecomputed();
-startReasons();
-startOtherPlans();
-startDetails();
-startNodes();
 startPanel();
-drawRows();
+startParts();
+startCharts();
+startProfile();
+startSections();
 watchKeys();
 watchSize();
 watchPrint();
-startAddress();
+when("pinned", writeAddress);
+when("cut", writeAddress);
+followAddress();
+listen(window, { hashchange: followAddress });
 root.dataset.milliseconds = Math.round((performance.now() - started) * 10) / 10;
 root.dataset.ready = "yes";
 await startGraph();

@@ -1,71 +1,191 @@
-/* The panel: it tells of what is under the pointer, focused or pinned. A chosen node of the profile is pinned, too. */
+/* The panel: it tells of what is under the pointer, focused or pinned. Things are the parts, buses, tensors and runs of
+   the pictures, and the nodes of the profile. */
 
-import { $, button, html } from "./elements.js";
-import { profile } from "./scene.js";
-import { state, tell, when } from "./state.js";
+import { alone, nearAt, sentBy, toggleCut } from "./cuts.js";
+import { kindOf } from "./cutting.js";
+import { $, all, button, copy, html, listen, onKeys } from "./elements.js";
+import { command } from "./links.js";
+import { listed } from "./names.js";
+import { duration, figuresOf, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeLike, sizeOf, three, titleOf } from "./number_words.js";
+import { crossesAt, cutter, flowsAt, kinds, names, partIn, pin, profile, scene, shown, state, unpin, when } from "./shown.js";
 
 const panel = $("#panel");
 
-/** For each kind of a thing what shows one in the panel; `start` is for nothing. */
-export const shows = {};
-
 /** A title and pairs of a word and a value; pairs without a value are left out. */
 export function fillPanel(title, pairs, ...content) {
-  const list = html("dl");
-  for (const [word, value] of pairs) {
-    if (value === null || value === "") continue;
-    list.append(html("dt", { text: word }), html("dd", { class: value.length > 28 ? "long" : null, text: value }));
-  }
-  panel.replaceChildren(html("h2", { text: title }), ...(pairs.length ? [list] : []), ...content);
+  const list = pairs.filter(([, value]) => isKnown(value) && value !== "").flatMap(([word, value]) => [
+    html("dt", { text: word }), html("dd", { class: value.length > 28 ? "long" : null, text: value })]);
+  panel.replaceChildren(html("h2", { text: title }), ...list.length ? [html("dl", {}, ...list)] : [], ...content);
   panel.classList.remove("idle");
 }
 
-/** Says what one can do, if nothing is pinned. */
-export function showHint(text) {
-  panel.classList.add("idle");
-  panel.append(html("p", { class: "hint", text }));
+const ifKnown = (text, value, least = "") => (isKnown(value) ? least + text(value) : null);
+
+function showCard(index) {
+  const card = shown().parts[index];
+  const over = isOver(card) ? `, ${sizeLike(card.need_bytes - card.budget_bytes, card.budget_bytes)} over` : "";
+  fillPanel(titleOf(card), [
+    ["device", card.device],
+    ["nodes", grouped(card.nodes)],
+    ["replicas", card.replicas ? grouped(card.replicas) : null],
+    ["weights", size(card.weight_bytes)],
+    [card.measure, card.need_bytes >= 0 ? needOf(card) : null],
+    ["budget", ifKnown((budget) => sizeLike(budget, budget), card.budget_bytes)],
+    ["of budget", card.budget_bytes ? percent(card.need_bytes / card.budget_bytes) + over : null],
+    ["activations", ifKnown(size, card.activation_bytes, leastOf(card))],
+    ["compute", ifKnown(flop, card.flops, leastOf(card))],
+    ["time", ifKnown(duration, card.busy_s, leastOf(card))],
+    ["FLOP per byte", ifKnown(three, card.intensity)],
+    ["receives", card.received.tensors ? sizeOf(card.received) : null],
+    ["sends", card.sent.tensors ? sizeOf(card.sent) : null],
+    ["last node", card.last_node ?? profile.nodes[card.cut]],
+    ["reads", listed(card.reads ?? card.read.map(({ tensor }) => tensor))],
+    ["writes", listed(card.writes ?? card.written.map(({ tensor }) => tensor))],
+  ]);
 }
 
+/** What parts send to others: all tensors of a bus, or of a cell of the dependency maps. */
+export const showFlows = (title, flow, tensors) => fillPanel(title, [
+  ["size", sizeOf(flow)],
+  ["kind", kinds[kindOf(flow)][0]],
+  ["tensors", grouped(tensors.length)],
+  ["names", listed(tensors)],
+]);
+
+function showBus(index) {
+  const bus = shown().buses[index];
+  showFlows(`${names([bus.source])} → ${names(bus.readers)}`, bus, bus.tensors.map((tensor) => shown().tensors[tensor].tensor));
+}
+
+function showTensor(index) {
+  const tensor = shown().tensors[index];
+  fillPanel(tensor.tensor, [
+    ["type", tensor.type],
+    ["size", sizeOf(tensor)],
+    ["kind", kinds[kindOf(tensor)][0]],
+    ["made by", names([tensor.source])],
+    ["read by", names(tensor.readers)],
+  ]);
+}
+
+function showRun(index) {
+  const run = shown().runs[index];
+  fillPanel(`part ${run.part} · request ${run.request + 1}`, [
+    ["device", run.device],
+    ["begins", duration(run.began_s)],
+    ["takes", duration(run.seconds)],
+    ["of", run.title],
+  ]);
+}
+
+/** What is told if nothing is pinned: the part that needs most, and what one can do. */
+function showStart() {
+  const { parts } = shown();
+  if (parts.length) showCard(parts.reduce((best, part, index) => (part.need_bytes > parts[best].need_bytes ? index : best), 0));
+  else fillPanel(scene.title, []);
+  panel.classList.add("idle");
+  panel.append(html("p", { class: "hint" }, "Point at anything, or reach it with Tab, to read about it here. ? lists the keys."));
+}
+
+/** The names of tensors with their sizes, the largest first. */
+const largest = (flows) => listed([...flows].sort((a, b) => b.bytes - a.bytes).map((flow) => `${flow.tensor} ${sizeOf(flow)}`));
+
+/** What crosses a cut, and what both of its parts need. */
+function ofCut(index) {
+  const { cuts, parts } = shown();
+  const part = partIn(index);
+  if (!cutter || !cuts.includes(index) || !parts[part + 1]) return [];
+  return [
+    ["crosses here", sizeOf(crossesAt(index))],
+    ["in tensors", grouped(crossesAt(index).tensors)],
+    ...[part, part + 1].map((one) => [parts[one].name, figuresOf(parts[one]).join(", ")]),
+    ["names", largest(flowsAt(index))],
+  ];
+}
+
+/** What one cut after a node makes. */
+function ofNode(index) {
+  const { alive, near, tensors: counts, weights } = profile;
+  const made = alone(index);
+  const [before, after] = made ? made.parts.map((part) => part.weight_bytes) : [weights[index], weights.at(-1) - weights[index]];
+  const isAlive = !made || made.boundaries[0].bytes === alive[index]; // else the cut is elsewhere, where less is alive
+  return [
+    ["a cut here sends", sentBy(index)],
+    ["in tensors", grouped(made?.tensors.length ?? counts[index])],
+    ["names", made && largest(made.tensors)],
+    ["without residual", !isAlive || near[index] === alive[index] ? null : nearAt(index)],
+    ["weights before", size(before)],
+    ["weights after", size(after)],
+  ];
+}
+
+function showNode(index) {
+  const { nodes, ops, keys, cut_options: options } = profile;
+  const cut = ofCut(index);
+  const text = command(scene.model, cutter?.dims ?? {}, [nodes[index]]);
+  const copying = () => [html("code", { class: "command", text }), button({ id: "copy", text: "Copy command" }, ({ target }) => copy(text, target))];
+  const cutting = () => [button({ id: "cut", title: "c", text: cut.length ? "Take this cut away" : "Cut here" }, () => toggleCut(index))];
+  fillPanel(nodes[index] || "(no name)", [
+    ...cut,
+    ["operator", ops[index]],
+    ["node", `${grouped(index + 1)} of ${grouped(nodes.length)}`],
+    ["part", shown().parts[partIn(index)]?.name],
+    ["module", options.find((option) => option.nodes_before === index + 1)?.module],
+    ["key node", keys.includes(index) ? "yes" : "no"],
+    ...cut.length ? [] : ofNode(index),
+  ], ...!cutter ? copying() : cut.length || alone(index) ? cutting() : []);
+}
+
+const SHOWS = { card: showCard, bus: showBus, tensor: showTensor, run: showRun, node: showNode };
+
 export function showPinned() {
-  if (!state.pinned) return shows.start();
-  shows[state.pinned.kind](state.pinned.index);
+  if (!state.pinned) return showStart();
+  SHOWS[state.pinned.kind](state.pinned.index);
   return panel.append(button({ text: "Unpin", title: "Esc" }, unpin));
 }
 
 function markPinned() {
-  const { pinned } = state;
-  for (const element of document.querySelectorAll("[data-kind]")) {
-    const isPinned = pinned !== null && element.dataset.kind === pinned.kind && Number(element.dataset.index) === pinned.index;
+  for (const element of all("[data-kind]")) {
+    const { kind, index } = element.dataset;
+    const isPinned = kind === state.pinned?.kind && Number(index) === state.pinned.index;
     element.classList.toggle("hot", isPinned);
     element.setAttribute("aria-pressed", isPinned);
   }
 }
 
-function setPinned(thing) {
-  state.pinned = thing;
-  showPinned();
-  markPinned();
-  tell("pinned");
+/** Makes an element the picture of a thing: something to point at, to focus and to pin. */
+export function isOne(element, kind, index) {
+  const choose = () => pin(kind, index);
+  Object.assign(element.dataset, { kind, index });
+  for (const [name, value] of [["tabindex", 0], ["role", "button"], ["aria-pressed", false]]) element.setAttribute(name, value);
+  listen(element, { "pointerenter focus": () => SHOWS[kind](index), "pointerleave blur": showPinned, click: choose });
+  onKeys(element, { Enter: choose, " ": choose });
+  return element;
 }
 
-export const pin = (kind, index) => setPinned({ kind, index });
-
-export function unpin() {
-  if (state.pinned !== null) setPinned(null);
-}
-
-/** Chooses a node of the profile, or the one next to it that there is. */
-export function select(index) {
-  state.at = Math.max(0, Math.min(profile.nodes.length - 1, index));
-  tell("chosen"); // draws before the panel changes, which would have to be laid out for it
-  pin("node", state.at);
+/** The same for what the pictures in the page show; a thin line gets a wider one around it, which is easier to hit. */
+function startPictures() {
+  for (const group of all("[data-kind]")) {
+    const { kind, index } = group.dataset;
+    for (const wire of kind === "bus" ? all(".wire", group) : []) {
+      const grip = wire.cloneNode();
+      grip.setAttribute("class", "grip");
+      group.prepend(grip);
+    }
+    isOne(group, kind, Number(index));
+  }
 }
 
 export function startPanel() {
   panel.hidden = false;
+  startPictures();
+  showStart();
+  when("pinned", () => {
+    showPinned();
+    markPinned();
+  });
   when("cut", () => { // parts and tensors are others now
     if (state.pinned && state.pinned.kind !== "node") unpin();
     else showPinned();
   });
-  shows.start();
 }

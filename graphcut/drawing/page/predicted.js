@@ -1,67 +1,154 @@
-/* What the planner predicts for parts, and how cuts compare with its plan (predictions.py; a test compares). */
+/* What the planner predicts for parts on devices, and how cuts compare with its plan, by its formulas (predictions.py, transfers.py;
+   a test compares). */
 
 import { memoryOfAll } from "./memory.js";
-import { timesOf } from "./times.js";
+import { groupsOf } from "./names.js";
 import { againstMean, duration, flop, signed, size, sumOf, three } from "./number_words.js";
 
-/** What `costsOf` found, with what the planner predicts for the parts on the devices `on`; times are left out if they are not known. */
+/** What `costsOf` found, with what the planner predicts for the parts on the devices `on`; without costs as it is. */
 export function predicted(costs, found, on) {
   if (!costs) return found;
   const nodes = found.parts.map(() => []);
   found.part.forEach((own, node) => nodes[own].push(node));
   const places = nodes.map((_, i) => (costs.is_cluster ? on?.[i] ?? i % costs.devices.length : 0));
   const devices = places.map((place, i) => (costs.is_cluster ? costs.devices[place] : { ...costs.devices[0], name: String(i) }));
+  const run = nodes.map((own, i) => sumOf(own, (node) => costs.seconds[costs.kinds[places[i]]][node]));
+  const times = timesOf(costs, allFlows(costs, found), run, devices);
   const memory = memoryOfAll(costs, nodes);
   const parts = found.parts.map((one, i) => ({
-    ...one, ...memory[i], flops: sumOf(nodes[i], (node) => costs.flops[node]),
-    place: places[i],
+    ...one, ...memory[i], place: places[i], busy_s: times.busy_s[i], flops: sumOf(nodes[i], (node) => costs.flops[node]),
     budget_bytes: costs.is_cluster ? devices[i].memory_bytes : costs.budget_bytes,
   }));
-  const run = nodes.map((own, i) => sumOf(own, (node) => costs.seconds[costs.kinds[places[i]]][node]));
-  const holders = (tensor) => [...new Set(costs.readers[tensor].map((node) => found.part[node]))];
-  const flows = found.tensors.map((flow) => ({ ...flow }));
+  return { ...found, on, parts, times };
+}
+
+/** The flows between parts, and what the driver of a cluster sends and reads; -1 is the driver. */
+function allFlows(costs, { part, tensors }) {
+  const flows = tensors.map((flow) => ({ ...flow }));
   for (const [tensor, bytes] of costs.is_cluster ? costs.sent : []) {
-    const writer = costs.writers[tensor], source = writer < 0 ? -1 : found.part[writer];
-    const readers = holders(tensor).filter((own) => own !== source).sort((a, b) => a - b);
+    const source = part[costs.writers[tensor]] ?? -1;
+    const readers = [...new Set(costs.readers[tensor].map((node) => part[node]))].filter((own) => own !== source).sort((a, b) => a - b);
     const same = flows.find((flow) => flow.source === source && flow.bytes === bytes && String(flow.readers) === String(readers));
     if (source < 0) flows.push({ bytes, source, readers });
     else if (same) same.readers = [...same.readers, -1]; // another part reads this output
     else flows.push({ bytes, source, readers: [-1] });
   }
-  const times = timesOf(costs, flows, run, devices);
-  return { ...found, on, parts: parts.map((one, i) => ({ ...one, busy_s: times.busy_s[i] })), times };
+  return flows;
+}
+
+/** The links from one machine to another, each with its bytes per second, and the latency. */
+export function routeOf(costs, from, to) {
+  const direct = costs.links.find(({ between }) => between.includes(from.name) && between.includes(to.name));
+  if (direct) return { rates: [[JSON.stringify([from.name, to.name]), direct.bytes_per_s]], late: direct.latency_s, last: direct.bytes_per_s };
+  const rates = [[JSON.stringify([from.name, null]), from.link_bytes_per_s], [JSON.stringify([null, to.name]), to.link_bytes_per_s]];
+  return { rates, late: to.latency_s, last: to.link_bytes_per_s };
+}
+
+/** How much longer a part waits for what it reads, since what goes on from its step before uses the driver's link, too. */
+function slowed(part, carried) {
+  const read = carried.filter(({ reader }) => reader === part);
+  const own = { ...read[0], bytes: sumOf(read, ({ bytes }) => bytes) };
+  return read.length ? sumOf(carried.filter(({ source }) => source === part), (other) => slowedBy(other, own)) : 0;
+}
+
+/** How much longer one transfer takes since another one uses its link, too, in max-min fair shares. */
+export function slowedBy(other, own) {
+  const [mine, theirs] = [[own, other], [other, own]].map(([one, two]) => {
+    const rate = Math.min(one.rate, Math.max(own.most / 2, own.most - two.rate));
+    return { rate, seconds: Math.max(one.bytes - Math.max(two.begins - one.begins, 0) * one.rate, 0) / rate };
+  });
+  return Math.min(mine.seconds, theirs.seconds) * (1 - mine.rate / own.rate);
+}
+
+/** Seconds of parts that run for `run` on their devices. */
+export function timesOf(costs, transfers, run, devices) {
+  const inTurn = costs.overlap === "none";
+  const machines = [...devices, costs.driver].map((device, i) => ({ device, run: run[i] ?? 0, received: 0, reported: 0, stored: 0, sent: 0, late: 0 }));
+  const { load, carried } = addTransfers(costs, transfers, machines);
+  for (const one of machines) {
+    const { device, received, reported, stored, sent, late } = one;
+    const isDriven = !inTurn && one !== machines.at(-1);
+    const message = device.name === costs.driver.name || !isDriven ? 0 : routeOf(costs, costs.driver, device).late;
+    one.step = one.run + (isDriven ? 2 * message + costs.step_s : 0) + received + reported + stored + late + (inTurn ? sent : 0);
+  }
+  const latency_s = sumOf(machines, ({ step }) => step);
+  const parts = machines.slice(0, -1);
+  const ofDevices = (all, name) => [...groupsOf(all, ({ device }) => device.name).values()].map((own) => sumOf(own, (one) => one[name]));
+  const step_s = parts.map(({ step }) => step);
+  if (inTurn) return { step_s, busy_s: step_s, period_s: Math.max(...ofDevices(machines, "step")), latency_s };
+  // A device has two steps at a time: it computes the first, and messages and inputs of the other one come meanwhile.
+  // Both receive, or report, at the same time where that takes longer than computing.
+  parts.forEach((one, i) => {
+    const both = Math.max(one.received - one.run, 0) + Math.max(one.reported - one.run, 0);
+    one.half = (one.step + slowed(i, carried) + both) / 2;
+  });
+  const busy_s = parts.map((one) => Math.max(one.run, one.half, one.received, one.sent));
+  return { step_s, busy_s, period_s: Math.max(...ofDevices(parts, "run"), ...ofDevices(parts, "half"), ...load.values(), 0), latency_s };
+}
+
+/** Adds to machines, the last of which is the driver, the seconds of transfers; the load of links, and what the driver's carries. */
+function addTransfers(costs, transfers, machines) {
+  const inTurn = costs.overlap === "none";
+  const [load, carried] = [new Map(), new Map()];
+  for (const { bytes, source, readers } of transfers) {
+    const reached = new Set([machines.at(source).device.name]);
+    const used = new Set();
+    const far = readers.filter((reader) => bytes && !reached.has(machines.at(reader).device.name));
+    const isSmall = bytes <= costs.message_bytes;
+    const isRelayed = isSmall && far.length > 0 && source !== -1;
+    for (const reader of isRelayed ? [-1, ...far] : far) {
+      const to = machines.at(reader);
+      if (reached.has(to.device.name)) continue;
+      reached.add(to.device.name);
+      const from = machines.at(isRelayed && reader !== -1 ? -1 : source);
+      const route = routeOf(costs, from.device, to.device);
+      const [first, rate] = route.rates[0];
+      const slowest = Math.min(...route.rates.map(([, one]) => one));
+      const seconds = bytes / (inTurn ? route.last : slowest);
+      if (isSmall && reader === -1) machines.at(source).reported += seconds;
+      else to.received += seconds;
+      if (!isSmall) to.stored += costs.store_s;
+      if (!isSmall) to.late = Math.max(to.late, route.late);
+      if (!inTurn || !used.has(first)) from.sent += bytes / rate;
+      used.add(first);
+      for (const [link, one] of route.rates) load.set(link, (load.get(link) ?? 0) + bytes / one);
+      if (first !== JSON.stringify([costs.driver.name, null])) continue;
+      const before = carried.get(`${source} ${reader}`)?.bytes ?? 0;
+      carried.set(`${source} ${reader}`, { source, reader, bytes: before + bytes, rate: slowest, begins: route.late, most: rate });
+    }
+  }
+  return { load, carried: [...carried.values()] };
 }
 
 const textOf = { s: duration, bytes: size, flops: flop, "tokens/s": (rate) => `${three(rate)} tokens/s` };
+const most = (all, name) => Math.max(0, ...all.map((one) => one[name] ?? NaN));
 
 /** What the goal of the plan minimizes, for your cuts; null if it is not known. */
 export function valueOf(costs, { parts, times }) {
   const name = costs?.value;
   if (!name || (name.endsWith("_s") && !times)) return null;
   if (name === "token_s") return costs.step_tokens / Math.max(times.latency_s / costs.in_flight, times.period_s);
-  return name in parts[0] ? Math.max(...parts.map((one) => one[name])) : times[name];
+  return name in parts[0] ? most(parts, name) : times[name];
 }
 
-/** What cuts change against the plan of `scene`, whose parts may compute again what these send. */
+/** What cuts change against a plan, whose parts may compute again what these send. */
 export function against({ cards, boundaries }, costs, yours) {
   if (!cards.length) return "";
-  const most = (parts, name) => Math.max(...parts.map((one) => one[name] ?? NaN));
   const value = valueOf(costs, yours);
-  const best = costs?.best;
+  const best = value === null ? null : costs.best;
   const text = best && textOf[best.unit];
-  const crossing = (totals) => Math.max(0, ...totals.map((total) => total.bytes));
   const found = [];
-  if (value !== null && best) found.push(`${againstMean(value, best.value)} ${best.objective} (${text(value)}, the plan ${text(best.value)})`);
+  if (best) found.push(`${againstMean(value, best.value)} ${best.objective} (${text(value)}, the plan ${text(best.value)})`);
   for (const [name, words] of [["busy_s", "time of the slowest part"], ["flops", "compute in the largest part"]]) {
-    if (!found.length && most(cards, name) > 0 && most(yours.parts, name) > 0) {
-      found.push(`${againstMean(most(yours.parts, name), most(cards, name))} ${words}`);
-    }
+    const [own, planned] = [most(yours.parts, name), most(cards, name)];
+    if (!found.length && planned > 0 && own > 0) found.push(`${againstMean(own, planned)} ${words}`);
   }
+  const change = (own, planned, name) => signed(size, most(own, name) - most(planned, name));
   if (most(yours.parts, "need_bytes") >= 0 && cards[0].measure !== "weights") {
-    found.push(`${signed(size, most(yours.parts, "need_bytes") - most(cards, "need_bytes"))} ${cards[0].measure} in the largest part`);
+    found.push(`${change(yours.parts, cards, "need_bytes")} ${cards[0].measure} in the largest part`);
   }
-  found.push(`${signed(size, crossing(yours.boundaries) - crossing(boundaries))} at the largest boundary`);
-  const isBound = value !== null && best?.bound > 0 && best.bound < Infinity && (!costs.needs_parts || yours.parts.length === cards.length);
+  found.push(`${change(yours.boundaries, boundaries, "bytes")} at the largest boundary`);
+  const isBound = best?.bound > 0 && best.bound < Infinity && (!costs.needs_parts || yours.parts.length === cards.length);
   const bound = isBound ? ` No plan${best.keeps_layers ? " that keeps layers whole" : ""} is ${best.unit === "tokens/s" ? "above" : "below"} ${text(best.bound)}.` : "";
   return ` Against the plan: ${found.join(", ")}.${bound}`;
 }

@@ -1,36 +1,36 @@
 /* The cut profile: what one can do with it by pointer and by keys, and its table. */
 
 import { aliveAt, dropCut, moveCut, sentBy, toggleCut } from "./cuts.js";
-import { $, html, onKeys } from "./elements.js";
-import { select } from "./panel.js";
+import { $, html, listen, onKeys } from "./elements.js";
+import { count, grouped } from "./number_words.js";
 import { PLOT, cutNear, nextKey, nextLow, nodeAt, nodesPerPixel, zoomed } from "./plot.js";
 import { canvas, cutWords, drawProfile, extent, measure, values, view } from "./profile_drawing.js";
-import { LARGE, cutter, isRanked, profile, scene } from "./scene.js";
-import { shown } from "./shown.js";
-import { state, tell, when } from "./state.js";
+import { LARGE, cutter, isRanked, profile, scene, select, shown, state, tell, when } from "./shown.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
-import { count, grouped } from "./number_words.js";
 
-const zoom = (from, to) => Object.assign(view, zoomed(from, to, profile.nodes.length));
+const SNAP = 8; // so many pixels around the pointer are searched for a low place
+const OFF = 30; // so many pixels above or below the profile a cut is dropped
+
 const nodeUnder = (x, reach) => nodeAt(values(), view, x, extent.width, reach);
 const cutUnder = (x, pixels) => (cutter ? cutNear(shown().cuts, view, x, pixels, extent.width) : null);
+const perPixel = () => nodesPerPixel(view, extent.width);
 
-/** Brings the chosen node in sight. */
-function showChosen() {
-  const { at } = state;
-  if (at < view.from || at >= view.to) {
-    const half = (view.to - view.from) / 2;
-    zoom(at - half, at + half);
-  }
+function zoom(from, to) {
+  Object.assign(view, zoomed(from, to, profile.nodes.length));
   drawProfile();
-  describe();
+}
+
+function zoomBy(factor, middle = state.at ?? (view.from + view.to) / 2) {
+  const half = ((view.to - view.from) * factor) / 2;
+  zoom(middle - half, middle + half);
 }
 
 /** Says of the chosen node what a screen reader tells, of a cut what is written at it. */
 function describe() {
   const { at } = state;
+  drawProfile();
   if (at === null) return;
-  const key = profile.isKey[at] ? ", key node" : "";
+  const key = profile.keys.includes(at) ? ", key node" : "";
   const said = shown().cuts.includes(at) ? `cut here, ${cutWords(at).join(", ")}` : `a cut here sends ${sentBy(at)}`;
   canvas.setAttribute("aria-valuenow", at + 1);
   canvas.setAttribute("aria-valuetext", `${profile.nodes[at]}, ${profile.ops[at]}${key}: ${said}`);
@@ -42,9 +42,6 @@ export function selectKey(direction) {
   if (next !== undefined) select(next);
 }
 
-const SNAP = 8; // so many pixels around the pointer are searched for a low place
-const OFF = 30; // so many pixels above or below the profile a cut is dropped
-
 let resting = 0;
 
 function startDrag({ button, offsetX, pointerType, pointerId }) {
@@ -55,12 +52,11 @@ function startDrag({ button, offsetX, pointerType, pointerId }) {
 
 /** Moves a cut, and chooses the node that it is after then. */
 function moveChosen(from, to) {
-  const [at, pinned] = [state.at, state.pinned];
-  state.at = to;
-  state.pinned = { kind: "node", index: to };
-  if (moveCut(from, to)) return true;
-  Object.assign(state, { at, pinned });
-  return false;
+  const { at, pinned } = state;
+  Object.assign(state, { at: to, pinned: { kind: "node", index: to } });
+  const isMoved = moveCut(from, to);
+  if (!isMoved) Object.assign(state, { at, pinned });
+  return isMoved;
 }
 
 function drag({ offsetX, offsetY, altKey }) {
@@ -85,7 +81,7 @@ function drag({ offsetX, offsetY, altKey }) {
 /** Moves a cut or takes it away, chooses a node, or zooms to the nodes between the ends of a longer way. */
 function endDrag() {
   const { drag } = state;
-  if (!drag) return;
+  if (!drag) return undefined;
   const [low, high] = [drag.start, drag.end].sort((a, b) => a - b);
   clearTimeout(resting);
   drag.move?.();
@@ -93,10 +89,8 @@ function endDrag() {
   state.drag = null;
   if (drag.isRemembered) tell("cut"); // for what waited for the end
   if (drag.cut !== null) return select(drag.cut);
-  if (high - low < 5) return select(nodeUnder(high, nodesPerPixel(view, extent.width) < 1 ? 0 : 2));
-  const each = nodesPerPixel(view, extent.width);
-  zoom(view.from + (low - PLOT.left) * each, view.from + (high - PLOT.left) * each);
-  return drawProfile();
+  if (high - low < 5) return select(nodeUnder(high, perPixel() < 1 ? 0 : 2));
+  return zoom(...[low, high].map((x) => view.from + (x - PLOT.left) * perPixel()));
 }
 
 function cancelDrag() {
@@ -105,24 +99,13 @@ function cancelDrag() {
   drawProfile();
 }
 
-function resetZoom() {
-  zoom(0, profile.nodes.length);
-  drawProfile();
-}
+const step = (by) => select(state.at === null ? (by > 0 ? view.from : view.to - 1) : state.at + by);
 
-function zoomBy(factor) {
-  const middle = state.at ?? (view.from + view.to) / 2;
-  const half = ((view.to - view.from) * factor) / 2;
-  zoom(middle - half, middle + half);
-  drawProfile();
-}
-
-function toggle(name) {
-  $(`#${name}`).addEventListener("click", () => {
-    view[name] = !view[name];
-    $(`#${name}`).setAttribute("aria-pressed", view[name]);
-    drawProfile();
-  });
+/** Steps to a neighbour; with Shift the chosen cut moves, to the next low place or with Alt to the next node. */
+function stepOrMove({ shiftKey, altKey }, by) {
+  const to = altKey ? state.at + by : nextLow(values(), state.at, by) ?? state.at + by;
+  if (shiftKey && moveChosen(state.at, to)) select(to);
+  else step(by);
 }
 
 function profileTable() {
@@ -140,45 +123,41 @@ function profileTable() {
   ], rows.slice(0, MAX_ROWS))];
 }
 
+const explanation = () => [
+  "A cut after a node sends the bytes that are alive there. Within a pixel, the dark line is the lowest value, the pale area the highest.",
+  profile.keys.length ? `${count(profile.keys.length, "key node")} (dots and ticks).` : "",
+  shown().cuts.length ? "Lines are cuts, with what crosses there." : "",
+  "Click to see what a cut there sends.",
+  scene.cards.some((card) => card.replicas) ? "Recomputed tensors count as alive here, but are not sent at the cuts." : "",
+  profile.exact.every(Boolean) ? "" : "Some sizes are unknown: ≥ marks a lower bound.",
+].filter(Boolean).join(" ");
+
 export function startProfile() {
   if (!profile?.nodes.length) return;
+  const last = profile.nodes.length - 1;
   $("#profile").hidden = false;
-  canvas.setAttribute("aria-valuemax", profile.nodes.length);
-  canvas.setAttribute("aria-valuenow", 1);
-  canvas.setAttribute("aria-valuetext", "no node chosen");
+  canvas.ariaValueMax = last + 1;
   $("#hide").hidden = isRanked || profile.alive.every((bytes, i) => bytes === profile.near[i]);
-  $("#profile .lead").textContent = [
-    "A cut after a node sends the bytes that are alive there. Within a pixel, the dark line is the lowest value, the pale area the highest.",
-    profile.keys.length ? `${count(profile.keys.length, "key node")} (dots and ticks).` : "",
-    shown().cuts.length ? "Lines are cuts, with what crosses there." : "",
-    "Click to see what a cut there sends.",
-    scene.cards.some((card) => card.replicas) ? "Recomputed tensors count as alive here, but are not sent at the cuts." : "",
-    profile.exact.every(Boolean) ? "" : "Some sizes are unknown: ≥ marks a lower bound.",
-  ].filter(Boolean).join(" ");
-  const pointer = { pointerdown: startDrag, pointermove: drag, pointerup: endDrag, pointercancel: cancelDrag };
-  for (const [event, action] of Object.entries(pointer)) canvas.addEventListener(event, action);
-  canvas.addEventListener("dblclick", ({ offsetX, altKey }) => {
-    if (cutter && cutUnder(offsetX, 5) === null) toggleCut(nodeUnder(offsetX, altKey ? 0 : SNAP));
+  $("#profile .lead").textContent = explanation();
+  listen(canvas, {
+    pointerdown: startDrag, pointermove: drag, pointerup: endDrag, pointercancel: cancelDrag,
+    dblclick: ({ offsetX, altKey }) => { if (cutter && cutUnder(offsetX, 5) === null) toggleCut(nodeUnder(offsetX, altKey ? 0 : SNAP)); },
   });
-  when("chosen", showChosen);
-  when("cut", () => {
-    drawProfile();
+  when("chosen", () => {
+    if (state.at < view.from || state.at >= view.to) zoomBy(1, state.at);
     describe();
   });
-  const step = (by) => select(state.at === null ? (by > 0 ? view.from : view.to - 1) : state.at + by);
-  const stepOrMove = ({ shiftKey, altKey }, by) => {
-    const to = altKey ? state.at + by : nextLow(values(), state.at, by) ?? state.at + by;
-    if (!shiftKey || !moveChosen(state.at, to)) return step(by);
-    return select(to);
-  };
+  when("cut", describe);
   onKeys(canvas, {
     ArrowRight: (event) => stepOrMove(event, 1), ArrowLeft: (event) => stepOrMove(event, -1), PageDown: () => step(100), PageUp: () => step(-100),
-    Home: () => select(0), End: () => select(profile.nodes.length - 1),
-    "+": () => zoomBy(0.5), "-": () => zoomBy(2), Enter: () => step(0),
+    Home: () => select(0), End: () => select(last), "+": () => zoomBy(0.5), "-": () => zoomBy(2), Enter: () => step(0),
   });
-  toggle("log");
-  toggle("hide");
-  $("#reset").addEventListener("click", resetZoom);
+  for (const name of ["log", "hide"]) $(`#${name}`).addEventListener("click", ({ target }) => {
+    view[name] = !view[name];
+    target.setAttribute("aria-pressed", view[name]);
+    drawProfile();
+  });
+  $("#reset").addEventListener("click", () => zoom(0, last + 1));
   asTable("profile", profileTable);
   measure();
 }

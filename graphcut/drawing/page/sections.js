@@ -1,41 +1,12 @@
-/* Tables below the charts, and the sections that have nothing else. */
+/* The sections that have words and tables alone: cut points, other plans, reasons, details, the list of nodes. */
 
-import { alone, cutAfter } from "./cuts.js";
-import { $, button, html, show } from "./elements.js";
-import { kindOf } from "./flows.js";
-import { LARGE, cutter, isRanked, profile, scene } from "./scene.js";
-import { names, shown } from "./shown.js";
-import { state, when } from "./state.js";
-import { MAX_ROWS, asTable, nodeLink, table } from "./tables.js";
-import { duration, grouped, size, sizeOf } from "./number_words.js";
-
-/** The flows between parts, the totals of boundaries, and the tensors. */
-function flowTables() {
-  const { boundaries, buses, parts, tensors } = shown();
-  const ends = (flow) => names([flow.source]);
-  return [table("tensors between parts", [
-    ["from", "", ends],
-    ["to", "", (bus) => names(bus.readers)],
-    ["tensors", "number", (bus) => grouped(bus.tensors.length)],
-    ["bytes", "number", sizeOf],
-    ["kind", "", kindOf],
-  ], buses), ...isRanked ? [] : [table("totals of the boundaries", [
-    ["boundary", "", ({ index }) => names([index, index + 1]).replace(", ", " | ")],
-    ["tensors", "number", (boundary) => grouped(boundary.tensors)],
-    ["bytes", "number", sizeOf],
-  ], boundaries.map((boundary, index) => ({ ...boundary, index })))], table("boundary tensors", [
-    ["tensor", "name mono", (tensor) => tensor.tensor],
-    tensors.some(({ type }) => type) ? ["type", "mono", (tensor) => tensor.type] : null,
-    ["bytes", "number", sizeOf],
-    ["made by", "", ends],
-    ["read by", "", (tensor) => names(tensor.readers)],
-    ["kind", "", kindOf],
-  ], tensors.slice(0, MAX_ROWS))];
-}
-
-export function startMap() {
-  asTable("map", flowTables);
-}
+import { alone, aliveAt, cutAfter, tried } from "./cuts.js";
+import { $, button, html, onKeys, show } from "./elements.js";
+import { shortOperator } from "./names.js";
+import { againstMean, count, duration, grouped, size, sizeOf } from "./number_words.js";
+import { valueOf } from "./predicted.js";
+import { LARGE, costs, cutter, partIn, profile, scene, select, shown, state, when, whenCutRests } from "./shown.js";
+import { nodeLink, table } from "./tables.js";
 
 /** What a cut at each cut point makes, where that is known; else what is alive there. */
 function cutPointTable(options) {
@@ -59,33 +30,21 @@ function cutPointTable(options) {
 
 const MORE = 200; // cut points in the longer list
 
-export function startCutPoints() {
-  const all = profile ? profile.cut_options : [];
+function startCutPoints() {
+  const all = profile?.cut_options ?? [];
   if (!all.length) return;
   if (!scene.cards.length) $("#cut-points-title").textContent = "Cut points";
   const best = all.filter((option) => profile.best.includes(option.nodes_before));
-  $("#cut-points").hidden = false;
-  const fill = () => show("cut-points", cutPointTable(best));
-  if (profile.nodes.length > LARGE) setTimeout(fill);
-  else fill();
-  if (best.length === all.length) return;
-  const place = $("#cut-points .scroll");
+  const fill = (options) => $("#cut-points .scroll").replaceChildren(cutPointTable(options));
+  if (profile.nodes.length > LARGE) setTimeout(fill, 0, best);
+  else fill(best);
   const most = Math.min(MORE, all.length);
   const more = button({ text: `Show ${most === all.length ? "all" : "the first"} ${grouped(most)}` }, () => {
-    place.replaceChildren(cutPointTable(all.slice(0, most)));
+    fill(all.slice(0, most));
     more.remove();
   });
-  place.after(more);
-}
-
-export function startOtherPlans() {
-  if (scene.other_plans.length) show("other-plans", table("other plans", [
-    ["between two requests", "number", (plan) => duration(plan.period_s)],
-    ["one request", "number", (plan) => duration(plan.latency_s)],
-    scene.other_plans.some((plan) => plan.devices.length) ? ["parts", "number", (plan) => grouped(plan.devices.length)] : null,
-    ["shown", "", (plan) => (plan.is_chosen ? "this plan" : "")],
-    cutter && scene.other_plans.some((plan) => plan.after.length) ? ["choose", "", otherPlanButton] : null,
-  ], scene.other_plans));
+  $("#cut-points").hidden = false;
+  if (best.length < all.length) $("#cut-points").append(more);
 }
 
 /** Cuts as another plan does. */
@@ -97,13 +56,153 @@ function otherPlanButton({ after, devices }) {
   });
 }
 
-export function startDetails() {
+function startWords() {
+  const plans = scene.other_plans;
+  if (plans.length) show("other-plans", table("other plans", [
+    ["between two requests", "number", (plan) => duration(plan.period_s)],
+    ["one request", "number", (plan) => duration(plan.latency_s)],
+    plans.some((plan) => plan.devices.length) ? ["parts", "number", (plan) => grouped(plan.devices.length)] : null,
+    ["shown", "", (plan) => (plan.is_chosen ? "this plan" : "")],
+    cutter && plans.some((plan) => plan.after.length) ? ["choose", "", otherPlanButton] : null,
+  ], plans));
   if (scene.details.length) show("details", table("details", [["", "word", ([word]) => word], ["", "name", ([, value]) => value]], scene.details));
+  const showRecomputed = () => { $("#recomputed").hidden = !scene.recomputed.length || state.yours; }; // nothing is in your cuts
+  show("recomputed", html("ul", { class: "plain" }, ...scene.recomputed.map((text) => html("li", { text }))));
+  showRecomputed();
+  when("cut", showRecomputed);
 }
 
-export function startRecomputed() {
-  const isHidden = () => { $("#recomputed").hidden = !scene.recomputed.length || state.yours; }; // nothing is in your cuts
-  show("recomputed", html("ul", { class: "plain" }, ...scene.recomputed.map((text) => html("li", { text }))));
-  isHidden();
-  when("cut", isHidden);
+/* Why the cuts are where they are: of the plan as it says, of yours by trying cut points beside them. */
+
+const [TRIES, REST_MS] = [6, 250]; // cut points on each side of a cut, and how long the cuts rest before they are tried
+let asked = 0;
+
+const loadOf = (part) => part.busy_s ?? part.need_bytes ?? part.weight_bytes;
+
+/** What cuts are judged by: what the goal minimizes, else the time or the memory of the largest part; more is worse. */
+function valueOfCuts(yours) {
+  const own = valueOf(costs, yours) ?? Math.max(...yours.parts.map(loadOf));
+  return costs?.value === "token_s" ? -own : own;
+}
+
+/** The cut points next to a cut, up to the cuts before and after it. */
+function beside(cuts, i) {
+  const ends = profile.nodes.length > LARGE ? [] : profile.cut_options.map((option) => option.nodes_before - 1);
+  const between = ends.filter((end) => end > (cuts[i - 1] ?? -1) && end < (cuts[i + 1] ?? Infinity));
+  return [...between.filter((end) => end < cuts[i]).slice(-TRIES), ...between.filter((end) => end > cuts[i]).slice(0, TRIES)];
+}
+
+const pause = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
+
+/** One text for a cut; undefined if the cuts have changed meanwhile. */
+async function reasonOf({ cuts, parts, on, boundaries }, here, i, ask) {
+  const found = [];
+  for (const end of beside(cuts, i)) {
+    await pause(0);
+    if (ask !== asked) return undefined;
+    const other = tried(cuts.with(i, end), on);
+    if (other) found.push({ end, value: valueOfCuts(other), total: other.boundaries[i] });
+  }
+  found.sort((a, b) => a.value - b.value || a.total.bytes - b.total.bytes);
+  const change = (value) => (Math.abs(value - here) <= 1e-9 * Math.abs(here) ? "equally good" : againstMean(value, here));
+  const lines = found.slice(0, 2).map(({ end, value, total }) => `after ${profile.nodes[end]}: ${change(value)}, ${sizeOf(total)} cross there`);
+  const slowest = parts.reduce((best, part) => (loadOf(part) > loadOf(best) ? part : best)).name;
+  const isBetter = found[0]?.value < here * (1 - 1e-9);
+  const helps = !found.length ? "no other cut point was tried" : isBetter ? "moving this cut helps"
+    : `moving it to one of the ${count(found.length, "cut point")} beside it does not help`;
+  return [`cut ${i} after ${profile.nodes[cuts[i]]}`, `${sizeOf(boundaries[i])} cross here; ${slowest} is the bottleneck; ${helps}`, ...lines].join("\n");
+}
+
+function fillReasons(texts) {
+  const lines = (text) => text.split("\n").map((line) => html("div", { text: line }));
+  $("#reasons").hidden = !texts.length;
+  $("#reasons .list").replaceChildren(...texts.map((text) => html("li", {}, ...lines(text))));
+}
+
+async function showReasons() {
+  const { yours } = state;
+  const ask = asked += 1;
+  fillReasons(yours ? [] : scene.reasons);
+  if (!yours) return;
+  await pause(REST_MS);
+  const texts = [];
+  for (const i of [...yours.cuts.keys()].sort((a, b) => yours.cuts[a] - yours.cuts[b])) {
+    const text = ask === asked && !state.drag ? await reasonOf(yours, valueOfCuts(yours), i, ask) : undefined;
+    if (text === undefined) return;
+    texts.push(text);
+  }
+  fillReasons(texts);
+}
+
+/* The list of nodes; only the visible rows are in the page. */
+
+const list = $("#list");
+const ROW_HEIGHT = 22;
+let hits = []; // the nodes with the words of the search
+let chosen = -1; // the row where the keys are
+let searched = null; // operators and names in small letters
+
+function rowElement(row) {
+  const index = hits[row];
+  const [name, operator] = [profile.nodes[index], profile.ops[index]];
+  const cells = [grouped(index + 1), shortOperator(operator), html("bdi", { dir: "ltr" }, name), aliveAt(index), shown().parts[partIn(index)]?.name ?? ""];
+  return html("div", {
+    class: "node", role: "option", id: `row${row}`, title: `${name} · ${operator}`, style: { top: `${row * ROW_HEIGHT}px` },
+    "aria-posinset": row + 1, "aria-setsize": hits.length, "aria-selected": state.at === index, on: { click: () => choose(row) },
+  }, ...cells.map((cell) => html("span", {}, cell)));
+}
+
+export function drawRows() {
+  const first = Math.max(0, Math.floor(list.scrollTop / ROW_HEIGHT) - 4);
+  const last = Math.min(hits.length, first + Math.ceil(list.clientHeight / ROW_HEIGHT) + 8);
+  const rows = Array.from({ length: Math.max(0, last - first) }, (_, i) => rowElement(first + i));
+  list.replaceChildren(html("div", { style: { height: `${hits.length * ROW_HEIGHT}px` } }), ...rows);
+  list.setAttribute("aria-activedescendant", chosen >= first && chosen < last ? `row${chosen}` : "");
+}
+
+/** The nodes with these letters in their name or operator. */
+export function nodesWith(words) {
+  const wanted = words.trim().toLowerCase();
+  searched ??= profile.nodes.map((name, i) => `${profile.ops[i]} ${name}`.toLowerCase());
+  return [...searched.keys()].filter((i) => searched[i].includes(wanted));
+}
+
+function search(words) {
+  hits = words.trim() ? nodesWith(words) : [...profile.nodes.keys()];
+  chosen = -1;
+  list.scrollTop = 0;
+  const all = count(profile.nodes.length, "node");
+  $("#found").textContent = words.trim() ? `${grouped(hits.length)} of ${all}` : all;
+  drawRows();
+}
+
+function choose(row) {
+  if (!hits.length) return;
+  chosen = Math.max(0, Math.min(hits.length - 1, row));
+  const top = chosen * ROW_HEIGHT;
+  list.scrollTop = Math.max(top + ROW_HEIGHT - list.clientHeight, Math.min(list.scrollTop, top));
+  select(hits[chosen]);
+}
+
+function startNodes() {
+  if (!profile?.nodes.length) return;
+  $("#nodes").hidden = false;
+  if (!profile.parts.length && !cutter) $("#nodes .titles span:last-child").textContent = "";
+  search("");
+  when("chosen", drawRows);
+  whenCutRests(drawRows);
+  list.addEventListener("scroll", drawRows, { passive: true });
+  $("#search").addEventListener("input", ({ target }) => search(target.value));
+  const enterList = () => { list.focus(); choose(0); };
+  onKeys($("#search"), { Enter: enterList, ArrowDown: enterList });
+  const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: 12, PageUp: -12, Home: -Infinity, End: Infinity };
+  onKeys(list, Object.fromEntries(Object.entries(moves).map(([key, by]) => [key, () => choose(chosen + by)])));
+}
+
+export function startSections() {
+  startCutPoints();
+  startWords();
+  showReasons();
+  if (cutter) when("cut", showReasons);
+  startNodes();
 }

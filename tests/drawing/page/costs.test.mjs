@@ -3,8 +3,7 @@ import { test } from "node:test";
 
 import { completedCosts, memoryOf, memoryOfAll, peakOf, runOrder } from "../../../graphcut/drawing/page/memory.js";
 import { sumOf } from "../../../graphcut/drawing/page/number_words.js";
-import { against, predicted, valueOf } from "../../../graphcut/drawing/page/predicted.js";
-import { routeOf, slowedBy, timesOf } from "../../../graphcut/drawing/page/times.js";
+import { against, predicted, routeOf, slowedBy, timesOf, valueOf } from "../../../graphcut/drawing/page/predicted.js";
 
 /* Nodes 0, 1, 2 in a chain with input `x`, and what the first writes is read by the last again:
    x (1) > 0 > a (10) > 1 > b (100) > 2 > y (1000, an output); 2 reads a, too. */

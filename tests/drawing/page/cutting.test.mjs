@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { completedModel, costsOf, flowsBetween, namedCut, partsAt } from "../../../graphcut/drawing/page/cutting.js";
-import { kindOf, matrixOf } from "../../../graphcut/drawing/page/flows.js";
+import { completedModel, costsOf, flowsBetween, kindOf, matrixOf, namedCut, partsAt } from "../../../graphcut/drawing/page/cutting.js";
 
 /** A cut model: `tensors` are [writer, readers, bytes], a node that no tensor leaves is an end. */
 function modelOf(nodes, tensors, more = {}) {

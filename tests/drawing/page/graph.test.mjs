@@ -2,10 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { closedFold, foldedLists, openedFirst, rangesAround } from "../../../graphcut/drawing/page/folds.js";
-import { kindOfLink, pictureOf } from "../../../graphcut/drawing/page/graph_picture.js";
-import { tail, worded } from "../../../graphcut/drawing/page/graph_words.js";
+import { AROUND, completed, endsOf, kindOfLink, nodesAround, pictureOf, tail, worded } from "../../../graphcut/drawing/page/graph_picture.js";
 import { layered } from "../../../graphcut/drawing/page/layered_layout.js";
-import { AROUND, completed, endsOf, groupsOf, nodesAround } from "../../../graphcut/drawing/page/nodes_around.js";
+import { groupsOf } from "../../../graphcut/drawing/page/names.js";
 
 /** A graph whose nodes are [reads, writes], by the names of tensors. */
 function graphOf(nodes, { inputs = [], outputs = [], ...more } = {}) {

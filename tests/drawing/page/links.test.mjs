@@ -2,8 +2,7 @@ import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { test } from "node:test";
 
-import { command, quoted } from "../../../graphcut/drawing/page/commands.js";
-import { linkTo, linkToCuts, readAddress, thingAt } from "../../../graphcut/drawing/page/links.js";
+import { command, linkTo, linkToCuts, quoted, readAddress, thingAt } from "../../../graphcut/drawing/page/links.js";
 
 const nodes = ["twin", "twin", "a b#/%", "", "\ud800", "x,y&on=z"];
 const tensors = [{ tensor: "t" }, { tensor: "part=1&node=é" }];

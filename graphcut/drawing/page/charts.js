@@ -1,0 +1,160 @@
+/* The pictures of parts that follow the cuts: what crosses between them, their schedule, the dependency maps as a matrix.
+   Those in the page already are for readers without scripts, and stay where one can't cut. */
+
+import { kindOf } from "./cutting.js";
+import { $, colourOf, html, isNarrow, listen } from "./elements.js";
+import { groupsOf, shortPart, shortened, visible } from "./names.js";
+import { count, duration, figuresOf, grouped, isOver, size, sizeOf, sumOf } from "./number_words.js";
+import { isOne, showFlows, showPinned } from "./panel.js";
+import { cutter, isRanked, kinds, names, scene, shown, state, when, whenCutRests } from "./shown.js";
+import { MAX_ROWS, asTable, table } from "./tables.js";
+
+const [FEW_TENSORS, MOST_ROWS] = [12, 40]; // more tensors are a line for all with the same ends
+const [MOST_TOTALS, MOST_HEADS] = isNarrow ? [5, 4] : [10, 9];
+const FEW_COLUMNS = isNarrow ? 5 : 8; // of a matrix with room for the bytes in each cell
+
+/** A mark at a share of the width of its row. */
+const mark = (css, left, width = null, style = {}, text = "") => html("i", {
+  class: css, style: { left: `${left * 100}%`, ...width === null ? {} : { width: `${width * 100}%` }, ...style } }, text);
+
+const row = (css, name, amount, title, ...marks) => html("div", { class: `lane ${css}`, title },
+  html("span", { class: "what" }, name), html("span", { class: "bytes" }, amount), html("span", { class: "track" }, ...marks));
+
+function headOf(part) {
+  const lines = [part.device, ...figuresOf(part), isOver(part) ? "over budget" : ""].filter(Boolean);
+  const title = [part.name, part.content, ...lines].filter(Boolean).join(", ");
+  const fitting = shown().parts.length > MOST_HEADS ? [] : lines; // no room for them
+  return isOne(html("span", { class: `part${isOver(part) ? " bad" : ""}`, title, style: { "--part": colourOf(part.index) } },
+    html("b", {}, shortPart(part.name)), ...fitting.map((line) => html("span", {}, line))), "card", part.index);
+}
+
+/** A line from the part that writes something to the last one that reads it, with a dot in each that does. */
+function lane(flow, kind, index, name, short, most) {
+  const parts = shown().parts.length;
+  const at = (part) => (part + 0.5) / parts;
+  const [meaning, css] = kinds[kindOf(flow)];
+  const thick = `${4 - 2.5 * Math.min(Math.log2((most + 1) / (flow.bytes + 1)) / 16, 1)}px`;
+  const wire = mark("wire", at(flow.source), (flow.readers.at(-1) - flow.source) / parts, { height: thick });
+  const title = `${name}, ${sizeOf(flow)}, from ${names([flow.source])} to ${names(flow.readers)}; ${meaning}`;
+  return isOne(row(css, short, sizeOf(flow), title, wire, mark("made", at(flow.source)), ...flow.readers.map((part) => mark("read", at(part)))), kind, index);
+}
+
+function lanes({ tensors, buses }) {
+  const isFew = tensors.length <= FEW_TENSORS;
+  const titles = (isFew ? tensors : buses.map((bus) => tensors[bus.tensors[0]])).map(({ tensor }) => visible(tensor));
+  const short = shortened(titles, isNarrow ? 12 : 32);
+  const most = Math.max(0, ...tensors.map((flow) => flow.bytes));
+  const flows = [...(isFew ? tensors : buses).entries()].sort(([, a], [, b]) => (isFew ? 0 : b.bytes - a.bytes));
+  const found = flows.slice(0, MOST_ROWS).map(([index, flow]) => {
+    const more = isFew || flow.tensors.length === 1 ? "" : ` and ${flow.tensors.length - 1} more`;
+    return lane(flow, isFew ? "tensor" : "bus", index, titles[index] + more, short[index] + more, most);
+  });
+  const rest = flows.slice(MOST_ROWS).map(([, flow]) => flow);
+  const left = () => `and ${count(sumOf(rest, (bus) => bus.tensors.length), "more tensor")}, ${size(sumOf(rest, (bus) => bus.bytes))}`;
+  return rest.length ? [...found, html("p", { class: "lead" }, left())] : found;
+}
+
+function showParts() {
+  const { parts, boundaries } = shown();
+  $("#map").hidden = !parts.length;
+  const heads = row("heads", "tensor", "bytes", null, ...parts.map(headOf));
+  const totals = row("totals", "crosses in total", "", null, ...boundaries.map((total, i) => mark("total", (i + 1) / parts.length, null, {}, sizeOf(total))));
+  $("#map .chart").replaceChildren(heads, ...lanes(shown()), ...boundaries.length && parts.length <= MOST_TOTALS ? [totals] : []);
+}
+
+/** The flows between parts, the totals of boundaries, and the tensors. */
+function flowTables() {
+  const { boundaries, buses, tensors } = shown();
+  const ends = (flow) => names([flow.source]);
+  return [table("tensors between parts", [
+    ["from", "", ends],
+    ["to", "", (bus) => names(bus.readers)],
+    ["tensors", "number", (bus) => grouped(bus.tensors.length)],
+    ["bytes", "number", sizeOf],
+    ["kind", "", kindOf],
+  ], buses), ...isRanked ? [] : [table("totals of the boundaries", [
+    ["boundary", "", ([index]) => `${names([index])} | ${names([index + 1])}`],
+    ["tensors", "number", ([, total]) => grouped(total.tensors)],
+    ["bytes", "number", ([, total]) => sizeOf(total)],
+  ], [...boundaries.entries()])], table("boundary tensors", [
+    ["tensor", "name mono", (tensor) => tensor.tensor],
+    tensors.some(({ type }) => type) ? ["type", "mono", (tensor) => tensor.type] : null,
+    ["bytes", "number", sizeOf],
+    ["made by", "", ends],
+    ["read by", "", (tensor) => names(tensor.readers)],
+    ["kind", "", kindOf],
+  ], tensors.slice(0, MAX_ROWS))];
+}
+
+/** A block for each run of `runs`, in a row for each device. */
+function schedule(runs) {
+  const end = Math.max(...runs.map((run) => run.began_s + run.seconds)) || 1;
+  return [...groupsOf(runs, (run) => run.device)].map(([device, own]) => row("schedule", device, "", null, ...own.map((run) => {
+    const block = mark("run", run.began_s / end, run.seconds / end, { "--part": colourOf(run.part) }, grouped(run.part));
+    block.title = `part ${run.part}, request ${run.request + 1}: ${duration(run.seconds)}, from ${duration(run.began_s)} on`;
+    return isOne(block, "run", shown().runs.indexOf(run));
+  })));
+}
+
+const simulated = [...$("#schedule .chart").childNodes]; // of the plan, if it is drawn already
+
+function showSchedule() {
+  const { runs } = shown();
+  $("#schedule").hidden = !runs.length;
+  const charts = () => [...groupsOf(runs, (run) => run.title)].flatMap(([text, own]) => [html("p", { class: "lead", text }), ...schedule(own)]);
+  $("#schedule .chart").replaceChildren(...state.yours || !simulated.length ? charts() : simulated);
+}
+
+function runTable() {
+  return [table("runs of parts", [
+    ["of", "", (run) => run.title],
+    ["device", "", (run) => run.device],
+    ["part", "number", (run) => grouped(run.part)],
+    ["request", "number", (run) => grouped(run.request + 1)],
+    ["begins", "number", (run) => duration(run.began_s)],
+    ["takes", "number", (run) => duration(run.seconds)],
+  ], shown().runs)];
+}
+
+function matrixCell(titles, cell) {
+  const title = `${titles[cell.source]} → ${titles[cell.readers[0]]}`;
+  const what = `${title}: ${sizeOf(cell)}, ${count(cell.tensors.length, "tensor")}; ${kindOf(cell)}`;
+  const isText = titles.length <= FEW_COLUMNS;
+  const button = html("button", {
+    class: kinds[kindOf(cell)][1], title: what, "aria-label": what, text: isText ? sizeOf(cell) : "",
+    style: { "--share": `${isText ? 12 + 20 * cell.share : 30 + 70 * cell.share}%` },
+  });
+  listen(button, { "pointerenter focus click": () => showFlows(title, cell, cell.tensors), "pointerleave blur": showPinned });
+  return button;
+}
+
+function showMatrix() {
+  const { cells, names: titles } = shown().matrix;
+  const at = new Map(cells.map((cell) => [`${cell.source} ${cell.readers[0]}`, cell]));
+  const short = shortened(titles.map(visible), 26);
+  const body = titles.map((title, line) => html("tr", { role: "row" },
+    html("th", { role: "rowheader", scope: "row", title }, html("bdi", {}, short[line])),
+    ...titles.map((_, column) => {
+      const cell = at.get(`${line} ${column}`);
+      if (cell) return html("td", { role: "cell" }, matrixCell(titles, cell));
+      return html("td", { role: "cell", class: column === line ? "own" : null, text: column === line ? line : "" });
+    })));
+  $("#matrix").hidden = !cells.length;
+  $("#matrix .scroll").replaceChildren(html("table", { role: "table", "aria-label": "dependency maps" }, html("tbody", { role: "rowgroup" }, ...body)));
+}
+
+export function startCharts() {
+  asTable("map", flowTables);
+  if (cutter) {
+    $("#lanes").remove();
+    showParts();
+    when("cut", showParts);
+  }
+  if (scene.schedules.length) {
+    showSchedule();
+    asTable("schedule", runTable);
+    whenCutRests(showSchedule);
+  }
+  showMatrix();
+  whenCutRests(showMatrix);
+}
