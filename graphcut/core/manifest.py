@@ -177,9 +177,9 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     inputs: dict[str, tuple[float, ...]]  #: inputs that get another value at each step, and these values.
 
 
-TextFile = Literal[  #: a file beside a language model that says how text becomes tokens, or which tokens end one.
+TextFile = Literal[  #: a file beside a language model that says how text becomes tokens, which begin or end one.
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json",
-    "generation_config.json", "genai_config.json",
+    "generation_config.json", "genai_config.json", "config.json",
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from ..workers.run_log import RunLog
 from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.requests import Routing
 from .genai_config import GenaiConfig
+from .generation_config import GenerationConfig
 from .token_inputs import DecoderInputRole, TokenChunk, has_axis_of_batch, input_array, role_of
 
 _FLOATS: Final = {"float32", "float16", "bfloat16", "float64"}
@@ -69,6 +70,7 @@ class Decoder:
         states = states_of(cascade, {**named, **settings.get("states", {})})
         _check_names(cascade, states, inputs, dims)
         self.cascade = cascade
+        self.says = GenerationConfig(cascade)  #: what the model's files say of the tokens that it generates.
         #: the inputs that are computed for each step, with their roles.
         self.roles = _roles(cascade, states, inputs, config.roles)
         ids = tensors[next(name for name, role in self.roles.items() if role == "ids")]

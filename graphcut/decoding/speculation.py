@@ -67,7 +67,7 @@ class DraftProposer:
         """`number` is that of the sequence's batch."""
         self._draft = draft
         left = one.max_tokens - one.generated + 1
-        own = TokenSequence(one.index, (*one.fed, *one.unfed), left, one.sampling, one.draws)
+        own = TokenSequence(one.index, (*one.fed, *one.unfed), left, one.sampling, one.draws, first=one.first)
         self._batch = SequenceBatch(number, [own], draft.decoder, None)
         self._parts = tuple(range(len(draft.decoder.cascade.parts)))
         self._outputs = tuple(draft.decoder.routing().outputs)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ..core.errors import UsageError
 from ..core.states import next_state
-from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow, TokenScores
+from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow, TokenRules, TokenScores
 from ..running.values import Value, rows_of
 from ..workers.executors.protocol import KeptRow, Origin, Step
 from ..workers.scheduling.requests import Request
@@ -45,11 +45,13 @@ class TokenSequence(msgspec.Struct):
     scores: list[TokenScores] = []  #: these, of all its generated tokens.
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
     is_alone: bool = False  #: a step that it shared failed, so it shares no other.
+    first: int = 0  #: the place of its first generated token; by default that after `unfed`.
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise UsageError(f"can't generate {self.max_tokens} tokens", hint="ask for 1 or more")
         self.prompt_length = len(self.unfed)
+        self.first = self.first or self.prompt_length
 
     def next_length(self, piece: int | None) -> int:
         """The number of tokens of its next step, if it is alone: a `piece` of the prompt, or what was generated.
@@ -63,6 +65,12 @@ class TokenSequence(msgspec.Struct):
     def longest(self) -> int:
         """The largest number of its tokens that may be fed: all but the last."""
         return len(self.fed) + len(self.unfed) + self.max_tokens - self.generated - 1
+
+    def scored(self, row: int, drafts: Sequence[int], place: int, rules: TokenRules) -> ScoredRow:
+        """How the token after those that were fed and `drafts` is chosen, see `ScoredRow`."""
+        before, how = (*self.fed, *drafts), self.sampling
+        rule = rules.at(len(before), self.first)
+        return ScoredRow(row, self.draws, len(before), how.needed(before), how, self.top, place, rule)
 
     def outside(self, vocabulary: int | None) -> UsageError | None:
         """The error for a token that the model has no logits for: the likely cause of a failed step."""
@@ -148,11 +156,11 @@ class SequenceBatch:
         if not self.is_begun and self.origin is None:
             feeds, done = {**feeds, **self._decoder.constants}, set()
         drafts = self._drafts
+        rules = self._decoder.says.rules
         ended = [
-            ScoredRow(row, one.draws, len(one.fed) + i, how.needed((*one.fed, *drafts[:i])), how, one.top, place)
+            one.scored(row, drafts[:i], place, rules)
             for row, one in self._complete()
             for i, place in enumerate(range(1, len(drafts) + 2) if drafts else (0,))
-            for how in (one.sampling,)
         ]
         logits = self._decoder.cascade.tensors[self._decoder.logits]
         is_batch, length = self._decoder.has_batch, self.chunk.length

@@ -81,8 +81,9 @@ def _lines(pipeline: PipelineFile) -> Iterator[str]:
     for name, one in pipeline.models.items():
         yield f"[models.{name}]"
         for key, value in to_builtins(one).items():
-            pairs = ", ".join(f"{_text(name)} = {_text(number)}" for name, number in one.assume.items())
-            yield f"{key} = {{ {pairs} }}" if key == "assume" else f"{key} = {_text(value)}"
+            rows = value.items() if isinstance(value, dict) else ()
+            pairs = ", ".join(f"{_text(name)} = {_text(number)}" for name, number in rows)
+            yield f"{key} = {{ {pairs} }}" if rows else f"{key} = {_text(value)}"
     yield "[connect]"
     yield from (f"{_text(reader)} = {_text(source)}" for reader, source in pipeline.connect.items())
 
@@ -92,8 +93,8 @@ def _text(value: object) -> str:
 
 
 def _of_optimum(folder: Path, decoder: str) -> PipelineFile:
-    encoder, step = (load_unchecked(folder / name).graph for name in (_ENCODER, decoder))
-    is_merged = decoder == _MERGED
+    encoder, later = load_unchecked(folder / _ENCODER).graph, load_unchecked(folder / decoder)
+    step, is_merged = later.graph, decoder == _MERGED
     hidden, has_caches = f"encoder.{encoder.writes[0]}", any(".encoder." in name for name in step.reads)
     models, connect = {"encoder": PipelineModel(file=_ENCODER)}, dict[str, str]()
     if has_caches:
@@ -101,11 +102,14 @@ def _of_optimum(folder: Path, decoder: str) -> PipelineFile:
         models["keys"] = PipelineModel(file=file, outputs=("present.*.encoder.*",), assume=given)
         connect["keys.encoder_hidden_states"] = hidden
         connect["decoder.past_key_values.*.encoder.*"] = "keys.present.*.encoder.*"
+    # The later step is exported with one token: with several at once none may be hidden from those before it.
+    length = (later.tensors["input_ids"].shape or (None,))[-1] if "input_ids" in step.reads else None
     models["decoder"] = PipelineModel(
         file=decoder,
         runs="each step",
         outputs=("logits", "present.*.decoder.*") if has_caches else ("logits",),
         assume=_branch(with_cache=True) if is_merged else {},
+        dims={length: 1} if has_caches and isinstance(length, str) else {},
     )
     told = {"encoder_hidden_states": hidden, "encoder_attention_mask": "encoder.attention_mask"}
     known = {f"encoder.{name}" for name in (*encoder.reads, *encoder.writes)}

@@ -42,6 +42,7 @@ class PipelineModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     runs: Runs = "once"  #: `at the end`: after the last step.
     outputs: tuple[str, ...] = ()  #: the outputs that are used, by name or glob; by default all.
     assume: dict[str, bool | int | float] = {}  #: inputs with a fixed value, see `specialise`.
+    dims: dict[str, int] = {}  #: numbers for symbolic dimensions of its inputs, which have no others then.
 
 
 class PipelineLoop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -105,7 +106,7 @@ class _Opening:
         """A model of the pipeline, with the inputs and outputs that are used."""
         model = load_unchecked(self._path.parent / one.file)
         check_parts([model.path], has_weights=False)
-        found = specialised(model, one.assume, one.outputs)
+        found = specialised(model, one.assume, one.outputs, one.dims)
         self._unread[label] = {*model.graph.reads}.difference(found.graph.reads)
         return found
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,25 @@ def specialise(model: ModelProto, values: Mapping[str, Number]) -> None:
         _inline(graph, *found)
 
 
-def specialised(model: Model, values: Mapping[str, Number], outputs: Sequence[str] = ()) -> Model:
+def specialised(
+    model: Model,
+    values: Mapping[str, Number],
+    outputs: Sequence[str] = (),
+    dims: Mapping[str, int] = MappingProxyType({}),
+) -> Model:
     """A model whose inputs have these values, see `specialise`, with those of its outputs alone that match globs.
 
+    Symbolic dimensions in `dims` get these numbers where its inputs have them.
     Inputs that it does not read then are left out. Errors are those of `specialise`; and a UsageError if there is no
     such output.
     """
-    if not (values or outputs):
+    if not (values or outputs or dims):
         return model
     proto = deepcopy(model.proto)
     specialise(proto, values)
+    for dim in (dim for value in proto.graph.input for dim in value.type.tensor_type.shape.dim):
+        if dim.dim_param in dims:
+            dim.dim_value = dims[dim.dim_param]
     kept = [one for one in proto.graph.output if not outputs or any(fnmatchcase(one.name, glob) for glob in outputs)]
     if not kept:
         names = ", ".join(model.graph.writes)

@@ -95,6 +95,38 @@ class Sampling:
 GREEDY: Final = Sampling()  #: the most likely token.
 
 
+class TokenRule(NamedTuple):
+    """What holds for the token in one place of a sequence, whatever its score."""
+
+    never: tuple[int, ...] = ()  #: the tokens that it can't be.
+    forced: int | None = None  #: the token that it is.
+
+    def allowed(self, scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The scores, with minus infinity for all tokens that it can't be."""
+        if self.forced is not None:
+            return np.where(np.arange(len(scores)) == self.forced, np.float32(0), np.float32(-np.inf))
+        if not self.never:
+            return scores
+        allowed, never = scores.astype(np.float32), np.array(self.never)
+        allowed[never[(never >= 0) & (never < len(scores))]] = -np.inf
+        return allowed
+
+
+class TokenRules(NamedTuple):
+    """What holds for the tokens that are generated, as `generation_config.json` says."""
+
+    never: tuple[int, ...] = ()  #: tokens that are never generated.
+    never_first: tuple[int, ...] = ()  #: those that are not the first one that is generated, or the one after `second`.
+    second: int | None = None  #: the second token of a sequence, which follows a prompt of one token.
+
+    def at(self, place: int, prompt_length: int) -> TokenRule:
+        """The rule for the token that follows so many others, of which the first ones are the prompt."""
+        if place == 1 and self.second is not None:
+            return TokenRule(forced=self.second)
+        first = 2 if prompt_length == 1 and self.second is not None else prompt_length
+        return TokenRule((*self.never, *self.never_first) if place == first else self.never)
+
+
 class TokenScores(NamedTuple):
     """The log probability of a token by the scores of the model, before penalty and temperature, and the likeliest."""
 
@@ -112,6 +144,7 @@ class ScoredRow(NamedTuple):
     sampling: Sampling  #: how its next token is chosen.
     top: int | None = None  #: the scores of the token and of so many of the likeliest are returned.
     place: int = 0  #: how many of the fed tokens are before the next one; 0 for all.
+    rule: TokenRule = TokenRule()  #: what holds for the next token.
 
 
 class LogitsChoice(msgspec.Struct, frozen=True):
@@ -135,11 +168,11 @@ class LogitsChoice(msgspec.Struct, frozen=True):
         if scored < self.length and any(row.place for row in self.rows):
             message = "the model scores the last token alone, and so no proposed tokens"
             raise RunError(message, hint="leave out `draft`")
-        for row, sequence, length, before, sampling, top, place in self.rows:
+        for row, sequence, length, before, sampling, top, place, rule in self.rows:
             found = scores[row, (place or scored) - 1]
             if self.dtype == "bfloat16":
                 found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
-            numbers.append(sampling.choose(found, before or range(length), sequence))
+            numbers.append(sampling.choose(rule.allowed(found), before or range(length), sequence))
             numbers += [] if top is None else _scores(found, numbers[-1], top)
         return from_array(np.array(numbers, np.int64), TOKENS)
 

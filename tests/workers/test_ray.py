@@ -33,6 +33,7 @@ from graphcut.workers.run_log import RunLog
 
 from conftest import LAYER_ENDS, floats, model_of
 from control_flow import write_model
+from families import FAMILIES
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'graphcut[ray]'")
 
@@ -588,6 +589,17 @@ def test_an_encoder_runs_once_and_an_actor_that_replaces_a_lost_one_is_sent_what
     assert [made] == expected
     assert [why for _, why, _ in generation.log.deaths] == ["its process ended"]
     assert generation.log.total_of(0).runs == 1
+
+
+@pytest.mark.usefixtures("machines")
+def test_a_speech_model_of_several_files_gives_the_tokens_of_the_loop_by_hand(tmp_path: Path) -> None:
+    family = FAMILIES["whisper"]
+    folder, inputs = family.write(tmp_path / "m"), family.inputs(3)
+    cascade = graphcut.split(graphcut.load(folder), Into(2), tmp_path / "parts")
+    found = graphcut.generate(
+        cascade, [[4, 5]], inputs=inputs, max_tokens=8, stop=[1], via="ray", workers=2, config=ONE
+    )
+    assert found.all() == family.reference(folder, inputs, 8)
 
 
 def find_cascades_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

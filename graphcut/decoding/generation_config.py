@@ -1,0 +1,67 @@
+"""What a model's files say of the tokens that it generates: `generation_config.json`, or without it `config.json`.
+
+Both are those of Hugging Face. What a field means is what transformers does with it.
+"""
+
+from collections.abc import Iterator
+from itertools import count, takewhile
+from typing import Final
+
+import msgspec
+
+from ..core.file_checks import check_unchanged
+from ..core.manifest import Cascade, TextFile
+from ..core.records import reading
+from ..running.sampling import TokenRules
+
+_FILES: Final[tuple[TextFile, ...]] = ("generation_config.json", "config.json")
+_HINT: Final = "take the file of the model, and split it again"
+
+
+class _Content(msgspec.Struct, frozen=True):
+    """The fields of either file that count here. Null is as good as nothing."""
+
+    decoder_start_token_id: int | None = None
+    forced_decoder_ids: list[tuple[int, int | None]] | None = None
+    forced_bos_token_id: int | None = None
+    suppress_tokens: list[int] | None = None
+    begin_suppress_tokens: list[int] | None = None
+    bad_words_ids: list[list[int]] | None = None
+    eos_token_id: int | list[int] | None = None
+
+
+class GenerationConfig:
+    """These files of a cascade.
+
+    Attributes:
+        begin: the tokens that the decoder of an encoder begins with; empty if unknown, or if one is left open, such as
+            that of the language.
+        rules: tokens that must come or must not.
+        stop: the tokens that end a sequence; empty if unknown.
+    """
+
+    def __init__(self, cascade: Cascade) -> None:
+        """Read the files, and compare them with their digests first. Raises RecordError, RunError."""
+        found = [_content(cascade, name) for name in _FILES if name in cascade.manifest.text_files]
+        said = found[0] if found else _Content()
+        starts = (one.decoder_start_token_id for one in found)
+        tokens = (next((start for start in starts if start is not None), None), *_forced(said))
+        self.begin = tuple(token for token in tokens if token is not None) if None not in tokens else ()
+        stop = said.eos_token_id
+        self.stop = frozenset(stop if isinstance(stop, list) else () if stop is None else (stop,))
+        words = (word[0] for word in said.bad_words_ids or () if len(word) == 1)
+        never = (*(said.suppress_tokens or ()), *(word for word in words if word not in self.stop))
+        self.rules = TokenRules(never, tuple(said.begin_suppress_tokens or ()), said.forced_bos_token_id)
+
+
+def _forced(said: _Content) -> Iterator[int | None]:
+    """The tokens of the places from 1 on, up to one that is not named."""
+    forced = dict(said.forced_decoder_ids or ())
+    return (forced[place] for place in takewhile(forced.__contains__, count(1)))
+
+
+def _content(cascade: Cascade, name: TextFile) -> _Content:
+    path = cascade.root / name
+    check_unchanged(cascade, {name: cascade.manifest.text_files[name]})
+    with reading(path, "JSON", unread=_HINT, hint=_HINT):
+        return msgspec.json.decode(path.read_bytes(), type=_Content)
