@@ -37,6 +37,10 @@ def show(
     ] = "terminal",
     output: Annotated[Place, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
     part: Annotated[int | None, takes("K", "Draw the nodes of part K; with --to dot.", min=0)] = None,
+    compared: Annotated[
+        list[Path] | None,
+        takes("FILE", "In the page, what `compare --json` or `analyze --device NAME --json` found.", "--compare"),
+    ] = None,
     model: OriginalModel = None,
     dims: Dims = None,
     force: Force = False,
@@ -54,7 +58,7 @@ def show(
     """
     given = given_options(ctx)
     if to == "devices":
-        check_apply(given, ("--output", "--part", "--model", "--dim", "--force", "--open"), "--to devices")
+        check_apply(given, ("--output", "--part", "--compare", "--model", "--dim", "--force", "--open"), "--to devices")
         _show_devices(open_(thing, check_files=False))
         return
     form = _format("html" if opens and output is None and to == "terminal" else to, output, is_given="--to" in given)
@@ -82,7 +86,7 @@ def show(
     else:
         from ..drawing.opening import rendered_at
 
-        text = rendered_at(thing, form, model=model, dims=sizes)
+        text = rendered_at(thing, form, model=model, dims=sizes, layers=compared or ())
         output = _temporary_page(thing) if opens and output is None else output
         put_text(text, output)
         if opens and output is not None and not webbrowser.open(output.absolute().as_uri()):
@@ -131,7 +135,7 @@ def _check(given: Collection[str], thing: Path, form: Format) -> None:
     """Refuse options that would do nothing."""
     from ..drawing.path_kinds import kind_of
 
-    check_applicable(given, {"--part": "--to dot"}, [f"--to {form}"])
+    check_applicable(given, {"--part": "--to dot", "--compare": "--to html"}, [f"--to {form}"])
     if "--part" in given:
         check_apply(given, ("--model", "--dim"), "the nodes of a part")
     elif form == "json":

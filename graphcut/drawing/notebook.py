@@ -39,10 +39,11 @@ def picture_of(product: object) -> str | None:
 def framed(scene: Scene) -> str:
     """The page in a frame that separates its style and its script from those of the notebook.
 
-    The frame may run its script and nothing else; it does not even have the origin of the notebook.
+    The frame may run its script, which may write to the clipboard, and nothing else; it does not even have the origin
+    of the notebook.
     """
     from .html import html_of
 
     style = "width: 100%; height: min(760px, 85vh); border: 0; resize: vertical; overflow: auto"
-    frame = f'<iframe title="graphcut" sandbox="allow-scripts" style="{style}"'
+    frame = f'<iframe title="graphcut" sandbox="allow-scripts" allow="clipboard-write *" style="{style}"'
     return f'{frame} srcdoc="{escape(html_of(scene, has_pictures=scene.cut_model is None))}"></iframe>'

@@ -64,9 +64,20 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
     return scene_of_cascade(cascade, None if cascade.absent else source_of(cascade, model))
 
 
-def rendered_at(path: Path, output_format: OutputFormat, *, model: Path | None, dims: Mapping[str, int]) -> str:
-    """The scene of what is at `path`, as text in that format."""
+def rendered_at(
+    path: Path,
+    output_format: OutputFormat,
+    *,
+    model: Path | None,
+    dims: Mapping[str, int],
+    layers: Sequence[Path] = (),
+) -> str:
+    """The scene of what is at `path`, as text in that format, with layers over its profile; see `with_layers`."""
     scene = scene_at(path, model=model, dims=dims)
+    if layers:
+        from .profile_layers import with_layers
+
+        scene = with_layers(scene, layers)
     if output_format == "mermaid" and not scene.cards:
         raise UsageError(f"{path} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
     return _RENDERERS[output_format](scene)

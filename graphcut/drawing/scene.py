@@ -145,6 +145,16 @@ class CutProfile:
         return tuple(i for i, (part, following) in enumerate(pairwise(self.parts)) if part != following)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """What another command found of the nodes of the cut profile."""
+
+    title: str  #: what that is.
+    legend: str  #: what its line means.
+    heights: tuple[float, ...]  #: for each node its height in the profile, from 0 to 1.
+    words: tuple[str, ...]  #: what is said of each node; empty if nothing was found.
+
+
 class OtherPlan(FrontPlan, frozen=True, kw_only=True):
     """An alternative plan: none of the others is better in both times."""
 
@@ -164,6 +174,7 @@ class Scene:
     elsewhere: int = 0  #: how many parts of the cascade are not in this folder.
     buses: tuple[Bus, ...] = ()  #: the same, grouped by source and readers.
     profile: CutProfile | None = None  #: the cut profile; None if the model is not at hand.
+    layers: tuple[Layer, ...] = ()  #: what other commands found of its nodes; only the page shows it.
     recomputed: tuple[str, ...] = ()  #: one sentence for each group of tensors that parts recompute.
     notes: tuple[str, ...] = ()  #: what else a reader should know, one sentence each.
     next_command: str = ""  #: the command to try next; empty if there is none.

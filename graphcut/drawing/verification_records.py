@@ -19,7 +19,8 @@ _FIGURES: Final[dict[type, tuple[str, ...]]] = {
     Verification: ("same", "is_identical", "first_difference", "is_random"),
     FileVerification: ("same",),
     ModelComparison: ("same",),
-    **dict.fromkeys((Culprit, TensorError, ModelChange), ()),
+    TensorError: ("is_equal",),
+    **dict.fromkeys((Culprit, ModelChange), ()),
 }
 """What the document of a result has besides its fields: the names of properties."""
 

@@ -69,6 +69,11 @@ class TensorError:
     #: how its numbers are spread in both models, if that was asked for.
     histogram: Histogram | None = field(default=None, repr=False)
 
+    @property
+    def is_equal(self) -> bool:
+        """Whether all its numbers are equal in both models."""
+        return self.db == inf
+
 
 def _dense(sparse: SparseTensorProto, name: str) -> TensorProto:
     """A sparse tensor with all its values; the places of those that are not zero are numbers, or a row for each."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import shutil
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -578,3 +580,15 @@ def test_open_shows_the_page_in_a_browser(
     )
     assert run("show", house.plan, "--open", "--to", "svg").error[0] == "--open shows the page, not svg"
     assert [*tmp_path.glob("plan-*.html")] == [page]
+
+
+def test_what_compare_found_is_a_layer_of_the_page_alone(run: Run, tmp_path: Path) -> None:
+    demos.write("multitask", tmp_path / "m.onnx")
+    assert run("compare", "m.onnx", "m.onnx", "-o", "same.json").code == 0
+    assert run("show", "m.onnx", "--compare", "same.json", "-o", "m.html").code == 0
+    data = (tmp_path / "m.html").read_text().partition('id="data">')[2].partition("<")[0]
+    assert b'"title":"error (same.json)"' in zlib.decompress(base64.b64decode(data))
+    assert (
+        run("show", "m.onnx", "--compare", "same.json", "-o", "m.svg").error[0]
+        == "--compare applies to --to html"
+    )

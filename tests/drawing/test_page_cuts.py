@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from urllib.parse import quote
 
+import decoders
+import numpy as np
 import pytest
 from msgspec.structs import replace as changed
+from onnx import ModelProto, helper, numpy_helper, save
 from page_modules import asked, in_node
 
 from graphcut import Across, Analysis, At, Cluster, Device, Into, Limits, Plan, Within, analyze, demos, load, plan
@@ -28,11 +32,12 @@ from graphcut.planning.plans import ANY_DEVICE
 
 from browser import Page, Show
 from cases import FUZZ
+from conftest import floats, model_of
 from control_flow import write_model
 from scenes_by_hand import data_of
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
-TRIES = FUZZ or 10  #: for each of these goals, on ten models.
+TRIES = FUZZ or 10  #: for each of these goals, on ten models; with `scripts/fuzz` on thirty.
 ROWS = """[...document.querySelectorAll("#parts tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell) =>
   [cell.dataset.title, cell.querySelector("span[title]")?.title ?? cell.textContent])))"""
 
@@ -56,10 +61,14 @@ def number(text: str) -> float:
 
 
 def opened(name: str, folder: Path, **dims: int) -> Analysis:
-    path = next((one for one in (FIXTURES / f"{name}.onnx", FIXTURES / name / "model.onnx") if one.exists()), None)
+    made, first = MORE.get(name), name.split(maxsplit=1)[0]
+    path = next((one for one in (FIXTURES / f"{first}.onnx", FIXTURES / first / "model.onnx") if one.exists()), None)
     if path is None:
-        path = folder / f"{name}.onnx"
-        write_model(name, path, external=None)
+        path = folder / f"{first}.onnx"
+        if callable(made):
+            save(made(), path)
+        else:
+            write_model(first, path, external=None, **(made or {}))
     return analyze(load(path, dims=dims))
 
 
@@ -90,6 +99,39 @@ CASES: dict[str, Goal] = {  # a model, and goals with each rule of time and memo
 }
 
 
+def random_model(seed: int) -> ModelProto:
+    """Forty nodes that read any tensors before them, some with a weight of their own or a shared one."""
+    made = random.Random(seed)  # noqa: S311 - no secret
+    weights = [np.full((8, 8), i + 1, np.float32) for i in range(4)]
+    nodes, tensors = [], ["x"]
+    for i in range(40):
+        op, reads = made.choice((("Add", 2), ("MatMul", 1), ("Relu", 1), ("Mul", 2), ("Softmax", 1)))
+        read = [made.choice(tensors[-made.choice((2, 6, 99)) :]) for _ in range(reads)]
+        read += [f"w{made.randrange(4)}"] if op == "MatMul" else []
+        nodes.append(helper.make_node(op, read, [f"t{i}"], f"n{i}"))
+        tensors.append(f"t{i}")
+    read_ones = {name for node in nodes for name in node.input}
+    ends = [floats(name, 16, 8) for name in tensors[1:] if name not in read_ones]
+    held = [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)]
+    return model_of(nodes, [floats("x", 16, 8)], ends, held)
+
+
+DECODERS = (
+    decoders.without_caches, decoders.with_a_state_of_its_own, decoders.with_combined, decoders.with_buffer,
+    decoders.with_static, decoders.with_group_query_attention, decoders.with_lstm, decoders.with_branches,
+)  # fmt: skip
+MORE: dict[str, Callable[[], ModelProto] | dict[str, object]] = {  # twenty other models
+    **{f"llm of {layers}": {"layers": layers} for layers in (1, 4, 9)},
+    **{f"llm of {layers} in half": {"layers": layers, "dtype": "float16"} for layers in (2, 5, 8)},
+    "llm tied": {"tied": True, "layers": 3},
+    "llm wide": {"hidden": 48, "heads": 6, "kv_heads": 1, "layers": 2},
+    **{f"decoder {i}": make for i, make in enumerate(DECODERS)},
+    **{f"random {seed}": partial(random_model, seed) for seed in range(4)},
+}
+GOALS = tuple(CASES.values())
+CASES |= {name: GOALS[i % len(GOALS)] for i, name in enumerate(MORE if FUZZ else ())}
+
+
 class Expected(NamedTuple):
     """A scene, cuts, and the rows that a table of the parts has after each."""
 
@@ -102,7 +144,7 @@ class Expected(NamedTuple):
 def expected(name: str) -> Expected:
     """What the planner says of random cuts, for those that are possible."""
     with TemporaryDirectory() as folder:
-        analysis, goal = opened(name.split(maxsplit=1)[0], Path(folder)), CASES[name]
+        analysis, goal = opened(name, Path(folder)), CASES[name]
     graph = analysis.model.graph
     shown = plan(analysis, goal)
     assert shown.costs is not None

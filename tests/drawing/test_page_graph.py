@@ -255,7 +255,9 @@ def test_the_graph_follows_cuts_that_are_made_in_the_page(show: Show, demo: Demo
 
 def test_a_large_model_is_folded_by_layers_which_open(show: Show, demo: Demo) -> None:
     page = show(scene_of_analysis(demo("llm", layers=8)))
-    assert len(heads(page)) < 60
+    folded, collapse = heads(page), "document.querySelector('#graph-collapse')"
+    assert len(folded) < 60
+    assert page.evaluate(f"{collapse}.hidden")
     assert "layers 0-7 \N{MULTIPLICATION SIGN} 8" in heads(page)
     page.evaluate(
         "[...document.querySelectorAll('.fold .head')].find((head) => head.textContent.startsWith('layers')).focus()"
@@ -266,6 +268,9 @@ def test_a_large_model_is_folded_by_layers_which_open(show: Show, demo: Demo) ->
     press(page, "Enter")
     assert "layers.0" not in heads(page)
     assert "/model/layers.0/self_attn/Softmax" in names(page) or "layers.0/self_attn" in heads(page)
+    click(page, "#graph-collapse")  # back to layers
+    assert heads(page) == folded
+    assert page.evaluate(f"{collapse}.hidden")
 
 
 def test_parts_fold_their_own_layers(show: Show, demo: Demo) -> None:

@@ -49,32 +49,10 @@ export function show(id, ...content) {
   ($(".scroll", section) ?? section).append(...content);
 }
 
-let asked = 0;
-
-/** Makes what scrolls reachable with Tab, so that arrow keys scroll it: in the next frame, since it has to be laid out for that. */
-export function letKeysScroll() {
-  cancelAnimationFrame(asked);
-  asked = requestAnimationFrame(() => {
-    for (const box of all(".scroll")) {
-      const index = box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight ? 0 : -1;
-      if (box.tabIndex !== index) box.tabIndex = index;
-    }
-  });
-}
-
-export async function copy(text, button) {
-  const isCopied = await navigator.clipboard?.writeText(text).then(() => true, () => false) || copyBySelection(text);
-  button.textContent = isCopied ? "Copied" : "Select the command and copy";
+/** Copies the text of an element; where a page may not, it is selected for the reader to do so. */
+export async function copyText(element, button) {
+  const isCopied = await navigator.clipboard?.writeText(element.textContent).then(() => true, () => false);
+  if (!isCopied) getSelection().selectAllChildren(element);
+  button.textContent = isCopied ? "Copied" : "Selected: press Ctrl+C";
   setTimeout(() => { button.textContent = "Copy command"; }, 1600);
-}
-
-/** For pages that may not use the clipboard, such as those inside a notebook. */
-function copyBySelection(text) {
-  const area = html("textarea", { "aria-hidden": "true" });
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  const isCopied = document.execCommand("copy");
-  area.remove();
-  return isCopied;
 }

@@ -2,7 +2,7 @@
 
 import { startCharts } from "./charts.js";
 import { cutAfter, redo, toggleCut, undo } from "./cuts.js";
-import { $, letKeysScroll, listen } from "./elements.js";
+import { $, all, listen } from "./elements.js";
 import { enterGraph, startGraph } from "./graph.js";
 import { linkTo, linkToCuts, readAddress, thingAt } from "./links.js";
 import { startPanel } from "./panel.js";
@@ -56,7 +56,6 @@ function watchSize() {
       drawnWidth = $("main").clientWidth;
       measure();
       drawRows();
-      letKeysScroll();
     });
   }).observe($("main"));
   listen(wantsDark, { change: drawInTheme });
@@ -115,6 +114,7 @@ watchPrint();
 when("pinned", writeAddress);
 when("cut", writeAddress);
 followAddress();
+for (const section of all("section")) section.setAttribute("aria-label", $("h2", section).textContent);
 listen(window, { hashchange: followAddress });
 root.dataset.milliseconds = Math.round((performance.now() - started) * 10) / 10;
 root.dataset.ready = "yes";

@@ -3,7 +3,7 @@
 
 import { alone, nearAt, sentBy, toggleCut } from "./cuts.js";
 import { kindOf } from "./cutting.js";
-import { $, all, button, copy, html, listen, onKeys } from "./elements.js";
+import { $, all, button, copyText, html, listen, onKeys } from "./elements.js";
 import { command } from "./links.js";
 import { listed } from "./names.js";
 import { duration, figuresOf, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeLike, sizeOf, three, titleOf } from "./number_words.js";
@@ -123,7 +123,7 @@ function showNode(index) {
   const { nodes, ops, keys, cut_options: options } = profile;
   const cut = ofCut(index);
   const text = command(scene.model, cutter?.dims ?? {}, [nodes[index]]);
-  const copying = () => [html("code", { class: "command", text }), button({ id: "copy", text: "Copy command" }, ({ target }) => copy(text, target))];
+  const copying = () => [html("code", { class: "command", text }), button({ id: "copy", text: "Copy command" }, ({ target }) => copyText($("code", panel), target))];
   const cutting = () => [button({ id: "cut", title: "c", text: cut.length ? "Take this cut away" : "Cut here" }, () => toggleCut(index))];
   fillPanel(nodes[index] || "(no name)", [
     ...cut,
@@ -132,6 +132,7 @@ function showNode(index) {
     ["part", shown().parts[partIn(index)]?.name],
     ["module", options.find((option) => option.nodes_before === index + 1)?.module],
     ["key node", keys.includes(index) ? "yes" : "no"],
+    ...scene.layers.map(({ title, words }) => [title, words[index]]),
     ...cut.length ? [] : ofNode(index),
   ], ...!cutter ? copying() : cut.length || alone(index) ? cutting() : []);
 }

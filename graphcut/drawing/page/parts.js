@@ -1,7 +1,7 @@
 /* The parts as a table, the headline, and how your cuts compare with the plan. */
 
 import { canRedo, canUndo, cutAt, redo, stopCutting, undo } from "./cuts.js";
-import { $, all, copy, html, letKeysScroll } from "./elements.js";
+import { $, all, copyText, html } from "./elements.js";
 import { command } from "./links.js";
 import { shortened, visible } from "./names.js";
 import { count, duration, grouped, isOver, needOf, sizeLike, sizeOf, titleOf } from "./number_words.js";
@@ -71,7 +71,6 @@ function showParts() {
   const tables = shown().parts.length ? [tableOf("parts", shown(), yours)] : [];
   if (yours && isCompared && scene.cards.length) tables.push(html("h3", { text: "The plan" }), tableOf("parts of the plan", plan, false));
   $("#parts .scroll").replaceChildren(...tables);
-  letKeysScroll();
 }
 
 export function startParts() {
@@ -83,7 +82,7 @@ export function startParts() {
     $("#compare").setAttribute("aria-pressed", isCompared);
     showParts();
   };
-  const clicked = { back: stopCutting, undo, redo, compare, "copy-cuts": ({ target }) => copy($("#parts code").textContent, target) };
+  const clicked = { back: stopCutting, undo, redo, compare, "copy-cuts": ({ target }) => copyText($("#parts code"), target) };
   for (const [id, action] of Object.entries(clicked)) $(`#${id}`).addEventListener("click", action);
   return when("cut", showParts);
 }

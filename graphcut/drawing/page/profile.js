@@ -33,7 +33,7 @@ function describe() {
   const key = profile.keys.includes(at) ? ", key node" : "";
   const said = shown().cuts.includes(at) ? `cut here, ${cutWords(at).join(", ")}` : `a cut here sends ${sentBy(at)}`;
   canvas.setAttribute("aria-valuenow", at + 1);
-  canvas.setAttribute("aria-valuetext", `${profile.nodes[at]}, ${profile.ops[at]}${key}: ${said}`);
+  canvas.setAttribute("aria-valuetext", [`${profile.nodes[at]}, ${profile.ops[at]}${key}: ${said}`, ...scene.layers.map(({ words }) => words[at])].filter(Boolean).join("; "));
 }
 
 /** Chooses the next key node, or the one before if `direction` is negative. */
@@ -120,6 +120,7 @@ function profileTable() {
     ["bytes", "number", ([index]) => aliveAt(index)],
     ["tensors", "number", ([index]) => grouped(profile.tensors[index])],
     ["kind", "", ([, what]) => what],
+    ...scene.layers.map(({ title, words }) => [title, "", ([index]) => words[index]]),
   ], rows.slice(0, MAX_ROWS))];
 }
 
@@ -128,6 +129,7 @@ const explanation = () => [
   profile.keys.length ? `${count(profile.keys.length, "key node")} (dots and ticks).` : "",
   shown().cuts.length ? "Lines are cuts, with what crosses there." : "",
   "Click to see what a cut there sends.",
+  ...scene.layers.map((layer) => layer.legend),
   scene.cards.some((card) => card.replicas) ? "Recomputed tensors count as alive here, but are not sent at the cuts." : "",
   profile.exact.every(Boolean) ? "" : "Some sizes are unknown: ≥ marks a lower bound.",
 ].filter(Boolean).join(" ");

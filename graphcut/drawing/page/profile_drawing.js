@@ -5,7 +5,7 @@ import { $, colourOf } from "./elements.js";
 import { shortPart, visible } from "./names.js";
 import { count, figuresOf, grouped, size, sizeOf } from "./number_words.js";
 import { PLOT, envelope, gridLines, scaleFor } from "./plot.js";
-import { crossesAt, cutter, partIn, partName, placed, plan, profile, shown, state } from "./shown.js";
+import { crossesAt, cutter, partIn, partName, placed, plan, profile, scene, shown, state } from "./shown.js";
 
 export const canvas = $("#profile canvas");
 export const view = { from: 0, to: profile ? profile.nodes.length : 0, log: false, hide: false };
@@ -62,6 +62,7 @@ export function drawProfile() {
   drawParts(plot);
   drawGrid(plot, most);
   drawAlive(plot, low, high);
+  drawLayers(plot);
   drawKeyNodes(plot);
   drawCuts(plot);
   drawCursor(plot);
@@ -119,6 +120,16 @@ function drawAlive({ pixels, y, base }, low, high) {
   trace(low);
   Object.assign(context, { strokeStyle: colour("bar"), lineWidth: 1.5 });
   context.stroke();
+}
+
+/** What other commands found of the nodes, each as a line over the same profile: the highest of a pixel. */
+function drawLayers({ pixels, base }) {
+  scene.layers.forEach(({ heights }, i) => {
+    context.beginPath();
+    envelope(heights, view, pixels).high.forEach((share, x) => context.lineTo(PLOT.left + x, base - share * (base - PLOT.top)));
+    Object.assign(context, { strokeStyle: colour(["over", "far", "pick"][i % 3]), lineWidth: 1.5 });
+    context.stroke();
+  });
 }
 
 function drawDot({ y, xOf }, index, radius, name) {

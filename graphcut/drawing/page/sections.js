@@ -33,7 +33,7 @@ const MORE = 200; // cut points in the longer list
 function startCutPoints() {
   const all = profile?.cut_options ?? [];
   if (!all.length) return;
-  if (!scene.cards.length) $("#cut-points-title").textContent = "Cut points";
+  if (!scene.cards.length) $("#cut-points h2").textContent = "Cut points";
   const best = all.filter((option) => profile.best.includes(option.nodes_before));
   const fill = (options) => $("#cut-points .scroll").replaceChildren(cutPointTable(options));
   if (profile.nodes.length > LARGE) setTimeout(fill, 0, best);

@@ -1,6 +1,6 @@
 /* Tables. */
 
-import { $, button, html, letKeysScroll } from "./elements.js";
+import { $, button, html } from "./elements.js";
 import { shortened, visible } from "./names.js";
 import { againstMean, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeOf, sumOf } from "./number_words.js";
 import { profile, select, when } from "./shown.js";
@@ -25,10 +25,7 @@ export function table(title, columns, rows) {
 /** Gives a chart its tables, made when they are opened, and anew for other cuts. */
 export function asTable(id, make) {
   const details = $(`#${id} .table`);
-  const fill = () => {
-    $(".scroll", details).replaceChildren(...details.open ? make() : []);
-    letKeysScroll();
-  };
+  const fill = () => $(".scroll", details).replaceChildren(...details.open ? make() : []);
   details.hidden = false;
   details.addEventListener("toggle", fill);
   when("cut", () => { if (details.open) fill(); });

@@ -20,7 +20,7 @@ LEGEND: Final = (
     "by themselves. The line is what their types explain; numbers are the culprits, triangles nodes that differ in "
     "graph or weights. Where tensors share a column, the worst is shown."
 )
-_NO_ERROR_DB: Final = 140.0
+NO_ERROR_DB: Final = 140.0  #: an error as small as this is drawn as none.
 _TOP: Final = 26.0
 _PLOT: Final = 170.0
 _BOTTOM: Final = _TOP + _PLOT
@@ -54,7 +54,7 @@ def draw_errors(found: ModelComparison, width: float, links: Mapping[str, str]) 
     """The errors along the graph. `links` has for tensors the address of what is said of them."""
     errors, (bins, worst) = found.errors, columns_of(found, width)
     shown = [(errors[i], *ends) for i, ends in zip(worst, pairwise(bins.edges), strict=True)]
-    ticks = ((_y(db), f"{db} dB" if db < _NO_ERROR_DB else "none") for db in range(0, int(_NO_ERROR_DB) + 1, 20))
+    ticks = ((_y(db), f"{db} dB" if db < NO_ERROR_DB else "none") for db in range(0, int(NO_ERROR_DB) + 1, 20))
     marks = [*grid(_AXIS, width - 8, ticks)]
     for pick, css in (("db", "high"), ("own_db", "low")):
         ys = [_y(min(getattr(errors[i], pick) for i in range(*span))) for span in bins.spans]
@@ -111,7 +111,7 @@ def comparison_svg(found: ModelComparison, title: str) -> str:
 
 
 def _y(db: float) -> float:
-    return _TOP + _PLOT * min(max(db, 0.0), _NO_ERROR_DB) / _NO_ERROR_DB
+    return _TOP + _PLOT * min(max(db, 0.0), NO_ERROR_DB) / NO_ERROR_DB
 
 
 def _modules(found: ModelComparison, bins: Bins) -> Iterator[str]:
