@@ -588,7 +588,4 @@ def test_what_compare_found_is_a_layer_of_the_page_alone(run: Run, tmp_path: Pat
     assert run("show", "m.onnx", "--compare", "same.json", "-o", "m.html").code == 0
     data = (tmp_path / "m.html").read_text().partition('id="data">')[2].partition("<")[0]
     assert b'"title":"error (same.json)"' in zlib.decompress(base64.b64decode(data))
-    assert (
-        run("show", "m.onnx", "--compare", "same.json", "-o", "m.svg").error[0]
-        == "--compare applies to --to html"
-    )
+    assert run("show", "m.onnx", "--compare", "same.json", "-o", "m.svg").error[0] == "--compare applies to --to html"
