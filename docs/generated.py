@@ -250,8 +250,13 @@ def _is_importable(target: str) -> bool:
         return False
 
 
-def as_prose(_app: Sphinx, what: str, _name: str, _obj: object, _options: object, lines: list[str]) -> None:
-    """Keep Napoleon from reading `Text: more text` of a property's docstring as a type and a description."""
+def as_prose(_app: Sphinx, what: str, _name: str, obj: object, _options: object, lines: list[str]) -> None:
+    """Keep Napoleon from reading `Text: more text` of a property's docstring as a type and a description.
+
+    Data has no docstring: Sphinx takes that of its type, which for a dict is no reStructuredText.
+    """
+    if what == "data" and isinstance(obj, dict):
+        lines.clear()
     if what in {"property", "attribute"}:
         lines[:0] = ["..", ""]  # an empty comment: Napoleon looks at the first line alone
 
