@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 import graphcut
 from graphcut import demos
 
-from command_line import SMALL, Run, llm, own_llm, own_parts, parts, run
+from command_line import MIDDLE, SMALL, Run, llm, own_llm, own_parts, parts, run
 from conftest import floats, model_of
 
 __all__ = ["llm", "own_llm", "own_parts", "parts", "run"]
@@ -107,7 +107,7 @@ def test_files_are_compared_without_the_model(run: Run, own_llm: Path, own_parts
 
 def test_weights_without_digests_are_said(run: Run, own_llm: Path) -> None:
     for words, gap in (([], True), (["--digest"], False)):
-        split = run("split", own_llm, "--num-splits", "2", "--weights", "share", "--force", "-q", *words)
+        split = run("split", own_llm, "--at-nodes", MIDDLE, "--weights", "share", "--force", "-q", *words)
         result = run("verify", split.out.strip(), "--files")
         assert result.code == 0
         assert ("weights of 2 parts have no digest: only their sizes were compared" in result.out) is gap
@@ -122,7 +122,7 @@ def test_a_cascade_is_not_merged_over_its_manifest(run: Run, own_parts: Path) ->
 
 def test_what_reads_parts_says_which_weights_it_could_not_compare(run: Run, own_llm: Path) -> None:
     for words, said in (([], True), (["--digest"], False)):
-        cascade = run("split", own_llm, "--num-splits", "2", "--weights", "share", "--force", "-q", *words).out.strip()
+        cascade = run("split", own_llm, "--at-nodes", MIDDLE, "--weights", "share", "--force", "-q", *words).out.strip()
         note = "note: weights of 2 parts have no digest: only their sizes were compared"
         merged = run("merge", cascade, "-o", "whole.onnx", "--force")
         exported = run("export", cascade, "--to", "ort-annotations", "-o", "made", "--force")

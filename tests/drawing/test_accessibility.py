@@ -9,7 +9,7 @@ from graphcut import Across, Analysis, Cluster, Device, Plan, analyze, demos, lo
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
 
 from browser import Page, Show
-from cases import FUZZ
+from cases import some
 from conftest import ROOT
 from scenes_by_hand import decoder, hostile
 
@@ -35,8 +35,13 @@ def violations(page: Page, *, dark: bool, where: str = "document") -> list[list[
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: `source scripts/setup peers`")
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [390, 800, 1440, 1920] if FUZZ else [390, 1440])
+@pytest.mark.fuzz
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    some(
+        [(390, False), (1440, False), (1440, True)], (800, False), (1920, False), (390, True), (800, True), (1920, True)
+    ),
+)
 def test_axe_finds_no_violation(show: Show, planned: tuple[Plan, Analysis], width: int, *, dark: bool) -> None:
     """In the page of a plan with all tables, with other cuts and a node pinned, with the keys; and in other pages."""
     page = show(scene_of_plan(*planned), width=width, dark=dark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -223,6 +223,11 @@ def planned(analysis: Analysis, goal: At | Into) -> Scene:
     return scene_of_plan(graphcut.plan(analysis, goal), analysis)
 
 
+@pytest.fixture(scope="module")
+def scenes(analysis: Analysis) -> Mapping[Into, Scene]:
+    return {goal: planned(analysis, goal) for goal in (Into(2), Into(3), Into(4), Into(4, "layers"))}
+
+
 def test_moving_a_cut_by_a_layer_moves_its_nodes(analysis: Analysis) -> None:
     """Each layer ends with its `add_1`; by hand: of layers 0-3, cut after 1, and then after 2."""
     before = planned(analysis, At(("/model/layers.1/add_1",)))
@@ -273,9 +278,9 @@ def drawn(changes: Changes, width: int = 80, encoding: str = "utf-8", **environm
 @each("width", [80, 200])
 @each("goals", [(Into(2), Into(4)), (Into(4, "layers"), Into(3))])
 def test_no_line_is_wider_than_the_terminal_or_ends_in_blanks(
-    analysis: Analysis, goals: tuple[Into, Into], width: int, encoding: str
+    scenes: Mapping[Into, Scene], goals: tuple[Into, Into], width: int, encoding: str
 ) -> None:
-    one, other = (planned(analysis, goal) for goal in goals)
+    one, other = (scenes[goal] for goal in goals)
     lines = drawn(changes_between(one, other), width, encoding).splitlines()
     assert max(map(len, lines)) <= width
     assert lines == [line.rstrip() for line in lines]
