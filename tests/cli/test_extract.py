@@ -31,5 +31,5 @@ def test_some_tensor_must_be_named(run: Run, llm: Path, tmp_path: Path, words: t
     result = run("extract", llm, "-o", tmp_path / "x.onnx", *words)
     assert (result.code, result.error) == (
         2,
-        ("no tensor is named", "give --until NAMES, --from NAMES or --expose NAMES"),
+        ("no tensor is named", "give --until, --from or --expose NAMES, or --assume NAME=VALUE"),
     )
