@@ -246,9 +246,13 @@ class Cascade(Product):
 
     @cached_property
     def needed(self) -> tuple[str, ...]:
-        """The inputs that must be fed: they are read, or outputs at the same time, and have no default."""
-        used = {*self.manifest.writes, *(name for part in self.parts for name in part.reads)}
-        return tuple(name for name in self.manifest.reads if name in used and name not in self.manifest.optional)
+        """The inputs that must be fed: they are read, or outputs at the same time, and have no default.
+
+        Nor are they values that a loop gives at each step.
+        """
+        manifest, used = self.manifest, {name for part in self.parts for name in part.reads}
+        given = {*manifest.optional, *(() if manifest.loop is None else manifest.loop.inputs)}
+        return tuple(name for name in manifest.reads if name in used.union(manifest.writes) and name not in given)
 
     @cached_property
     def alive_after(self) -> tuple[frozenset[str], ...]:

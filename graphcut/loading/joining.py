@@ -1,6 +1,6 @@
 """`joined`: one message from those of several models, with outputs of some connected to inputs of others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from google.protobuf.message import Message
@@ -29,10 +29,15 @@ End = tuple[int, str]  #: the index of a model, and one of its inputs or outputs
 
 
 def joined(
-    models: Sequence[Model], protos: Sequence[ModelProto], connect: Mapping[End, End], labels: Sequence[str]
+    models: Sequence[Model],
+    protos: Sequence[ModelProto],
+    connect: Mapping[End, End],
+    labels: Sequence[str],
+    kept: Collection[End] = (),
 ) -> tuple[ModelProto, Sequence[Mapping[str, str]]]:
     """The message of all models together, made of copies of theirs, which it changes; and new names of each one's.
 
+    Outputs that are read are no outputs any more, except those that are `kept`.
     Of names that several models have, those of later models get their label: `x` of `b` becomes `b/x`. Weights of one
     name that have the same values become one.
 
@@ -42,7 +47,7 @@ def joined(
     """
     _check_versions(models)
     _check(models, connect)
-    joining = _Joining(models, protos, connect, labels)
+    joining = _Joining(models, protos, connect, labels, kept)
     return joining.joined(), joining.names
 
 
@@ -85,8 +90,9 @@ class _Joining:
         protos: Sequence[ModelProto],
         sources: Mapping[End, End],
         labels: Sequence[str],
+        kept: Collection[End],
     ) -> None:
-        self._models, self._labels = models, labels
+        self._models, self._labels, self._kept = models, labels, kept
         self._protos, self._sources = protos, sources
         self._identities: list[NodeProto] = []
         self.names: list[dict[str, str]] = []  #: of each model, new names by the old ones.
@@ -215,7 +221,7 @@ class _Joining:
             made.ClearField(field)
             getattr(made, field).extend(messages.values())
         graph, outputs, inner = made.graph, dict[str, ValueInfoProto](), dict[str, ValueInfoProto]()
-        read = set(self._sources.values())
+        read = set(self._sources.values()).difference(self._kept)
         for i, (model, proto) in enumerate(zip(self._models, self._protos, strict=True)):
             own = proto.graph
             for field in ("node", "initializer", "sparse_initializer", "quantization_annotation"):

@@ -188,7 +188,7 @@ class _Opening:
     def model(self) -> Model:
         """All models as one."""
         protos = [self._moved(model) for model in self._models]
-        proto, names = joined(self._models, protos, self._sources, self._labels)
+        proto, names = joined(self._models, protos, self._sources, self._labels, self._states.values())
         model = read_model(self._path, proto)
         named = {names[i].get(a, a): names[j].get(b, b) for (i, a), (j, b) in self._states.items()}
         check_state_pairs(named, model.graph.reads, model.graph.writes, model.tensors if named else {})

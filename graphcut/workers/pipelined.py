@@ -20,6 +20,7 @@ from ..running.stage import SessionConfig
 from ..running.values import Feeds, OnError, Outputs, UserInputs, Value, to_array
 from .batches import BatchAxis, are_close, batch_axis
 from .executors.via import Via, is_elsewhere
+from .looping import LoopRouting, LoopRun
 from .run_log import RunLog
 from .scheduling.assignment import assign_parts, make_executor, scheduled_parts, share_threads
 from .scheduling.requests import Request, Routing
@@ -78,14 +79,16 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         config = share_threads(settings.get("config") or SessionConfig(), len(pool), via)
         executor = make_executor(cascade, via, config, {}, pool)
         self.window = settings.get("window") or 2 * len(pool)
-        routing = Routing(scheduled_parts(cascade, {}), asked_for(cascade.manifest.writes, settings.get("outputs")))
+        outputs = asked_for(cascade.manifest.writes, settings.get("outputs"))
+        self._loop = None if cascade.manifest.loop is None else LoopRouting(cascade, outputs)
+        routing = self._loop.routing if self._loop else Routing(scheduled_parts(cascade, {}), outputs)
         balanced, log = settings.get("balanced", True), settings.get("log")
         scheduler = Scheduler(
             routing, executor, pool, window=self.window, deadline_s=deadline_s, balanced=balanced, log=log
         )
         self.log = scheduler.log
         self.workers = scheduler.worker_names
-        self._axis = batch_axis(cascade) if micro_batch else None
+        self._axis = batch_axis(cascade) if micro_batch and self._loop is None else None
         self._is_compared = False
         self._comparing = Lock()
         self._numbers = count()
@@ -108,8 +111,10 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         Raises:
             RunError: an input is missing, unknown or of the wrong type.
         """
-        title = f"input {next(self._numbers)}"
+        title = f"input {(number := next(self._numbers))}"
         values = input_values(self._cascade, feeds)
+        if self._loop is not None:
+            return LoopRun(self._loop, values, title, number, self._service.send_request, self._service.forget).begin()
         axis = self._axis
         if axis is None or (size := axis.size(values)) <= (length := self._length(size)):
             return self._service.send(values, title)
@@ -201,7 +206,17 @@ class _Service:
         self._thread.start()
 
     def send(self, values: Mapping[str, Value], title: str) -> Future[Outputs]:
+        return self.send_request(Request(values, title=title))
+
+    def forget(self, sequence: int) -> None:
+        """Delete what parts keep of a sequence of steps. Only called while an answer is given."""
+        self._scheduler.forget(sequence)
+
+    def send_request(self, request: Request, then: Callable[[Future[Outputs]], None] | None = None) -> Future[Outputs]:
+        """Send a request; `then` is called with the future once it is answered, in the thread of the scheduler."""
         future: Future[Outputs] = Future()
+        if then is not None:
+            future.add_done_callback(then)
         future.set_running_or_notify_cancel()  # a request in flight can't be canceled
         with self._answered:
             if current_thread() is not self._thread:
@@ -210,7 +225,7 @@ class _Service:
                 future.set_exception(self.end)
             else:
                 self._pending.append(future)
-                self._inbox.put(Request(values, title=title))
+                self._inbox.put(request)
         self._scheduler.executor.wake()
         return future
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 import onnxruntime as ort
+from msgspec.structs import replace
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade, CascadeLike
@@ -17,9 +18,11 @@ from ..stage import SessionConfig
 from ..values import Feeds, OnError, Outputs, UserInputs, Value, outputs_of, shape_of
 from .layerwise import LayerwisePass
 from .loaded_parts import LoadedParts
+from .looping import run_loop
 from .memory_plan import (
     AvailableMemory,
     MemoryForecast,
+    boundary_bytes,
     part_memory,
     peak_memory,
     predict_memory,
@@ -58,7 +61,7 @@ def run(
         RunError: an input is missing, unknown or of the wrong type; a part fails; or the memory limit is too small.
     """
     cascade = open_present(cascade)
-    if memory_bytes is not None:
+    if memory_bytes is not None or cascade.manifest.loop is not None:
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
             return outputs  # type: ignore[return-value]  # errors are raised
@@ -167,7 +170,7 @@ class Runner(AbstractContextManager["Runner"]):
             return _then_check(iter(bad), source)
         forecast = self._predict(first, times=times, is_once=True)
         everything = chain(bad, [first], inputs)
-        if forecast.is_resident:
+        if forecast.is_resident or self._cascade.manifest.loop is not None:
             answers = (answer for values in everything for answer in self._run_one(values, on_error))
             return _then_check(answers, source)
         return _then_check(self._pass(everything, forecast, on_error), source)
@@ -183,6 +186,11 @@ class Runner(AbstractContextManager["Runner"]):
             if isinstance(values, RunError):
                 raise values
             forecast = self._predict(values, times=1, is_once=False)
+            if self._cascade.manifest.loop is not None:
+                self._follow(forecast)
+                yield outputs_of(self._cascade, run_loop(self._cascade, values, self._parts.step))
+                self._parts.end_pass()
+                return
             if forecast.is_resident and not forecast.spills:
                 self._follow(forecast)
                 yield _outputs_after(self._cascade, run_stages(self._cascade, values, self._parts.step))
@@ -217,6 +225,9 @@ class Runner(AbstractContextManager["Runner"]):
         shapes = _shapes(values)
         if (shapes, times, is_once) != self._predicted or self.forecast is None:
             now, prepacked = self._memory, self._config.prepacked
+            if self._cascade.manifest.loop is not None:  # what steps read again stays in memory
+                kept_bytes = boundary_bytes(self._cascade, tensor_sizes(self._cascade, shapes))
+                now = replace(now, base_bytes=now.base_bytes + kept_bytes)
             self.forecast = predict_memory(
                 self._cascade, shapes, now, times=times, is_once=is_once, prepacked=prepacked
             )

@@ -46,13 +46,13 @@ class RequestsInFlight:
 
     def is_here(self, state: RequestState) -> bool:
         """Is there an error, or are all outputs on this machine?"""
-        return state.error is not None or self._executor.fetch([state.handles[name] for name in self._routing.outputs])
+        return state.error is not None or self._executor.fetch([state.handles[name] for name in state.outputs])
 
     def deliver(self, state: RequestState) -> Answer | None:
         """The answer, or its error if that is a RunError; None if it was lost, and the request was restarted."""
         if state.error is None:
             try:
-                answer: Answer = {name: self._executor.get(state.handles[name], name) for name in self._routing.outputs}
+                answer: Answer = {name: self._executor.get(state.handles[name], name) for name in state.outputs}
             except LookupError:
                 self.restart(state)
                 return None

@@ -115,6 +115,8 @@ class RequestState:
         self._made = {name for part in request.done for name in routing.parts[part].writes}
         self._unread = {name: len(readers) for name, readers in routing.readers.items()}
         self._undone = len(routing.parts) - len(request.done)
+        #: the tensors of its answer: those that no other request of its sequence makes.
+        self.outputs = [name for name in routing.outputs if name not in self._made]
         self.add(fed)
 
     @property

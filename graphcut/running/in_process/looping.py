@@ -1,0 +1,64 @@
+"""The steps of a pipeline of models whose number is known: what runs once, what at each step, what after the last."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ...core.manifest import Cascade
+from ..values import Value, Values, shape_of, symbol_sizes, to_value
+
+
+class LoopPhases(NamedTuple):
+    """The parts of a cascade by when they run, as indices, each in order."""
+
+    once: tuple[int, ...]  #: they read nothing that another step changes.
+    step: tuple[int, ...]  #: they run at each step: a state depends on them.
+    end: tuple[int, ...]  #: they read what steps make, and run after the last one.
+
+
+def loop_phases(cascade: Cascade) -> LoopPhases:
+    """When each part runs."""
+    changing, presents = {*cascade.manifest.stepwise}, {state.present for state in cascade.manifest.states}
+    later, steps = list[int](), set[int]()
+    for index, part in enumerate(cascade.parts):
+        if not changing.isdisjoint(part.reads):
+            later.append(index)
+            changing.update(part.writes)
+    for index in reversed(later):
+        if not presents.isdisjoint(cascade.parts[index].writes):
+            steps.add(index)
+            presents.update(cascade.parts[index].reads)
+    once = (index for index in range(len(cascade.parts)) if index not in later)
+    return LoopPhases(tuple(once), tuple(sorted(steps)), tuple(index for index in later if index not in steps))
+
+
+def step_inputs(cascade: Cascade, step: int, fed: Values) -> dict[str, Value]:
+    """The inputs that have a value of their own at a step; sizes that are symbols are those of what is `fed`."""
+    tensors, loop = cascade.tensors, cascade.manifest.loop
+    sizes = symbol_sizes({name: shape_of(value) for name, value in fed.items() if tensors[name].is_plain}, tensors)
+    found = dict[str, Value]()
+    for name, values in loop.inputs.items() if loop is not None else ():
+        shape = [dim if isinstance(dim, int) else sizes.get(str(dim), 1) for dim in tensors[name].shape or ()]
+        found[name] = to_value(np.full(shape, values[step]).astype(tensors[name].dtype), tensors[name])
+    return found
+
+
+def run_loop(
+    cascade: Cascade, fed: Mapping[str, Value], run: Callable[[int, Values], dict[str, Value]]
+) -> dict[str, Value]:
+    """The values after the last step, outputs among them; `run` runs the part with an index.
+
+    What runs once is kept until the end.
+    """
+    phases, values = loop_phases(cascade), dict(fed)
+    for index in phases.once:
+        values |= run(index, values)
+    for step in range(0 if cascade.manifest.loop is None else cascade.manifest.loop.steps):
+        values |= step_inputs(cascade, step, fed)
+        for index in phases.step:
+            values |= run(index, values)
+        values |= {state.past: values[state.present] for state in cascade.manifest.states}
+    for index in phases.end:
+        values |= run(index, values)
+    return values
