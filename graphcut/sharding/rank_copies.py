@@ -1,6 +1,6 @@
 """What a rank's copy of a node writes, by the factors of the node."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
@@ -91,11 +91,7 @@ class RankCopy(NamedTuple):
     def _has_attributes(self, factor: Factor, share: tuple[int, int], written: Mapping[int, Piece]) -> bool:
         """Whether its attributes are those of the node, and those that count units are in proportion."""
         expected = deepcopy(self.operation.node)
-        for attribute in expected.attribute:
-            if attribute.name in factor.counts:
-                scale(attribute, *share)
-            if isinstance(factor.change, Parts) and attribute.name == "split":
-                attribute.ints[:] = [piece.size for _, piece in sorted(written.items())]
+        set_attributes(expected, factor, share, [piece.size for _, piece in sorted(written.items())])
         return canonical(nameless(expected)) == canonical(nameless(self.node))
 
     def _has_constants(self, factor: Factor, units: Mapping[int, Runs], written: Mapping[int, Piece]) -> bool:
@@ -145,12 +141,16 @@ class RankCopy(NamedTuple):
         return slice(*ends).indices(before + kept + after)[:2] == (before, before + kept)
 
 
-def scale(attribute: AttributeProto, units: int, all_units: int) -> None:
-    """Make an attribute that is proportional to the number of units that of some of them."""
-    if attribute.type == AttributeProto.INTS:
-        attribute.ints[:] = [number * units // all_units for number in attribute.ints]
-    else:
-        attribute.i = attribute.i * units // all_units
+def set_attributes(node: NodeProto, factor: Factor, share: tuple[int, int], sizes: Sequence[int]) -> None:
+    """Make the attributes that depend on a factor those of some of all its units, and of outputs of these sizes."""
+    units, all_units = share
+    for attribute in node.attribute:
+        if attribute.name in factor.counts and attribute.type == AttributeProto.INTS:
+            attribute.ints[:] = [number * units // all_units for number in attribute.ints]
+        elif attribute.name in factor.counts:
+            attribute.i = attribute.i * units // all_units
+        elif isinstance(factor.change, Parts) and attribute.name == "split":
+            attribute.ints[:] = sizes
 
 
 def nameless(node: NodeProto) -> NodeProto:

@@ -17,7 +17,7 @@ from .axes.division import DividedClass, Division
 from .axes.factors import Bounds, Factor, Parts, ShapeInput, axes_of_shape
 from .axes.layouts import Layout
 from .pieces import Drawing, piece_of
-from .rank_copies import scale
+from .rank_copies import set_attributes
 
 
 class WeightSlice(NamedTuple):
@@ -150,10 +150,7 @@ class _Rewriting:
     def _change(self, copy: NodeProto, index: int, rank: int) -> None:
         """Change what depends on the number of units: attributes, and constant inputs."""
         operation, divided = self.division.operations[index], self.division.class_of[index]
-        factor = divided.factors[index]
-        for attribute in copy.attribute:
-            if attribute.name in factor.counts:
-                scale(attribute, divided.units[rank], divided.axes.units)
+        factor, parts = divided.factors[index], list[int]()
         match factor.change:
             case ShapeInput(slot):
                 sizes = _sizes(operation, factor, self._size_written(index, 0, rank))
@@ -168,11 +165,9 @@ class _Rewriting:
                 parts = [self._size_written(index, i, rank) for i in range(len(operation.outputs))]
                 if operation.has(1):
                     copy.input[1] = self.drawing.constant(f"{copy.name}/sizes", parts)
-                for attribute in copy.attribute:
-                    if attribute.name == "split":
-                        attribute.ints[:] = parts
             case Bounds(element):
                 self._set_bounds(copy, index, element, rank)
+        set_attributes(copy, factor, (divided.units[rank], divided.axes.units), parts)
 
     def _size_written(self, index: int, slot: int, rank: int) -> int:
         divided, tensor = self.division.class_of[index], self.division.operations[index].outputs[slot]

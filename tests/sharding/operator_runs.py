@@ -28,7 +28,7 @@ from onnx import AttributeProto, ModelProto, ValueInfoProto
 from graphcut.core.errors import RunError
 from graphcut.running.stage import SessionConfig, session_options
 from graphcut.sharding.axes.factors import Factor, Place
-from graphcut.sharding.rank_copies import scale
+from graphcut.sharding.rank_copies import set_attributes
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Any]
@@ -54,9 +54,7 @@ class OperatorRuns:
         A RunError if ONNX Runtime refuses the inputs, or an output is no tensor.
         """
         model = deepcopy(self._model)
-        for attribute in model.graph.node[0].attribute:
-            if attribute.name in counts:
-                scale(attribute, units, all_units)
+        set_attributes(model.graph.node[0], Factor(all_units, (), counts=tuple(counts)), (units, all_units), [])
         for value in model.graph.input:
             for dim, size in zip(value.type.tensor_type.shape.dim, feeds[value.name].shape, strict=True):
                 dim.dim_value = size
