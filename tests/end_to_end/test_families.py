@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import wave
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 from decoders import Feeds
 from onnx import numpy_helper
 
-from cases import each
-from families import FAMILIES, text
+from cases import FUZZ, each
+from families import FAMILIES, text, two_rows
+from families.beams import best_texts
 from families.by_hand import run, settings, tokens_of_encoder_decoder
 from families.features import features_model, mel_bands
 from families.merging import merge
@@ -103,6 +105,20 @@ def test_padding_changes_no_token(name: str, tmp_path: Path) -> None:
     alone = [{key: array[row : row + 1, :length] for key, array in both.items()} for row, length in enumerate((9, 5))]
     expected = [tokens_of_encoder_decoder(folder, inputs, 10)[0] for inputs in alone]
     assert tokens_of_encoder_decoder(folder, both, 10) == expected
+
+
+@each("name", ("whisper", "t5", "marian"))
+def test_beams_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """`beams.json` is what transformers said of the same files: scripts/transformers_beams.py."""
+    folder = FAMILIES[name].write(tmp_path / "m")
+    requests = json.loads((Path(__file__).parents[1] / "families" / "beams.json").read_text(encoding="utf-8"))
+    for request in requests:
+        if request["family"] == name and (request["seed"] == 0 or FUZZ):
+            penalty, inputs = request["length_penalty"], two_rows(name, request["seed"])
+            found = best_texts(folder, inputs, 12, request["width"], length_penalty=penalty)
+            assert [tokens for tokens, _ in found] == [tokens for tokens, _ in request["rows"]], request
+            expected = [score for _, score in request["rows"]]
+            np.testing.assert_allclose([score for _, score in found], expected, atol=2e-5)
 
 
 def test_what_is_seen_is_read_once_and_matters(tmp_path: Path) -> None:

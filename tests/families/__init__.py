@@ -55,6 +55,11 @@ def text(seed: int, lengths: tuple[int, ...] = (7,)) -> Feeds:
     return by_hand.rows_of_ids([[*rng.integers(6, VOCABULARY, length - 1).tolist(), 1] for length in lengths])
 
 
+def two_rows(name: str, seed: int) -> Feeds:
+    """Inputs of an encoder-decoder: two rows, of text one of them padded."""
+    return text(seed, (9, 5)) if FAMILIES[name].inputs is text else spectrogram(seed, 2)
+
+
 def prompt_and_noise(seed: int) -> Feeds:
     noise = np.random.default_rng(seed).normal(size=(1, 4, 8, 8)).astype(np.float32)
     return {"input_ids": text(seed)["input_ids"], "sample": noise}

@@ -39,27 +39,43 @@ def tokens_of_encoder_decoder(folder: Path, inputs: Feeds, number: int) -> list[
 
     The encoder runs once. Caches of what it made come from the first step and stay.
     """
-    says = settings(folder, "generation_config")
-    inputs = run(folder / "features.onnx", inputs) if "samples" in inputs else inputs
-    prompt = [says["decoder_start_token_id"], *(token for _, token in says.get("forced_decoder_ids", []))]
-    heard = run(folder / "encoder_model.onnx", inputs)["last_hidden_state"]
-    rows, caches, past = len(heard), Feeds(), 0
-    ids = np.tile(np.array(prompt, np.int64), (rows, 1))
-    made: list[list[int]] = [[] for _ in range(rows)]
-    while len(max(made, key=len)) < number and not all(row and row[-1] == says["eos_token_id"] for row in made):
-        feeds = {"input_ids": ids, "encoder_hidden_states": heard, **caches}
-        feeds["cache_position"] = np.arange(past, past + ids.shape[1])
-        if "attention_mask" in inputs:
-            feeds["encoder_attention_mask"] = inputs["attention_mask"]
-        found = _decoded(folder, feeds, is_first=not past)
+    ends = settings(folder, "generation_config")["eos_token_id"]
+    heard, ids = encoded(folder, inputs)
+    caches, past = Feeds(), 0
+    made: list[list[int]] = [[] for _ in ids]
+    while len(max(made, key=len)) < number and not all(row and row[-1] == ends for row in made):
+        scores, caches = decoded(folder, heard, ids, caches, past)
         past += ids.shape[1]
-        scores = _allowed(found.pop("logits")[:, -1], says, is_first=past == len(prompt))
-        caches |= {name.replace("present", "past_key_values"): new for name, new in found.items() if len(new)}
         ids = scores.argmax(-1)[:, None]
         for row, token in zip(made, ids[:, 0].tolist(), strict=True):
-            if not row or row[-1] != says["eos_token_id"]:
+            if not row or row[-1] != ends:
                 row.append(token)
     return made
+
+
+def encoded(folder: Path, inputs: Feeds) -> tuple[Feeds, Array]:
+    """What the decoder reads at each step besides tokens and caches, and the tokens that each row begins with."""
+    says = settings(folder, "generation_config")
+    inputs = run(folder / "features.onnx", inputs) if "samples" in inputs else inputs
+    heard = {"encoder_hidden_states": run(folder / "encoder_model.onnx", inputs)["last_hidden_state"]}
+    if "attention_mask" in inputs:
+        heard["encoder_attention_mask"] = inputs["attention_mask"]
+    prompt = [says["decoder_start_token_id"], *(token for _, token in says.get("forced_decoder_ids", []))]
+    return heard, np.tile(np.array(prompt, np.int64), (len(heard["encoder_hidden_states"]), 1))
+
+
+def decoded(folder: Path, heard: Feeds, ids: Array, caches: Feeds, past: int) -> tuple[Array, Feeds]:
+    """Logarithms of the next token's probabilities, and the new caches; `past` tokens are in the old.
+
+    What must not come has -inf; it is counted among the probabilities, as transformers does.
+    """
+    feeds = {**heard, **caches, "input_ids": ids, "cache_position": np.arange(past, past + ids.shape[1])}
+    found = _decoded(folder, feeds, is_first=not past)
+    logits = found.pop("logits")[:, -1].astype(float)
+    shifted = logits - logits.max(-1, keepdims=True)
+    scores = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    scores = _allowed(scores, settings(folder, "generation_config"), is_first=not past)
+    return scores, caches | {name.replace("present", "past_key_values"): new for name, new in found.items() if len(new)}
 
 
 def _decoded(folder: Path, feeds: Feeds, *, is_first: bool) -> Feeds:
@@ -78,7 +94,6 @@ def _decoded(folder: Path, feeds: Feeds, *, is_first: bool) -> Feeds:
 
 def _allowed(scores: Array, says: Mapping[str, Any], *, is_first: bool) -> Array:
     never = [*says.get("suppress_tokens", []), *(word[0] for word in says.get("bad_words_ids", []))]
-    scores = scores.copy()
     scores[:, [*never, *(says.get("begin_suppress_tokens", []) if is_first else [])]] = -np.inf
     return scores
 
