@@ -74,7 +74,7 @@ def generate(
     cascade = open_(cascade_path, check_files=False)  # `generate` checks what its workers need
     say_gap(cascade)
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
-    prompts, tokenizer = text.prompts_of(cascade, given_prompts)
+    prompts, tokenizer = text.prompts_of(cascade, given_prompts, has_inputs=bool(fed))
     settings = DecodingSettings(inputs=fed, dims=parsed_dims(dims), via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
     kept = length.cache_prefix or ("1GiB" if text.chat else "0")  # by default the past of a conversation

@@ -27,17 +27,23 @@ class TextOptions:
         Texts, takes("TEXT|N,N...", "Text that ends a sequence; token ids with --prompt-ids alone. Repeatable.")
     ] = None
 
-    def prompts_of(self, cascade: Cascade, prompts: list[list[int]]) -> tuple[list[list[int]], Tokenizer | None]:
+    def prompts_of(
+        self, cascade: Cascade, prompts: list[list[int]], *, has_inputs: bool
+    ) -> tuple[list[list[int]], Tokenizer | None]:
         """The given prompts and those that are texts; and the tokenizer, if there are texts.
+
+        A model that `has_inputs` needs no prompt: it may say what sequences begin with.
 
         Raises:
             UsageError: there are no prompts, or the cascade has no tokenizer.
         """
         texts = [text for one in self.prompt or () for text in _texts(one)]
+        is_empty = has_inputs and not (texts or prompts or self.chat)
+        prompts = [[]] if is_empty else prompts
         if self.chat == bool(texts or prompts):
             message = "--chat reads messages from the standard input" if self.chat else "there is no prompt"
             raise UsageError(message, hint="give either --prompt TEXT, --prompt-ids N,N,... or --chat")
-        if not (texts or self.chat):
+        if not (texts or self.chat or (is_empty and "tokenizer.json" in cascade.manifest.text_files)):
             return prompts, None
         from .. import Tokenizer
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, Literal, TypedDict
 
@@ -19,7 +20,7 @@ from ..workers.executors.via import Via
 from ..workers.run_log import RunLog
 from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.requests import Routing
-from .genai_config import GenaiConfig
+from .genai_config import GenaiConfig, encoder_roles
 from .generation_config import GenerationConfig
 from .token_inputs import DecoderInputRole, TokenChunk, has_axis_of_batch, input_array, role_of
 
@@ -71,8 +72,10 @@ class Decoder:
         _check_names(cascade, states, inputs, dims)
         self.cascade = cascade
         self.says = GenerationConfig(cascade)  #: what the model's files say of the tokens that it generates.
+        #: the inputs that a sequence's prompt is fed to at its first step alone, with their roles: those of an encoder.
+        self.encoded = encoder_roles(cascade, inputs)
         #: the inputs that are computed for each step, with their roles.
-        self.roles = _roles(cascade, states, inputs, config.roles)
+        self.roles = _roles(cascade, states, inputs.keys() | self.encoded, config.roles)
         ids = tensors[next(name for name, role in self.roles.items() if role == "ids")]
         given = {name: to_value(value, tensors[name]) for name, value in inputs.items()}
         # A state with a given beginning is sent: states that stay with a part begin with zeros.
@@ -112,7 +115,7 @@ class Decoder:
         self._divide_parts()
         #: the shapes of the states that stay with their part at the beginning of a sequence.
         self.zero_states = {state.past: zero_shape(state) for state in states if state.past in local}
-        has_axes = self.has_batch and not given and not dims
+        has_axes = self.has_batch and not (given or dims or self.encoded)
         #: the axis of each state for the batch; None if it takes one sequence only.
         self.batch_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if has_axes else None
         types = {tensors[name].dtype for name in (self.logits, *(state.past for state in states))}
@@ -130,8 +133,8 @@ class Decoder:
     def _divide_parts(self) -> None:
         """Find the parts that run once for a sequence. An input that is not fed is the same in each step, too."""
         after = {self.logits, *self.presents.values()}  # what each step must return
-        absent = {*self.cascade.manifest.reads} - {*self.roles, *self.presents, *self.constants}
-        same = {*self.constants}
+        absent = {*self.cascade.manifest.reads} - {*self.roles, *self.presents, *self.constants, *self.encoded}
+        same = {*self.constants, *self.encoded}
         for index, part in enumerate(self.cascade.parts):
             read = tuple(name for name in part.reads if name in same)
             if read and {*part.reads} <= same | absent and after.isdisjoint(part.writes):
@@ -167,7 +170,7 @@ class Decoder:
         shape = self.cascade.tensors[self.logits].shape or ()
         is_scored = len(shape) == 2 + self.has_batch and shape[-2] != 1
         is_kept = bool(self.presents) and not self.sent and all(s.axis is not None and s.start for s in states)
-        is_single = self.most is None and self.batch == 1 and "branch" not in self.roles.values()
+        is_single = self.most is None and self.batch == 1 and "branch" not in self.roles.values() and not self.encoded
         return is_scored and is_kept and is_single and not self._is_rolling
 
     @property
@@ -178,12 +181,25 @@ class Decoder:
 
     def feeds(self, chunk: TokenChunk, states: Mapping[str, Value]) -> dict[str, Value]:
         """The inputs for a step, without `constants`; `states` are those that are sent."""
+        return {**self._fed(self.roles, chunk), **states}
+
+    def _fed(self, roles: Mapping[str, DecoderInputRole], chunk: TokenChunk) -> dict[str, Value]:
         tensors = self.cascade.tensors
         filled = chunk if self.batch == 1 else chunk._replace(rows=chunk.rows * self.batch)
-        is_rolling, roles = self._is_rolling, self.roles.items()
-        arrays = {name: input_array(role, tensors[name], filled, is_rolling=is_rolling) for name, role in roles}
-        values = {name: from_array(array, tensors[name]) for name, array in arrays.items()}
-        return {**values, **states}
+        made = {n: input_array(role, tensors[n], filled, is_rolling=self._is_rolling) for n, role in roles.items()}
+        return {name: from_array(array, tensors[name]) for name, array in made.items()}
+
+    def begin_with(self, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Value]]:
+        """The first tokens of the sequence for a prompt, and the inputs that an encoder reads of it.
+
+        Where the prompt is fed to an encoder, or empty, sequences begin as the model's files say. Raises UsageError.
+        """
+        if not (prompt and self.encoded):
+            return prompt or self.says.begin, {}
+        if not self.says.begin:
+            hint = "name it as decoder_start_token_id in a generation_config.json beside the model, and split again"
+            raise UsageError("the token that the decoder begins with is not known", hint=hint)
+        return self.says.begin, self._fed(self.encoded, TokenChunk(0, (prompt,)))
 
     def begin(self, sequences: int, room: int = 0) -> tuple[dict[str, Value], dict[str, tuple[int, ...]]]:
         """At the beginning of a batch, the states that are sent, and the shapes of those that are not.
@@ -240,10 +256,10 @@ def _read(cascade: Cascade) -> set[str]:
 
 
 def _roles(
-    cascade: Cascade, states: Sequence[State], inputs: Mapping[str, object], named: Mapping[str, DecoderInputRole]
+    cascade: Cascade, states: Sequence[State], inputs: AbstractSet[str], named: Mapping[str, DecoderInputRole]
 ) -> dict[str, DecoderInputRole]:
     """The roles of the inputs that are neither states nor given: those that are `named`, or by their names."""
-    unasked = _read(cascade) - {state.past for state in states} - inputs.keys()
+    unasked = _read(cascade) - {state.past for state in states} - inputs
     stepwise = cascade.manifest.stepwise or cascade.manifest.reads
     unknown = [name for name in cascade.manifest.reads if name in unasked and name in stepwise]
     roles = {name: role for name in unknown if (role := named.get(name) or role_of(cascade.tensors[name])) is not None}

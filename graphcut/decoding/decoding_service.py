@@ -90,7 +90,7 @@ class DecodingService(AbstractContextManager["DecodingService"]):
         tokens = tuple(int(token) for token in prompt)
         sequence = TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0, top=top)
         stream = TokenStream(sequence, stop)
-        self.generation.check(stream.sequence)
+        self.generation.begin(stream.sequence)
         with self._lock:
             if self.error is not None:
                 raise self.error

@@ -4,7 +4,7 @@ ONNX Runtime GenAI reads this file. It is how a model with unusual names is desc
 `{"model": {"decoder": {"inputs": {"attention_mask": "m"}, "outputs": {"logits": "linear_48"}}}}`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -50,6 +50,17 @@ class GenaiConfig:
 def roles_of(cascade: Cascade) -> dict[str, DecoderInputRole | None]:
     """The role of each input of a decoder, as `genai_config.json` or else its name says; None if it has none."""
     return {name: role_of(cascade.tensors[name]) for name in cascade.manifest.reads} | GenaiConfig(cascade).roles
+
+
+def encoder_roles(cascade: Cascade, given: Collection[str] = ()) -> dict[str, DecoderInputRole]:
+    """The roles of inputs of a pipeline of models that are neither fed at each step nor given.
+
+    None if no token ids are among them: then there is no encoder that reads a prompt.
+    """
+    manifest = cascade.manifest
+    once = [name for name in manifest.reads if manifest.stepwise and name not in (*manifest.stepwise, *given)]
+    roles = {name: role for name in once if (role := role_of(cascade.tensors[name])) is not None}
+    return roles if "ids" in roles.values() else {}
 
 
 def _part(of: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -155,6 +155,9 @@ class Generation:
         """A worker in a memory limit, for so many sequences at once."""
         if settings.get("via", "threads") != "threads" or (settings.get("workers") or 1) > 1:
             raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
+        if self._decoder.encoded:
+            hint = "feed what the encoder reads with `inputs`"
+            raise UsageError("a memory limit does not count what an encoder makes of each prompt", hint=hint)
         memory = AvailableMemory(settings.get("memory_bytes"), settings.get("exact", False))
         memory = replace(memory, base_bytes=memory.base_bytes + self._cache.max_bytes)
         longest = _longest(self._decoder, sequences)
@@ -349,25 +352,31 @@ class Generation:
 
     def _is_possible(self, one: TokenSequence) -> bool:
         try:
-            self.check(one)
+            self.begin(one)
         except UsageError as error:
             self._fail(one.index, error)
         else:
             self._open.add(one.index)
         return one.index in self._open
 
-    def check(self, sequence: TokenSequence) -> None:
-        """Raise UsageError for a prompt that is empty or too long, or has what is not a token."""
+    def begin(self, sequence: TokenSequence) -> None:
+        """Let a sequence begin, see `Decoder.begin_with`.
+
+        Raises UsageError for a prompt that is empty or too long, or has what is not a token.
+        """
         name, prompt, capacity = f"prompt {sequence.index}", sequence.unfed, self._decoder.capacity
-        if not prompt:
-            raise UsageError(f"{name} is empty", hint="give at least one token id")
         # The largest id that every type of token input holds.
         if strange := [token for token in prompt if not 0 <= token <= 2**31 - 1]:
             hint = "token ids range from 0 to the size of the vocabulary"
             raise UsageError(f"{name} has {strange[0]}, which is not a token id", hint=hint)
-        if capacity is not None and len(prompt) > capacity:
-            message = f"{name} has {count_of(len(prompt), 'token')}, and the model takes {capacity}"
+        tokens, inputs = self._decoder.begin_with(prompt)
+        if not tokens:
+            hint = "give at least one token id: no generation_config.json says what a sequence begins with"
+            raise UsageError(f"{name} is empty", hint=hint)
+        if capacity is not None and len(tokens) > capacity:
+            message = f"{name} has {count_of(len(tokens), 'token')}, and the model takes {capacity}"
             raise UsageError(message, hint="shorten it")
+        sequence.begin(tokens, inputs)
 
 
 def generate(
@@ -391,7 +400,8 @@ def generate(
 
     Args:
         cascade: a cascade or its path.
-        prompts: the token ids of each prompt.
+        prompts: the token ids of each prompt. An encoder that reads tokens, and is not given them as `inputs`, reads
+            these, and its decoder begins with the tokens that `generation_config.json` names; so does an empty prompt.
         max_tokens: the maximum number of generated tokens for each prompt.
         stop: token ids that end a sequence, or a function of the index of the prompt and a new token, which tells
             whether the sequence ends there. The last token is returned, too.

@@ -11,11 +11,10 @@ import msgspec
 
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, TextFile
-from ..core.records import reading
+from ..core.records import json_beside
 from ..running.sampling import TokenRules
 
 _FILES: Final[tuple[TextFile, ...]] = ("generation_config.json", "config.json")
-_HINT: Final = "take the file of the model, and split it again"
 
 
 class _Content(msgspec.Struct, frozen=True):
@@ -61,7 +60,6 @@ def _forced(said: _Content) -> Iterator[int | None]:
 
 
 def _content(cascade: Cascade, name: TextFile) -> _Content:
-    path = cascade.root / name
     check_unchanged(cascade, {name: cascade.manifest.text_files[name]})
-    with reading(path, "JSON", unread=_HINT, hint=_HINT):
-        return msgspec.json.decode(path.read_bytes(), type=_Content)
+    found: _Content = json_beside(cascade.root / name, _Content)
+    return found

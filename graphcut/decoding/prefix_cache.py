@@ -19,11 +19,13 @@ class PrefixCache:
     The states of a sequence are continued after the tokens that it shares with a prompt: those that were fed in the
     same pieces, so that the answer is the same to the last bit. These are whole pieces of its own prompt, and all
     tokens of a model that reads one at a time. Where some states have no axis for tokens, as in a recurrent network, a
-    sequence must be a prefix of the prompt as a whole. Nothing is kept where states are sent between parts.
+    sequence must be a prefix of the prompt as a whole. Nothing is kept where states are sent between parts, or an
+    encoder reads the prompt.
     """
 
     def __init__(self, decoder: Decoder, max_bytes: int) -> None:
-        self.max_bytes = max_bytes if decoder.kept and not decoder.sent else 0  #: of all states together.
+        is_alike = not (decoder.sent or decoder.encoded)  # states depend on the tokens alone
+        self.max_bytes = max_bytes if decoder.kept and is_alike else 0  #: of all states together.
         self.piece = decoder.most or PIECE if self.max_bytes else None  #: see `PIECE`; None without a cache.
         self._decoder = decoder
         states = [state for row in decoder.kept.values() for state in row]

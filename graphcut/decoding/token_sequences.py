@@ -46,12 +46,18 @@ class TokenSequence(msgspec.Struct):
     reused: int = 0  #: how many of its tokens were not computed, because states of a sequence before were there.
     is_alone: bool = False  #: a step that it shared failed, so it shares no other.
     first: int = 0  #: the place of its first generated token; by default that after `unfed`.
+    inputs: Mapping[str, Value] = {}  #: what is fed at its first step alone, beside what all sequences are fed there.
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise UsageError(f"can't generate {self.max_tokens} tokens", hint="ask for 1 or more")
         self.prompt_length = len(self.unfed)
         self.first = self.first or self.prompt_length
+
+    def begin(self, tokens: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
+        """Begin with these tokens and inputs in place of the prompt."""
+        self.unfed, self.inputs = tokens, inputs
+        self.prompt_length = self.first = len(tokens)
 
     def next_length(self, piece: int | None) -> int:
         """The number of tokens of its next step, if it is alone: a `piece` of the prompt, or what was generated.
@@ -154,7 +160,7 @@ class SequenceBatch:
         title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
         feeds, done = self._decoder.feeds(self.chunk, self._sent), self._decoder.once
         if not self.is_begun and self.origin is None:
-            feeds, done = {**feeds, **self._decoder.constants}, set()
+            feeds, done = {**feeds, **self._decoder.constants, **self.sequences[0].inputs}, set()
         drafts = self._drafts
         rules = self._decoder.says.rules
         ended = [

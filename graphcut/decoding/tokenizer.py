@@ -16,6 +16,7 @@ from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.records import json_beside
 from ..core.states import LOGITS
 from ..running.sampling import Sampling
+from .genai_config import encoder_roles
 from .text_stream import TextStream
 
 
@@ -52,6 +53,7 @@ class Tokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._files = files
+        self._has_encoder = bool(encoder_roles(cascade))
         self._settings = self._json("tokenizer_config.json")
         self.stop = self._stop_tokens()
         self.sampling = self._sampling()
@@ -82,8 +84,8 @@ class Tokenizer:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def stream(self, prompt: Sequence[int] = (), stop: Sequence[str] = ()) -> TextStream:
-        """The text of the tokens that follow those of `prompt`, as they come."""
-        return TextStream(self.decode, prompt, stop)
+        """The text of the tokens that follow those of `prompt`, as they come; they don't if an encoder reads it."""
+        return TextStream(self.decode, () if self._has_encoder else prompt, stop)
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The tokens of a conversation, up to where the model answers.

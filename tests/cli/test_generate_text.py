@@ -9,6 +9,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import graphcut
@@ -16,6 +17,8 @@ from graphcut import Into, Tokenizer, generate
 from graphcut.decoding.prefix_cache import PIECE
 
 from command_line import SCRIPT, Run, command, environment, run
+from families import FAMILIES
+from families.by_hand import rows_of_ids
 from tokenizers_by_hand import folder_with
 
 __all__ = ["run"]
@@ -93,6 +96,22 @@ def test_tokens_are_drawn_with_a_seed(run: Run, cascade: graphcut.Cascade) -> No
     (expected,) = generate(cascade, [[3, 1]], max_tokens=12, sampling=how).all()
     assert run(*words, *more).out == " ".join(map(str, expected)) + "\n"
     assert run(*words).out == run(*words).out != run(*words, "--seed", 1).out
+
+
+def test_an_encoder_reads_the_prompt_or_the_inputs(run: Run, tmp_path: Path) -> None:
+    folder = FAMILIES["t5"].write(tmp_path / "t5")
+    cascade = graphcut.split(graphcut.load(folder), Into(2))
+    ids = Tokenizer(cascade).encode("bo fu le")
+    (tokens,) = FAMILIES["t5"].reference(folder, rows_of_ids([ids]), 8)
+    text = Tokenizer(cascade).decode(tokens)
+    assert run("generate", cascade.root, "--prompt", "bo fu le", "--max-tokens", 8, "-q").out == f"{text}\n"
+    folder = FAMILIES["whisper"].write(tmp_path / "whisper")
+    cascade, inputs = graphcut.split(graphcut.load(folder), Into(2)), FAMILIES["whisper"].inputs(1)
+    np.savez(tmp_path / "sound.npz", **inputs)  # type: ignore[arg-type]
+    (tokens,) = FAMILIES["whisper"].reference(folder, inputs, 8)
+    heard = run("generate", cascade.root, "--inputs", tmp_path / "sound.npz", "--max-tokens", 8, "-q")
+    text = Tokenizer(cascade).decode(tokens)
+    assert heard.out == f"{text}\n"
 
 
 @pytest.mark.parametrize(

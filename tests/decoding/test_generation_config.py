@@ -13,7 +13,7 @@ import pytest
 from decoders import VOCABULARY, with_concat, without_caches
 
 import graphcut
-from graphcut import Cascade, Into, RecordError, Sampling, Via, generate
+from graphcut import Cascade, Into, RecordError, Sampling, UsageError, Via, generate
 from graphcut.decoding.generation_config import GenerationConfig
 
 from cases import each
@@ -48,15 +48,16 @@ def by_hand(folder: Path, prompt: list[int], number: int, second: int | None = N
     return ids[len(prompt) :]
 
 
-@each("via, workers", [("threads", 1), ("processes", 2)])
 @each("name", ["whisper", "marian, merged"])
-def test_parts_give_the_tokens_of_the_loop_by_hand(name: str, via: Via, workers: int, tmp_path: Path) -> None:
+def test_parts_give_the_tokens_of_the_loop_by_hand(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     folder, inputs = family.write(tmp_path / "m"), family.inputs(3)
     cascade = graphcut.split(graphcut.load(folder), Into(2), tmp_path / "parts")
-    prompts = [GenerationConfig(cascade).begin]
-    found = generate(cascade, prompts, inputs=inputs, max_tokens=8, stop=[1], via=via, workers=workers).all()
-    assert found == family.reference(folder, inputs, 8)
+    expected = family.reference(folder, inputs, 8)
+    ways: tuple[tuple[Via, int], ...] = (("threads", 1), ("threads", 2), ("processes", 2))
+    for via, workers in ways:
+        found = generate(cascade, [[]], inputs=inputs, max_tokens=8, stop=[1], via=via, workers=workers)
+        assert found.all() == expected
 
 
 def test_tokens_that_must_not_come_do_not_together_alone_or_proposed(tmp_path: Path) -> None:
@@ -98,3 +99,29 @@ def test_the_first_tokens_are_those_of_the_first_file_that_names_any(
 def test_a_file_that_says_what_can_not_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"generation_config\.json: .*suppress_tokens"):
         generate(decoder(tmp_path, suppress_tokens=["a"]), [[1]], max_tokens=1)
+
+
+@each("name", ["t5", "marian, merged"])
+def test_an_encoder_reads_each_prompt_and_the_decoder_begins_as_the_file_says(name: str, tmp_path: Path) -> None:
+    family = FAMILIES[name]
+    folder, texts = family.write(tmp_path / "m"), [family.inputs(seed) for seed in range(3)]
+    cascade = graphcut.split(graphcut.load(folder), Into(2), tmp_path / "parts")
+    expected = [family.reference(folder, one, 8)[0] for one in texts]
+    prompts = [one["input_ids"][0].tolist() for one in texts]
+    assert generate(cascade, prompts, max_tokens=8, stop=[1], cache_bytes=1 << 20).all() == expected
+    with graphcut.DecodingService(cascade) as service:
+        assert [*service.stream(prompts[1], max_tokens=8, stop=[1])] == expected[1]
+    given = generate(cascade, [[0], []], inputs=texts[0], max_tokens=8, stop=[1]).all()
+    assert given == [expected[0]] * 2
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    folder = FAMILIES["t5"].write(tmp_path / "m")
+    for name in ("generation_config", "config"):
+        (folder / f"{name}.json").unlink()
+    cascade = graphcut.split(graphcut.load(folder), Into(2), tmp_path / "parts")
+    with pytest.raises(UsageError, match="the token that the decoder begins with is not known") as info:
+        generate(cascade, [[7, 1]], max_tokens=2)
+    assert "decoder_start_token_id" in str(info.value.hint)
+    with pytest.raises(UsageError, match="a memory limit does not count what an encoder makes"):
+        generate(cascade, [[7, 1]], max_tokens=2, memory_bytes=1 << 30)
