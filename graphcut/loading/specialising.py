@@ -15,6 +15,7 @@ from ..core.errors import UsageError, did_you_mean
 from .fingerprint import head_of
 from .joining import rename_in
 from .model import Model, read_model
+from .size_reads import read_sizes_of_needed
 from .subgraphs import captures, domain, fresh, is_external, names_in, own_names, remove_named, subgraphs
 
 Number = bool | int | float
@@ -45,8 +46,8 @@ def specialised(
     """A model whose inputs have these values, see `specialise`, with those of its outputs alone that match globs.
 
     Symbolic dimensions in `dims` get these numbers where its inputs have them.
-    Inputs that it does not read then are left out. Errors are those of `specialise`; and a UsageError if there is no
-    such output.
+    Inputs that it does not read then are left out, and those of which chosen outputs need sizes only (`size_reads`).
+    Errors are those of `specialise`; and a UsageError if there is no such output.
     """
     if not (values or outputs or dims):
         return model
@@ -61,7 +62,9 @@ def specialised(
         raise UsageError(f"{model.path.name} has no output {' or '.join(outputs)}", hint=f"its outputs: {names}")
     del proto.graph.output[:]
     proto.graph.output.extend(kept)
-    read_model(model.path, proto)  # removes the nodes that the outputs don't depend on
+    pruned = read_model(model.path, proto)  # removes the nodes that the outputs don't depend on
+    if outputs and read_sizes_of_needed(pruned, proto := deepcopy(proto)):
+        read_model(model.path, proto)
     _drop_unread_inputs(proto.graph)
     return read_model(model.path, proto)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -9,8 +11,9 @@ import pytest
 from decoders import Array
 from onnx import ModelProto, parser
 
+import graphcut
 from graphcut import UsageError
-from graphcut.loading.specialising import specialise
+from graphcut.loading.specialising import specialise, specialised
 
 from cases import each
 
@@ -72,3 +75,43 @@ def test_a_value_that_can_not_be_is_refused(values: dict[str, float], message: s
     whole = parser.parse_model(NESTED.replace("float[2] x", "float[n] x"))
     with pytest.raises(UsageError, match=message):
         specialise(whole, values)
+
+
+SIZES = """
+<ir_version: 8, opset_import: ["" : 17]>
+m (int64[batch,seq] ids, float[batch,6,4] heard) => (float[batch,h,6,w] keys, float[batch,seq,4] logits) {
+    hidden = Gather(table, ids)
+    normed = Softmax(hidden)
+    sizes = Shape(normed)
+    zero = Constant<value_int = 0>()
+    two = Constant<value_int = 2>()
+    batch = Gather(sizes, zero)
+    width = Gather(sizes, two)
+    axis = Constant<value_ints = [0]>()
+    first = Unsqueeze(batch, axis)
+    last = Unsqueeze(width, axis)
+    rest = Constant<value_ints = [1, 6]>()
+    shape = Concat<axis = 0>(first, rest, last)
+    keys = Reshape(heard, shape)
+    logits = Identity(normed)
+}
+"""
+
+
+def test_a_size_is_read_of_the_input_whose_values_are_needed(tmp_path: Path) -> None:
+    """The batch, which both inputs have, and the width, a number: the keys do not depend on the tokens then."""
+    whole = parser.parse_model(SIZES)
+    whole.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((9, 4), np.float32), "table"))
+    onnx.save(whole, tmp_path / "m.onnx")
+    ids, heard = np.zeros((3, 2), np.int64), np.random.default_rng(0).normal(size=(3, 6, 4)).astype(np.float32)
+    made = specialised(graphcut.load(tmp_path / "m.onnx"), {}, ["keys"])
+    assert made.graph.reads == ("heard",)
+    assert np.array_equal(run(made.proto, heard=heard)[0], run(whole, ids=ids, heard=heard)[0])
+
+
+def test_a_size_that_only_the_other_input_has_is_still_read_of_it(tmp_path: Path) -> None:
+    whole = parser.parse_model(SIZES.replace("two = Constant<value_int = 2>()", "two = Constant<value_int = 1>()"))
+    whole.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((9, 4), np.float32), "table"))
+    onnx.save(whole, tmp_path / "m.onnx")
+    made = specialised(graphcut.load(tmp_path / "m.onnx"), {}, ["keys"])
+    assert made.graph.reads == ("ids", "heard")
