@@ -37,10 +37,10 @@ def _layer(scene: Scene, path: Path) -> Layer:
         raise UsageError(f"{scene.title} has no cut profile: its model is not at hand", hint="name it with `model`")
     if isinstance(found, DeviceSupport):
         title, said = found.rules.name, _refused(found)
-        legend = f"{title} can't run the nodes where the line of {path.name} is at the top."
+        legend = f"at the top where {title} can't run a node, by {path.name}."
     else:
         title, said = "error", _errors(found)
-        legend = f"The line of {path.name} is the error of nodes: 0 dB or no ratio at the top, no error at the bottom."
+        legend = f"the error of nodes in {path.name}, 0 dB or no ratio at the top, no error at the bottom."
     if said and not said.keys() & {*scene.profile.nodes}:
         hint = "`graphcut compare` names the nodes of its first model; show that model, a plan of it, or its parts"
         raise UsageError(f"no node of {path} is in {scene.title}", hint=hint)

@@ -150,7 +150,7 @@ class Layer:
     """What another command found of the nodes of the cut profile."""
 
     title: str  #: what that is.
-    legend: str  #: what its line means.
+    legend: str  #: what its line is.
     heights: tuple[float, ...]  #: for each node its height in the profile, from 0 to 1.
     words: tuple[str, ...]  #: what is said of each node; empty if nothing was found.
 

@@ -9,7 +9,7 @@ import { count, grouped } from "./number_words.js";
 import { fillPanel } from "./panel.js";
 import { nodesWith } from "./sections.js";
 import { flowsAt, isRanked, kinds, names, partIn, placed, profile, select, shown, state, unpacked, when } from "./shown.js";
-import { MAX_ROWS, table } from "./tables.js";
+import { MAX_ROWS, asTable, table } from "./tables.js";
 
 const FEW = 250; // more nodes than these are folded by module and repeated block
 const place = $("#graph .boxes");
@@ -80,7 +80,7 @@ function drawNow() {
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   place.replaceChildren(canvasOf(drawn, graph === whole && shown().parts.length, { activate, openBody, showTensors }));
   showTools();
-  fillGraphTable();
+  fillTable();
   const [{ boxes, home }, goal] = [picture, drawn.goal];
   const first = boxes.find((box) => box.key === drawn.chosen) ?? home[goal] ?? home[drawn.start[0]] ?? boxes[0];
   if (!first) return; // a part of constants alone has no boxes
@@ -182,17 +182,16 @@ function showTools() {
   ].filter(Boolean).join(" "));
 }
 
-/** The links as a table, if it is open. */
-function fillGraphTable() {
+const fillTable = asTable("graph", () => {
   const { graph, picture } = drawn;
   const named = ({ head, kind, nodes }) => (kind === "node" ? `${head} ${graph.nodes[nodes[0]]}` : head);
-  $("#graph details .scroll").replaceChildren(...$("#graph details").open ? [table("edges of the graph", [
+  return [table("edges of the graph", [
     ["from", "name", ({ from }) => named(from)],
     ["to", "name", ({ to }) => named(to)],
     ["tensors", "", ({ tensors: own }) => listed(own.map((tensor) => typed(graph, tensor)))],
     ["kind", "", (link) => kindOfLink(link, drawn)],
-  ], picture.links.slice(0, MAX_ROWS))] : []);
-}
+  ], picture.links.slice(0, MAX_ROWS))];
+});
 
 /** For each arrow the boxes that it can lead to: along edges, or the neighbours in the layer; the nearest is taken. */
 const STEPS = {
@@ -222,7 +221,6 @@ export async function startGraph() {
   }
   onKeys($("#graph-search"), { Enter: ({ target }) => find(target.value) });
   startMinimap(() => drawn);
-  $("#graph details").addEventListener("toggle", fillGraphTable);
   onKeys(place, Object.fromEntries(Object.keys(STEPS).map((key) => [key, stepInGraph])));
   showWhole();
   showAround();

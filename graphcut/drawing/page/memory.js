@@ -12,7 +12,8 @@ export function completedCosts(costs) {
   });
   const used = reads.map((read, node) => [...new Set([...read, ...writes[node]])]);
   const [outputs, pasts, presents] = ["outputs", "pasts", "presents"].map((name) => new Set(costs[name]));
-  return { ...costs, reads, writes, used, outputs, pasts, presents, lastMemory: new Map() };
+  const states = costs.pasts.map((past, i) => [past, costs.presents[i]]);
+  return { ...costs, reads, writes, used, outputs, pasts, presents, states, lastMemory: new Map() };
 }
 
 /** The order in which ONNX Runtime runs nodes that are listed ascending. */

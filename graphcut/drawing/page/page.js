@@ -8,7 +8,7 @@ import { linkTo, linkToCuts, readAddress, thingAt } from "./links.js";
 import { startPanel } from "./panel.js";
 import { startParts } from "./parts.js";
 import { selectKey, startProfile } from "./profile.js";
-import { drawInTheme, measure } from "./profile_drawing.js";
+import { canvas, drawInTheme, measure } from "./profile_drawing.js";
 import { drawRows, startSections } from "./sections.js";
 import { costs, cutter, pin, profile, select, shown, started, state, unpin, when } from "./shown.js";
 
@@ -46,24 +46,12 @@ function watchKeys() {
   } });
 }
 
-/** Draws again when the width changes; a frame of a notebook gets its width only after the script has run. */
-function watchSize() {
-  let [drawnWidth, request] = [0, 0];
-  new ResizeObserver(() => {
-    if ($("main").clientWidth === drawnWidth) return;
-    cancelAnimationFrame(request);
-    request = requestAnimationFrame(() => {
-      drawnWidth = $("main").clientWidth;
-      measure();
-      drawRows();
-    });
-  }).observe($("main"));
-  listen(wantsDark, { change: drawInTheme });
-}
-
-/** Prints the light theme. */
-function watchPrint() {
+/** Draws again in another theme or width; a frame of a notebook gets its width only after the script has run. Prints the light theme. */
+function watchWindow() {
   let before;
+  new ResizeObserver(measure).observe(canvas);
+  new ResizeObserver(drawRows).observe($("#nodes"));
+  listen(wantsDark, { change: drawInTheme });
   listen(window, { beforeprint: () => {
     before = root.dataset.theme;
     $(".notes").open = true;
@@ -109,8 +97,7 @@ startCharts();
 startProfile();
 startSections();
 watchKeys();
-watchSize();
-watchPrint();
+watchWindow();
 when("pinned", writeAddress);
 when("cut", writeAddress);
 followAddress();

@@ -22,10 +22,21 @@ export function predicted(costs, found, on) {
   return { ...found, on, parts, times };
 }
 
-/** The flows between parts, and what the driver of a cluster sends and reads; -1 is the driver. */
+/** What the driver of a cluster sends and gets for a request, with its bytes: states, too, that a cut separates. */
+function drivenTensors(costs, part) {
+  const driven = new Map(costs.sent);
+  for (const [past, present] of costs.states) {
+    const readers = new Set(costs.readers[past].map((node) => part[node]));
+    const isKept = readers.size === 0 || (readers.size === 1 && readers.has(part[costs.writers[present]]));
+    for (const tensor of isKept ? [] : [past, present]) driven.set(tensor, costs.bytes[tensor]);
+  }
+  return driven;
+}
+
+/** The flows between parts, and those from and to the driver of a cluster, which is -1. */
 function allFlows(costs, { part, tensors }) {
   const flows = tensors.map((flow) => ({ ...flow }));
-  for (const [tensor, bytes] of costs.is_cluster ? costs.sent : []) {
+  for (const [tensor, bytes] of costs.is_cluster ? drivenTensors(costs, part) : []) {
     const source = part[costs.writers[tensor]] ?? -1;
     const readers = [...new Set(costs.readers[tensor].map((node) => part[node]))].filter((own) => own !== source).sort((a, b) => a - b);
     const same = flows.find((flow) => flow.source === source && flow.bytes === bytes && String(flow.readers) === String(readers));

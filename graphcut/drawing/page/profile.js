@@ -4,7 +4,7 @@ import { aliveAt, dropCut, moveCut, sentBy, toggleCut } from "./cuts.js";
 import { $, html, listen, onKeys } from "./elements.js";
 import { count, grouped } from "./number_words.js";
 import { PLOT, cutNear, nextKey, nextLow, nodeAt, nodesPerPixel, zoomed } from "./plot.js";
-import { canvas, cutWords, drawProfile, extent, measure, values, view } from "./profile_drawing.js";
+import { LINES, canvas, cutWords, drawProfile, extent, measure, values, view } from "./profile_drawing.js";
 import { LARGE, cutter, isRanked, profile, scene, select, shown, state, tell, when } from "./shown.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
 
@@ -129,7 +129,7 @@ const explanation = () => [
   profile.keys.length ? `${count(profile.keys.length, "key node")} (dots and ticks).` : "",
   shown().cuts.length ? "Lines are cuts, with what crosses there." : "",
   "Click to see what a cut there sends.",
-  ...scene.layers.map((layer) => layer.legend),
+  ...scene.layers.map(({ legend }, i) => `${LINES[i % LINES.length][1]} line: ${legend}`),
   scene.cards.some((card) => card.replicas) ? "Recomputed tensors count as alive here, but are not sent at the cuts." : "",
   profile.exact.every(Boolean) ? "" : "Some sizes are unknown: ≥ marks a lower bound.",
 ].filter(Boolean).join(" ");

@@ -122,12 +122,15 @@ function drawAlive({ pixels, y, base }, low, high) {
   context.stroke();
 }
 
+/** The lines of layers: a colour of the theme, and its name. */
+export const LINES = [["over", "Red"], ["far", "Orange"], ["pick", "Purple"]];
+
 /** What other commands found of the nodes, each as a line over the same profile: the highest of a pixel. */
 function drawLayers({ pixels, base }) {
   scene.layers.forEach(({ heights }, i) => {
     context.beginPath();
     envelope(heights, view, pixels).high.forEach((share, x) => context.lineTo(PLOT.left + x, base - share * (base - PLOT.top)));
-    Object.assign(context, { strokeStyle: colour(["over", "far", "pick"][i % 3]), lineWidth: 1.5 });
+    Object.assign(context, { strokeStyle: colour(LINES[i % LINES.length][0]), lineWidth: 1.5 });
     context.stroke();
   });
 }

@@ -22,13 +22,14 @@ export function table(title, columns, rows) {
   return html("table", { role: "table", "aria-label": title }, ...shown.some(([name]) => name) ? [group("thead", head)] : [], group("tbody", ...body));
 }
 
-/** Gives a chart its tables, made when they are opened, and anew for other cuts. */
+/** Gives a chart its tables, made when they are opened, and anew for other cuts; gives what makes them anew. */
 export function asTable(id, make) {
   const details = $(`#${id} .table`);
   const fill = () => $(".scroll", details).replaceChildren(...details.open ? make() : []);
   details.hidden = false;
   details.addEventListener("toggle", fill);
   when("cut", () => { if (details.open) fill(); });
+  return fill;
 }
 
 /** A number with a bar below it; `tick` is where the budget ends, as a share of the bar. */

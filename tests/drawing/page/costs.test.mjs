@@ -144,8 +144,8 @@ test("parts have memory, operations and times, and a cluster's parts the budgets
   assert.deepEqual(parts.map((one) => [one.flops, one.budget_bytes, one.place]), [[7, 9, 0], [5, 9, 0]]);
   assert.equal(times.latency_s, parts[0].busy_s + parts[1].busy_s);
   const devices = [machine("a", { memory_bytes: 5 }), machine("b", { memory_bytes: 6 })];
-  const cluster = completedCosts({ ...CHAIN, is_cluster: true, devices, seconds: [[1, 2, 4], [10, 20, 40]], kinds: [0, 1], sent: [[0, 100], [3, 1000]] });
-  const swapped = predicted(cluster, FOUND, [1, 0]);
+  const cluster = { ...CHAIN, is_cluster: true, devices, seconds: [[1, 2, 4], [10, 20, 40]], kinds: [0, 1], sent: [[0, 100], [3, 1000]] };
+  const swapped = predicted(completedCosts(cluster), FOUND, [1, 0]);
   assert.deepEqual(swapped.parts.map((one) => [one.budget_bytes, one.place]), [[6, 1], [5, 0]]);
   // Part 0 computes 30 s, has 100 bytes from the driver and sends 110; part 1 computes 4 s, receives these and sends 1000.
   assert.deepEqual(swapped.parts.map((one) => one.busy_s), [30 + 1 + 0.5 + 1.1, 4 + 1.1 + 0.5 + 10]);
@@ -153,6 +153,15 @@ test("parts have memory, operations and times, and a cluster's parts the budgets
   const output = predicted(completedCosts({ ...cluster, outputs: [1], sent: [[1, 10]] }), FOUND, [0, 1]);
   assert.deepEqual(output.parts.map((one) => one.busy_s), [3 + 1.1, 40 + 1.1 + 0.5]);
   assert.equal(predicted(null, FOUND, null), FOUND);
+});
+
+test("a state that a cut separates goes to the driver and from it at each step; one that stays in its part does not", () => {
+  const devices = [machine("a"), machine("b")];
+  const costs = { ...CHAIN, is_cluster: true, devices, seconds: [[1, 2, 4]], kinds: [0, 0], pasts: [0] };
+  const separated = predicted(completedCosts({ ...costs, presents: [3] }), FOUND, null); // node 0 reads it, node 2 writes it
+  assert.deepEqual(separated.parts.map((one) => one.busy_s), [3 + 0.01 + 0.5 + 1.1, 4 + 1.1 + 0.5 + 10]);
+  const kept = predicted(completedCosts({ ...costs, presents: [1] }), FOUND, null);
+  assert.deepEqual(kept.parts.map((one) => one.busy_s), [3 + 1.1, 4 + 1.1 + 0.5]);
 });
 
 test("parts more than there are devices take turns on them", () => {
