@@ -14,6 +14,7 @@ import { MAX_ROWS, asTable, table } from "./tables.js";
 const FEW = 250; // more nodes than these are folded by module and repeated block
 const place = $("#graph .boxes");
 let whole = null; // the graph of the model
+let fillTable = null; // makes the table anew, if it is open
 let drawn = null; // what is shown: a view, see `startView`
 
 /** What a view shows of the parts: a body has none. */
@@ -182,7 +183,8 @@ function showTools() {
   ].filter(Boolean).join(" "));
 }
 
-const fillTable = asTable("graph", () => {
+/** The links as a table. */
+function linkTable() {
   const { graph, picture } = drawn;
   const named = ({ head, kind, nodes }) => (kind === "node" ? `${head} ${graph.nodes[nodes[0]]}` : head);
   return [table("edges of the graph", [
@@ -191,7 +193,7 @@ const fillTable = asTable("graph", () => {
     ["tensors", "", ({ tensors: own }) => listed(own.map((tensor) => typed(graph, tensor)))],
     ["kind", "", (link) => kindOfLink(link, drawn)],
   ], picture.links.slice(0, MAX_ROWS))];
-});
+}
 
 /** For each arrow the boxes that it can lead to: along edges, or the neighbours in the layer; the nearest is taken. */
 const STEPS = {
@@ -221,6 +223,7 @@ export async function startGraph() {
   }
   onKeys($("#graph-search"), { Enter: ({ target }) => find(target.value) });
   startMinimap(() => drawn);
+  fillTable = asTable("graph", linkTable);
   onKeys(place, Object.fromEntries(Object.keys(STEPS).map((key) => [key, stepInGraph])));
   showWhole();
   showAround();
