@@ -27,8 +27,8 @@ CascadePath = Annotated[Path, argument("DIR", "The folder of a cascade, or its m
 OriginalModel = Annotated[Place, takes("FILE", "The model that was sharded, or cut and has moved.")]
 Dims = Annotated[Texts, takes("NAME=N", "The size of a symbolic dimension. Repeatable.", "--dim")]
 States = Annotated[Texts, takes("INPUT=OUTPUT", "OUTPUT is INPUT at the next step. Repeatable.", "--state")]
-Inputs = Annotated[list[Path] | None, takes("FILE", "A .npz file, ONNX test-data folder, or `random`. Repeatable.")]
-OneInput = Annotated[Path, takes("FILE", "A .npz file, ONNX test-data folder, or `random`.")]
+Inputs = Annotated[list[Path] | None, takes("FILE", "A .npz or .wav file, ONNX test data, or `random`. Repeatable.")]
+OneInput = Annotated[Path, takes("FILE", "A .npz or .wav file, ONNX test data, or `random`.")]
 Seed = Annotated[int, takes("N", "Random seed.", min=0)]
 ProfileText = Annotated[
     str | None,

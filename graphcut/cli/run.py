@@ -68,7 +68,8 @@ def run(
     ctx: typer.Context,
     cascade_path: CascadePath,
     inputs: Annotated[
-        list[Path], takes("FILE", "A .npz file, ONNX test-data folder, a folder of these, or `random`. Repeatable.")
+        list[Path],
+        takes("FILE", "A .npz or .wav file, ONNX test data, a folder of these, or `random`. Repeatable."),
     ],
     pipeline: PipelineOptions,
     session: SessionOptions,

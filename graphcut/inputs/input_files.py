@@ -1,4 +1,4 @@
-"""Inputs read from a .npz file or an ONNX test-data folder, and values near the defaults in a model."""
+"""Inputs read from a .npz file, a sound, or an ONNX test-data folder, and values near the defaults in a model."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..core.errors import GraphcutError, UsageError, did_you_mean
 from ..core.tensors import Tensors
+from .sound import sound_inputs
 
 if TYPE_CHECKING:
     from onnx import TensorProto
@@ -31,12 +32,15 @@ def load_readers(paths: Iterable[Path]) -> None:
 def read_inputs(path: Path, model_reads: Sequence[str], *, tensors: Tensors = _NONE_KNOWN) -> dict[str, object]:
     """The inputs that a file or folder holds, by name, in the order of the model; some may be missing.
 
-    `path` is a .npz file whose arrays have the names of inputs; or a folder of ONNX test data, with `input_0.pb`,
+    `path` is a .npz file whose arrays have the names of inputs; or a .wav file for the one input that hears (`sound`);
+    or a folder of ONNX test data, with `input_0.pb`,
     `input_1.pb`, ... in the order `model_reads` of the model's inputs. Types and shapes are not checked; `tensors` are
     needed to read sequences and optionals from a folder. A GraphcutError if `path` does not exist or can't be read, a
     UsageError if it is of another kind, is damaged, or holds a name that is no input.
     """
     try:
+        if path.suffix == ".wav":
+            return sound_inputs(path, {name: tensors[name] for name in model_reads if name in tensors})
         found = _read_folder(path, model_reads, tensors) if path.is_dir() else _read_npz(path)
     except FileNotFoundError:
         hint = "inputs are a .npz file, or a folder with input_0.pb"

@@ -31,7 +31,7 @@ _ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
     ("position", re.compile(r"(?<![a-z])position|pos_ids|input_pos")),
     ("type", re.compile(r"token_type|segment_id")),
     ("total", re.compile(r"total_seq|seqlens_k")),
-    ("samples", re.compile(r"audio|wav|speech|signal|pcm|input_values")),
+    ("samples", re.compile(r"^samples$|audio|wav|speech|signal|pcm|input_values")),
     ("mel", re.compile(r"input_features")),
     ("past", re.compile(r"past|cache")),
     ("mask", re.compile(r"^(?!.*pixel).*mask(?!ed)")),  # `pixel_mask` belongs to an image

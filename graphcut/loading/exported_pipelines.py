@@ -27,6 +27,7 @@ _POOLINGS: Final[Mapping[str, MadeModel]] = {
 #: models of that file, in the order they run.
 _SECTIONS: Final = ("vision", "speech", "encoder", "embedding", "decoder")
 _AT_EACH: Final = {"embedding", "decoder"}  #: those of them that run for each token.
+_FEATURES: Final = "features.onnx"  #: what makes an encoder's input, if a user puts such a model there.
 _ENCODER, _FIRST, _LATER, _MERGED = (
     f"{name}.onnx" for name in ("encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged")
 )
@@ -96,7 +97,9 @@ def _of_optimum(folder: Path, decoder: str) -> PipelineFile:
     encoder, later = load_unchecked(folder / _ENCODER).graph, load_unchecked(folder / decoder)
     step, is_merged = later.graph, decoder == _MERGED
     hidden, has_caches = f"encoder.{encoder.writes[0]}", any(".encoder." in name for name in step.reads)
-    models, connect = {"encoder": PipelineModel(file=_ENCODER)}, dict[str, str]()
+    files = {"features": _FEATURES, "encoder": _ENCODER}
+    models = {name: PipelineModel(file=file) for name, file in files.items() if (folder / file).is_file()}
+    connect = dict[str, str]()
     if has_caches:
         file, given = (_MERGED, _branch(with_cache=False)) if is_merged else (_FIRST, {})
         models["keys"] = PipelineModel(file=file, outputs=("present.*.encoder.*",), assume=given)

@@ -1,0 +1,97 @@
+"""Sound from a WAV file: as samples, or as the spectrogram that Whisper reads."""
+
+import wave
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from ..core.errors import UsageError
+from ..core.tensors import Tensor, Tensors
+from .roles import role_of
+
+RATE: Final = 16_000  #: samples a second of the models that hear.
+_WINDOW: Final = 400
+_HOP: Final = 160
+_Array = np.ndarray[Any, Any]
+
+
+def sound_inputs(path: Path, tensors: Tensors) -> dict[str, object]:
+    """The one input among `tensors` that hears, from a WAV file of 16 bits: its channels averaged, at 16 kHz.
+
+    A model that reads `input_features` [batch, bands, frames] gets those of Whisper, see `log_mel`; one that reads
+    samples [batch, samples] gets these.
+
+    Raises:
+        UsageError: it is no such file, or not one input hears.
+        OSError: it can't be read.
+    """
+    hearing = {name: role for name, tensor in tensors.items() if (role := role_of(tensor)) in {"mel", "samples"}}
+    if len(hearing) != 1:
+        what = f"{path} is a sound, and {' and '.join(hearing) or 'no input of the model'} would hear it"
+        raise UsageError(what, hint="give arrays instead: a .npz file with the names of the inputs")
+    ((name, role),) = hearing.items()
+    samples = _samples(path)
+    return {name: _samples_for(tensors[name], samples) if role == "samples" else log_mel(samples, tensors[name])}
+
+
+def _samples(path: Path) -> _Array:
+    try:
+        with wave.open(str(path)) as file:
+            width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
+            read = file.readframes(file.getnframes())
+    except (wave.Error, EOFError) as error:
+        raise UsageError(f"{path} is not a WAV file: {error}", hint=_HINT.format(path)) from None
+    if width != 2:
+        raise UsageError(f"{path} has samples of {8 * width} bits, not of 16", hint=_HINT.format(path))
+    given = np.frombuffer(read, "<i2").reshape(-1, channels).mean(1) / 2**15
+    length = round(len(given) * RATE / rate)
+    # Resampled by its spectrum, without what is above half of either rate.
+    found: _Array = np.fft.irfft(np.fft.rfft(given)[: length // 2 + 1], length) * (length / max(1, len(given)))
+    return found
+
+
+_HINT: Final = "convert it: ffmpeg -i {} -ar 16000 -ac 1 -c:a pcm_s16le sound.wav"
+
+
+def _samples_for(tensor: Tensor, samples: _Array) -> _Array:
+    shape = tensor.shape or (1, None)
+    length = shape[-1] if isinstance(shape[-1], int) else len(samples)
+    row = np.pad(samples[:length], (0, max(0, length - len(samples)))).astype(tensor.dtype)
+    return row.reshape([1] * (len(shape) - 1) + [length])
+
+
+def log_mel(samples: _Array, tensor: Tensor) -> _Array:
+    """Whisper's features, [1, bands, frames]: as many bands and frames as the input has, 80 and 3,000 if unknown.
+
+    As `WhisperFeatureExtractor` of transformers computes them: samples at 16 kHz cut off or filled with silence,
+    mirrored at both ends, windows of 400 (Hann) each 160, the power of 201 frequencies summed into bands (Slaney), the
+    logarithm, at most 8 below the largest, then (x + 4) / 4.
+    """
+    sizes = zip((tensor.shape or (None,) * 3)[1:], (80, 3000), strict=True)
+    bands, frames = (size if isinstance(size, int) else usual for size, usual in sizes)
+    length = frames * _HOP
+    filled = np.pad(samples[:length], (0, max(0, length - len(samples))))
+    mirrored = np.pad(filled, _WINDOW // 2, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(mirrored, _WINDOW)[::_HOP][:frames]
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)
+    power = np.abs(np.fft.rfft(windows * hann)) ** 2
+    loud = np.log10(np.maximum(power @ _bands(bands).T, 1e-10)).T
+    loud = np.maximum(loud, loud.max() - 8)
+    found: _Array = ((loud + 4) / 4)[None].astype(tensor.dtype)
+    return found
+
+
+def _bands(number: int) -> _Array:
+    """The weight of each frequency in each band, [bands, frequencies].
+
+    Triangles of area 1 whose corners are equally far apart on Slaney's scale: linear up to 1 kHz, logarithmic above.
+    """
+    step = np.log(6.4) / 27
+    corners = np.linspace(0, 15 + np.log(RATE / 2000) / step, number + 2)
+    corners = np.where(corners < 15, 200 / 3 * corners, 1000 * np.exp(step * (corners - 15)))
+    low, middle, high = (corners[i : number + i, None] for i in range(3))
+    frequencies = np.linspace(0, RATE / 2, _WINDOW // 2 + 1)
+    rising, falling = (frequencies - low) / (middle - low), (high - frequencies) / (high - middle)
+    found: _Array = np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low)
+    return found
