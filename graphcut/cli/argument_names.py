@@ -2,7 +2,8 @@
 
 A hint of the library names an argument in backticks: `output`, `force=True`, `Into(3)`, `Limits(inside_layers=True)`;
 and a function with the arguments that matter, if any: `verify(...)`, `split(..., digest=True)`. An argument is an
-option of the command that ran, else of another one: that of the parameter with its name, or with the name given here.
+option of the command that ran, else of another one: that of the parameter with its name, or with the name that
+`argument_names.toml` gives.
 """
 
 import ast
@@ -13,40 +14,10 @@ from typing import Any, Final, cast
 
 import typer
 
+from ..core.records import table
 from ..core.text import shell_word
 from .application import app
 
-#: the parameter of commands for an argument, or a class, of another name.
-_PARAMETERS: Final[Mapping[str, str]] = {
-    "Across": "cluster",
-    "At": "at_nodes",
-    "Heads": "heads",
-    "Within": "memory",
-    **dict.fromkeys(("by", "counting"), "count"),
-    "deadline_s": "deadline",
-    "interleave": "objective",
-    **dict.fromkeys(("Into", "most_parts"), "num_splits"),
-    "options": "provider",
-    "parts": "part",
-    "path": "trace",
-    "precisions": "precision",
-    "prompts": "prompt_ids",
-    "rate_per_s": "rate",
-}
-#: the same for one command, in which a parameter of the argument's name means something else.
-_OF_COMMAND: Final[Mapping[str, Mapping[str, str]]] = {
-    "demo": {"options": "options"},
-    "extract": {"inputs": "from_", "outputs": "until"},
-}
-#: commands for functions that have another name.
-_COMMANDS: Final[Mapping[str, str]] = {
-    "analyze.cut_points": "analyze MODEL --cuts",
-    "encode": "generate DIR --prompt",
-    "merge_models": "merge EMBEDDING.onnx MODEL.onnx -o FILE",
-    "options_of": "demo --help",
-    "save_plan": "plan MODEL -o FILE",
-    "verify_files": "verify DIR --files",
-}
 _QUOTED: Final = re.compile(r"`([A-Za-z_]\w*)(?:=([^`]+)|\(([^`]*)\)(\.\w+)?)?`")
 
 
@@ -62,7 +33,7 @@ def in_options(text: str, command: str) -> str:
 def _reworded(command: str, name: str, value: str | None, inside: str | None, attribute: str | None) -> str:
     """What stands for `name`, `name=value`, or `name(inside).attribute`; empty if it is no argument."""
     if inside is not None and name[0].islower():
-        command = _COMMANDS.get(f"{name}{attribute or ''}", name)
+        command = _names("functions").get(f"{name}{attribute or ''}", name)
         return f"`graphcut {' '.join([command, *_options(inside.removeprefix('...').removeprefix(', '), command)])}`"
     if inside is not None and "=" in inside:
         return " ".join(_options(inside, command))
@@ -85,6 +56,10 @@ def _options(keywords: str, command: str) -> list[str]:
     return found
 
 
+def _names(section: str) -> dict[str, str]:
+    return table("cli/argument_names.toml", dict[str, dict[str, str]]).get(section, {})
+
+
 @cache
 def _commands() -> Mapping[str, Any]:
     """The commands by name: made once, because that takes a tenth of a second."""
@@ -94,10 +69,10 @@ def _commands() -> Mapping[str, Any]:
 def _option(name: str, command: str) -> str:
     """The option for an argument, of the command or else of the first that has it; empty if none has."""
     commands = _commands()
-    own = _OF_COMMAND.get(command, {}).get(name, name)
+    own = _names(command).get(name, name)
     for one in (command, *commands):
         options = {parameter.name: parameter.opts for parameter in commands[one].params} if one in commands else {}
-        for parameter in (own, _PARAMETERS.get(name, "")):
+        for parameter in (own, _names("arguments").get(name, "")):
             if parameter in options:
                 return "-o" if "-o" in options[parameter] else max(options[parameter], key=len)
     return ""

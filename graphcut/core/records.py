@@ -1,9 +1,13 @@
-"""Records in JSON files, each of a format that has a name and a version; what goes wrong with others; sizes in text."""
+"""Records in JSON files, each of a format that has a name and a version; what goes wrong with others; sizes in text.
+
+And the tables of the package itself, which are data: TOML files beside the modules that read them.
+"""
 
 import codecs
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,6 +18,7 @@ from .errors import RecordError, UsageError, validation_message
 from .units import parse_bytes
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
+_Table = TypeVar("_Table")
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)  #: how editors say that text is Unicode.
 
 
@@ -71,6 +76,16 @@ def json_beside(path: Path, kind: Any = dict[str, Any]) -> Any:  # noqa: ANN401 
     """The content of a JSON file beside a model, of a kind; a RecordError if it can't be read."""
     with reading(path, "JSON", unread="take the file of the model", hint="take the file of the model"):
         return msgspec.json.decode(path.read_bytes(), type=kind)
+
+
+def table(file: str, kind: type[_Table]) -> _Table:
+    """The content of a TOML file of the package, such as `inputs/sizes.toml`, as a kind."""
+    return msgspec.convert(_content(file), kind, str_keys=True)
+
+
+@cache
+def _content(file: str) -> Any:  # noqa: ANN401 - TOML
+    return msgspec.toml.decode(Path(__file__).parents[1].joinpath(file).read_bytes())
 
 
 def _version(text: str) -> tuple[str, int]:

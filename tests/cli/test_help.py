@@ -14,7 +14,7 @@ import pytest
 
 import graphcut
 from graphcut.benchmarking.ways import WAYS
-from graphcut.cli.root_help import _MOVED
+from graphcut.cli.root_help import moved
 from graphcut.demos import DEMOS, options_of
 
 from cases import each
@@ -190,6 +190,8 @@ def flags_of(run: Run, *words: str) -> set[str]:
 
 
 def strings_in(path: Path) -> Iterator[str]:
+    if path.suffix == ".toml":
+        return iter(path.read_text(encoding="utf-8").splitlines())
     return (
         node.value
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -199,7 +201,7 @@ def strings_in(path: Path) -> Iterator[str]:
 
 FLAGS_OF_OTHERS = {
     **dict.fromkeys(("ray_cluster", "ray_measuring", "show"), RAY_FLAGS),
-    "root_help": {name.split()[-1] for name in _MOVED},  # it says what is used instead
+    "moved": {name.split()[-1] for name in moved()},  # it says what is used instead
     "olive": {"--config", "--package-config"},
 }
 """Options of other commands that a file of the package names."""
@@ -208,7 +210,7 @@ FLAGS_OF_OTHERS = {
 def test_messages_name_existing_options_and_commands(run: Run) -> None:
     flags = flags_of(run).union(*(flags_of(run, name) for name in COMMANDS))
     house = Path(graphcut.__file__).parent
-    for path in house.rglob("*.py"):
+    for path in (*house.rglob("*.py"), *house.rglob("*.toml")):
         known = flags | FLAGS_OF_OTHERS.get(path.stem, set())
         for text in (text for text in strings_in(path) if "--" in text or "`graphcut" in text):
             assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known, (path, text)
