@@ -1,4 +1,4 @@
-"""Colours, light and dark, and the style rules of the SVG, from the .css files here; the HTML page uses the same."""
+"""Colours, light and dark, and the style rules of the SVG, from the files here; the HTML page uses the same."""
 
 import re
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from importlib import resources
 from typing import Final
 from xml.sax.saxutils import escape
 
+from ...core.records import table
 from .primitives import FACES, Panel, number, plain
 
 SANS: Final = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "DejaVu Sans", sans-serif'
@@ -13,29 +14,7 @@ MONO: Final = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono"
 
 _MARGIN: Final = 24.0
 
-_COLOURS: Final = {  # light and dark
-    "paper": ("#ffffff", "#111418"),
-    "text": ("#16181d", "#e8eaed"),
-    "muted": ("#59606c", "#a3abb7"),
-    "card": ("#f6f7f9", "#1a1e24"),
-    "edge": ("#c9ced6", "#3c444f"),
-    "track": ("#e1e5ea", "#2d343d"),
-    "bar": ("#5d7590", "#8499b1"),
-    "near": ("#1f5fbf", "#7fb0ff"),
-    "far": ("#b04a06", "#ffa45c"),
-    "over": ("#c22a22", "#ff8a80"),
-    "stripe": ("#f4f5f7", "#171b20"),
-    "grid": ("#e3e6ea", "#262c34"),
-    "high": ("#d3dbe4", "#323b46"),
-    "low": ("#5d7590", "#8499b1"),
-    "even": ("#e3e9f0", "#28313c"),
-    "odd": ("#f1f3f6", "#1c222a"),
-    "pick": ("#7a3fc0", "#bf97f7"),
-    # for the HTML page alone
-    "page": ("#f6f6f5", "#0b0d10"),
-    "alive": ("#a9bacd", "#51637a"),
-    "on-near": ("#ffffff", "#0d1420"),
-}
+_COLOURS: Final = table("drawing/svg/colours.toml", dict[str, tuple[str, str]])
 LIGHT: Final = {name: light for name, (light, _) in _COLOURS.items()}
 DARK: Final = {name: dark for name, (_, dark) in _COLOURS.items()}
 

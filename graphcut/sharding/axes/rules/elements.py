@@ -6,6 +6,7 @@ from functools import partial
 from math import gcd, lcm, prod
 from typing import Final
 
+from ....core.records import table
 from ....loading.operations import Operation, Shape
 from ..factors import Factor, Place, Rule, axis_of, fixed, moved, places
 
@@ -157,26 +158,18 @@ def quantized(o: Operation) -> Iterator[Factor]:
 
 _PACKET: Final = 4  #: elements; 16 bytes of float32.
 _ADDING = frozenset({"ReduceMean", "ReduceSum"})  #: sums whose order depends on where a row is in memory.
-_PACKED = "Acos Asin Atan Celu Cos Elu Log Mish Selu Sin Softplus"
-_ELEMENTWISE = """
-Abs Acosh Add And Asinh Atanh BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Ceil Clip Cosh Div Dropout Equal
-Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Less LessOrEqual Max Mean
-Min Mod Mul Neg Not Or PRelu Pow Reciprocal Relu Round Sigmoid Sign Sinh Softsign Sqrt Sub Sum Swish Tan Tanh
-ThresholdedRelu Where Xor com.microsoft.BiasGelu com.microsoft.FastGelu com.microsoft.Gelu com.microsoft.QuickGelu
-"""
 _SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
-_REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
-_LEADING = "LayerNormalization RMSNormalization SimplifiedLayerNormalization"
-_SKIPPING = "com.microsoft.SkipLayerNormalization com.microsoft.SkipSimplifiedLayerNormalization"
-_QUANTIZED = "DequantizeLinear QuantizeLinear com.microsoft.DequantizeLinear com.microsoft.QuantizeLinear"
+_OPERATORS: Final = {
+    rule: ops.split() for rule, ops in table("sharding/axes/rules/elements.toml", dict[str, str]).items()
+}
 
 RULES: Final[Mapping[str, Rule]] = {
-    **dict.fromkeys(_ELEMENTWISE.split(), elementwise),
-    **dict.fromkeys(_PACKED.split(), packed),
-    **dict.fromkeys(_REDUCTIONS.split(), reduction),
-    **dict.fromkeys(_LEADING.split(), leading),
-    **dict.fromkeys(_SKIPPING.split(), partial(leading, alike=(0, 1))),
-    **dict.fromkeys(_QUANTIZED.split(), quantized),
+    **dict.fromkeys(_OPERATORS["elementwise"], elementwise),
+    **dict.fromkeys(_OPERATORS["packed"], packed),
+    **dict.fromkeys(_OPERATORS["reduction"], reduction),
+    **dict.fromkeys(_OPERATORS["leading"], leading),
+    **dict.fromkeys(_OPERATORS["skipping"], partial(leading, alike=(0, 1))),
+    **dict.fromkeys(_OPERATORS["quantized"], quantized),
     **dict.fromkeys(("ArgMax", "ArgMin"), arg_reduction),
     **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), channels),
