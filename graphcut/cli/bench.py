@@ -34,7 +34,7 @@ def bench(
     """Compare the model and its parts: time, memory, outputs.
 
     Examples:
-        graphcut bench unet.parts --way parts --rounds 1
+        graphcut bench llm.parts --way parts --rounds 1
         graphcut bench llm.parts --way threads --rounds 1
     """
     from .. import BenchmarkRecord, bench

@@ -27,7 +27,7 @@ def plan(
 
     Examples:
         graphcut plan llm.onnx --num-splits 3 -o plan.json
-        graphcut plan llm.onnx --memory 13MB --num-splits 2
+        graphcut plan unet.onnx --memory 2MB --num-splits 2
         graphcut plan unet.onnx --cluster cluster.toml --objective latency
     """
     from .. import analyze, plan_file, save_plan
