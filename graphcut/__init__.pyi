@@ -76,6 +76,7 @@ from .decoding.genai_config import roles_of as roles_of
 from .decoding.generation import FinishReason as FinishReason
 from .decoding.generation import Generation as Generation
 from .decoding.generation import generate as generate
+from .decoding.text_inputs import text_inputs as text_inputs
 from .decoding.tokenizer import Tokenizer as Tokenizer
 from .exporting import ExportFormat as ExportFormat
 from .exporting import export as export

@@ -23,6 +23,7 @@ from .common_options import (
     Outputs,
     Place,
     SessionOptions,
+    Texts,
     Trace,
     Workers,
     open_,
@@ -33,6 +34,7 @@ from .declaring import Output, takes
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
 from .output import SOME_FAILED, check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
+from .text_options import texts_of
 
 if TYPE_CHECKING:
     from .. import SessionConfig
@@ -67,14 +69,17 @@ class PipelineOptions:
 def run(
     ctx: typer.Context,
     cascade_path: CascadePath,
-    inputs: Annotated[
-        list[Path],
-        takes("FILE", "A .npz or .wav file, ONNX test data, a folder of these, or `random`. Repeatable."),
-    ],
     pipeline: PipelineOptions,
     session: SessionOptions,
     original: OriginalOptions,
     memory: MemoryOptions,
+    inputs: Annotated[
+        list[Path] | None,
+        takes("FILE", "A .npz or .wav file, ONNX test data, a folder of these, or `random`. Repeatable."),
+    ] = None,
+    text: Annotated[
+        Texts, takes("TEXT|@FILE", "A text, in place of --inputs, or a file with one in each line. Repeatable.")
+    ] = None,
     output: Annotated[
         Place,
         Output(help="The .npz file of the outputs, for many inputs a folder; else they are printed in short."),
@@ -94,7 +99,11 @@ def run(
     """
     from ..core.wiring import asked_for
 
-    given, is_generated = given_options(ctx), any(map(is_random, inputs))
+    given, texts = given_options(ctx), texts_of(text)
+    if bool(inputs) == bool(texts):
+        raise UsageError("inputs are files, or texts", hint="give either --inputs FILE or --text TEXT")
+    inputs = inputs or [RANDOM]
+    is_generated = not texts and any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])
     memory.check(given)
     check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
@@ -108,6 +117,10 @@ def run(
             raise UsageError("inputs can't be generated for some parts alone", hint="give a file with --inputs")
         say(f"note: running {', '.join(part.file for part in cascade.parts)} alone; not here: {absent}")
     feeds = feed_reader(cascade, inputs, output, on_error, force=force)
+    if texts:
+        from .. import text_inputs
+
+        feeds.generated = text_inputs(cascade, texts)
     if is_generated:
         feeds.generated = read_or_generate(RANDOM, original.load(cascade), original.seed)
     names = asked_for(cascade.manifest.writes, output_names(outputs))

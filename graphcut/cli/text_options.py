@@ -37,7 +37,7 @@ class TextOptions:
         Raises:
             UsageError: there are no prompts, or the cascade has no tokenizer.
         """
-        texts = [text for one in self.prompt or () for text in _texts(one)]
+        texts = texts_of(self.prompt)
         is_empty = has_inputs and not (texts or prompts or self.chat)
         prompts = [[]] if is_empty else prompts
         if self.chat == bool(texts or prompts):
@@ -56,6 +56,11 @@ class TextOptions:
             return [number for word in self.stop or () for number in token_ids("--stop", word)], []
         encoded = (tokenizer.encode(text, is_whole=False) for text in self.stop or ())
         return [ids[0] for ids in encoded if len(ids) == 1], list(self.stop or ())
+
+
+def texts_of(given: Texts) -> list[str]:
+    """The texts that a command line names."""
+    return [text for one in given or () for text in _texts(one)]
 
 
 def _texts(prompt: str) -> list[str]:

@@ -179,7 +179,7 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 TextFile = Literal[  #: a file beside a language model that says how text becomes tokens, which begin or end one.
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json",
-    "generation_config.json", "genai_config.json", "config.json",
+    "generation_config.json", "genai_config.json", "config.json", "sentence_bert_config.json",
 ]  # fmt: skip
 
 

@@ -50,13 +50,14 @@ class Tokenizer:
         except Exception as error:  # the package raises nothing more specific
             raise RecordError(f"{path} can't be read: {error}", hint="take the file of the model") from error
         self._check(path, cascade)
-        self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._files = files
         self._has_encoder = bool(encoder_roles(cascade))
         self._settings = self._json("tokenizer_config.json")
         self.stop = self._stop_tokens()
         self.sampling = self._sampling()
+        #: the number of tokens of a text of which a model of sentences makes a vector; None for no limit.
+        self.most: int | None = self._json("sentence_bert_config.json").get("max_seq_length")
         genai = self._json("genai_config.json").get("model", {})
         lengths = ((genai, "context_length"), (self._settings, "model_max_length"))
         # A larger number means that a tokenizer knows no limit.
@@ -75,8 +76,12 @@ class Tokenizer:
             message = f"{path} has token ids up to {largest:,}, and the model scores {scored:,} tokens"
             raise UsageError(message, hint="put the tokenizer of this model there")
 
-    def encode(self, text: str, *, is_whole: bool = True) -> list[int]:
-        """The tokens of a text, with those that the tokenizer puts before and after one, if it `is_whole`."""
+    def encode(self, text: str, *, is_whole: bool = True, most: int | None = None) -> list[int]:
+        """The tokens of a text, at most so many, with those that the tokenizer puts around one, if it `is_whole`."""
+        if most is None:
+            self._tokenizer.no_truncation()
+        else:
+            self._tokenizer.enable_truncation(most)
         return [int(token) for token in self._tokenizer.encode(text, add_special_tokens=is_whole).ids]
 
     def decode(self, tokens: Sequence[int]) -> str:
