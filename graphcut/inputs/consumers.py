@@ -34,6 +34,11 @@ class Consumer:
     is_whole: bool  #: the sizes here are those of the model's input.
     is_same: bool  #: the values here are those of the model's input.
 
+    @property
+    def key(self) -> str:
+        """The operator and the index, such as `Gather 1`."""
+        return f"{self.node.op} {self.index}"
+
 
 def consumers_of(name: str, rank: int, nodes: FlatNodes) -> tuple[Consumer, ...]:
     """All consumers of the input `name`, the nearest first. Linear in the nodes reached."""

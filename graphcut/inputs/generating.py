@@ -19,9 +19,9 @@ from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external
 from .consumers import Consumer, consumers_of
 from .input_files import near_default
-from .parameters import POSITIVE, index_bound, parameter_values
+from .parameters import index_bound, parameter_values
 from .roles import INTEGERS, Role
-from .shape_hints import Shape
+from .shape_hints import INPUT_RULES, Shape
 from .sizes import DimensionSizes
 from .survey import InputSurvey
 
@@ -213,7 +213,7 @@ class _Generator:
         return self.sizes.past if "past" in name else self.sizes.length
 
     def _must_be_positive(self, name: str) -> bool:
-        return any((one.node.op, one.index) in POSITIVE for one in self.survey.consumers[name])
+        return any(one.key in INPUT_RULES.positive for one in self.survey.consumers[name])
 
     def _parameters(self, name: str, shape: tuple[int, ...]) -> Array | None:
         for consumer in self.survey.consumers[name]:

@@ -7,6 +7,9 @@ import re
 import sys
 from typing import Final, Literal
 
+import msgspec
+
+from ..core.records import table
 from ..core.tensors import Tensor
 
 Role = Literal[
@@ -25,22 +28,16 @@ INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in
 _FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 _SOURCE: Final = re.compile(r"encoder|cross|source|src|memory")
 
-_ROLES: Final[tuple[tuple[Role, re.Pattern[str]], ...]] = (
-    # The first match counts.
-    ("rate", re.compile(r"^sr$|sampl\w*_?rate")),
-    ("position", re.compile(r"(?<![a-z])position|pos_ids|input_pos")),
-    ("type", re.compile(r"token_type|segment_id")),
-    ("total", re.compile(r"total_seq|seqlens_k")),
-    ("samples", re.compile(r"^samples$|audio|wav|speech|signal|pcm|input_values")),
-    ("mel", re.compile(r"input_features")),
-    ("past", re.compile(r"past|cache")),
-    ("mask", re.compile(r"^(?!.*pixel).*mask(?!ed)")),  # `pixel_mask` belongs to an image
-    ("length", re.compile(r"len(gth)?s?($|[._\d])")),
-    ("extent", re.compile(r"^sizes?$|(im|image|img|orig\w*|target|input)_(sizes?|shape)|resolution|height|width")),
-    ("scale", re.compile(r"scale|factor|ratio|temperature|thresh|speed|sigma")),
-    ("hidden", re.compile(r"hidden|embed|encoder_output")),
-    ("ids", re.compile(r"ids?$|token|^(input|text|phoneme)")),
-)
+
+class _Patterns(msgspec.Struct):
+    """Regular expressions for names, the first of which counts."""
+
+    generated: str
+    roles: dict[Role, str]
+    symbols: dict[Meaning, str]
+
+
+_PATTERNS: Final = table("inputs/roles.toml", _Patterns)
 _DTYPES: Final[dict[Role, frozenset[str]]] = {
     # The element types that a role may have; roles not listed here may have any.
     **dict.fromkeys(("rate", "position", "type", "total", "length", "ids"), INTEGERS),
@@ -54,35 +51,22 @@ _RANKS: Final[dict[Role, range]] = {
     **dict.fromkeys(("extent", "length", "total"), range(3)),
 }
 
-_SYMBOLS: Final[tuple[tuple[Meaning | None, re.Pattern[str]], ...]] = (
-    # Names that exporters generate tell nothing, even if they contain the name of an input. Nor do single letters.
-    (None, re.compile(r"_dynamic_axes_\d+$|_dim_?\d+$|(^|/)unk__\d+|^s\d+$|^u\d+$")),
-    ("batch", re.compile(r"batch|^(bs|nb)$|num_images")),
-    ("other", re.compile(r"(dim|heads?|hidden(_size)?|vocab\w*|features?)$")),
-    ("source", re.compile(r"(?<!d)encoder|source|src")),
-    ("past", re.compile(r"past|(cache|kv|memory).*(len|seq|size)")),
-    ("total", re.compile(r"total|mask")),
-    ("image", re.compile(r"height|width")),
-    ("channels", re.compile(r"chan")),
-    ("steps", re.compile(r"^(time)?_?steps?$")),
-    ("samples", re.compile(r"sample|audio|wav|signal")),
-    ("frames", re.compile(r"frame|mel")),
-    ("sequence", re.compile(r"seq|len|tok|time")),
-)
-
 
 def role_of(tensor: Tensor) -> Role:
     """The role of an input by its name, if its type and rank do not contradict."""
     name, dtype, rank = tensor.name.lower(), tensor.dtype, len(tensor.shape or ())
-    for role, pattern in _ROLES:
-        if dtype in _DTYPES.get(role, {dtype}) and rank in _RANKS.get(role, {rank}) and pattern.search(name):
+    for role, pattern in _PATTERNS.roles.items():
+        if dtype in _DTYPES.get(role, {dtype}) and rank in _RANKS.get(role, {rank}) and re.search(pattern, name):
             return role
     return "plain"
 
 
 def meaning_of_symbol(symbol: str) -> Meaning | None:
     """What a symbolic dimension counts, by its name; `None` if unknown."""
-    return next((meaning for meaning, pattern in _SYMBOLS if pattern.search(symbol.lower())), None)
+    name = symbol.lower()
+    if re.search(_PATTERNS.generated, name):
+        return None
+    return next((meaning for meaning, pattern in _PATTERNS.symbols.items() if re.search(pattern, name)), None)
 
 
 def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, ...]:

@@ -3,7 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from ..core.graph import grouped
+from ..core.records import table
 from .consumers import Consumer
 from .flattening import FlatNode
 from .roles import Meaning
@@ -13,12 +16,21 @@ ShapeOf = Callable[[str], Shape | None]  #: gives the shape of a tensor by name;
 Required = Iterator[tuple[int, int | None]]
 """Axes of an input of a node, and the sizes required there; `None` if unknown."""
 
-_CONVOLUTIONS: Final[Mapping[str, int]] = {
-    # The input index of the weight.
-    **dict.fromkeys(("Conv", "ConvInteger", "DeformConv", "ConvTranspose"), 1),
-    **dict.fromkeys(("com.microsoft.FusedConv", "com.microsoft.NhwcFusedConv"), 1),
-    "QLinearConv": 3,
-}
+
+class _InputRules(msgspec.Struct):
+    """What operators ask of their inputs, by `Consumer.key`: `operators.toml` says it."""
+
+    positive: frozenset[str]
+    constant: dict[str, int]
+    indexed: dict[str, tuple[int, int | str]]
+    lengths: dict[str, tuple[int, int]]
+    same: dict[str, tuple[tuple[int, int, int], ...]]
+    lists: dict[str, int]
+    convolutions: dict[str, int]
+
+
+INPUT_RULES: Final = table("inputs/operators.toml", _InputRules)
+_CONVOLUTIONS: Final = INPUT_RULES.convolutions
 _PRODUCTS: Final = {"MatMul": 1, "MatMulInteger": 1, "QLinearMatMul": 3}  #: the input index of the second factor.
 _RECURRENT: Final = ("LSTM", "GRU", "RNN")
 _ELEMENTWISE: Final = ("Add", "Sub", "Mul", "Div", "Pow", "Where", "PRelu", "Equal", "Greater", "Less")
@@ -27,23 +39,6 @@ _OVER_PLACES: Final = frozenset({
     *("Resize", "Upsample", "SpaceToDepth", "GridSample"),
 })  # fmt: skip
 _PLACES: Final[Mapping[int, Meaning]] = {3: "frames", 4: "image", 5: "volume"}
-
-_SAME: Final[Mapping[tuple[str, int], tuple[tuple[int, int, int], ...]]] = {
-    # For an input of an operator: (axis, other input, axis of that input) with equal sizes.
-    **{(op, 0): ((-1, factor, -2),) for op, factor in _PRODUCTS.items()},
-    ("MatMul", 1): ((-2, 0, -1),),
-    ("ConvTranspose", 0): ((1, 1, 0),),
-    **{(op, 0): ((-1, 1, -1),) for op in ("LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalization")},
-    **{(op, 0): ((1, 1, 0),) for op in ("BatchNormalization", "InstanceNormalization")},
-    **{(op, 0): ((2, 1, 2),) for op in _RECURRENT},
-    **{(op, state): ((0, 2, 0), (2, 2, 2)) for op in _RECURRENT for state in (5, 6)},
-}
-_LISTS: Final[Mapping[tuple[str, int], int]] = {
-    # Parameters with so many elements for each axis of input 0; 0: one element is always valid.
-    **dict.fromkeys((("Tile", 1), ("Resize", 2), ("Resize", 3), ("Upsample", 1), ("Expand", 1), ("Reshape", 1)), 1),
-    **dict.fromkeys((("Slice", 1), ("Slice", 2), ("Slice", 3), ("Slice", 4), ("TopK", 1)), 0),
-    ("Pad", 1): 2,
-}
 
 
 def required_rank(consumer: Consumer, shape_of: ShapeOf) -> int | None:
@@ -68,7 +63,7 @@ def required_sizes(consumer: Consumer, shape_of: ShapeOf) -> dict[int, int]:
 
 def required_channels(consumer: Consumer, shape_of: ShapeOf) -> int | None:
     """The channels that a convolution requires of its input; `None` if the consumer is no convolution."""
-    is_convolved = _RULES.get((consumer.node.op, consumer.index)) is _convolution_channels
+    is_convolved = _RULES.get(consumer.key) is _convolution_channels
     return next(_convolution_channels(consumer.node, shape_of))[1] if is_convolved else None
 
 
@@ -87,12 +82,12 @@ def axis_meanings(consumer: Consumer) -> dict[int, Meaning]:
 
 
 def _required(consumer: Consumer, shape_of: ShapeOf) -> Required:
-    key = (consumer.node.op, consumer.index)
-    for axis, other, along in _SAME.get(key, ()):
+    key = consumer.key
+    for axis, other, along in INPUT_RULES.same.get(key, ()):
         yield axis, size_along(consumer.node, other, along, shape_of)
-    if key in _LISTS:
+    if key in INPUT_RULES.lists:
         axes = consumer.node.numbers("axes") or shape_of(consumer.node.reads[0]) or ()
-        yield 0, _LISTS[key] * len(axes) or 1
+        yield 0, INPUT_RULES.lists[key] * len(axes) or 1
     if key in _RULES:
         yield from _RULES[key](consumer.node, shape_of)
     if consumer.node.op == "Concat" or consumer.node.op in _ELEMENTWISE:
@@ -135,9 +130,9 @@ def _broadcast_sizes(consumer: Consumer, shape_of: ShapeOf) -> Required:
                 yield -back, size
 
 
-_RULES: Final[Mapping[tuple[str, int], Callable[[FlatNode, ShapeOf], Required]]] = {
-    **{(op, 0): _convolution_channels for op in _CONVOLUTIONS if op != "ConvTranspose"},
-    ("Gemm", 0): _gemm_inner, ("com.microsoft.MatMulNBits", 0): lambda node, _: iter([(-1, node.number("K"))]),
-    ("Split", 0): lambda node, _: iter([(node.number("axis"), sum(node.numbers("split")))]),
-    ("com.microsoft.GroupQueryAttention", 3): _past_shape, ("com.microsoft.GroupQueryAttention", 4): _past_shape,
+_RULES: Final[Mapping[str, Callable[[FlatNode, ShapeOf], Required]]] = {
+    **{f"{op} 0": _convolution_channels for op in _CONVOLUTIONS if op != "ConvTranspose"},
+    "Gemm 0": _gemm_inner, "com.microsoft.MatMulNBits 0": lambda node, _: iter([(-1, node.number("K"))]),
+    "Split 0": lambda node, _: iter([(node.number("axis"), sum(node.numbers("split")))]),
+    "com.microsoft.GroupQueryAttention 3": _past_shape, "com.microsoft.GroupQueryAttention 4": _past_shape,
 }  # fmt: skip

@@ -9,26 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from ..core.records import table
 from ..loading.expressions import evaluate
 from .roles import Meaning
 from .survey import InputSurvey
 
-_NUMBERS: Final[Mapping[Meaning, tuple[int, int]]] = {
-    # The number in the first variant, and the increment for each further variant.
-    "batch": (2, 1),
-    "sequence": (5, 2),
-    "past": (3, 1),
-    "source": (6, 3),
-    "image": (64, 32),  # these can be halved five times, as most networks do
-    "latent": (16, 8),
-    "volume": (32, 16),
-    "frames": (64, 32),
-    "samples": (4096, 2048),
-    "window": (512, 64),  # silero-vad
-    "mel": (3000, 0),  # Whisper takes thirty seconds and nothing else
-    "channels": (3, 0),
-    "steps": (1, 0),
-}
+_NUMBERS: Final = table("inputs/sizes.toml", dict[Meaning, tuple[int, int]])
 _PER_IMAGE: Final[Mapping[Meaning, int]] = {"image": 1, "volume": 4, "latent": 8}
 """Divisor of an image size for axes that shrink with it."""
 
