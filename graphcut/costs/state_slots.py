@@ -7,14 +7,16 @@ of ai.onnx (opset 24) and of ONNX Runtime's contributed operators.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 from onnx import FunctionProto, GraphProto, NodeProto
 
 from ..core.graph import grouped
+from ..core.records import table
 from ..loading.model import Model
 from ..loading.subgraphs import Functions, callee_key, captures, operator, subgraphs
 
 
-class StateSlot(NamedTuple):
+class StateSlot(msgspec.Struct, frozen=True):
     """Where an operator reads a state and where it writes it."""
 
     read: int  #: index of the input.
@@ -23,25 +25,7 @@ class StateSlot(NamedTuple):
     is_sure: bool = True  #: it is always a state; else only if other nodes read it after the operator, too.
 
 
-def _keys_and_values(*slots: tuple[int, int]) -> tuple[StateSlot, ...]:
-    return tuple(StateSlot(read, written, axis=-2) for read, written in slots)
-
-
-_MS: Final = "com.microsoft."
-_SLOTS: Final[Mapping[str, tuple[StateSlot, ...]]] = {
-    **dict.fromkeys(("Concat", "ScatterND", "ScatterElements"), (StateSlot(0, 0, is_sure=False),)),
-    "TensorScatter": (StateSlot(0, 0),),
-    "Attention": _keys_and_values((4, 1), (5, 2)),
-    "LSTM": (StateSlot(5, 1), StateSlot(6, 2)),
-    **dict.fromkeys(("GRU", "RNN"), (StateSlot(5, 1),)),
-    **dict.fromkeys((_MS + "GroupQueryAttention", _MS + "SparseAttention"), _keys_and_values((3, 1), (4, 2))),
-    _MS + "PagedAttention": (StateSlot(3, 1), StateSlot(4, 2)),
-    _MS + "MultiHeadAttention": _keys_and_values((6, 1), (7, 2)),
-    _MS + "DecoderMaskedMultiHeadAttention": _keys_and_values((5, 1), (6, 2)),
-    **dict.fromkeys((_MS + "DecoderMaskedSelfAttention", _MS + "Attention"), _keys_and_values((4, 1))),
-    _MS + "QAttention": _keys_and_values((8, 1)),
-    **dict.fromkeys((_MS + "LinearAttention", _MS + "CausalConvWithState"), (StateSlot(3, 1),)),
-}
+_SLOTS: Final = table("costs/state_slots.toml", dict[str, tuple[StateSlot, ...]])
 _DEFAULT_AXIS: Final[Mapping[str, int | None]] = {"Concat": None, "ScatterElements": 0, "TensorScatter": -2}
 """Operators with the axis of the tokens in the attribute `axis`, and its default."""
 
