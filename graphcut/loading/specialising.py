@@ -1,13 +1,13 @@
 """Specialise a model: give inputs a fixed value, and replace each If that this decides by the branch that it takes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
@@ -45,7 +45,7 @@ def specialised(
 ) -> Model:
     """A model whose inputs have these values, see `specialise`, with those of its outputs alone that match globs.
 
-    Symbolic dimensions in `dims` get these numbers where its inputs have them.
+    Symbolic dimensions in `dims` get these numbers where its inputs have them; outputs get what follows from that.
     Inputs that it does not read then are left out, and those of which chosen outputs need sizes only (`size_reads`).
     Errors are those of `specialise`; and a UsageError if there is no such output.
     """
@@ -53,9 +53,10 @@ def specialised(
         return model
     proto = deepcopy(model.proto)
     specialise(proto, values)
-    for dim in (dim for value in proto.graph.input for dim in value.type.tensor_type.shape.dim):
-        if dim.dim_param in dims:
-            dim.dim_value = dims[dim.dim_param]
+    for dim in _symbols(proto.graph.input, dims):
+        dim.dim_value = dims[dim.dim_param]
+    for dim in _symbols(proto.graph.output, dims):
+        dim.ClearField("dim_param")  # an If has one symbol for both branches, whose outputs may have other sizes
     kept = [one for one in proto.graph.output if not outputs or any(fnmatchcase(one.name, glob) for glob in outputs)]
     if not kept:
         names = ", ".join(model.graph.writes)
@@ -67,6 +68,11 @@ def specialised(
         read_model(model.path, proto)
     _drop_unread_inputs(proto.graph)
     return read_model(model.path, proto)
+
+
+def _symbols(values: Iterable[ValueInfoProto], names: Container[str]) -> list[Any]:
+    """The dimensions that are one of these symbols."""
+    return [dim for one in values for dim in one.type.tensor_type.shape.dim if dim.dim_param in names]
 
 
 def _drop_unread_inputs(graph: GraphProto) -> None:

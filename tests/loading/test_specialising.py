@@ -115,3 +115,19 @@ def test_a_size_that_only_the_other_input_has_is_still_read_of_it(tmp_path: Path
     onnx.save(whole, tmp_path / "m.onnx")
     made = specialised(graphcut.load(tmp_path / "m.onnx"), {}, ["keys"])
     assert made.graph.reads == ("ids", "heard")
+
+
+def test_an_output_of_a_branch_has_no_symbol_that_has_become_a_number(tmp_path: Path) -> None:
+    """Both outputs of the If are declared as long as `x`; the branch that is taken makes one of them longer."""
+    parsed = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        m (bool flag, float[n] x, float[4] past) => (float[n] y, float[n] kept) {
+            y, kept = If(flag) <
+                then_branch = g () => (float[n] a, float[n] b) { a = Neg(x) b = Concat<axis = 0>(past, x) },
+                else_branch = h () => (float[n] c, float[n] d) { c = Abs(x) d = Identity(x) }
+            >
+        }
+    """)
+    onnx.save(parsed, tmp_path / "m.onnx")
+    made = specialised(graphcut.load(tmp_path / "m.onnx"), {"flag": True}, dims={"n": 1})
+    assert [made.tensors[name].shape for name in ("x", "y", "kept")] == [(1,), (1,), (5,)]
