@@ -1,7 +1,7 @@
 """The command `graphcut extract`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from typer import Option
 
@@ -17,10 +17,6 @@ def extract(
     from_: Annotated[Texts, takes("NAMES", "Its inputs: tensors, nodes or globs. Comma-separated.", "--from")] = None,
     until: Annotated[Texts, takes("NAMES", "Its outputs, likewise.")] = None,
     expose: Annotated[Texts, takes("NAMES", "More outputs, likewise, besides those it has.")] = None,
-    dead_inputs: Annotated[
-        Literal["keep", "drop"] | None,
-        Option(help="Inputs that no output depends on.", show_default="drop with --until, else keep"),
-    ] = None,
     assume: Annotated[
         Texts, takes("NAME=VALUE", "A fixed value of an input; an If that it decides becomes its branch. Repeatable.")
     ] = None,
@@ -50,7 +46,6 @@ def extract(
         inputs=reads,
         outputs=writes,
         expose=more,
-        dead_inputs=dead_inputs,
         assume=dict(map(_assumed, assume or ())),
         weights=weights,
         force=force,
