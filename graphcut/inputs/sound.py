@@ -41,9 +41,9 @@ def _samples(path: Path) -> _Array:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
             read = file.readframes(file.getnframes())
     except (wave.Error, EOFError) as error:
-        raise UsageError(f"{path} is not a WAV file: {error}", hint=_HINT.format(path)) from None
+        raise UsageError(f"{path} is not a WAV file: {error}", hint=_HINT) from None
     if width != 2:
-        raise UsageError(f"{path} has samples of {8 * width} bits, not of 16", hint=_HINT.format(path))
+        raise UsageError(f"{path} has samples of {8 * width} bits, not of 16", hint=_HINT)
     given = np.frombuffer(read, "<i2").reshape(-1, channels).mean(1) / 2**15
     length = round(len(given) * RATE / rate)
     # Resampled by its spectrum, without what is above half of either rate.
@@ -51,7 +51,7 @@ def _samples(path: Path) -> _Array:
     return found
 
 
-_HINT: Final = "convert it: ffmpeg -i {} -ar 16000 -ac 1 -c:a pcm_s16le sound.wav"
+_HINT: Final = "make a WAV file of 16 bits of it, without compression"
 
 
 def _samples_for(tensor: Tensor, samples: _Array) -> _Array:
