@@ -115,9 +115,13 @@ class Decoder:
         self._divide_parts()
         #: the shapes of the states that stay with their part at the beginning of a sequence.
         self.zero_states = {state.past: zero_shape(state) for state in states if state.past in local}
-        has_axes = self.has_batch and not (given or dims or self.encoded)
-        #: the axis of each state for the batch; None if it takes one sequence only.
-        self.batch_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if has_axes else None
+        #: the axis of each state for several rows; None if it takes one row only.
+        self.row_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if self.has_batch else None
+        #: the same where rows may be different sequences, which have no inputs of their own.
+        self.batch_axes = None if given or dims or self.encoded else self.row_axes
+        same = {name: _axis_of_batch(tensors[name].shape, ids_batch) for row in self.keeps.values() for name in row}
+        #: the axis of the rows of what parts keep beside states, for rows that all have the same.
+        self.copy_axes = {name: axis for name, axis in same.items() if axis is not None}
         types = {tensors[name].dtype for name in (self.logits, *(state.past for state in states))}
         self.is_precise = types <= {"float32", "float64"}  #: its logits and states have 32 bits or more.
         #: where the states of a shorter sequence in a batch have unused places; None if all must have one length.
@@ -232,12 +236,19 @@ def _batch_axes(batch: Dim | None, states: Sequence[State], logits: Tensor) -> d
     """The axis of each state for the batch; None if they don't say that the model takes any number of sequences."""
     if isinstance(batch, int) or not logits.shape or isinstance(logits.shape[0], int):
         return None
-    axes = {state.past: [i for i, dim in enumerate(state.start or ()) if _is_batch(i, dim, batch)] for state in states}
-    return {past: own[0] for past, own in axes.items()} if all(len(own) == 1 for own in axes.values()) else None
+    axes = {state.past: _axis_of_batch(state.start, batch) for state in states}
+    known = {past: axis for past, axis in axes.items() if axis is not None}
+    return known if len(known) == len(axes) else None
 
 
-def _is_batch(axis: int, dim: Dim | None, batch: str | None) -> bool:
-    return axis == 0 if dim is None else isinstance(dim, str) and (dim == batch or _BATCH.search(dim) is not None)
+def _axis_of_batch(shape: Sequence[Dim | None] | None, batch: Dim | None) -> int | None:
+    """The only axis for several rows; None if there is none, or more than one."""
+    found = [
+        axis
+        for axis, dim in enumerate(shape or ())
+        if (axis == 0 if dim is None else isinstance(dim, str) and (dim == batch or _BATCH.search(dim)))
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _check_names(cascade: Cascade, states: Sequence[State], inputs: Iterable[str], dims: Iterable[str]) -> None:

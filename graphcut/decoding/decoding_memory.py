@@ -1,9 +1,11 @@
 """What decoding needs in memory: the tensors of its longest steps, and what parts keep between steps."""
 
-from math import prod
+from collections.abc import Sequence
+from math import inf, prod
 
 from msgspec.structs import replace
 
+from ..core.errors import UsageError
 from ..core.states import token_axis
 from ..running.in_process.memory_plan import (
     AvailableMemory,
@@ -16,6 +18,7 @@ from ..running.in_process.memory_plan import (
 from ..running.values import bits_type, shape_of, symbol_sizes
 from .decoder import Decoder
 from .token_inputs import TokenChunk
+from .token_sequences import TokenSequence
 
 
 def predict_decoding(
@@ -81,3 +84,15 @@ def _state_shapes(decoder: Decoder, sequences: int, length: int) -> dict[str, tu
         name: tuple(length if i == axes[name] and size == 0 else size for i, size in enumerate(shape))
         for name, shape in begins.items()
     }
+
+
+def longest_of(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int, int]:
+    """The tokens of the longest prompt that fits, and of the longest sequence; of any if they come later."""
+    most = inf if decoder.capacity is None else decoder.capacity
+    fitting = [one for one in sequences if len(one.unfed) <= most]
+    prompt = max((len(one.unfed) for one in fitting), default=most)
+    if prompt == inf:
+        message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
+        hint = "say it as context_length in a genai_config.json beside the model, and split again"
+        raise UsageError(message, hint=hint)
+    return int(prompt), int(min(prompt + max((one.max_tokens for one in fitting), default=1) - 1, most))

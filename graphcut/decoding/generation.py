@@ -3,8 +3,9 @@
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import count
-from math import ceil, inf
+from math import ceil
 from typing import Final, Literal, NamedTuple, Unpack, cast
 
 from msgspec.structs import replace
@@ -27,8 +28,9 @@ from ..workers.scheduling.requests import Request
 from ..workers.scheduling.scheduler import Scheduler
 from ..workers.scheduling.state_recovery import LostStatesError
 from ..workers.scheduling.worker_pool import WorkerState
+from .beams import BeamBatch, check_beams
 from .decoder import Decoder, DecodingSettings
-from .decoding_memory import predict_decoding
+from .decoding_memory import longest_of, predict_decoding
 from .prefix_cache import PrefixCache
 from .shared_steps import SharedSteps
 from .speculation import Draft, DraftProposer, Lookup, Speculation
@@ -67,6 +69,7 @@ class Generation:
         most: int,
         *,
         batch: int,
+        beams: int = 1,
         stop: Callable[[int, int], bool],
         on_error: OnError,
         settings: DecodingSettings,
@@ -78,6 +81,8 @@ class Generation:
         via = settings.get("via", "threads")
         cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
         self._decoder = decoder = Decoder(cascade, settings)
+        self._beams = beams
+        check_beams(beams, decoder, settings)
         self._cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
         if decoder.batch_axes is None or (self._cache.max_bytes if sequences else decoder.padding is None):
             batch = 1  # later prompts reuse the states of those before; or those that come later can't join
@@ -139,6 +144,9 @@ class Generation:
             self._draft.worker.forget(number)
 
     def _new_batch(self, row: Sequence[TokenSequence], origin: Origin | None = None) -> SequenceBatch:
+        if self._beams > 1:
+            (one,) = row
+            return BeamBatch(next(self._numbers), one, self._decoder, self._beams, partial(self._stop, one.index))
         batch = SequenceBatch(next(self._numbers), row, self._decoder, self._cache.piece, origin)
         self._propose(batch)
         return batch
@@ -160,7 +168,7 @@ class Generation:
             raise UsageError("a memory limit does not count what an encoder makes of each prompt", hint=hint)
         memory = AvailableMemory(settings.get("memory_bytes"), settings.get("exact", False))
         memory = replace(memory, base_bytes=memory.base_bytes + self._cache.max_bytes)
-        longest = _longest(self._decoder, sequences)
+        longest = longest_of(self._decoder, sequences)
         forecast = predict_decoding(self._decoder, memory, longest, at_once, prepacked=config.prepacked)
         return LimitedWorker(self._decoder.cascade, self._decoder.kept, config, forecast)
 
@@ -243,15 +251,15 @@ class Generation:
         """A step of a batch failed: find the sequences that are to blame."""
         for number, is_kept in ((batch.number, False), *self._left.pop(batch.number, ())):
             self._forget(number, is_kept=is_kept)
-        is_lost, is_shared = isinstance(error, LostStatesError), len(batch.sequences) > 1
+        is_lost, is_shared = isinstance(error, LostStatesError), len(batch.asked) > 1
         if is_shared or is_lost or batch.origin is not None:  # each begins again, alone and without kept states
             if batch.origin is not None:
                 self._cache.drop(batch.origin.sequence)
-            for one in batch.sequences:
+            for one in batch.asked:
                 one.is_alone = is_shared and not is_lost
                 self._ready.append(self._new_batch([one]))
             return
-        (one,) = batch.sequences
+        (one,) = batch.asked
         self._fail(one.index, one.outside(self._decoder.vocabulary) or error)
 
     def _fail(self, index: int, error: GraphcutError) -> None:
@@ -379,7 +387,7 @@ class Generation:
         sequence.begin(tokens, inputs)
 
 
-def generate(
+def generate(  # noqa: PLR0913 - independent settings
     cascade: CascadeLike,
     prompts: Sequence[Sequence[int]],
     *,
@@ -387,6 +395,7 @@ def generate(
     stop: Collection[int] | Callable[[int, int], bool] = (),
     sampling: Sampling = GREEDY,
     batch: int = BATCH,
+    beams: int = 1,
     on_error: OnError = "raise",
     **settings: Unpack[DecodingSettings],
 ) -> Generation:
@@ -408,6 +417,9 @@ def generate(
         sampling: how the next token is chosen.
         batch: the maximum number of sequences that share a step; with several workers fewer, so that each has some.
             Given `inputs` or `dims` are those of one sequence, so no steps are shared then.
+        beams: the width of a beam search, whose tokens come when it has ended: those of the best of so many
+            continuations that go on together, as in transformers. `length_penalty` and `early_stopping` are those of
+            `generation_config.json`. `stop` must be token ids then, and `sampling` the most likely token.
         on_error: what to do if a sequence fails: `raise` the error, or go on with the others (`skip`).
         **settings: see `DecodingSettings`.
 
@@ -417,12 +429,15 @@ def generate(
     """
     if batch < 1:
         raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
+    if beams > 1 and (callable(stop) or sampling != GREEDY):
+        raise UsageError("beams need token ids as `stop`, and no sampling", hint="leave out `beams`, or the others")
+    top = None if callable(stop) or beams == 1 else beams * (1 + max(1, len(stop)))  # so many may end, and others go on
     given = (tuple(map(int, prompt)) for prompt in prompts)
-    sequences = [TokenSequence(i, prompt, max_tokens, sampling, draws=i) for i, prompt in enumerate(given)]
+    sequences = [TokenSequence(i, prompt, max_tokens, sampling, draws=i, top=top) for i, prompt in enumerate(given)]
     is_last = stop if callable(stop) else lambda _, token, ends=frozenset(stop): token in ends
-    return Generation(
-        cascade, sequences, iter(()), len(prompts), batch=batch, stop=is_last, on_error=on_error, settings=settings
-    )
+    batch, later = batch if beams == 1 else 1, iter(())
+    how = partial(Generation, batch=batch, beams=beams, stop=is_last, on_error=on_error, settings=settings)
+    return how(cascade, sequences, later, len(prompts))
 
 
 def _pool(cascade: Cascade, settings: DecodingSettings, batches: int) -> list[WorkerState]:
@@ -434,15 +449,3 @@ def _pool(cascade: Cascade, settings: DecodingSettings, batches: int) -> list[Wo
         hint = f"take {parts} or fewer, or split the model into more parts"
         raise UsageError(f"{shared}: the states of a sequence stay with a part", hint=hint)
     return assign_parts(cascade, workers, most=max(1, batches))
-
-
-def _longest(decoder: Decoder, sequences: Sequence[TokenSequence]) -> tuple[int, int]:
-    """The tokens of the longest prompt that fits, and of the longest sequence; of any if they come later."""
-    most = inf if decoder.capacity is None else decoder.capacity
-    fitting = [one for one in sequences if len(one.unfed) <= most]
-    prompt = max((len(one.unfed) for one in fitting), default=most)
-    if prompt == inf:
-        message = "a memory limit needs to know how long a conversation becomes, and the model sets no limit"
-        hint = "say it as context_length in a genai_config.json beside the model, and split again"
-        raise UsageError(message, hint=hint)
-    return int(prompt), int(min(prompt + max((one.max_tokens for one in fitting), default=1) - 1, most))

@@ -5,7 +5,7 @@ Both are those of Hugging Face. What a field means is what transformers does wit
 
 from collections.abc import Iterator
 from itertools import count, takewhile
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -27,6 +27,8 @@ class _Content(msgspec.Struct, frozen=True):
     begin_suppress_tokens: list[int] | None = None
     bad_words_ids: list[list[int]] | None = None
     eos_token_id: int | list[int] | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
 
 
 class GenerationConfig:
@@ -37,6 +39,8 @@ class GenerationConfig:
             that of the language.
         rules: tokens that must come or must not.
         stop: the tokens that end a sequence; empty if unknown.
+        length_penalty: what beam search raises lengths to.
+        early_stopping: whether it ends with as many texts as it is wide; `never`: only if no better one is possible.
     """
 
     def __init__(self, cascade: Cascade) -> None:
@@ -46,6 +50,8 @@ class GenerationConfig:
         starts = (one.decoder_start_token_id for one in found)
         tokens = (next((start for start in starts if start is not None), None), *_forced(said))
         self.begin = tuple(token for token in tokens if token is not None) if None not in tokens else ()
+        self.length_penalty = 1.0 if said.length_penalty is None else said.length_penalty
+        self.early_stopping = said.early_stopping or False
         stop = said.eos_token_id
         self.stop = frozenset(stop if isinstance(stop, list) else () if stop is None else (stop,))
         words = (word[0] for word in said.bad_words_ids or () if len(word) == 1)

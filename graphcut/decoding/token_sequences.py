@@ -111,10 +111,12 @@ class SequenceBatch:
         """
         self.number = number
         self.sequences = list(sequences)  #: in the order of the rows.
+        self.asked = self.sequences  #: those that begin again if a step fails.
         self.chunk = TokenChunk(0, ())  #: the tokens of the last step.
         self.origin = origin  #: the sequence whose states it begins with.
         self.is_begun = bool(joined)  #: its first step is done.
         self._decoder = decoder
+        self._axes = decoder.batch_axes or {}
         self._piece = piece
         self.proposals: Proposals | None = None  #: of tokens that may come next, while it is a single sequence.
         self.held = 0  #: how many tokens the states have, some of which may have been wrong.
@@ -156,8 +158,8 @@ class SequenceBatch:
             self.held = self.chunk.total
         else:
             self.chunk = TokenChunk(0, tuple(tuple(one.fed) for one in self.sequences))
-        names = ", ".join(str(one.index) for one in self.sequences)
-        title = f"sequence{'s' if len(self.sequences) > 1 else ''} {names}"
+        names = dict.fromkeys(str(one.index) for one in self.sequences)
+        title = f"sequence{'s' if len(names) > 1 else ''} {', '.join(names)}"
         feeds, done = self._decoder.feeds(self.chunk, self._sent), self._decoder.once
         if not self.is_begun and self.origin is None:
             feeds, done = {**feeds, **self._decoder.constants, **self.sequences[0].inputs}, set()
@@ -182,7 +184,7 @@ class SequenceBatch:
         if [place[:2] for place in self.places] != own:
             rows = zip(self.places, self.sequences, begins, strict=True)
             joined = tuple(KeptRow(n, row, first, len(one.fed), begin) for (n, row, first), one, begin in rows)
-            self._next = replace(self._next, rows=joined, batch_axes=self._decoder.batch_axes or {})
+            self._next = replace(self._next, rows=joined, batch_axes=self._axes)
         self._count = len(self.sequences)
         self.places = [(self.number, row, begin) for row, begin in enumerate(begins)]
 
@@ -250,7 +252,11 @@ class SequenceBatch:
         """Go on with the sequences that have a token to be fed. Returns whether there are any."""
         rows = [row for row, one in enumerate(self.sequences) if one.unfed]
         if rows and len(rows) < len(self.sequences):
-            self.sequences, self.places = [self.sequences[row] for row in rows], [self.places[row] for row in rows]
-            axes, tensors = self._decoder.batch_axes or {}, self._decoder.cascade.tensors
-            self._sent = {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in self._sent.items()}
+            self._take(rows)
         return bool(rows)
+
+    def _take(self, rows: Sequence[int]) -> None:
+        """Go on with the sequences in these rows, which are not in the memory of workers before the next step."""
+        self.sequences, self.places = [self.sequences[row] for row in rows], [self.places[row] for row in rows]
+        axes, tensors = self._axes, self._decoder.cascade.tensors
+        self._sent = {n: rows_of(v, tensors[n], axes[n], rows) if n in axes else v for n, v in self._sent.items()}

@@ -104,10 +104,10 @@ class TokenRule(NamedTuple):
     def allowed(self, scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """The scores, with minus infinity for all tokens that it can't be."""
         if self.forced is not None:
-            return np.where(np.arange(len(scores)) == self.forced, np.float32(0), np.float32(-np.inf))
+            return np.where(np.arange(len(scores)) == self.forced, 0, scores.dtype.type(-np.inf))
         if not self.never:
             return scores
-        allowed, never = scores.astype(np.float32), np.array(self.never)
+        allowed, never = scores.copy(), np.array(self.never)
         allowed[never[(never >= 0) & (never < len(scores))]] = -np.inf
         return allowed
 
@@ -128,7 +128,10 @@ class TokenRules(NamedTuple):
 
 
 class TokenScores(NamedTuple):
-    """The log probability of a token by the scores of the model, before penalty and temperature, and the likeliest."""
+    """The log probability of a token by the scores of the model, before penalty and temperature, and the likeliest.
+
+    A token that a rule forbids has probability 0, one that it forces 1; those of others stay as they are.
+    """
 
     logprob: float
     top: tuple[tuple[int, float], ...]  #: the most likely tokens, with theirs.
@@ -173,7 +176,7 @@ class LogitsChoice(msgspec.Struct, frozen=True):
             if self.dtype == "bfloat16":
                 found = np.left_shift(found, 16, dtype=np.uint32).view(np.float32)  # it is the upper half of a float32
             numbers.append(sampling.choose(rule.allowed(found), before or range(length), sequence))
-            numbers += [] if top is None else _scores(found, numbers[-1], top)
+            numbers += [] if top is None else _scores(found, numbers[-1], top, rule)
         return from_array(np.array(numbers, np.int64), TOKENS)
 
     def chosen(self, numbers: Value) -> list[tuple[int, TokenScores | None]]:
@@ -191,10 +194,12 @@ class LogitsChoice(msgspec.Struct, frozen=True):
         return found
 
 
-def _scores(scores: np.ndarray[Any, Any], token: int, top: int) -> list[int]:
+def _scores(scores: np.ndarray[Any, Any], token: int, top: int, rule: TokenRule) -> list[int]:
     """The log probability of a token and of the `top` likeliest, as their bits; and the latter tokens."""
     exact = scores.astype(np.float64)
     logs = exact - exact.max()
-    logs -= np.log(np.exp(logs).sum())
-    likely = np.resize(np.argsort(-logs, kind="stable")[:top], top)  # a vocabulary may be smaller
+    logs = rule.allowed(logs - np.log(np.exp(logs).sum()))
+    least = -np.partition(-logs, min(top, len(logs)) - 1)[min(top, len(logs)) - 1] if top else np.inf
+    tokens = np.flatnonzero(logs >= least)
+    likely = np.resize(tokens[np.argsort(-logs[tokens], kind="stable")][:top], top)  # a vocabulary may be smaller
     return [*logs[[token, *likely]].view(np.int64).tolist(), *likely.tolist()]

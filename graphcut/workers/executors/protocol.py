@@ -52,6 +52,9 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
     #: the rows that its states are made of before it runs, where sequences have ended or joined; else none.
     rows: tuple[KeptRow, ...] = ()
     batch_axes: Mapping[str, int] = msgspec.field(default_factory=dict)  #: of each state, the axis of these rows.
+    #: for a sequence in several rows: their number, and the axis of each tensor that is kept beside states and is the
+    #: same in all rows.
+    copies: tuple[int, Mapping[str, int]] = (1, {})
     room: int = 0  #: for so many tokens there is room in states that are written in place.
     #: the number of tokens that the states have, and how many of them they keep: those after were proposed, and wrong.
     cut: tuple[int, int] | None = None

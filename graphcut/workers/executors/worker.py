@@ -12,7 +12,7 @@ from ...core.states import next_state
 from ...running.providers import NodesByProvider
 from ...running.sampling import TOKENS, LogitsChoice
 from ...running.stage import Stage
-from ...running.values import Value, Values, bits_type, first_tokens, from_array, to_array, zeros
+from ...running.values import Value, Values, bits_type, first_tokens, from_array, rows_of, shape_of, to_array, zeros
 from .protocol import Step
 
 _LONGEST: Final = 16  #: the maximum number of tokens in steps that write to the memory of the steps before.
@@ -128,6 +128,10 @@ class Worker:
             source = values if step.origin is None else self.sequences[step.origin.sequence]
             kept.update((name, source[name]) for name in same if name in source)
         self._change_states(stage, step, states, kept)
+        rows, axes = step.copies
+        for name in axes.keys() & kept.keys():
+            if shape_of(kept[name])[axes[name]] != rows:
+                kept[name] = rows_of(kept[name], self._cascade.tensors[name], axes[name], [0] * rows)
         if not buffers and self._is_alike(stage, part, step, kept):
             return stage.step(values, again=(step.sequence, step.length))
         values.update((name, kept[name]) for name in stage.part.reads if name in kept)

@@ -1,0 +1,187 @@
+"""Beam search: the result of the published algorithm, whatever runs the parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from child_processes import children
+from decoders import Array, Feeds, with_concat, with_group_query_attention
+
+import graphcut
+from graphcut import Into, Sampling, UsageError, Via, generate
+from graphcut.core.digests import file_digest
+from graphcut.decoding.beams import BeamSearch
+from graphcut.running.sampling import TokenScores
+from graphcut.workers.executors.worker import Worker
+
+from cases import FUZZ, each
+from families import FAMILIES
+from families.by_hand import run, settings
+from tampering import edit_manifest
+
+END, NUMBER = 1, 9
+
+
+class ByHand:
+    """Logarithms of probabilities by the exported files, and no caches: each text is fed as a whole."""
+
+    def __init__(self, folder: Path, inputs: Feeds) -> None:
+        self._folder, self._inputs = folder, inputs
+        self.says = settings(folder, "generation_config")
+        self._heard = run(folder / "encoder_model.onnx", inputs)["last_hidden_state"]
+        self._begin = [
+            self.says["decoder_start_token_id"],
+            *(token for _, token in self.says.get("forced_decoder_ids", [])),
+        ]
+
+    def logs(self, texts: Sequence[Sequence[int]]) -> Array:
+        """[texts, vocabulary], minus infinity for what must not come."""
+        rows, length = len(texts), len(texts[0])
+        feeds = {"encoder_hidden_states": np.repeat(self._heard, rows, 0)}
+        if "attention_mask" in self._inputs:
+            feeds["encoder_attention_mask"] = np.repeat(self._inputs["attention_mask"], rows, 0)
+        feeds["input_ids"] = np.array([[*self._begin, *text] for text in texts], np.int64)
+        scores = run(self._folder / "decoder_model.onnx", feeds)["logits"][:, -1].astype(np.float64)
+        logs = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+        never = [*self.says.get("suppress_tokens", []), *(word for (word,) in self.says.get("bad_words_ids", []))]
+        logs[:, [*never, *(self.says.get("begin_suppress_tokens", []) if not length else [])]] = -np.inf
+        return np.asarray(logs)
+
+
+def searched(model: ByHand, width: int, ends: set[int], penalty: float, early: object) -> list[int]:
+    """The algorithm of transformers: all continuations of all beams are ranked at each step.
+
+    Of the first `width` those that end are finished, and of all others the first `width` go on.
+    """
+    most = width * (1 + len(ends))
+    texts, sums = [[]], np.zeros(1)
+    finished: list[tuple[float, list[int]]] = []
+    for length in range(1, NUMBER + 1):
+        totals = sums[:, None] + model.logs(texts)
+        ranked = [divmod(int(i), totals.shape[1]) for i in np.argsort(-totals, axis=None, kind="stable")[:most]]
+        tried = [([*texts[row], token], float(totals[row, token])) for row, token in ranked]
+        is_end = [text[-1] in ends or length == NUMBER for text, _ in tried]
+        finished += [(s / length**penalty, t) for (t, s), end in zip(tried[:width], is_end, strict=False) if end]
+        finished = sorted(finished, key=lambda one: -one[0])[:width]
+        going = [one for one, end in zip(tried, is_end, strict=True) if not end][:width]
+        if not going:
+            break
+        texts, sums = [text for text, _ in going], np.array([score for _, score in going])
+        reach = NUMBER if early == "never" and penalty > 0 else length
+        is_full, possible = len(finished) == width, sums[0] / reach**penalty
+        if is_full and (early is True or possible <= finished[-1][0]):
+            break
+    return finished[0][1]
+
+
+def say(cascade: graphcut.Cascade, folder: Path, **says: object) -> None:
+    """Let the files of a model and of its cascade say this, too."""
+    content = json.dumps(settings(folder, "generation_config") | says)
+    for home in (folder, cascade.root):
+        (home / "generation_config.json").write_text(content, encoding="utf-8")
+    digest = file_digest(folder / "generation_config.json")
+    edit_manifest(cascade.path, lambda record: record["text_files"].update({"generation_config.json": digest}))
+
+
+WAYS: tuple[tuple[float, object], ...] = ((1.0, False), (0.6, True), (2.0, "never"), (-0.5, False), (1.0, True))
+
+
+@each("name", ["whisper", "t5", "marian"])
+def test_the_result_is_that_of_the_published_search(name: str, tmp_path: Path) -> None:
+    family, found = FAMILIES[name], list[list[int]]()
+    folder = family.write(tmp_path / "m")
+    cascade = graphcut.split(graphcut.load(folder), Into(3), tmp_path / "parts")
+    for seed in range(FUZZ or 3):
+        penalty, early = WAYS[(seed + len(name)) % len(WAYS)]
+        say(cascade, folder, length_penalty=penalty, early_stopping=early)
+        inputs = family.inputs(seed)
+        model = ByHand(folder, inputs)
+        (greedy,) = family.reference(folder, inputs, NUMBER)
+        ends = {END, greedy[:5][-1]}
+        told: dict[str, Any] = {"inputs": inputs, "max_tokens": NUMBER, "stop": ends}
+        for width in (2, 3, 5, 8):
+            expected = searched(model, width, ends, penalty, early)
+            assert generate(cascade.root, [[]], beams=width, **told).all() == [expected], (seed, width)
+            found.append(expected)
+    assert len({*map(len, found)}) > 1, "some end early"
+    assert len({*map(tuple, found)}) > (FUZZ or 3), "the width matters"
+
+
+def test_an_encoder_runs_once_and_states_are_copied_where_a_beam_is_duplicated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = FAMILIES["whisper"]
+    folder, inputs, copied = family.write(tmp_path / "m"), family.inputs(0), list[tuple[int, ...]]()
+    cascade = graphcut.split(graphcut.load(folder), Into(2), tmp_path / "parts")
+    joined = Worker._joined
+    monkeypatch.setattr(
+        Worker,
+        "_joined",
+        lambda own, state, step: copied.append(tuple(one.row for one in step.rows)) or joined(own, state, step),
+    )
+    generation = generate(cascade, [[]], inputs=inputs, max_tokens=NUMBER, beams=4)
+    assert generation.all() == [searched(ByHand(folder, inputs), 4, set(), 1.0, early=False)]
+    assert generation.log.total_of(0).runs == 1
+    assert 0 < len(copied) < 4 * (NUMBER - 1), "four states, and all steps but the first"
+    assert all(len({*rows}) < len(rows) for rows in copied)
+    assert all(row == place for rows in copied for place, row in enumerate(rows) if place in rows)
+
+
+def test_beams_are_the_same_in_any_process_and_after_a_worker_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = FAMILIES["t5, merged"]
+    cascade = graphcut.split(graphcut.load(family.write(tmp_path / "m")), Into(3), tmp_path / "parts")
+    prompts = [family.inputs(seed)["input_ids"][0].tolist() for seed in range(2)]
+    told: dict[str, Any] = {"max_tokens": NUMBER, "stop": [END], "beams": 3}
+    expected = generate(cascade, prompts, **told).all()
+    ways: tuple[Via, ...] = ("threads", "processes")
+    for via in ways:
+        assert generate(cascade, prompts, **told, via=via, workers=2).all() == expected
+    step, steps = BeamSearch.step, list[int]()
+
+    def killing(search: BeamSearch, scores: Sequence[TokenScores]) -> list[int]:
+        steps.append(len(scores))
+        if len(steps) == 7:
+            os.kill(children()[-1], signal.SIGKILL)
+        return step(search, scores)
+
+    monkeypatch.setattr(BeamSearch, "step", killing)
+    generation = generate(cascade, prompts, **told, via="processes", workers=2)
+    assert generation.all() == expected
+    assert len(generation.log.deaths) == 1
+
+
+@each("make", [with_concat, with_group_query_attention])
+def test_a_decoder_alone_has_beams_too(make: Any, tmp_path: Path) -> None:  # noqa: ANN401 - a function
+    """Of many beams, none is left out: the best of all texts."""
+    onnx.save(make(), tmp_path / "model.onnx")
+    cascade, prompts = graphcut.split(tmp_path / "model.onnx", Into(2)), [[3, 1, 4], [1, 5]]
+    one = generate(cascade, prompts, max_tokens=2, beams=64).all()
+    with graphcut.DecodingService(cascade) as service:
+        for prompt, best in zip(prompts, one, strict=True):
+            first = service.stream(prompt, max_tokens=1, top=64)
+            list(first)
+            pairs = dict[tuple[int, int], float]()
+            for token, logprob in first.sequence.scores[0].top:
+                second = service.stream([*prompt, token], max_tokens=1, top=1)
+                list(second)
+                pairs[token, second.sequence.scores[0].top[0][0]] = logprob + second.sequence.scores[0].top[0][1]
+            assert tuple(best) == max(pairs, key=lambda pair: pairs[pair])
+
+
+def test_what_beams_can_not_be_is_said(tmp_path: Path) -> None:
+    onnx.save(with_concat(), tmp_path / "model.onnx")
+    cascade = graphcut.split(tmp_path / "model.onnx", Into(2))
+    for more in ({"sampling": Sampling(temperature=1)}, {"stop": lambda *_: False}, {"beams": 0}, {"draft": "lookup"}):
+        told: dict[str, Any] = {"beams": 2, **more}
+        with pytest.raises(UsageError, match="beams"):
+            generate(cascade, [[1]], max_tokens=2, **told)
