@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer import Option
 
 from .. import Via
 from ..core.errors import UsageError
-from ..core.units import count, parse_bytes
+from ..core.units import count
 from .application import given_options
 from .common_options import (
     AsJson,
@@ -35,6 +35,8 @@ from .input_files import is_random, say_generated
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
 from .output import INTERRUPTED, SOME_FAILED, complain, print_, say, workers_notes
 from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
+
+_PAST_BYTES: Final = 1 << 30  #: so much of the past of a conversation is kept.
 
 if TYPE_CHECKING:
     from .. import Generation
@@ -77,22 +79,26 @@ def generate(
     prompts, tokenizer = text.prompts_of(cascade, given_prompts, has_inputs=bool(fed))
     settings = DecodingSettings(inputs=fed, dims=parsed_dims(dims), via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
-    kept = length.cache_prefix or ("1GiB" if text.chat else "0")  # by default the past of a conversation
-    settings |= {"draft": length.draft, "cache_bytes": parse_bytes(kept)}
+    settings |= {"draft": length.draft, "cache_bytes": _PAST_BYTES if text.chat else 0}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
     stop_ids, stop = text.stop_of(tokenizer)
     output_of = partial(Output, stop_ids=stop_ids, tokenizer=tokenizer, stop=stop)
-    most = length.max_tokens
+    most, beams = length.max_tokens, length.beams
+    if beams > 1 and (text.chat or len(stop_ids) < len(stop)):
+        hint = "leave out --beams, --chat, or the --stop that is no single token"
+        raise UsageError("beams come as a whole, and end at a token", hint=hint)
     if text.chat and tokenizer is not None:
         converse(cascade, settings, tokenizer, output_of, max_tokens=most, sampling=sampling, as_json=as_json)
         return
     output = output_of(prompts)
+    output.is_searched = beams > 1
     tokens = decoded(
         cascade.path,
         prompts,
         max_tokens=most,
-        stop=output.ends,
+        stop=output.ends if beams == 1 else output.stop_ids,
         sampling=sampling,
+        beams=beams,
         batch=batch,
         on_error="skip" if len(prompts) > 1 else "raise",
         **settings,

@@ -36,12 +36,13 @@ class Output:
         self.began_s = self.loaded_s = perf_counter()
         self.times = list[float]()  #: when each token came.
         self._streams = [tokenizer.stream(prompt, stop) for prompt in prompts] if tokenizer else []
-        self._stop_ids = frozenset((*stop_ids, *(tokenizer.stop if tokenizer else ())))
+        self.stop_ids = frozenset((*stop_ids, *(tokenizer.stop if tokenizer else ())))
         self.new = ""  #: what to print of the last token.
+        self.is_searched = False  #: its tokens come when a beam search has ended, and `ends` was not asked about them.
 
     def ends(self, sequence: int, token: int) -> bool:
         """Whether a token ends its sequence: it is a stop token, or completes a stop text."""
-        is_last = token in self._stop_ids
+        is_last = token in self.stop_ids
         if not self.is_text:
             self.new = f"{' ' if self.tokens[sequence] else ''}{token}"
             return is_last
@@ -50,6 +51,8 @@ class Output:
 
     def take(self, sequence: int, token: int, tokens: Generation) -> None:
         """Add the token that `ends` was asked about last."""
+        if self.is_searched:
+            self.ends(sequence, token)
         self.times.append(perf_counter())
         self.loaded_s = max(self.began_s, tokens.log.first_s or 0)
         self.tokens[sequence].append(token)

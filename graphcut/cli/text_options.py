@@ -91,14 +91,14 @@ class SamplingOptions:
 
 @dataclass(frozen=True)
 class LengthOptions:
-    """What ends a sequence, and what is kept of it."""
+    """What ends a sequence, and how its tokens are found."""
 
     max_tokens: Annotated[int, takes("N", "Tokens to generate at most.", min=1)] = 64
+    beams: Annotated[int, takes("N", "Print the best of N continuations (beam search).", min=1)] = 1
     draft: Annotated[
         str | None,
         takes("DIR|lookup", "Propose tokens by a smaller decoder, or as text before went on: the same, faster."),
     ] = None
-    cache_prefix: Annotated[str | None, takes("SIZE", "Keep states for prompts that begin alike, e.g. 1GiB.")] = None
 
 
 def token_ids(option: str, text: str) -> list[int]:

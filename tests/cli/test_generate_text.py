@@ -14,7 +14,6 @@ import pytest
 
 import graphcut
 from graphcut import Into, Tokenizer, generate
-from graphcut.decoding.prefix_cache import PIECE
 
 from command_line import SCRIPT, Run, command, environment, run
 from families import FAMILIES
@@ -58,29 +57,6 @@ def test_a_file_has_a_prompt_in_each_line(run: Run, cascade: graphcut.Cascade, t
     assert (missing.code, missing.error[0]) == (3, f"{tmp_path / 'none.txt'} can't be read: No such file or directory")
 
 
-def test_prompts_that_begin_alike_are_computed_once(run: Run, cascade: graphcut.Cascade, tmp_path: Path) -> None:
-    same = "The quick brown " * 30
-    (tmp_path / "prompts.txt").write_text(f"{same}fox\n{same}dog\n", encoding="utf-8")
-    words = (
-        "generate",
-        cascade.root,
-        "--prompt",
-        f"@{tmp_path / 'prompts.txt'}",
-        "--max-tokens",
-        5,
-        "--json",
-        "--workers",
-        1,
-    )
-    without, cached = (
-        json.loads(run(*words, "--json", *more).out.splitlines()[-1]) for more in ((), ("--cache-prefix", "1MB"))
-    )
-    prompts = [row["prompt"] for row in cached["sequences"]]
-    shared = next(i for i, (a, b) in enumerate(zip(*prompts, strict=False)) if a != b)
-    assert cached["sequences"] == without["sequences"]
-    assert (without["reused_tokens"], cached["reused_tokens"]) == (0, shared // PIECE * PIECE)
-
-
 def test_text_ends_before_a_stop_text(run: Run, cascade: graphcut.Cascade) -> None:
     text = continued(cascade, "The fox", max_tokens=40)[1]
     stop = text[5:7]
@@ -105,6 +81,12 @@ def test_an_encoder_reads_the_prompt_or_the_inputs(run: Run, tmp_path: Path) -> 
     (tokens,) = FAMILIES["t5"].reference(folder, rows_of_ids([ids]), 8)
     text = Tokenizer(cascade).decode(tokens)
     assert run("generate", cascade.root, "--prompt", "bo fu le", "--max-tokens", 8, "-q").out == f"{text}\n"
+    stop = Tokenizer(cascade).stop
+    (tokens,) = generate(cascade, [ids], max_tokens=8, stop=stop, beams=4).all()
+    found = run("generate", cascade.root, "--prompt", "bo fu le", "--max-tokens", 8, "--beams", 4, "--json")
+    told = json.loads(found.out.splitlines()[-1])["sequences"]
+    assert [(row["tokens"], row["text"]) for row in told] == [(tokens, Tokenizer(cascade).decode(tokens))]
+    assert "beams" in run("generate", cascade.root, "--prompt", "bo", "--beams", 4, "--stop", "bo bo").error[0]
     folder = FAMILIES["whisper"].write(tmp_path / "whisper")
     cascade, inputs = graphcut.split(graphcut.load(folder), Into(2)), FAMILIES["whisper"].inputs(1)
     np.savez(tmp_path / "sound.npz", **inputs)  # type: ignore[arg-type]

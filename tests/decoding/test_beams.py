@@ -107,7 +107,7 @@ def test_the_result_is_that_of_the_published_search(name: str, tmp_path: Path) -
         (greedy,) = family.reference(folder, inputs, NUMBER)
         ends = {END, greedy[:5][-1]}
         told: dict[str, Any] = {"inputs": inputs, "max_tokens": NUMBER, "stop": ends}
-        for width in (2, 3, 5, 8):
+        for width in (2, 4, 8):
             expected = searched(model, width, ends, penalty, early)
             assert generate(cascade.root, [[]], beams=width, **told).all() == [expected], (seed, width)
             found.append(expected)
