@@ -18,8 +18,11 @@ from decoders import Array, Feeds, with_concat, with_group_query_attention
 import graphcut
 from graphcut import Into, Sampling, UsageError, Via, generate
 from graphcut.core.digests import file_digest
+from graphcut.core.manifest import State
 from graphcut.decoding.beams import BeamSearch
 from graphcut.running.sampling import TokenScores
+from graphcut.running.values import Value
+from graphcut.workers.executors.protocol import Step
 from graphcut.workers.executors.worker import Worker
 
 from cases import FUZZ, each
@@ -62,7 +65,8 @@ def searched(model: ByHand, width: int, ends: set[int], penalty: float, early: o
     Of the first `width` those that end are finished, and of all others the first `width` go on.
     """
     most = width * (1 + len(ends))
-    texts, sums = [[]], np.zeros(1)
+    texts: list[list[int]] = [[]]
+    sums = np.zeros(1)
     finished: list[tuple[float, list[int]]] = []
     for length in range(1, NUMBER + 1):
         totals = sums[:, None] + model.logs(texts)
@@ -122,11 +126,12 @@ def test_an_encoder_runs_once_and_states_are_copied_where_a_beam_is_duplicated(
     folder, inputs, copied = family.write(tmp_path / "m"), family.inputs(0), list[tuple[int, ...]]()
     cascade = graphcut.split(graphcut.load(folder), Into(2), tmp_path / "parts")
     joined = Worker._joined
-    monkeypatch.setattr(
-        Worker,
-        "_joined",
-        lambda own, state, step: copied.append(tuple(one.row for one in step.rows)) or joined(own, state, step),
-    )
+
+    def noted(worker: Worker, state: State, step: Step) -> Value:
+        copied.append(tuple(one.row for one in step.rows))
+        return joined(worker, state, step)
+
+    monkeypatch.setattr(Worker, "_joined", noted)
     generation = generate(cascade, [[]], inputs=inputs, max_tokens=NUMBER, beams=4)
     assert generation.all() == [searched(ByHand(folder, inputs), 4, set(), 1.0, early=False)]
     assert generation.log.total_of(0).runs == 1
