@@ -20,7 +20,7 @@ from .product import Product
 from .records import as_json, read_record
 from .tensors import Dim, Tensor
 from .text import nothing_at
-from .wiring import Wiring, wire
+from .wiring import Wiring, run_phases, wire
 
 Version = Literal["graphcut.cascade/1.1", "graphcut.cascade/1"]  #: the versions of the format, the last one first.
 FORMAT: Final = "graphcut.cascade/1.1"
@@ -29,6 +29,9 @@ MANIFEST: Final = "cascade.json"
 
 PIPELINE: Final = "pipeline.toml"
 """The pipeline file of a folder of models that feed each other; it need not exist where an exporter left them."""
+
+EXPORTED: Final = ("genai_config.json", "modules.json", "encoder_model.onnx")
+"""A file of such a folder: of ONNX Runtime GenAI, of sentence-transformers, or of Optimum."""
 
 COMPILED: Final = ".ctx.onnx"  #: how the names of parts end that the compiler of a provider made.
 
@@ -267,6 +270,13 @@ class Cascade(Product):
     def wiring(self) -> Wiring:
         """The tensor edges between the parts."""
         return wire(self.parts, reads=self.manifest.reads, writes=self.manifest.writes, kind="part")
+
+    @cached_property
+    def phases(self) -> tuple[int, ...]:
+        """When each part runs, see `run_phases`; empty unless it is of a pipeline of models."""
+        manifest = self.manifest
+        presents, has_end = [state.present for state in manifest.states], manifest.loop is not None
+        return run_phases(self.parts, manifest.stepwise, presents, has_end=has_end) if manifest.stepwise else ()
 
     def settings(self, part: Part) -> SessionSettings:
         """How its device runs `part`."""

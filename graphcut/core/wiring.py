@@ -116,3 +116,23 @@ def asked_for(outputs: Sequence[str], names: Sequence[str] | None) -> tuple[str,
     if unknown := next((name for name in names or () if name not in outputs), None):
         raise UsageError(f"the model has no output {unknown!r}", hint=f"its outputs are {', '.join(outputs)}")
     return tuple(name for name in outputs if names is None or name in names)
+
+
+def run_phases(
+    units: Sequence[Unit], stepwise: Iterable[str], presents: Iterable[str], *, has_end: bool
+) -> tuple[int, ...]:
+    """For each unit of a pipeline of models when it runs: 0 once, 1 at each step, 2 after the last one.
+
+    What nothing leads to that is fed at each step (`stepwise`) runs once. If the steps have an end, what leads to no
+    state that a step leaves to the next one (`presents`) comes after it.
+    """
+    changing, wanted, found = {*stepwise}, {*presents}, list[int]()
+    for unit in units:
+        found.append(int(not changing.isdisjoint(unit.reads)))
+        changing.update(unit.writes if found[-1] else ())
+    for i in reversed(range(len(found) if has_end else 0)):
+        if not wanted.isdisjoint(units[i].writes):
+            wanted.update(units[i].reads)
+        elif found[i]:
+            found[i] = 2
+    return tuple(found)

@@ -1,17 +1,19 @@
 """The cards of a scene: what each part of a plan or of a cascade holds and needs."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ..core.errors import CascadeError
 from ..core.graph import Graph, reached
-from ..core.manifest import Cascade, Part
+from ..core.manifest import Cascade, Loop, Part
 from ..costs.device import COUNTING
 from ..loading.model import Model
 from ..planning.goals import Across, Goal, counted_by
 from ..planning.plans import Plan
-from .scene import Card
+from .part_labels import part_labels
+from .scene import Card, Modules, NodeRows
 
 _PREDICTED: Final = ("activation_bytes", "flops", "busy_s", "intensity")  #: fields of a card, by the metrics of a part.
 
@@ -112,3 +114,24 @@ def _own_nodes(graph: Graph, part: Part) -> tuple[int, ...]:
     ends = writers(part.derived.get(name, name) for name in part.writes)
     found = reached(ends, lambda node: writers(graph.nodes[node].reads))
     return tuple(sorted(node for node in found if graph.nodes[node].name not in replicas))
+
+
+def contents(model: Model, rows: NodeRows, modules: Modules) -> Iterable[str]:
+    """For each part, given by its nodes, what it holds: of a pipeline its models, and modules where they say more."""
+    graph = model.graph
+    for row, label in zip(rows, part_labels(graph, rows, modules), strict=True):
+        written = (name for node in row for name in graph.nodes[node].writes)
+        models = dict.fromkeys(model.labels[name] for name in written if name in model.labels)
+        is_more = label and not models.keys() >= {*label.split(", ")}
+        yield f"{', '.join(models)}: {label}" if models and is_more else ", ".join(models) or label
+
+
+def by_phase(cards: Sequence[Card], phases: Sequence[int], loop: Loop | None) -> tuple[Card, ...]:
+    """The cards with when they run, see `run_phases`; those of a phase are deeper than those of the one before."""
+    if not phases:
+        return tuple(cards)
+    words = "once", "each step" if loop is None else f"each of {loop.steps} steps", "at the end"
+    places = [(phase, card.depth) for phase, card in zip(phases, cards, strict=True)]
+    depths = {place: depth for depth, place in enumerate(sorted({*places}))}
+    found = zip(cards, places, strict=True)
+    return tuple(replace(card, runs=words[place[0]], depth=depths[place]) for card, place in found)

@@ -34,21 +34,26 @@ _DEFAULTS: Final = (
 def dot_of(scene: Scene) -> str:
     """The parts of `scene` as a DOT graph, with a cluster for each device; of a model that is not cut its segments.
 
-    Blue edges are sequential, dashed orange ones residual.
+    Blue edges are sequential, dashed orange ones residual. Of a pipeline of models there is a cluster for what runs
+    once, at each step, and at the end; an edge goes back to where the next step begins.
     """
     lines = [f"digraph {_quoted(scene.title)} {{", "  rankdir=LR", _DEFAULTS, f"  label={_quoted(scene.sentence)}"]
-    boxes = [(card.device, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards)]
+    boxes = [(card.group, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards)]
     boxes = boxes or [("", f"p{index} [label={_quoted(name)}]") for index, name in enumerate(scene.segments)]
     lines += device_groups(boxes, lambda i, device: f"  subgraph cluster_{i} {{\n    label={_quoted(device)}", "  }")
     for index, bus in enumerate(scene.buses or buses_of(scene.segment_tensors)):
         lines += _bus(index, bus)
+    if scene.loop is not None:
+        first, last = scene.loop
+        lines.append(f'  p{last} -> p{first} [label="next step" style=dotted constraint=false]')
     return "\n".join([*lines, "}\n"])
 
 
 def _card(card: Card) -> str:
     need = f"{card.measure} {need_text(card)}{of_budget(card.budget_bytes)}"
     over = f' color="{LIGHT["over"]}"' if card.is_over else ""
-    return f"label={_quoted(card.name, card.content, need, count(card.nodes, 'node'))}{over}"
+    device = card.device if card.runs else ""
+    return f"label={_quoted(card.name, device, card.content, need, count(card.nodes, 'node'))}{over}"
 
 
 def _bus(index: int, bus: Bus) -> Iterator[str]:

@@ -93,6 +93,8 @@ def _record(scene: Scene) -> dict[str, object]:
         "matrix": to_builtins(matrix_of(scene, MAX_ROWS)),
         "kinds": {kind: (text, CSS[kind]) for kind, text in KINDS.items()},
     }
+    for card in record["cards"]:
+        card["content"] = ", ".join(filter(None, (card["content"], card.pop("runs"))))
     if scene.profile is not None:
         best = [option.nodes_before for option in best_options(scene.profile)]
         for option in record["profile"]["cut_options"]:

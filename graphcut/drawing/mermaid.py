@@ -25,7 +25,9 @@ _STYLES: Final = {False: f"stroke:{LIGHT['near']}", True: f"stroke:{LIGHT['far']
 def mermaid_of(scene: Scene) -> str:
     """The parts of `scene` as a Mermaid flowchart, from left to right, with a box around the parts of a device.
 
-    Solid edges are sequential, dashed ones residual. A bus with several readers branches at its size.
+    Of a pipeline of models the boxes are around what runs once, at each step, and at the end, and an edge goes back to
+    where the next step begins. Solid edges are sequential, dashed ones residual. A bus with several readers branches at
+    its size.
     """
     fold = 1
     while True:
@@ -39,7 +41,7 @@ def _flowchart(scene: Scene, fold: int) -> tuple[str, int]:
     """The flowchart with `fold` parts in a box, and its number of edges."""
     lines = ["flowchart LR"]
     boxes = [scene.cards[i : i + fold] for i in range(0, len(scene.cards), fold)]
-    named = ((_device(box), f'p{i}["{_label(box)}"]') for i, box in enumerate(boxes))
+    named = ((_group(box), f'p{i}["{_label(box)}"]') for i, box in enumerate(boxes))
     lines += device_groups(named, lambda number, device: f'  subgraph d{number}["{_name(device)}"]', "  end")
     if fold > 1:
         lines.append(f'  note["{_text(f"each box is {fold} parts; tensors inside a box are not drawn")}"]')
@@ -47,22 +49,26 @@ def _flowchart(scene: Scene, fold: int) -> tuple[str, int]:
     for index, bus in enumerate(buses_of(scene.tensors, fold)):
         lines += _bus(index, bus)
         edges += [bus.is_residual] * (len(bus.readers) + (len(bus.readers) > 1))
+    if scene.loop is not None:
+        first, last = (index // fold for index in scene.loop)
+        lines.append(f'  p{last} -.->|"next step"| p{first}')
     for is_residual, style in _STYLES.items():
         if indices := [str(i) for i, kind in enumerate(edges) if kind == is_residual]:
             lines.append(f"  linkStyle {','.join(indices)} {style}")
-    return "\n".join([*lines, ""]), len(edges)
+    return "\n".join([*lines, ""]), len(edges) + (scene.loop is not None)
 
 
-def _device(box: Sequence[Card]) -> str:
-    """The device of all its parts; empty if they differ."""
-    devices = {card.device for card in box}
-    return devices.pop() if len(devices) == 1 else ""
+def _group(box: Sequence[Card]) -> str:
+    """The group of all its parts; empty if they differ."""
+    groups = {card.group for card in box}
+    return groups.pop() if len(groups) == 1 else ""
 
 
 def _label(box: Sequence[Card]) -> str:
     first, last = box[0], box[-1]
     name = _name(first.name) if len(box) == 1 else f"{_name(first.name)} to {_name(last.name)}"
-    content = [_name(first.content)] if len(box) == 1 and first.content else []
+    known = (first.device if first.runs else "", first.content) if len(box) == 1 else ()
+    content = map(_name, filter(None, known))
     largest = max(box, key=lambda card: (card.need_bytes, not card.need_exact))
     most = f"{largest.measure} {'' if len(box) == 1 else 'at most ' if largest.need_exact else ''}{need_text(largest)}"
     budgets = {card.budget_bytes for card in box}

@@ -109,7 +109,7 @@ def scenario_at(
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
     kind = kind_at(path, "name a plan, which `graphcut plan MODEL ... -o FILE` writes, or the folder of a cascade")
-    if kind == "model" and path.suffix.lower() != ".onnx":
+    if kind == "model" and path.suffix.lower() != ".onnx" and path.is_file():
         hint = "`graphcut plan MODEL ... -o FILE` writes a plan"
         raise UsageError(f"{path} is no plan and no cascade: it is not JSON", hint=hint)
     if kind == "model":

@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Literal
 
-from ..core.manifest import MANIFEST
+from ..core.manifest import EXPORTED, MANIFEST, PIPELINE
 
 Kind = Literal["model", "plan", "cascade"]
 
 
 def kind_of(path: Path) -> Kind:
-    """A cascade by its manifest, a model by its name or since it is not JSON, a plan by the format in it."""
+    """A cascade by its manifest, a model by its name, its files or since it is not JSON, a plan by the format in it."""
     if path.suffix.lower() == ".onnx" and not (path / MANIFEST).exists():
+        return "model"
+    if not (path / MANIFEST).exists() and any((path / name).is_file() for name in (PIPELINE, *EXPORTED)):
         return "model"
     if path.is_file():
         with path.open("rb") as stream:

@@ -35,7 +35,10 @@ class Card:
     name: str  #: the file name of a cascade's part, such as `part-0.onnx`; `p0` for a plan.
     device: str = ""  #: the device it runs on; empty if unknown.
     rank: int | None = None  #: the rank that runs it; None if the model is not divided among ranks.
-    content: str = ""  #: the modules in it, such as `embedding, layers 0-7`; empty if unknown.
+    content: str = (
+        ""  #: the modules in it, such as `embedding, layers 0-7`; empty if unknown. Of a pipeline its models.
+    )
+    runs: str = ""  #: when it runs, of a pipeline of models: `once`, `each step` or `at the end`.
     nodes: int  #: number of nodes, replicas included.
     replicas: int  #: how many of them other parts compute as well, as far as that is known.
     weight_bytes: int  #: bytes of the weights it reads.
@@ -63,6 +66,16 @@ class Card:
     def least(self) -> str:
         """What is before its activations, FLOPs and time: `≥ ` if they are lower bounds."""
         return "" if self.is_exact else "≥ "
+
+    @property
+    def group(self) -> str:
+        """What it stands in a group with: parts that run at the same time, else those on its device."""
+        return self.runs or self.device
+
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether it runs at each step."""
+        return self.runs.startswith("each")
 
     @property
     def is_over(self) -> bool:
@@ -204,6 +217,12 @@ class Scene:
     def is_ranked(self) -> bool:
         """Whether layers are divided among ranks."""
         return any(card.rank is not None for card in self.cards)
+
+    @property
+    def loop(self) -> tuple[int, int] | None:
+        """The first and the last part that run at each step; None unless it is of a pipeline of models."""
+        found = [index for index, card in enumerate(self.cards) if card.is_in_loop]
+        return (found[0], found[-1]) if found else None
 
     @property
     def cuts(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec.structs import astuple
 
 from ..analysis.cut_points import Analysis, CutPoint
-from ..core.manifest import MANIFEST, Cascade
+from ..core.manifest import MANIFEST, PIPELINE, Cascade
 from ..core.tensors import Tensor, TensorBytes
 from ..core.text import few, shell_word
 from ..core.units import count, size
@@ -26,12 +26,11 @@ from ..planning.plans import ANY_DEVICE, Plan
 from ..sharding.axes.classes import axis_classes
 from ..sharding.axes.table import class_rows
 from . import sentences
-from .card_builders import cascade_card, file_bytes, needs_of, own_nodes, plan_card, replica_counts
+from .card_builders import by_phase, cascade_card, contents, file_bytes, needs_of, own_nodes, plan_card, replica_counts
 from .cut_costs import cut_costs_of
 from .cut_model import cut_model_of
 from .drawn_graph import drawn_graph
 from .layer_modules import layer_modules
-from .part_labels import part_labels
 from .plan_schedules import schedules_of_plan
 from .profile_builder import best_options, build_profile
 from .scene import BoundaryTensor, CutProfile, OtherPlan, Scene, buses_of
@@ -106,12 +105,13 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
     given = {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i}
     holders = Counter(node for block in blocks for node in block.replicas)
     modules = layer_modules(model.graph, analysis.repeat)
-    labels, depths = part_labels(model.graph, rows, modules), wiring.depths(len(blocks))
+    labels, depths = tuple(contents(model, rows, modules)), wiring.depths(len(blocks))
+    cards = [plan_card(plan, i, names[i], labels[i], depths[i], holders) for i in range(len(blocks))]
     scene = Scene(
         title=_title(model.path),
         facts=tuple(_facts(model, plan.dims, plan.costs)),
         dims=dict(plan.dims),
-        cards=tuple(plan_card(plan, i, names[i], labels[i], depths[i], holders) for i in range(len(blocks))),
+        cards=by_phase(cards, model.phases_of(blocks) if model.stepwise else (), model.loop),
         tensors=tensors,
         buses=buses_of(tensors),
         profile=build_profile(analysis, rows, sizes, modules),
@@ -172,7 +172,7 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         facts = list(_facts(model, manifest.dims))
         analysis = Analysis(model)
         modules = layer_modules(model.graph, analysis.repeat)
-        labels = list(part_labels(model.graph, rows, modules))
+        labels = list(contents(model, rows, modules))
         last_nodes = [model.graph.nodes[row[-1]].name if row else "" for row in rows]
         known = {"model": str(model.path), "profile": build_profile(analysis, rows, sizes, modules)}
         known["graph"] = partial(drawn_graph, model, rows, sizes, modules)
@@ -184,12 +184,12 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         meets = ({devices[i] for i in one.readers} != {devices[one.source]} for one in tensors)
         tensors = tuple(replace(one, is_exchange=is_met) for one, is_met in zip(tensors, meets, strict=True))
     depths = cascade.wiring.depths(len(parts))
-    replicas = replica_counts(cascade, model)
+    cards = map(partial(cascade_card, cascade), parts, replica_counts(cascade, model), labels, depths, last_nodes)
     scene = Scene(
         title=_title(cascade.source),
         facts=tuple(facts),
         dims=dict(manifest.dims),
-        cards=tuple(map(partial(cascade_card, cascade), parts, replicas, labels, depths, last_nodes)),
+        cards=by_phase(list(cards), cascade.phases, manifest.loop),
         tensors=tensors,
         elsewhere=len(cascade.absent),
         buses=buses_of(tensors),
@@ -210,7 +210,12 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
 
 
 def _title(model: Path) -> str:
-    """The name of a model's file; with its folder where that says what the model is: `llama/model.onnx`."""
+    """The name of a model's file; with its folder where that says what the model is: `llama/model.onnx`.
+
+    Of a pipeline of models the name of its folder.
+    """
+    if model.name == PIPELINE:
+        return model.resolve().parent.name
     return f"{model.resolve().parent.name}/{model.name}" if model.stem in {"model", "sharded"} else model.name
 
 

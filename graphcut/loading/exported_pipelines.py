@@ -10,15 +10,14 @@ from msgspec.structs import replace
 
 from ..core.atomic_files import replacing, write_errors
 from ..core.errors import RecordError, UsageError
-from ..core.manifest import PIPELINE
+from ..core.manifest import EXPORTED, PIPELINE
 from ..core.records import json_beside
 from .made_models import MadeModel
 from .model import load_unchecked
 from .pipelines import PipelineFile, PipelineModel
 from .specialising import Number
 
-_GENAI: Final = "genai_config.json"
-_MODULES: Final = "modules.json"  #: of sentence-transformers.
+_GENAI, _MODULES, _ENCODER = EXPORTED
 _POOLINGS: Final[Mapping[str, MadeModel]] = {
     "pooling_mode_mean_tokens": "mean pooling",
     "pooling_mode_cls_token": "cls pooling",
@@ -28,8 +27,8 @@ _POOLINGS: Final[Mapping[str, MadeModel]] = {
 _SECTIONS: Final = ("vision", "speech", "encoder", "embedding", "decoder")
 _AT_EACH: Final = {"embedding", "decoder"}  #: those of them that run for each token.
 _FEATURES: Final = "features.onnx"  #: what makes an encoder's input, if a user puts such a model there.
-_ENCODER, _FIRST, _LATER, _MERGED = (
-    f"{name}.onnx" for name in ("encoder_model", "decoder_model", "decoder_with_past_model", "decoder_model_merged")
+_FIRST, _LATER, _MERGED = (
+    f"{name}.onnx" for name in ("decoder_model", "decoder_with_past_model", "decoder_model_merged")
 )
 
 

@@ -2,9 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from operator import methodcaller
 from pathlib import Path
@@ -21,6 +21,7 @@ from ..core.product import Product
 from ..core.tensors import MAX_BYTES, UNDEFINED, Dims, Tensor, TensorBytes, Tensors, by_kind
 from ..core.text import nothing_at
 from ..core.units import count
+from ..core.wiring import Unit, run_phases
 from .bound_sizes import BATCH, infer_bound, name_unknown_dims, with_total
 from .external_data import ByteRange, check_inside, read_values, resolve_location
 from .fingerprint import graph_digest
@@ -76,6 +77,8 @@ class Model(Product):
     temporary_folder: TemporaryFolder | None = None
     joined_from: tuple[Path, ...] = ()  #: the files of a pipeline of models; `path` is then that of its pipeline file.
     stepwise: tuple[str, ...] = ()  #: `Manifest.stepwise`.
+    #: for each tensor that a node of a pipeline of models writes, the name of its model there.
+    labels: Mapping[str, str] = field(default_factory=dict)
     loop: Loop | None = None  #: `Manifest.loop`.
 
     @property
@@ -91,24 +94,13 @@ class Model(Product):
 
     @cached_property
     def phases(self) -> Mapping[int, int]:
-        """For each flowing node of a pipeline of models when it runs: 0 once, 1 at each step, 2 after the last one.
+        """For each flowing node of a pipeline of models when it runs, see `run_phases`; empty for a single model."""
+        nodes = [self.graph.nodes[i] for i in self.graph.flow]
+        return dict(zip(self.graph.flow, self.phases_of(nodes), strict=True)) if self.stepwise else {}
 
-        What no input of a step leads to runs once; of steps that are counted (`loop`), what no state needs comes after.
-        Empty for a single model.
-        """
-        graph, given, presents = self.graph, {*self.stepwise}, {*self.states.values()}
-        if not given:
-            return {}
-        found: dict[int, int] = {}
-        for i in graph.flow:
-            found[i] = int(not given.isdisjoint(graph.nodes[i].reads))
-            given.update(graph.nodes[i].writes if found[i] else ())
-        for i in reversed(graph.flow) if self.loop is not None else ():
-            if not presents.isdisjoint(graph.nodes[i].writes):
-                presents.update(graph.nodes[i].reads)
-            elif found[i]:
-                found[i] = 2
-        return found
+    def phases_of(self, units: Sequence[Unit]) -> tuple[int, ...]:
+        """When each of some units runs, see `run_phases`."""
+        return run_phases(units, self.stepwise, self.states.values(), has_end=self.loop is not None)
 
     @cached_property
     def digest(self) -> str:
@@ -325,8 +317,8 @@ def _check_text(proto: ModelProto) -> None:
     check_text(text for function in proto.functions for text in (function.name, function.domain, function.overload))
     check_inner_text(node for function in proto.functions for node in nodes_within(function.node))
     for place, message in ((" of the model", proto), (" of the graph", graph)):
-        for field, value in message.ListFields():
-            check_text([value], what=f"the {field.name}{place}")
+        for known, value in message.ListFields():
+            check_text([value], what=f"the {known.name}{place}")
 
 
 def symbols_in(proto: ModelProto) -> set[str]:

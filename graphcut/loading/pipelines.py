@@ -196,7 +196,11 @@ class _Opening:
         ends = chain.from_iterable(((i, name) for name in self._models[i].graph.reads) for i in steps)
         stepwise = [names[i].get(name, name) for i, name in ends if (i, name) not in self._sources]
         files = tuple(self._path.parent / one.file for one in self._given.models.values() if one.file)
-        made = replace(model, joined_from=files, stepwise=tuple(stepwise), states=MappingProxyType(named))
+        nodes = ((label, node) for label, one in zip(self._labels, protos, strict=True) for node in one.graph.node)
+        labels = {name: label for label, node in nodes for name in node.output}
+        made = replace(
+            model, joined_from=files, labels=labels, stepwise=tuple(stepwise), states=MappingProxyType(named)
+        )
         return replace(made, loop=self._loop(made, names, has_steps=bool(steps)))
 
     def _moved(self, model: Model) -> ModelProto:

@@ -22,6 +22,8 @@ _SCENES = {
     "fork": by_hand.fork,
     "towers": by_hand.towers,
     "tangle": partial(by_hand.tangle, 5),
+    "pipeline": partial(by_hand.pipeline, 1),
+    "pipeline-in-rows": partial(by_hand.pipeline, 3),
     "hostile": by_hand.hostile,
     "uncut": partial(by_hand.uncut, 200),
 }

@@ -173,6 +173,19 @@ def wide(parts: int) -> Scene:
     return scene(cards, tensors, title="wide.onnx")
 
 
+def pipeline(steps: int) -> Scene:
+    """A pipeline of models: two parts that run once, so many of each step, side by side but the last, and one after."""
+    runs = ["once"] * 2 + ["each of 4 steps"] * steps + ["at the end"]
+    depths = [0, 1, *(2 + (i == steps - 1) for i in range(steps)), 4]
+    contents = {"once": "text", "each of 4 steps": "unet", "at the end": "vae: up, out"}
+    cards = [
+        card(i, depth=depths[i], runs=one, content=contents[one], device="ab"[i % 2]) for i, one in enumerate(runs)
+    ]
+    tensors = [tensor("/said", 0, 1), tensor("/keys", 1, *range(2, 2 + steps))]
+    tensors += [tensor(f"/mixed/{i}", 2 + i, 1 + steps) for i in range(steps - 1)]
+    return scene(cards, [*tensors, tensor("/seen", 1 + steps, 2 + steps, size=KIB)], title="diffusion")
+
+
 def hostile() -> Scene:
     """Names that want to be something else."""
     cards = [card(i, name=HOSTILE, device=HOSTILE * 3, content=HOSTILE, budget_bytes=GIB) for i in range(3)]

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import log2
-from typing import Final
+from typing import Final, Literal
 
 from ...core.units import count
 from ..scene import KINDS, Bus, Card, FlowKind
 from ..sentences import size_text
-from .primitives import Point, thing
+from .primitives import Point, arrow_head, line, thing
 
 CSS: Final[Mapping[FlowKind, str]] = {"sequential": "near", "residual": "far", "exchange": "near", "kept": "muted"}
 """The class of each kind, for its colour and dashes."""
@@ -41,3 +41,9 @@ def branches(stem: Sequence[Point], arms: Sequence[Sequence[Point]]) -> list[lis
     if len(ordered) > 1:
         lines.append([last, *first] if first[0] < last else list(first))
     return lines
+
+
+def bracket(points: Sequence[Point], direction: Literal["left", "up"], *, is_loop: bool) -> str:
+    """A line around the parts of a phase, whose last point is at the first part; of a loop with an arrow head there."""
+    head = arrow_head(*points[-1], direction) if is_loop else ""
+    return f'<g class="muted">{line(points, "wire", width=1.5)}{head}</g>'

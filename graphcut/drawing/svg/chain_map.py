@@ -4,16 +4,17 @@ Positions are arithmetic, without a layout engine: the picture changes little wh
 is a straight arrow; any other goes up to a track above the cards, and down to each of its readers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Final
 
+from ...core.graph import grouped
 from ...core.units import count
 from ..scene import Bus, Card, Scene
 from ..sentences import size_text
-from .bus_lines import CSS, branches, bus_group, thickness
+from .bus_lines import CSS, bracket, branches, bus_group, thickness
 from .part_cards import card_group, full_card, scales_of
 from .primitives import BODY, BOLD, SMALL, Panel, arrow_head, label, line, width_of
 
@@ -22,6 +23,7 @@ MAX_CARDS: Final = 4
 _CARD: Final = 206
 _TRACK: Final = 34
 _PORT: Final = 12
+_PHASE: Final = 34
 
 
 def is_short_chain(scene: Scene) -> bool:
@@ -40,6 +42,9 @@ def draw_chain(scene: Scene, width: float) -> Panel:
         marks.append(card_group(index, card, shown))
     marks += [layout.drawn_bus(index) for index in range(len(scene.buses))]
     width, height = max(layout.lefts[-1] + _CARD, width), layout.bottom + 4
+    if scene.cards[0].runs:
+        marks += layout.drawn_phases()
+        height += _PHASE
     if any(bus.is_residual for bus in scene.buses):
         marks.append(label(0, height + 14, "crosses in total", SMALL, css="muted", room=_CARD))
         for boundary, left, right in zip(scene.boundaries, layout.lefts, layout.lefts[1:], strict=False):
@@ -105,6 +110,14 @@ class _ChainLayout:
         marks.append(label(right + 8, y - 6, size_text(bus), BODY, css=CSS[bus.kind]))
         marks.append(label(right + 8, y + 15, _count_text(bus), SMALL, css="muted"))
         return bus_group(index, bus, self.cards, marks)
+
+    def drawn_phases(self) -> Iterator[str]:
+        """Below the parts of each phase a line, and when they run."""
+        for runs, parts in grouped((card.runs, index) for index, card in enumerate(self.cards)).items():
+            left, right, y = self.lefts[parts[0]] + 20, self.lefts[parts[-1]] + _CARD - 20, self.bottom + 12
+            points = [(right, self.bottom), (right, y), (left, y), (left, self.bottom)]
+            yield bracket(points, "up", is_loop=self.cards[parts[0]].is_in_loop)
+            yield label((left + right) / 2, y + 16, runs, BOLD, anchor="middle")
 
     def _drop_x(self, index: int, reader: int) -> float:
         own = [i for i in self.tracks if reader in self.buses[i].readers]

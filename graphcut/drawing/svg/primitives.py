@@ -165,9 +165,14 @@ def line(points: Sequence[Point], css: str, *, width: float | None = None) -> st
     return f'<path class="{css}" d="{path}"{stroke}/>'
 
 
-def arrow_head(x: float, y: float, direction: Literal["right", "down"]) -> str:
+_CORNERS: Final = {
+    "right": ((-8, -4), (-8, 4)), "left": ((8, -4), (8, 4)), "down": ((-4, -8), (4, -8)), "up": ((-4, 8), (4, 8)),
+}  # fmt: skip
+
+
+def arrow_head(x: float, y: float, direction: Literal["right", "left", "down", "up"]) -> str:
     """The head of an arrow that ends at (x, y)."""
-    corners = ((-8, -4), (-8, 4)) if direction == "right" else ((-4, -8), (4, -8))
+    corners = _CORNERS[direction]
     path = f"M{number(x)} {number(y)}" + "".join(f"L{number(x + dx)} {number(y + dy)}" for dx, dy in corners)
     return f'<path class="tip" d="{path}Z"/>'
 

@@ -18,16 +18,18 @@ from ...core.units import count
 from ..scene import Bus, Card, Scene, totals_of
 from ..sentences import size_text
 from . import part_cards
-from .bus_lines import CSS, branches, bus_group, thickness
+from .bus_lines import CSS, bracket, branches, bus_group, thickness
 from .chain_map import MAX_CARDS
 from .part_cards import RowColumns, Scales, scales_of
-from .primitives import BODY, SMALL, Panel, Point, arrow_head, dot, label, line
+from .primitives import BODY, BOLD, SMALL, Panel, Point, arrow_head, dot, label, line
 
 _BETWEEN: Final = 12
 _LINE: Final = 17
 _RAIL: Final = 8
 _TRACK: Final = 10
 _PORT: Final = 11
+_BRACKET: Final = 14
+_PHASE: Final = 18
 
 
 def draw_rows(scene: Scene, width: float) -> Panel:
@@ -37,6 +39,7 @@ def draw_rows(scene: Scene, width: float) -> Panel:
     marks = part_cards.row_titles(layout.columns, layout.scales, measure) if layout.columns is not None else []
     marks += [layout.drawn_card(index) for index in range(len(scene.cards))]
     marks += [layout.drawn_bus(index) for index in layout.tracks]
+    marks += layout.drawn_phases()
     if any(bus.is_residual for bus in scene.buses):
         marks += _totals(scene, layout)
     height = layout.tops[-1]
@@ -82,6 +85,13 @@ class _RowLayout:
     @cached_property
     def row(self) -> Mapping[int, int]:
         return {index: r for r, row in enumerate(self.rows) for index in row}
+
+    @cached_property
+    def phases(self) -> Mapping[str, Sequence[int]]:
+        """The rows of the parts that run at the same time, of a pipeline of models."""
+        return grouped(
+            (self.cards[row[0]].runs, index) for index, row in enumerate(self.rows) if self.cards[row[0]].runs
+        )
 
     @property
     def _max_tracks(self) -> int:
@@ -131,7 +141,7 @@ class _RowLayout:
     @property
     def inner(self) -> float:
         """The width of a row."""
-        return self.width - self.left
+        return self.width - self.left - (_BRACKET if self.phases else 0)
 
     @cached_property
     def columns(self) -> RowColumns | None:
@@ -185,10 +195,11 @@ class _RowLayout:
     @cached_property
     def tops(self) -> list[float]:
         """The upper edge of each row, and the end of all."""
-        found = [22.0 if self.columns is not None else 2.0]
+        found = [22.0 if self.columns is not None or self.phases else 2.0]
         last = len(self.rows) - 1
         for row, cards in enumerate(self.rows):
             gap = 14.0 + _RAIL * len(self._rails[row + 1]) if row < last else 2.0
+            gap += _PHASE * any(rows[0] == row + 1 for rows in self.phases.values())
             lines = max(len(self._leaving_rows[row]), self.has_total(cards[0]))
             found.append(found[-1] + self._row_height(row) + gap + _LINE * lines)
         return found
@@ -246,6 +257,15 @@ class _RowLayout:
         if self.is_alone(index) and self.columns is not None:
             draw = part_cards.row_card
         return part_cards.card_group(index, self.cards[index], draw(self.cards[index], self.scales, *self.cells[index]))
+
+    def drawn_phases(self) -> Iterator[str]:
+        """Beside the rows of each phase a line, and above them when they run."""
+        right = self.left + self.inner
+        for runs, rows in self.phases.items():
+            top, bottom = self.tops[rows[0]], self.tops[rows[-1]] + self._row_height(rows[-1])
+            points = [(right, bottom - 9), (right + 9, bottom - 9), (right + 9, top + 9), (right, top + 9)]
+            yield bracket(points, "left", is_loop=self.cards[self.rows[rows[0]][0]].is_in_loop)
+            yield label(right, top - 7, runs, BOLD, anchor="end")
 
     def drawn_bus(self, index: int) -> str:
         """The lines, arrow heads and text of a bus."""

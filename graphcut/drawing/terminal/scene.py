@@ -54,6 +54,8 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
     cards = scene.cards
     is_planned = all(card.busy_s is not None for card in cards)
     yield Column("part", [Text(card.name, style="bold") for card in cards], min_width=12)
+    if any(card.runs for card in cards):
+        yield Column("runs", [Text(card.runs) for card in cards], min_width=10)
     if any(card.device for card in cards):
         yield Column("device", [Text(card.device, style="dim") for card in cards], min_width=16)
     if any(card.content for card in cards):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ...core.graph import grouped
 from ...core.manifest import Cascade
 from ..values import Value, Values, shape_of, symbol_sizes, to_value
 
@@ -19,18 +20,8 @@ class LoopPhases(NamedTuple):
 
 def loop_phases(cascade: Cascade) -> LoopPhases:
     """When each part runs."""
-    changing, presents = {*cascade.manifest.stepwise}, {state.present for state in cascade.manifest.states}
-    later, steps = list[int](), set[int]()
-    for index, part in enumerate(cascade.parts):
-        if not changing.isdisjoint(part.reads):
-            later.append(index)
-            changing.update(part.writes)
-    for index in reversed(later):
-        if not presents.isdisjoint(cascade.parts[index].writes):
-            steps.add(index)
-            presents.update(cascade.parts[index].reads)
-    once = (index for index in range(len(cascade.parts)) if index not in later)
-    return LoopPhases(tuple(once), tuple(sorted(steps)), tuple(index for index in later if index not in steps))
+    found = grouped((phase, index) for index, phase in enumerate(cascade.phases))
+    return LoopPhases(*(tuple(found.get(phase, ())) for phase in range(3)))
 
 
 def step_inputs(cascade: Cascade, step: int, fed: Values) -> dict[str, Value]:
