@@ -16,7 +16,7 @@ from cases import each
 PACKAGE = Path(graphcut.__file__).parent
 LIBRARY = [p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in {"cli", "drawing", "__main__.py"}]
 OPTION = re.compile(r"(?<![\w.-])(--[a-z][\w-]*|-[a-z](?![\w-]))|graphcut [a-z-]+ (-|[A-Z]{3})")
-FOREIGN = re.compile(r"ray start|--resources=|olive run|python -m")  # options of other programs
+FOREIGN = re.compile(r"ray start|--resources=|olive run|python -m|ffmpeg")  # options of other programs
 CODE = re.compile(r"`([A-Za-z_]\w*(?:=[^`]+|\([^`]*\)(?:\.\w+)?)?)`")
 
 
