@@ -22,6 +22,7 @@ from onnx import ModelProto
 
 from ..analysis.repeated_blocks import repeated_block
 from ..core.errors import GraphcutError, UsageError
+from ..core.records import table
 from ..core.tensors import Dims
 from ..core.text import printable
 from ..core.units import size
@@ -33,20 +34,9 @@ from ..running.stage import SessionConfig, session_options
 from ..surgery.model_files import make_constants, write_model
 from .accuracy import Feeds
 
-PRECISIONS: Final[dict[str, tuple[str, ...]]] = {
-    "fp32": (),
-    "fp16": ("fp16",),
-    "int8-static": ("preprocess", "int8-static"),
-    "int8-mixed": ("int8-mixed",),
-    "int8": ("int8",),
-    "int4-mixed": ("int4-mixed",),
-    "int4": ("int4",),
-}
-"""The conversions of each precision, those first that usually lose least. The mixed ones keep the first and the last
-layer, and what is before and after the layers."""
-
-STEPS: Final = {"fuse": ("fuse", "optimize"), "constants": ("constants",), "static": ("static",)}
-"""The conversions of steps that may come before a precision; opset=N is one, too."""
+_NAMES: Final = table("automating/conversions.toml", dict[str, dict[str, tuple[str, ...]]])
+PRECISIONS, STEPS = _NAMES["precisions"], _NAMES["steps"]
+"""The conversions of each precision, and of steps that may come before one; opset=N is one, too."""
 
 _FUSED_TYPES: Final = {"whisper": "bart", "distilbert": "bert", "roberta": "bert", "xlm-roberta": "bert"}
 """What ONNX Runtime calls some model types of Hugging Face; others have the same name there, or are tried as bert."""

@@ -22,6 +22,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from packaging.requirements import Requirement
 
 from ..core.product import Product
+from ..core.tensors import ELEMENT_TYPES
 from ..core.version import __version__
 from ..costs.device import Device
 from ..running.process_memory import available_bytes
@@ -32,11 +33,7 @@ from .calibration import calibrate, model_of
 EXTRAS: Final = ("auto", "ray", "serve", "stores", "text")  #: of the package; those for development are left out.
 _WIDTH: Final = 32  #: MatMulNBits has blocks of 32.
 _TYPES: Final[Mapping[str, int]] = {
-    "float32": TensorProto.FLOAT,
-    "float16": TensorProto.FLOAT16,
-    "bfloat16": TensorProto.BFLOAT16,
-    "float64": TensorProto.DOUBLE,
-    "int8": TensorProto.INT8,
+    **{name: ELEMENT_TYPES[name].number for name in ("float32", "float16", "bfloat16", "float64", "int8")},
     "int4": TensorProto.FLOAT,  # the other matrix of the product
 }
 _DISK_BYTES: Final = 64 << 20

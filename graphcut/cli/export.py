@@ -10,6 +10,7 @@ import typer
 from typer import Option
 
 from .. import ExportFormat
+from ..core.records import table
 from .application import check_applicable, given_options
 from .common_options import CascadePath, Dims, Force, OriginalModel, open_, parsed_dims, say_gap
 from .declaring import Output
@@ -18,17 +19,7 @@ from .output import say
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
 
-FORMATS: Final = {  #: what each format is, for the help.
-    "cpp": "parts, and a header that runs them in a C++ program",
-    "genai": "a pipeline of ONNX Runtime GenAI: parts, genai_config.json and tokenizer, these from the model's folder",
-    "js": "parts, a module that runs them in Node.js and in browsers, and a page",
-    "lingualinked": "LinguaLinked's maps of what parts send; --dim and --model make sizes known",
-    "mobile": "parts in ORT format, the operators that they need, and whether they suit NNAPI and CoreML",
-    "model-package": "a model package of ONNX Runtime, with a component for each part",
-    "ort-annotations": "one model with `layer_ann` metadata, and the session option that maps parts to devices",
-    "qnn": "parts compiled for Qualcomm's NPUs, context binary and model of each, and their order as JSON",
-    "triton": "a model repository with an ensemble",
-}
+FORMATS: Final = table("cli/formats.json", dict[str, str])  #: what each format is, for the help.
 
 
 def export(

@@ -6,6 +6,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from .records import table
+
 _Result = TypeVar("_Result")
 
 TensorBytes = Mapping[str, tuple[int, bool]]
@@ -25,34 +27,7 @@ class ElementType(NamedTuple):
 
 
 #: by numpy's name (ONNX IR spec, TensorProto).
-ELEMENT_TYPES: Final[Mapping[str, ElementType]] = {
-    "float32": ElementType(1, 32, "float32"),
-    "uint8": ElementType(2, 8, "uint8"),
-    "int8": ElementType(3, 8, "int8"),
-    "uint16": ElementType(4, 16, "uint16"),
-    "int16": ElementType(5, 16, "int16"),
-    "int32": ElementType(6, 32, "int32"),
-    "int64": ElementType(7, 64, "int64"),
-    "string": ElementType(8, None, "object"),
-    "bool": ElementType(9, 8, "bool"),
-    "float16": ElementType(10, 16, "float16"),
-    "float64": ElementType(11, 64, "float64"),
-    "uint32": ElementType(12, 32, "uint32"),
-    "uint64": ElementType(13, 64, "uint64"),
-    "complex64": ElementType(14, 64, "complex64"),
-    "complex128": ElementType(15, 128, "complex128"),
-    "bfloat16": ElementType(16, 16, "uint16"),
-    "float8e4m3fn": ElementType(17, 8, "uint8"),
-    "float8e4m3fnuz": ElementType(18, 8, "uint8"),
-    "float8e5m2": ElementType(19, 8, "uint8"),
-    "float8e5m2fnuz": ElementType(20, 8, "uint8"),
-    "uint4": ElementType(21, 4, None),
-    "int4": ElementType(22, 4, None),
-    "float4e2m1": ElementType(23, 4, None),
-    "float8e8m0": ElementType(24, 8, None),
-    "uint2": ElementType(25, 2, None),
-    "int2": ElementType(26, 2, None),
-}
+ELEMENT_TYPES: Final = table("core/element_types.json", dict[str, ElementType])
 BITS: Final = {dtype: kind.bits for dtype, kind in ELEMENT_TYPES.items() if kind.bits is not None}
 NON_NUMPY_TYPES: Final = frozenset(
     dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array not in {None, dtype, "object"}

@@ -13,6 +13,7 @@ from onnx.helper import get_attribute_value
 
 from ..core.graph import Node, grouped
 from ..core.product import Product
+from ..core.records import table
 from ..core.units import size
 from ..loading.node_rules import operator_schema
 from ..loading.operations import Operation, operations_of
@@ -83,20 +84,10 @@ def _share(numbers: Sequence[float], indices: Sequence[int]) -> float:
     return sum(numbers[i] for i in indices) / (sum(numbers) or 1)
 
 
-_HELPS: Final[Mapping[Kind, str]] = {
-    "operator": "another export without {}",
-    "input": "`steps=constants` of auto, if the input has a value",
-    "opset": "`steps=opset`=N of auto",
-    "type": "the model converted to another type",
-    "size": "smaller parts",
-    "whole": "smaller parts",
-    "node": "other rules",
-}
-
-
 def _helps(costs: Costs, op: str, refusal: Refusal) -> str:
     if refusal.kind != "shape":
-        return _HELPS.get(refusal.kind, "another export without {} like this").format(op)
+        helps = table("costs/device_support.toml", dict[Kind, str])
+        return helps.get(refusal.kind, "another export without {} like this").format(op)
     named = ", ".join(name for name in costs.model.symbols if name not in costs.model.dims)
     return f"`dims` for {named}" if named else "a model whose shapes don't depend on values"
 

@@ -20,6 +20,7 @@ import onnx
 from ..core.atomic_files import Content
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, Cascade, SessionSettings
+from ..running.providers import facts_of
 from .cascade_files import Export, cascade_files
 
 CONFIG: Final = "genai_config.json"
@@ -31,12 +32,6 @@ _FED: Final = {
     *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_sequence_length", "block_table"),
     *("current_sequence_length", "total_sequence_length", "past_key_values_length", "cumulative_sequence_lengths"),
 }
-
-#: GenAI's names of providers; the others are called as in ONNX Runtime, without `ExecutionProvider`.
-_PROVIDERS: Final = {
-    "CUDAExecutionProvider": "cuda", "DmlExecutionProvider": "dml", "WebGpuExecutionProvider": "webgpu",
-    "NvTensorRTRTXExecutionProvider": "NvTensorRtRtx",
-}  # fmt: skip
 
 
 def export_of(cascade: Cascade, model: str | Path | None = None) -> Export:
@@ -131,7 +126,7 @@ def _session_options(options: Mapping[str, Any], host: SessionSettings | None) -
     """Those of the model; of a device its own provider, threads and session configuration."""
     if host is None:
         return dict(options)
-    provider = _PROVIDERS.get(host.provider, host.provider.removesuffix("ExecutionProvider"))
+    provider = facts_of(host.provider).genai or host.provider.removesuffix("ExecutionProvider")
     settings = dict(text.split("=", 1) for text in host.provider_options)
     return {
         **options,

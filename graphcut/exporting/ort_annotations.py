@@ -13,18 +13,13 @@ from onnx import NodeProto
 
 from ..core.graph import grouped
 from ..core.manifest import Cascade
+from ..running.providers import facts_of
 from ..surgery.merging import merge
 from .cascade_files import Export
 
 MODEL: Final = "model.onnx"
 OPTIONS: Final = "session_options.json"
 ANNOTATION: Final = "layer_ann"
-
-_DEVICES: Final = {  #: kinds of devices as ONNX Runtime calls them; any other provider is an `accelerator`.
-    "CPUExecutionProvider": "cpu", "CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda",
-    "NvTensorRTRTXExecutionProvider": "cuda", "DmlExecutionProvider": "dml", "MIGraphXExecutionProvider": "gpu",
-    "WebGpuExecutionProvider": "gpu", "QNNExecutionProvider": "npu", "VitisAIExecutionProvider": "npu",
-}  # fmt: skip
 
 
 def export_of(cascade: Cascade) -> Export:
@@ -41,7 +36,7 @@ def export_of(cascade: Cascade) -> Export:
             node.metadata_props.add(key=ANNOTATION, value=cascade.parts[homes[_first_output(node)]].name)
         path.write_bytes(model.SerializeToString(deterministic=True))
 
-    devices = (_DEVICES.get(cascade.settings(part).provider, "accelerator") for part in cascade.parts)
+    devices = (facts_of(cascade.settings(part).provider).device for part in cascade.parts)
     # = is an exact match; part-1 alone is part-10, too.
     rules = grouped((device, f"={part.name}") for device, part in zip(devices, cascade.parts, strict=True))
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())

@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from ..core.manifest import Cascade, Part
 from ..core.tensors import NON_NUMPY_TYPES, Tensor
+from .providers import facts_of
 from .values import Value, is_numeric_tensor
 
 
@@ -42,7 +43,6 @@ class DeviceMemory(NamedTuple):
 
 
 OF_CPU: Final = DeviceMemory()
-_CUDA: Final = {"CUDAExecutionProvider", "TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"}
 
 
 class DeviceTensor(ort.OrtValue):  # type: ignore[misc]  # onnxruntime has no types
@@ -55,7 +55,7 @@ class DeviceTensor(ort.OrtValue):  # type: ignore[misc]  # onnxruntime has no ty
 
 def device_memory(provider: str, options: Mapping[str, str]) -> DeviceMemory:
     """The memory in which a provider computes; of one whose memory can't be reached from Python that of the CPU."""
-    return DeviceMemory("cuda", options.get("device_id", "0")) if provider in _CUDA else OF_CPU
+    return DeviceMemory("cuda", options.get("device_id", "0")) if facts_of(provider).device == "cuda" else OF_CPU
 
 
 def can_stay(tensor: Tensor) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from ..core.errors import RunError
 from ..core.manifest import Cascade, Part
 from ..core.units import count, duration
-from .providers import PACKAGES, entries, fixed_sizes, placement_of, session_on
+from .providers import entries, facts_of, fixed_sizes, placement_of, session_on
 from .stage import SessionConfig, ort_message, session_options
 
 _SHOWN: Final = 5  #: a sentence names so many nodes.
@@ -72,7 +72,7 @@ def placement(asked: Asked, limit_s: float = LIMIT_S) -> Placement:
             return Placement({}, f"its compiler ended the process, with status {done.returncode}")
         found = msgspec.msgpack.decode(file.read_bytes(), type=Placement)
     if found.is_missing:
-        package = PACKAGES.get(asked.provider, "")
+        package = facts_of(asked.provider).package
         is_here = package and find_spec(package.replace("-", "_")) is not None
         what = f"{package} finds no device here" if is_here else f"install {package or 'the package of its vendor'}"
         hint = f"{what}{':' if is_here else ', or'} give a rule file"

@@ -12,31 +12,35 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+import msgspec
 import onnxruntime as ort
 
 from ..core.errors import RunError
 from ..core.graph import grouped
+from ..core.records import table
 
 CPU: Final = "CPUExecutionProvider"
 _NAMES_A_FILE: Final = re.compile(r"[/\\]|\.[A-Za-z]\w*$")
 
-PACKAGES: Final[Mapping[str, str]] = {  #: the package on PyPI that has a provider.
-    **dict.fromkeys(("CUDAExecutionProvider", "TensorrtExecutionProvider"), "onnxruntime-gpu"),
-    "DmlExecutionProvider": "onnxruntime-directml",
-    "OpenVINOExecutionProvider": "onnxruntime-openvino",
-    "QNNExecutionProvider": "onnxruntime-qnn",
-    "WebGpuExecutionProvider": "onnxruntime-ep-webgpu",
-}
-
-_COMPUTED: Final[Mapping[str, str]] = {  # see `computed_type`
-    **dict.fromkeys((CPU, "DmlExecutionProvider", "WebGpuExecutionProvider", "XnnpackExecutionProvider"), "float32"),
-    "CoreMLExecutionProvider": "float16",
-}
 _PRINTING: Final = Lock()
-_NEED_SIZES: Final = frozenset({"QNNExecutionProvider"})  #: they take no node whose shape is dynamic.
 _BUILT_IN: Final = ort.get_available_providers()  #: later it lists those of plugins, too.
 
 NodesByProvider = Mapping[str, int]  #: how many nodes of a part each provider took.
+
+
+class ProviderFacts(msgspec.Struct, frozen=True):
+    """What is known of a provider."""
+
+    package: str = ""  #: the package on PyPI that has it.
+    computes: str = ""  #: what `computed_type` is, unless options decide.
+    needs_sizes: bool = False  #: it takes no node whose shape is dynamic.
+    device: str = "accelerator"  #: its kind of device, as ONNX Runtime's layer annotations call it.
+    genai: str = ""  #: its name in ONNX Runtime GenAI, if it has another one there.
+
+
+def facts_of(provider: str) -> ProviderFacts:
+    """What is known of a provider: `providers.toml` has it."""
+    return table("running/providers.toml", dict[str, ProviderFacts]).get(provider, ProviderFacts())
 
 
 def entries(texts: Sequence[str]) -> dict[str, str]:
@@ -72,7 +76,7 @@ def computed_type(provider: str, options: Mapping[str, str]) -> str:
             halves = "bfloat16" if "trt_bf16_enable" in is_on else "float16" if "trt_fp16_enable" in is_on else ""
             return halves or ("float32" if options.get("use_tf32") == "0" else "tf32")
         case _:
-            return _COMPUTED.get(provider, "")
+            return facts_of(provider).computes
 
 
 def open_session(
@@ -117,7 +121,7 @@ def fixed_sizes(provider: str, dims: Mapping[str, int]) -> Mapping[str, int]:
 
     Such a session refuses other sizes.
     """
-    return dims if provider in _NEED_SIZES else {}
+    return dims if facts_of(provider).needs_sizes else {}
 
 
 def session_on(

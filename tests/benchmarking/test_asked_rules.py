@@ -17,6 +17,7 @@ from graphcut.benchmarking.asked_rules import _Asked
 from graphcut.costs.device_rules import RefusedNodes
 from graphcut.running import placement as module
 from graphcut.running.placement import Asked, Placement, placement
+from graphcut.running.providers import ProviderFacts
 
 from conftest import floats, model_of
 
@@ -142,7 +143,7 @@ def test_a_provider_that_is_not_installed_names_its_package(opened: Open) -> Non
 def test_a_package_that_is_installed_and_has_no_device_is_not_to_be_installed(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PACKAGES", {"WebGpuExecutionProvider": "numpy"})
+    monkeypatch.setattr(module, "facts_of", lambda _: ProviderFacts(package="numpy"))
     with pytest.raises(RunError) as caught:
         ask(opened(chain("Relu")), "WebGpuExecutionProvider")
     assert caught.value.hint == "numpy finds no device here: give a rule file"

@@ -190,7 +190,7 @@ def flags_of(run: Run, *words: str) -> set[str]:
 
 
 def strings_in(path: Path) -> Iterator[str]:
-    if path.suffix == ".toml":
+    if path.suffix != ".py":
         return iter(path.read_text(encoding="utf-8").splitlines())
     return (
         node.value
@@ -210,7 +210,7 @@ FLAGS_OF_OTHERS = {
 def test_messages_name_existing_options_and_commands(run: Run) -> None:
     flags = flags_of(run).union(*(flags_of(run, name) for name in COMMANDS))
     house = Path(graphcut.__file__).parent
-    for path in (*house.rglob("*.py"), *house.rglob("*.toml")):
+    for path in (file for ending in ("py", "toml", "json") for file in house.rglob(f"*.{ending}")):
         known = flags | FLAGS_OF_OTHERS.get(path.stem, set())
         for text in (text for text in strings_in(path) if "--" in text or "`graphcut" in text):
             assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known, (path, text)

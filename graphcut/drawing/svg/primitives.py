@@ -11,6 +11,7 @@ from itertools import accumulate, takewhile
 from typing import Final, Literal, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
+from ...core.records import table
 from ...core.text import shortened
 
 Point = tuple[float, float]
@@ -36,15 +37,9 @@ FACES: Final = (TITLE, HEAD, LEAD, BODY, BOLD, SMALL, CODE)
 
 LINE_HEIGHT: Final = 1.4  #: distance of two lines of text, in font sizes.
 _WIDTHS: Final = {
-    **dict.fromkeys("ijl'.,", 0.34),
-    **dict.fromkeys(" |/\\:;-frtI()[]!\N{MIDDLE DOT}", 0.42),
-    **dict.fromkeys('sczxvykJL?"_*', 0.6),
-    **dict.fromkeys("ABCEFKPRSTVXYZ", 0.72),
-    **dict.fromkeys("DGHNOQUw+=<>#~^&$", 0.84),
-    **dict.fromkeys("mMW@%\N{HORIZONTAL ELLIPSIS}\N{RIGHTWARDS ARROW}\N{GREATER-THAN OR EQUAL TO}", 1.01),
-    **dict.fromkeys("\N{CHECK MARK}\N{BALLOT X}\N{MULTIPLICATION SIGN}\N{EN DASH}\N{MICRO SIGN}", 0.9),
+    letter: ems for letters, ems in table("drawing/svg/widths.toml", dict[str, float]).items() for letter in letters
 }
-"""Advance widths of DejaVu Sans in ems, rounded up; letters and digits that are not listed have 0.65 or less."""
+"""Advance widths of letters in ems."""
 
 ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 
