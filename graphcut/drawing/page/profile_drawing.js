@@ -22,7 +22,7 @@ function colour(name) {
 
 export function drawInTheme() {
   colours.clear();
-  drawProfile();
+  drawNow(); // a page that is printed has no next frame
 }
 
 /** The size of the canvas: reading it anew in each frame would have the whole page laid out for it. */
@@ -46,7 +46,15 @@ function write(text, x, y, align, name = "muted") {
   context.fillText(text, x, y);
 }
 
+let frame = 0;
+
+/** Draws at most once a frame. */
 export function drawProfile() {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(drawNow);
+}
+
+function drawNow() {
   const { width, height } = extent;
   const pixels = Math.floor(width - PLOT.left - PLOT.right);
   if (pixels < 10) return;

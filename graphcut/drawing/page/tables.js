@@ -24,10 +24,10 @@ export function table(title, columns, rows) {
 
 /** Gives a chart its tables, made when they are opened, and anew for other cuts; gives what makes them anew. */
 export function asTable(id, make) {
-  const details = $(`#${id} .table`);
-  const fill = () => $(".scroll", details).replaceChildren(...details.open ? make() : []);
-  details.hidden = false;
-  details.addEventListener("toggle", fill);
+  const place = html("div", { class: "scroll", tabindex: 0 });
+  const fill = () => place.replaceChildren(...details.open ? make() : []);
+  const details = html("details", { class: "table", on: { toggle: fill } }, html("summary", {}, "As a table"), place);
+  ($(`#${id} .folds`) ?? $(`#${id}`)).append(details);
   when("cut", () => { if (details.open) fill(); });
   return fill;
 }
