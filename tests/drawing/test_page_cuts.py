@@ -148,7 +148,9 @@ def expected(name: str) -> Expected:
     graph = analysis.model.graph
     shown = plan(analysis, goal)
     assert shown.costs is not None
-    sized = analyze(analysis.model.with_dims(shown.dims))  # those that the page's command has as --dim
+    sized = analysis  # of the sizes that the page's command has as --dim
+    if dict(shown.dims) != dict(analysis.sized.dims):
+        sized = analyze(analysis.model.with_dims(shown.dims))
     planner = Finisher(analysis, goal, Limits(), shown.costs, None)
     cluster = goal.cluster.devices if isinstance(goal, Across) else ()
     order = [*shown.devices, *(one for one in cluster if one not in shown.devices)]
