@@ -158,13 +158,27 @@ def _of_genai(folder: Path) -> PipelineFile | None:
         name: PipelineModel(file=one["filename"], runs="each step" if name in _AT_EACH else "once")
         for name, one in sections.items()
     }
-    return PipelineFile(models=models, connect=dict(_by_keys(sections)))
+    connect = dict(_by_keys(sections))
+    names = {key: f"{of}.{name}" for of in sections if of in _AT_EACH for key, name in _inputs(sections[of]).items()}
+    told = {key: names[key] for key in ("input_ids", "attention_mask") if key in names}
+    # ONNX Runtime GenAI gives a prompt what was seen or heard, and later steps nothing.
+    for reader, source in [*connect.items()] if len(told) == 2 else ():
+        if reader.startswith("embedding.") and source.partition(".")[0] not in _AT_EACH:
+            name = f"first_{reader.partition('.')[2]}"
+            models[name] = PipelineModel(make="at first", runs="each step")
+            connect |= {f"{name}.x": source, reader: f"{name}.at_first"}
+            connect |= {f"{name}.{key}": end for key, end in told.items()}
+    return PipelineFile(models=models, connect=connect)
+
+
+def _inputs(section: Mapping[str, Any]) -> Mapping[str, str]:
+    return section.get("inputs") or {}
 
 
 def _by_keys(sections: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What the configuration connects: an input and an output with one key, under the names that it gives them."""
     for reader, one in sections.items():
-        for key, name in (one.get("inputs") or {}).items():
+        for key, name in _inputs(one).items():
             for writer in sections:
                 outputs = sections[writer].get("outputs") or {}
                 own = key.replace("cross_past", "cross_present")

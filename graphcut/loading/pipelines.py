@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
@@ -172,11 +172,13 @@ class _Opening:
 
     def _check_order(self, sources: Mapping[End, End]) -> None:
         """Raise an error for models that feed each other in a circle, or a model that runs before what feeds it."""
-        edges = {i: {j for (reader, _), (j, _) in sources.items() if reader == i} for i in range(len(self._models))}
+        edges = {reader: {source} for reader, source in sources.items()}
+        made = ((j, name, self._models[j].graph) for j, name in sources.values())
+        edges |= {(j, name): {(j, one) for one in graph.reads} for j, name, graph in made if name in graph.writes}
         try:
             tuple(TopologicalSorter(edges).static_order())
         except CycleError as error:
-            names = " → ".join(self._labels[i] for i in error.args[1])
+            names = " → ".join(label for label, _ in groupby(self._labels[i] for i, _ in error.args[1]))
             hint = "an output that becomes an input of the next step is a state: list it under [states]"
             raise self._wrong(f"the models feed each other in a circle: {names}", hint) from None
         order: list[Runs] = ["once", "each step", "at the end"]

@@ -26,7 +26,7 @@ from graphcut.workers.executors.protocol import Step
 from graphcut.workers.executors.worker import Worker
 
 from cases import FUZZ, each
-from families import FAMILIES
+from families import FAMILIES, two_rows
 from families.by_hand import run, settings
 from tampering import edit_manifest
 
@@ -117,6 +117,22 @@ def test_the_result_is_that_of_the_published_search(name: str, tmp_path: Path) -
             found.append(expected)
     assert len({*map(len, found)}) > 1, "some end early"
     assert len({*map(tuple, found)}) > (FUZZ or 3), "the width matters"
+
+
+@each("name", ["whisper", "t5", "marian, merged"])
+def test_the_result_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    """`beams.json` is what it said of the same files: scripts/transformers_beams.py."""
+    folder = FAMILIES[name].write(tmp_path / "m")
+    cascade = graphcut.split(graphcut.load(folder), Into(2), tmp_path / "parts")
+    requests = json.loads((Path(__file__).parents[1] / "families" / "beams.json").read_text(encoding="utf-8"))
+    asked = [one for one in requests if one["family"] == name.partition(",")[0] and (one["width"] == 4 or FUZZ)]
+    for request in asked:
+        say(cascade, folder, length_penalty=request["length_penalty"])
+        for row, (tokens, _) in enumerate(request["rows"]):
+            inputs = {key: array[row : row + 1] for key, array in two_rows(name, request["seed"]).items()}
+            found = generate(cascade.root, [[]], inputs=inputs, max_tokens=12, stop=[END], beams=request["width"])
+            assert found.all() == [tokens], request
+    assert len(asked) > 1
 
 
 def test_an_encoder_runs_once_and_states_are_copied_where_a_beam_is_duplicated(

@@ -600,6 +600,8 @@ def test_a_speech_model_of_several_files_gives_the_tokens_of_the_loop_by_hand(tm
         cascade, [[4, 5]], inputs=inputs, max_tokens=8, stop=[1], via="ray", workers=2, config=ONE
     )
     assert found.all() == family.reference(folder, inputs, 8)
+    told: dict[str, Any] = {"inputs": inputs, "max_tokens": 8, "beams": 3, "config": ONE}
+    assert graphcut.generate(cascade, [[]], **told, via="ray").all() == graphcut.generate(cascade, [[]], **told).all()
 
 
 def find_cascades_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
