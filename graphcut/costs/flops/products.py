@@ -4,11 +4,14 @@ A multiply-add is 2 FLOPs. For each element written, a bias adds 1 and quantizin
 whether padded, dilated or not.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import prod
-from typing import Final
+from typing import Any, Final
 
+import msgspec
+
+from ...core.records import table
 from ...core.tensors import Dim
 from ...loading.operations import Operation, Shape
 from ..formula import UNKNOWN, ZERO, Formula, Rule, axis, elements, product, rows, size
@@ -22,7 +25,7 @@ def _dot_products(depth: Dim, extra: int, operation: Operation) -> Formula:
     return elements(operation.written()) * (Formula.of(depth) * 2 + extra)
 
 
-def _matmul(a: int, b: int, extra: int, operation: Operation) -> Formula:
+def _matmul(operation: Operation, a: int, b: int, extra: int) -> Formula:
     """The factors are the inputs `a` and `b`."""
     first, second = operation.read(a), operation.read(b)
     depth = axis(first, -1)
@@ -31,7 +34,7 @@ def _matmul(a: int, b: int, extra: int, operation: Operation) -> Formula:
     return _dot_products(depth, extra, operation)
 
 
-def _fused_matmul(extra: int, operation: Operation) -> Formula:
+def _fused_matmul(operation: Operation, extra: int) -> Formula:
     """FusedMatMul: transBatchA moves the first axis to the rows, where transA makes it the axis that is summed."""
     shape, transposed = operation.read(0), operation.given("transA", 0)
     depth = axis(shape, -1)
@@ -40,12 +43,12 @@ def _fused_matmul(extra: int, operation: Operation) -> Formula:
     return _dot_products(depth, extra, operation)
 
 
-def _gemm(bias: int, extra: int, operation: Operation) -> Formula:
+def _gemm(operation: Operation, bias: int, extra: int) -> Formula:
     depth = axis(operation.read(0), 0 if operation.given("transA", 0) else -1)
     return _dot_products(depth, operation.has(bias) + extra, operation)
 
 
-def _packed_matmul(bias: int, operation: Operation) -> Formula:
+def _packed_matmul(operation: Operation, bias: int) -> Formula:
     """MatMulNBits, MatMulBnb4: the attributes have the sizes of the packed weight. Unpacking is not counted."""
     n = operation.given("N", 0)
     return rows(operation.read(0)) * (2 * operation.given("K", 0) * n + n * operation.has(bias))
@@ -74,7 +77,7 @@ def _window(kernel: Shape | None) -> Formula:
     return UNKNOWN if kernel is None else product(kernel[1:])
 
 
-def _conv(weight: int, bias: int, extra: int, operation: Operation) -> Formula:
+def _conv(operation: Operation, weight: int, bias: int, extra: int) -> Formula:
     """Each element written is a sum over a window."""
     return elements(operation.written()) * (_window(operation.read(weight)) * 2 + extra + operation.has(bias))
 
@@ -89,7 +92,7 @@ def _deform_conv(operation: Operation) -> Formula:
     """A convolution whose window is interpolated, for each channel and offset."""
     shape, kernel, written = operation.read(0), operation.read(1), operation.written()
     points = UNKNOWN if kernel is None or written is None else product((*kernel[2:], written[0], *written[2:]))
-    return _conv(1, 3, 0, operation) + points * size(shape, 1) * INTERPOLATION["linear"]
+    return _conv(operation, 1, 3, 0) + points * size(shape, 1) * INTERPOLATION["linear"]
 
 
 def _causal_conv(operation: Operation) -> Formula:
@@ -98,7 +101,7 @@ def _causal_conv(operation: Operation) -> Formula:
     return _dot_products(axis(operation.read(1), -1), extra, operation)
 
 
-def _pool(flops: int, extra: int, operation: Operation) -> Formula:
+def _pool(operation: Operation, flops: int, extra: int) -> Formula:
     """`flops` for each element of a window."""
     return elements(operation.written()) * (prod(operation.given("kernel_shape", ())) * flops + extra)
 
@@ -136,7 +139,7 @@ def _letters(letters: str, shape: Shape | None) -> dict[str, Dim]:
     return sizes
 
 
-def _recurrent(gates: int, cell: int, operation: Operation) -> Formula:
+def _recurrent(operation: Operation, gates: int, cell: int) -> Formula:
     """For each time step, direction and sample: products with input and state, two biases, and `cell` FLOPs a unit."""
     steps, hidden = rows(operation.read(0)), operation.given("hidden_size", 0) or axis(operation.read(2), -1)
     directions = 2 if operation.given("direction", "forward") == "bidirectional" else 1
@@ -145,7 +148,7 @@ def _recurrent(gates: int, cell: int, operation: Operation) -> Formula:
     return steps * each * directions
 
 
-def _experts(weights: Iterable[tuple[int, str]], operation: Operation) -> Formula:
+def _experts(operation: Operation, weights: Iterable[tuple[int, str]]) -> Formula:
     """A mixture of experts: the products of `k` experts for each token, and the softmax of the router.
 
     `weights` are inputs with the attributes for their bits, if they are packed into bytes. Activations don't count.
@@ -186,64 +189,45 @@ def _linear_model(operation: Operation) -> Formula:
 
 
 _MS: Final = "com.microsoft."
-_EXPERT_WEIGHTS: Final = ((2, ""), (4, ""), (6, ""))
-_PACKED_EXPERT_WEIGHTS: Final = tuple((2 + 3 * i, f"fc{i + 1}_expert_weight_bits") for i in range(3))
+_FUNCTIONS: Final[Mapping[str, Callable[..., Formula]]] = {
+    one.__name__.removeprefix("_"): one
+    for one in (
+        *(_matmul, _fused_matmul, _gemm, _packed_matmul, _packed_mlp, _packed_qkv, _conv, _conv_transpose),
+        *(_deform_conv, _causal_conv, _pool, _roi_align, _einsum, _recurrent, _experts, _fourier, _short_fourier),
+        _linear_model,
+    )
+}
+
+
+class _Row(msgspec.Struct):
+    """Operators that a function is for, with blanks between, and what it is given besides the node."""
+
+    operators: str
+    given: dict[str, Any] = {}
+
+
 RULES: Final[Mapping[str, Rule]] = {
-    **dict.fromkeys(
-        ("MatMul", "MatMulInteger", _MS + "MatMulInteger16", _MS + "MatMulFpQ4"), partial(_matmul, 0, 1, 0)
-    ),
-    _MS + "MatMulBlockQuantizedFp4Weight": partial(_matmul, 0, 1, 0),
-    _MS + "MatMulBlockQuantizedFp8Weight": partial(_matmul, 0, 1, 0),
-    _MS + "MatMulIntegerToFloat": partial(_matmul, 0, 1, _QUANTIZED),
-    "QLinearMatMul": partial(_matmul, 0, 3, _QUANTIZED),
+    **{
+        operator: partial(_FUNCTIONS[function], **row.given)
+        for function, rows in table("costs/flops/products.toml", dict[str, tuple[_Row, ...]]).items()
+        for row in rows
+        for operator in row.operators.split()
+    },
     # The first factor is quantized, at 4 an element.
-    _MS + "DynamicQuantizeMatMul": lambda o: elements(o.read(0)) * 4 + _matmul(0, 1, _QUANTIZED + o.has(4), o),
-    **dict.fromkeys(
-        (_MS + "FusedMatMul", _MS + "TransposeMatMul", _MS + "SparseToDenseMatMul"), partial(_fused_matmul, 0)
-    ),
-    _MS + "FusedMatMulActivation": partial(_fused_matmul, 1),
-    **dict.fromkeys(("Gemm", _MS + "GemmFloat8"), partial(_gemm, 2, 0)),
-    _MS + "GemmFastGelu": partial(_gemm, 2, COMPOUND),
-    _MS + "FusedGemm": partial(_gemm, 2, 1),
-    _MS + "QGemm": partial(_gemm, 6, _QUANTIZED),
-    _MS + "MatMulNBits": partial(_packed_matmul, 5),
-    _MS + "MatMulBnb4": partial(_packed_matmul, 3),
-    _MS + "MatMulNBitsMlp": _packed_mlp,
-    _MS + "MatMulNBitsQkv": _packed_qkv,
-    **dict.fromkeys(("Conv", _MS + "NhwcConv"), partial(_conv, 1, 2, 0)),
-    "ConvInteger": partial(_conv, 1, 4, 0),
-    **dict.fromkeys(("QLinearConv", _MS + "QLinearConv"), partial(_conv, 3, 8, _QUANTIZED)),
+    _MS + "DynamicQuantizeMatMul": lambda o: elements(o.read(0)) * 4 + _matmul(o, 0, 1, _QUANTIZED + o.has(4)),
     # With an optional sum, and an optional activation, counted as a Relu.
     **dict.fromkeys(
         (_MS + "FusedConv", _MS + "NhwcFusedConv", _MS + "nchwc.Conv"),
-        lambda o: _conv(1, 2, o.has(3) + bool(o.given("activation", "")), o),
+        lambda o: _conv(o, 1, 2, o.has(3) + bool(o.given("activation", ""))),
     ),
-    **dict.fromkeys(("ConvTranspose", _MS + "ConvTransposeWithDynamicPads"), _conv_transpose),
-    "DeformConv": _deform_conv,
-    **dict.fromkeys(("CausalConvWithState", _MS + "CausalConvWithState"), _causal_conv),
-    **dict.fromkeys(("MaxPool", "AveragePool", _MS + "MaxpoolWithMask", _MS + "NhwcMaxPool"), partial(_pool, 1, 0)),
-    **dict.fromkeys((_MS + "nchwc.MaxPool", _MS + "nchwc.AveragePool"), partial(_pool, 1, 0)),
-    _MS + "QLinearAveragePool": partial(_pool, 1, 2 * _QUANTIZED),
-    "LpPool": partial(_pool, 2, 0),
     # At least 1 for each element written; the values decide how large a region is.
     "MaxRoiPool": lambda operation: elements(operation.written()) * UNKNOWN,
-    "RoiAlign": _roi_align,
     # A sum of squares over the window, a scale, a power and a division.
     "LRN": lambda operation: elements(operation.written()) * (2 * operation.given("size", 1) + 7),
-    "Einsum": _einsum,
-    # A tanh; 2 sigmoids, a tanh and 5 more; 3 sigmoids, 2 tanh and 4 more.
-    "RNN": partial(_recurrent, 1, 8),
-    "GRU": partial(_recurrent, 3, 25),
-    **dict.fromkeys(("LSTM", _MS + "DynamicQuantizeLSTM"), partial(_recurrent, 4, 38)),
-    _MS + "MoE": partial(_experts, _EXPERT_WEIGHTS),
-    _MS + "QMoE": partial(_experts, _PACKED_EXPERT_WEIGHTS),
-    "DFT": _fourier,
-    "STFT": _short_fourier,
     # At most n³ multiply-adds for each matrix.
     **dict.fromkeys(("Det", _MS + "Inverse"), lambda o: elements(o.read(0)) * size(o.read(0), -1) * 2),
     # A difference, a square and a sum for each pair of rows and each column.
     _MS + "CDist": lambda operation: elements(operation.written()) * size(operation.read(0), -1) * 3,
     # Each coordinate written is a sum of as many products as the matrix has columns.
     "AffineGrid": lambda operation: _dot_products(axis(operation.read(0), -1), 0, operation),
-    **dict.fromkeys(("ai.onnx.ml.LinearClassifier", "ai.onnx.ml.LinearRegressor"), _linear_model),
 }
