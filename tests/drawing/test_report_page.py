@@ -629,6 +629,14 @@ def test_the_matrix_shows_what_each_part_reads_of_each_other(show: Show) -> None
     assert panel(page)["names"].startswith("/model/Where_2_output_0, /model/rotary_emb/Cast_1_output_0, ")
 
 
+def test_names_of_the_matrix_do_not_cover_its_cells_on_a_phone(show: Show) -> None:
+    cards = [card(i, name=f"a-part-with-a-very-long-name-{i}.onnx") for i in range(5)]
+    page = show(scene(cards, [tensor("t", 0, 1, 4)]), width=390)
+    right = "[...document.querySelectorAll('#matrix bdi')].map((one) => one.getBoundingClientRect().right)"
+    left = "document.querySelector('#matrix td').getBoundingClientRect().left"
+    assert max(page.evaluate(right)) <= page.evaluate(left)
+
+
 def test_exchanges_between_ranks_are_told_from_what_a_rank_keeps(show: Show) -> None:
     cards = [card(i, name=f"part-{i // 2}.rank-{i % 2}.onnx", device=f"rank-{i % 2}", rank=i % 2) for i in range(4)]
     tensors = [tensor("met", 0, 2, 3), tensor("own", 1, 3)]

@@ -105,16 +105,14 @@ function showSchedule() {
   $("#schedule .chart").replaceChildren(...state.yours || !simulated.length ? charts() : simulated);
 }
 
-function runTable() {
-  return [table("runs of parts", [
-    ["of", "", (run) => run.title],
-    ["device", "", (run) => run.device],
-    ["part", "number", (run) => grouped(run.part)],
-    ["request", "number", (run) => grouped(run.request + 1)],
-    ["begins", "number", (run) => duration(run.began_s)],
-    ["takes", "number", (run) => duration(run.seconds)],
-  ], shown().runs)];
-}
+const runTable = () => [table("runs of parts", [
+  ["of", "", (run) => run.title],
+  ["device", "", (run) => run.device],
+  ["part", "number", (run) => grouped(run.part)],
+  ["request", "number", (run) => grouped(run.request + 1)],
+  ["begins", "number", (run) => duration(run.began_s)],
+  ["takes", "number", (run) => duration(run.seconds)],
+], shown().runs)];
 
 function matrixCell(titles, cell) {
   const title = `${titles[cell.source]} → ${titles[cell.readers[0]]}`;
@@ -131,7 +129,7 @@ function matrixCell(titles, cell) {
 function showMatrix() {
   const { cells, names: titles } = shown().matrix;
   const at = new Map(cells.map((cell) => [`${cell.source} ${cell.readers[0]}`, cell]));
-  const short = shortened(titles.map(visible), 26);
+  const short = shortened(titles.map(visible), isNarrow ? 14 : 26);
   const body = titles.map((title, line) => html("tr", { role: "row" },
     html("th", { role: "rowheader", scope: "row", title }, html("bdi", {}, short[line])),
     ...titles.map((_, column) => {

@@ -1,6 +1,6 @@
 /* A picture of a graph as elements: boxes are HTML, edges an SVG below them, and a small picture of all of it. */
 
-import { $, colourOf, html, listen } from "./elements.js";
+import { $, colourOf, html, isNarrow, listen } from "./elements.js";
 import { kindOfLink, typed } from "./graph_picture.js";
 import { groupsOf, visible } from "./names.js";
 import { count } from "./number_words.js";
@@ -75,7 +75,7 @@ export function canvasOf(view, hasFrames, { activate, openBody, showTensors }) {
 }
 
 const [place, minimap] = [$("#graph .boxes"), $("#graph .minimap")];
-const MOST = { width: 150, height: 110 };
+const MOST = isNarrow ? { width: 90, height: 90 } : { width: 150, height: 110 };
 const scaleOf = ({ width, height }) => Math.min(MOST.width / width, MOST.height / height);
 
 /** A small picture of the whole graph that is drawn, with what is in sight of it; none if all is in sight. */

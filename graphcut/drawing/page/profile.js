@@ -93,12 +93,6 @@ function endDrag() {
   return zoom(...[low, high].map((x) => view.from + (x - PLOT.left) * perPixel()));
 }
 
-function cancelDrag() {
-  clearTimeout(resting);
-  state.drag = null;
-  drawProfile();
-}
-
 const step = (by) => select(state.at === null ? (by > 0 ? view.from : view.to - 1) : state.at + by);
 
 /** Steps to a neighbour; with Shift the chosen cut moves, to the next low place or with Alt to the next node. */
@@ -142,7 +136,12 @@ export function startProfile() {
   $("#hide").hidden = isRanked || profile.alive.every((bytes, i) => bytes === profile.near[i]);
   $("#profile .lead").textContent = explanation();
   listen(canvas, {
-    pointerdown: startDrag, pointermove: drag, pointerup: endDrag, pointercancel: cancelDrag,
+    pointerdown: startDrag, pointermove: drag, pointerup: endDrag,
+    pointercancel: () => {
+      clearTimeout(resting);
+      state.drag = null;
+      drawProfile();
+    },
     dblclick: ({ offsetX, altKey }) => { if (cutter && cutUnder(offsetX, 5) === null) toggleCut(nodeUnder(offsetX, altKey ? 0 : SNAP)); },
   });
   when("chosen", () => {
