@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from .digests import DataFile, FileVersion, unchanged_version
 from .errors import CascadeError, RecordError, RunError
-from .manifest import COPY_HINT, MANIFEST, Cascade, read_manifest, wrong_sizes
+from .manifest import COPY_HINT, MANIFEST, Cascade, TextFile, read_manifest, wrong_sizes
+from .records import json_beside
 from .units import count
 
 
@@ -44,6 +45,19 @@ def check_parts(files: Iterable[Path], *, has_weights: bool = True) -> None:
     """The same for those of the files that are parts by a manifest beside them."""
     for cascade in (cascade for file in files for cascade in cascades_with(file)):
         check_files(cascade, has_weights=has_weights)
+
+
+def text_of(cascade: Cascade, name: TextFile, kind: Any = dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
+    """The content of a text file in JSON, of a kind; what `kind()` makes if the cascade has no such file.
+
+    Raises:
+        RunError: it was changed, or is missing.
+        RecordError: it is not of this kind.
+    """
+    if name not in cascade.manifest.text_files:
+        return kind()
+    check_unchanged(cascade, {name: cascade.manifest.text_files[name]})
+    return json_beside(cascade.root / name, kind)
 
 
 def check_unchanged(

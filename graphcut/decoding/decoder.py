@@ -12,6 +12,7 @@ from ..core.errors import RunError, UsageError
 from ..core.manifest import Cascade, CascadeLike, State
 from ..core.states import LOGITS, kept_states, states_of
 from ..core.tensors import Dim, Tensor
+from ..core.units import count
 from ..running.providers import CPU
 from ..running.sampling import TOKENS
 from ..running.stage import SessionConfig
@@ -193,17 +194,29 @@ class Decoder:
         made = {n: input_array(role, tensors[n], filled, is_rolling=self._is_rolling) for n, role in roles.items()}
         return {name: from_array(array, tensors[name]) for name, array in made.items()}
 
-    def begin_with(self, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Value]]:
-        """The first tokens of the sequence for a prompt, and the inputs that an encoder reads of it.
+    def begin_with(self, prompt: tuple[int, ...], name: str) -> tuple[tuple[int, ...], dict[str, Value]]:
+        """The first tokens of the sequence for a prompt of this name, and the inputs that an encoder reads of it.
 
-        Where the prompt is fed to an encoder, or empty, sequences begin as the model's files say. Raises UsageError.
+        Where the prompt is fed to an encoder, or empty, sequences begin as the model's files say.
+
+        Raises:
+            UsageError: there is no first token, the prompt is too long, or has what is not a token.
         """
-        if not (prompt and self.encoded):
-            return prompt or self.says.begin, {}
-        if not self.says.begin:
+        # The largest id that every type of token input holds.
+        if strange := [token for token in prompt if not 0 <= token <= 2**31 - 1]:
+            hint = "token ids range from 0 to the size of the vocabulary"
+            raise UsageError(f"{name} has {strange[0]}, which is not a token id", hint=hint)
+        is_read = bool(prompt and self.encoded)
+        if not (tokens := self.says.begin if is_read else prompt or self.says.begin):
             hint = "name it as decoder_start_token_id in a generation_config.json beside the model, and split again"
-            raise UsageError("the token that the decoder begins with is not known", hint=hint)
-        return self.says.begin, self._fed(self.encoded, TokenChunk(0, (prompt,)))
+            if not is_read:
+                hint = "give at least one token id: no generation_config.json says what a sequence begins with"
+            what = "the token that the decoder begins with is not known" if is_read else f"{name} is empty"
+            raise UsageError(what, hint=hint)
+        if self.capacity is not None and len(tokens) > self.capacity:
+            message = f"{name} has {count(len(tokens), 'token')}, and the model takes {self.capacity}"
+            raise UsageError(message, hint="shorten it")
+        return tokens, self._fed(self.encoded, TokenChunk(0, (prompt,))) if is_read else {}
 
     def begin(self, sequences: int, room: int = 0) -> tuple[dict[str, Value], dict[str, tuple[int, ...]]]:
         """At the beginning of a batch, the states that are sent, and the shapes of those that are not.

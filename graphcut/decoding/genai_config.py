@@ -9,12 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.file_checks import check_unchanged
+from ..core.file_checks import text_of
 from ..core.manifest import Cascade
-from ..core.records import json_beside
 from .token_inputs import DecoderInputRole, role_of
-
-_FILE = "genai_config.json"
 
 
 class GenaiConfig:
@@ -29,11 +26,8 @@ class GenaiConfig:
 
     def __init__(self, cascade: Cascade) -> None:
         """Read the file, and compare it with its digest first."""
-        path, reads, writes = cascade.root / _FILE, cascade.manifest.reads, cascade.manifest.writes
-        found: dict[str, Any] = {}
-        if _FILE in cascade.manifest.text_files and path.is_file():
-            check_unchanged(cascade, {_FILE: cascade.manifest.text_files[_FILE]})
-            found = _part(json_beside(path), "model")
+        reads, writes = cascade.manifest.reads, cascade.manifest.writes
+        found = _part(text_of(cascade, "genai_config.json"), "model")
         length, decoder = found.get("context_length"), _part(found, "decoder")
         inputs, outputs = _part(decoder, "inputs"), _part(decoder, "outputs")
         self.context_length = length if isinstance(length, int) and length > 0 else None

@@ -83,8 +83,8 @@ class Generation:
         self._decoder = decoder = Decoder(cascade, settings)
         self._beams = beams
         check_beams(beams, decoder, settings)
-        self._cache = PrefixCache(decoder, settings.get("cache_bytes", 0))
-        if decoder.batch_axes is None or (self._cache.max_bytes if sequences else decoder.padding is None):
+        self._cache = PrefixCache(decoder, settings.get("cache_bytes", 0) if beams == 1 else 0)
+        if beams > 1 or decoder.batch_axes is None or (self._cache.max_bytes if sequences else decoder.padding is None):
             batch = 1  # later prompts reuse the states of those before; or those that come later can't join
         # A service in other processes has a worker for each core or machine: one may not have memory for all parts.
         pool = _pool(cascade, settings, ceil(most / batch) if sequences or via == "threads" else most)
@@ -368,23 +368,8 @@ class Generation:
         return one.index in self._open
 
     def begin(self, sequence: TokenSequence) -> None:
-        """Let a sequence begin, see `Decoder.begin_with`.
-
-        Raises UsageError for a prompt that is empty or too long, or has what is not a token.
-        """
-        name, prompt, capacity = f"prompt {sequence.index}", sequence.unfed, self._decoder.capacity
-        # The largest id that every type of token input holds.
-        if strange := [token for token in prompt if not 0 <= token <= 2**31 - 1]:
-            hint = "token ids range from 0 to the size of the vocabulary"
-            raise UsageError(f"{name} has {strange[0]}, which is not a token id", hint=hint)
-        tokens, inputs = self._decoder.begin_with(prompt)
-        if not tokens:
-            hint = "give at least one token id: no generation_config.json says what a sequence begins with"
-            raise UsageError(f"{name} is empty", hint=hint)
-        if capacity is not None and len(tokens) > capacity:
-            message = f"{name} has {count_of(len(tokens), 'token')}, and the model takes {capacity}"
-            raise UsageError(message, hint="shorten it")
-        sequence.begin(tokens, inputs)
+        """Let a sequence begin, see `Decoder.begin_with`."""
+        sequence.begin(*self._decoder.begin_with(sequence.unfed, f"prompt {sequence.index}"))
 
 
 def generate(  # noqa: PLR0913 - independent settings
@@ -429,15 +414,16 @@ def generate(  # noqa: PLR0913 - independent settings
     """
     if batch < 1:
         raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
-    if beams > 1 and (callable(stop) or sampling != GREEDY):
+    if beams > 1 and (callable(stop) or sampling.temperature or sampling.repetition_penalty != 1):
         raise UsageError("beams need token ids as `stop`, and no sampling", hint="leave out `beams`, or the others")
     top = None if callable(stop) or beams == 1 else beams * (1 + max(1, len(stop)))  # so many may end, and others go on
     given = (tuple(map(int, prompt)) for prompt in prompts)
     sequences = [TokenSequence(i, prompt, max_tokens, sampling, draws=i, top=top) for i, prompt in enumerate(given)]
     is_last = stop if callable(stop) else lambda _, token, ends=frozenset(stop): token in ends
-    batch, later = batch if beams == 1 else 1, iter(())
-    how = partial(Generation, batch=batch, beams=beams, stop=is_last, on_error=on_error, settings=settings)
-    return how(cascade, sequences, later, len(prompts))
+    return Generation(
+        cascade, sequences, iter(()), len(prompts), batch=batch, beams=beams, stop=is_last, on_error=on_error,
+        settings=settings,
+    )  # fmt: skip
 
 
 def _pool(cascade: Cascade, settings: DecodingSettings, batches: int) -> list[WorkerState]:

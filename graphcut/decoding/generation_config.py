@@ -9,9 +9,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..core.file_checks import check_unchanged
+from ..core.file_checks import text_of
 from ..core.manifest import Cascade, TextFile
-from ..core.records import json_beside
 from ..running.sampling import TokenRules
 
 _FILES: Final[tuple[TextFile, ...]] = ("generation_config.json", "config.json")
@@ -45,8 +44,9 @@ class GenerationConfig:
 
     def __init__(self, cascade: Cascade) -> None:
         """Read the files, and compare them with their digests first. Raises RecordError, RunError."""
-        found = [_content(cascade, name) for name in _FILES if name in cascade.manifest.text_files]
-        said = found[0] if found else _Content()
+        there = (name for name in _FILES if name in cascade.manifest.text_files)
+        found: list[_Content] = [text_of(cascade, name, _Content) for name in there] or [_Content()]
+        said = found[0]
         starts = (one.decoder_start_token_id for one in found)
         tokens = (next((start for start in starts if start is not None), None), *_forced(said))
         self.begin = tuple(token for token in tokens if token is not None) if None not in tokens else ()
@@ -63,9 +63,3 @@ def _forced(said: _Content) -> Iterator[int | None]:
     """The tokens of the places from 1 on, up to one that is not named."""
     forced = dict(said.forced_decoder_ids or ())
     return (forced[place] for place in takewhile(forced.__contains__, count(1)))
-
-
-def _content(cascade: Cascade, name: TextFile) -> _Content:
-    check_unchanged(cascade, {name: cascade.manifest.text_files[name]})
-    found: _Content = json_beside(cascade.root / name, _Content)
-    return found

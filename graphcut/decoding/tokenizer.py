@@ -17,6 +17,7 @@ from ..core.records import json_beside
 from ..core.states import LOGITS
 from ..running.sampling import Sampling
 from .genai_config import encoder_roles
+from .generation_config import GenerationConfig
 from .text_stream import TextStream
 
 
@@ -25,7 +26,7 @@ class Tokenizer:
 
     Attributes:
         stop: the ids of the tokens that end a text, as the first of these files says that names any:
-            `genai_config.json`, `generation_config.json`, `tokenizer_config.json`.
+            `genai_config.json`, `generation_config.json` (or without it `config.json`), `tokenizer_config.json`.
         sampling: how tokens are drawn, as the first two say. `generate` takes what it is given instead.
         max_context: the number of tokens that the model was made for, as the first or the last says; None if unknown.
     """
@@ -54,11 +55,11 @@ class Tokenizer:
         self._files = files
         self._has_encoder = bool(encoder_roles(cascade))
         self._settings = self._json("tokenizer_config.json")
-        self.stop = self._stop_tokens()
         self.sampling = self._sampling()
         #: the number of tokens of a text of which a model of sentences makes a vector; None for no limit.
         self.most: int | None = self._json("sentence_bert_config.json").get("max_seq_length")
         genai = self._json("genai_config.json").get("model", {})
+        self.stop = self._stop_tokens(cascade, genai.get("eos_token_id"))
         lengths = ((genai, "context_length"), (self._settings, "model_max_length"))
         # A larger number means that a tokenizer knows no limit.
         self.max_context = next((int(of[name]) for of, name in lengths if 0 < of.get(name, 0) <= 10**9), None)
@@ -129,14 +130,10 @@ class Tokenizer:
         hint = "use `encode(...)`, without a conversation"
         raise UsageError(f"{self._files['tokenizer.json'].parent} has no chat template", hint=hint)
 
-    def _stop_tokens(self) -> frozenset[int]:
-        for name in ("genai_config.json", "generation_config.json"):
-            content = self._json(name)
-            inner = content.get("model")
-            found = (inner if isinstance(inner, dict) else content).get("eos_token_id")
-            ids = found if isinstance(found, list) else [found]
-            if ids := [number for number in ids if isinstance(number, int)]:
-                return frozenset(ids)
+    def _stop_tokens(self, cascade: Cascade, genai: object) -> frozenset[int]:
+        ids = genai if isinstance(genai, list) else [genai]
+        if found := [number for number in ids if isinstance(number, int)] or GenerationConfig(cascade).stop:
+            return frozenset(found)
         number = self._tokenizer.token_to_id(_text_of(self._settings.get("eos_token")))
         return frozenset(() if number is None else (number,))
 

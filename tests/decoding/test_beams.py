@@ -149,11 +149,14 @@ def test_an_encoder_runs_once_and_states_are_copied_where_a_beam_is_duplicated(
 
     monkeypatch.setattr(Worker, "_joined", noted)
     generation = generate(cascade, [[]], inputs=inputs, max_tokens=NUMBER, beams=4)
-    assert generation.all() == [searched(ByHand(folder, inputs), 4, set(), 1.0, early=False)]
+    (expected,) = generation.all()
+    assert expected == searched(ByHand(folder, inputs), 4, set(), 1.0, early=False)
     assert generation.log.total_of(0).runs == 1
     assert 0 < len(copied) < 4 * (NUMBER - 1), "four states, and all steps but the first"
     assert all(len({*rows}) < len(rows) for rows in copied)
     assert all(row == place for rows in copied for place, row in enumerate(rows) if place in rows)
+    again = generate(cascade, [[], []], inputs=inputs, max_tokens=NUMBER, beams=4, cache_bytes=1 << 20, batch=2)
+    assert again.all() == [expected] * 2
 
 
 def test_beams_are_the_same_in_any_process_and_after_a_worker_was_lost(
