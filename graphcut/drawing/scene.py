@@ -35,9 +35,8 @@ class Card:
     name: str  #: the file name of a cascade's part, such as `part-0.onnx`; `p0` for a plan.
     device: str = ""  #: the device it runs on; empty if unknown.
     rank: int | None = None  #: the rank that runs it; None if the model is not divided among ranks.
-    content: str = (
-        ""  #: the modules in it, such as `embedding, layers 0-7`; empty if unknown. Of a pipeline its models.
-    )
+    #: the modules in it, such as `embedding, layers 0-7`; of a pipeline its models; empty if unknown.
+    content: str = ""
     runs: str = ""  #: when it runs, of a pipeline of models: `once`, `each step` or `at the end`.
     nodes: int  #: number of nodes, replicas included.
     replicas: int  #: how many of them other parts compute as well, as far as that is known.
