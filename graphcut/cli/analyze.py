@@ -13,12 +13,9 @@ from .output import print_, print_line, put_answer, put_json, say_next
 def analyze(
     model: ModelPath,
     dims: Dims = None,
-    cuts: Annotated[int | None, takes("[N]", "List all cut points, or the N cheapest.", min=0)] = None,
-    axes: Annotated[bool, flag("List the axes along which layers can be divided.", "--axes")] = False,
-    device: Annotated[
-        str | None,
-        takes("NAME", "List what a device can't run: a rule file, one that graphcut has, or a provider.", "--device"),
-    ] = None,
+    cuts: Annotated[int | None, takes("[N]", min=0)] = None,
+    axes: Annotated[bool, flag("--axes")] = False,
+    device: Annotated[str | None, takes("NAME", "--device")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show where a model can be cut, and what crosses each cut.

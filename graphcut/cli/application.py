@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..core.errors import UsageError
+from ..core.records import table
 from ..core.version import __version__
 from .declaring import flag
 from .help_pages import panels_of
@@ -66,9 +67,9 @@ app = typer.Typer(
 class GeneralOptions:
     """Options that may stand before the command and after it. The help of graphcut lists them."""
 
-    quiet: Annotated[bool, flag("Print only results and errors.", "--quiet", "-q")] = False
-    no_color: Annotated[bool, flag("Print without colours, like NO_COLOR=1.", "--no-color")] = False
-    debug: Annotated[bool, flag("Print the traceback of an internal error.", "--debug")] = False
+    quiet: Annotated[bool, flag("--quiet", "-q")] = False
+    no_color: Annotated[bool, flag("--no-color")] = False
+    debug: Annotated[bool, flag("--debug")] = False
 
     def apply(self) -> None:
         """Make them hold, on top of those that hold already."""
@@ -93,11 +94,16 @@ def add_command(function: Callable[..., None], section: str, legend: Mapping[str
 
 
 def _flat(function: Callable[..., None]) -> Callable[..., None]:
-    """`function` as typer reads it: with the fields of its groups instead of the groups."""
+    """`function` as typer reads it: with the fields of its groups instead of the groups, and texts for the help."""
     own = [*signature(function, eval_str=True).parameters.values(), _GENERAL]
     groups: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
     members = {name: signature(group, eval_str=True).parameters.values() for name, group in groups.items()}
     flat = [member for parameter in own for member in members.get(parameter.name, [parameter])]
+    texts = table("cli/help_texts.json", dict[str, dict[str, str]])
+    for one in flat:
+        text = {**texts["any command"], **texts.get(function.__name__, {})}.get(one.name)
+        for declared in getattr(one.annotation, "__metadata__", ()):
+            declared.help = declared.help or text
 
     def called(**values: Any) -> None:  # noqa: ANN401 - typer has checked them
         made = {name: group(**{m.name: values.pop(m.name) for m in members[name]}) for name, group in groups.items()}
@@ -131,7 +137,7 @@ def check_apply(given: Collection[str], options: Collection[str], what: str) -> 
 
 def _start(
     ctx: typer.Context,
-    version: Annotated[bool, flag("Print the versions that a bug report needs.", "--version")] = False,
+    version: Annotated[bool, flag("--version")] = False,
 ) -> None:
     if version:
         from importlib.metadata import version as installed

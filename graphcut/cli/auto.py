@@ -38,20 +38,12 @@ _PATHS: Final = ("model", "--cluster", "--plan", "--calibration", "--inputs", "-
 class ConversionOptions:
     """Options that say how a model is converted, and how the loss of accuracy is measured and limited."""
 
-    precision: Annotated[
-        Precision | None,
-        Option(
-            help="Convert the model first; by default the first that fits is searched if --num-splits and --memory are "
-            "given. mixed: the first and last layers are kept."
-        ),
-    ] = None
-    steps: Annotated[
-        Texts, takes("STEPS", "Change the model first: fuse, constants, static, opset=N. Comma-separated.", "--prepare")
-    ] = None
-    calibration: Annotated[Place, takes("DIR", "Inputs for int8-static: a folder of .npz files.")] = None
+    precision: Annotated[Precision | None, Option()] = None
+    steps: Annotated[Texts, takes("STEPS", "--prepare")] = None
+    calibration: Annotated[Place, takes("DIR")] = None
     inputs: Inputs = None
-    text: Annotated[Place, takes("FILE", "A text: measure the perplexity of a decoder.")] = None
-    accept: Annotated[Texts, takes("LIMIT", "Such as 'snr>30'; also max, mean, top1, perplexity. Repeatable.")] = None
+    text: Annotated[Place, takes("FILE")] = None
+    accept: Annotated[Texts, takes("LIMIT")] = None
 
     def automation(self, model: Model, sources: Sequence[Path | None], *, searches: bool, **rest: Any) -> Automation:  # noqa: ANN401
         """What they ask to make of a model, or of the first precision that fits if it `searches`; and other fields."""
@@ -80,12 +72,12 @@ class ConversionOptions:
 def auto(
     options: GoalOptions,
     conversion: ConversionOptions,
-    output: Annotated[Path, Output(metavar="DIR", help="The folder of the parts.")],
-    model: Annotated[Place, argument("MODEL", "An .onnx file, with its external data beside it.")] = None,
+    output: Annotated[Path, Output(metavar="DIR")],
+    model: Annotated[Place, argument("MODEL")] = None,
     plan: PlanPath = None,
-    to: Annotated[ExportFormat | None, Option(metavar="FORMAT", help="Write the parts as `export --to` does.")] = None,
-    keep: Annotated[bool, flag("Keep the models of the steps, in DIR/models.", "--keep")] = False,
-    replay: Annotated[Place, takes("FILE", "Do again what an auto.json says: same bytes.")] = None,
+    to: Annotated[ExportFormat | None, Option(metavar="FORMAT")] = None,
+    keep: Annotated[bool, flag("--keep")] = False,
+    replay: Annotated[Place, takes("FILE")] = None,
     dims: Dims = None,
     states: States = None,
     force: Force = False,

@@ -19,14 +19,9 @@ def bench(
     cascade_path: CascadePath,
     original: OriginalOptions,
     inputs: OneInput = RANDOM,
-    rounds: Annotated[int, takes("N", "How often each way is measured.", min=1)] = 3,
+    rounds: Annotated[int, takes("N", min=1)] = 3,
     way: Annotated[
-        Texts,
-        takes(
-            "WAY",
-            "Measure this way, and not the others. Repeatable.",
-            autocompletion=lambda: [(name, way.description) for name, way in WAYS.items()],
-        ),
+        Texts, takes("WAY", autocompletion=lambda: [(name, way.description) for name, way in WAYS.items()])
     ] = None,
     optimize: Optimize = "all",
     as_json: AsJson = False,

@@ -22,35 +22,22 @@ if TYPE_CHECKING:
 Weights = Literal["copy", "share"]
 Texts = list[str] | None  #: the values of an option that may be repeated.
 Place = Path | None  #: a file or a folder, if it is named.
-ModelPath = Annotated[Path, argument("MODEL", "An .onnx file; or a pipeline of models: a .toml file or a folder.")]
-CascadePath = Annotated[Path, argument("DIR", "The folder of a cascade, or its manifest file.")]
-OriginalModel = Annotated[Place, takes("FILE", "The model that was sharded, or cut and has moved.")]
-Dims = Annotated[Texts, takes("NAME=N", "The size of a symbolic dimension. Repeatable.", "--dim")]
-States = Annotated[Texts, takes("INPUT=OUTPUT", "OUTPUT is INPUT at the next step. Repeatable.", "--state")]
-Inputs = Annotated[list[Path] | None, takes("FILE", "A .npz or .wav file, ONNX test data, or `random`. Repeatable.")]
-OneInput = Annotated[Path, takes("FILE", "A .npz or .wav file, ONNX test data, or `random`.")]
-Seed = Annotated[int, takes("N", "Random seed.", min=0)]
-ProfileText = Annotated[
-    str | None,
-    takes(
-        "KIND[:N]",
-        "For a decoder: costs of a prompt of N tokens (prefill:512), or of a token after N others (decode:512).",
-        "--profile",
-        autocompletion=lambda: ["prefill", "decode"],
-    ),
-]
-Outputs = Annotated[str | None, takes("NAMES", "The outputs asked for, comma-separated; all if left out.", "--outputs")]
-Force = Annotated[bool, flag("Overwrite an existing output.", "--force", "-f")]
-AsJson = Annotated[bool, flag("Print the result as JSON.", "--json")]
-Optimize = Annotated[
-    Literal["none", "basic", "all"],
-    Option(help="ONNX Runtime's graph optimizations. none: the bits of the whole model without optimizations."),
-]
-Optimized = Annotated[
-    Literal["none", "all"], Option("--optimize", help="ONNX Runtime's graph optimizations of what is compared.")
-]
-Trace = Annotated[Place, takes("FILE", "A timeline (.svg, .txt, - prints it, or for ui.perfetto.dev).")]
-Workers = Annotated[int | None, takes("N", "Number of workers that share the parts.", min=1)]
+ModelPath = Annotated[Path, argument("MODEL")]
+CascadePath = Annotated[Path, argument("DIR")]
+OriginalModel = Annotated[Place, takes("FILE")]
+Dims = Annotated[Texts, takes("NAME=N", "--dim")]
+States = Annotated[Texts, takes("INPUT=OUTPUT", "--state")]
+Inputs = Annotated[list[Path] | None, takes("FILE")]
+OneInput = Annotated[Path, takes("FILE")]
+Seed = Annotated[int, takes("N", min=0)]
+ProfileText = Annotated[str | None, takes("KIND[:N]", "--profile", autocompletion=lambda: ["prefill", "decode"])]
+Outputs = Annotated[str | None, takes("NAMES", "--outputs")]
+Force = Annotated[bool, flag("--force", "-f")]
+AsJson = Annotated[bool, flag("--json")]
+Optimize = Annotated[Literal["none", "basic", "all"], Option()]
+Optimized = Annotated[Literal["none", "all"], Option("--optimize")]
+Trace = Annotated[Place, takes("FILE")]
+Workers = Annotated[int | None, takes("N", min=1)]
 
 
 def _providers() -> list[str]:
@@ -63,19 +50,10 @@ def _providers() -> list[str]:
 class SessionOptions:
     """How ONNX Runtime runs the parts."""
 
-    provider: Annotated[
-        str | None,
-        takes(
-            "NAME,KEY=VALUE...",
-            "Execution provider, and its options, e.g. CUDAExecutionProvider,device_id=0.",
-            autocompletion=_providers,
-        ),
-    ] = None
-    allow_fallback: Annotated[
-        bool, flag("Run a part on the CPU where its provider is missing or can't start.", "--allow-fallback")
-    ] = False
+    provider: Annotated[str | None, takes("NAME,KEY=VALUE...", autocompletion=_providers)] = None
+    allow_fallback: Annotated[bool, flag("--allow-fallback")] = False
     optimize: Optimize = "all"
-    insecure: Annotated[bool, flag("With --via ray: accept a cluster without a token.", "--insecure")] = False
+    insecure: Annotated[bool, flag("--insecure")] = False
 
     def session_config(self) -> SessionConfig:
         from .. import SessionConfig

@@ -39,27 +39,18 @@ if TYPE_CHECKING:
 
 def compare(
     ctx: typer.Context,
-    before: Annotated[Path, argument("A", "A model, a plan, or the folder or manifest of a cascade.")],
-    after: Annotated[Path, argument("B", "Another model; or another plan or cascade of the same model.")],
-    output: Annotated[Place, Output(help="A .txt or .json file; of two models also .html or .svg.")] = None,
+    before: Annotated[Path, argument("A")],
+    after: Annotated[Path, argument("B")],
+    output: Annotated[Place, Output()] = None,
     model: OriginalModel = None,
     dims: Dims = None,
     inputs: Inputs = None,
     seed: Seed = 0,
-    tolerance: Annotated[
-        float | None,
-        takes(
-            "F", "Allowed difference of outputs, as a fraction of the largest value. Default: by their types.", min=0
-        ),
-    ] = None,
-    ignore: Annotated[Texts, takes("NAMES", "Tensors, nodes or globs that are not reported. Comma-separated.")] = None,
+    tolerance: Annotated[float | None, takes("F", min=0)] = None,
+    ignore: Annotated[Texts, takes("NAMES")] = None,
     optimize: Optimized = "none",
-    provider: Annotated[
-        list[str] | None, takes("NAME,KEY=VALUE...", "Execution provider of B; given twice, of A and then of B.")
-    ] = None,
-    extract: Annotated[
-        Place, takes("DIR", "A folder for the first culprit: its nodes in both models, inputs, outputs.")
-    ] = None,
+    provider: Annotated[list[str] | None, takes("NAME,KEY=VALUE...")] = None,
+    extract: Annotated[Place, takes("DIR")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""How commands declare arguments and options: each with the word for its value, and its text in the help."""
+"""How commands declare arguments and options: each with the word for its value. `help_texts.json` has their texts."""
 
 from functools import partial
 from pathlib import Path
@@ -22,16 +22,16 @@ Output: Final = partial(Option, "--output", "-o", metavar="FILE", callback=_chec
 Size: Final = partial(Option, parser=parse_bytes, metavar="SIZE")
 
 
-def argument(word: str, text: str, **more: Any) -> Any:  # noqa: ANN401 - typer's own types
-    """An argument; `word` stands for it in the help, and `text` says what it is."""
-    return Argument(metavar=word, help=text, **more)
+def argument(word: str, **more: Any) -> Any:  # noqa: ANN401 - typer's own types
+    """An argument; `word` stands for it in the help."""
+    return Argument(metavar=word, **more)
 
 
-def takes(word: str, text: str, *names: str, **more: Any) -> Any:  # noqa: ANN401 - as above
+def takes(word: str, *names: str, **more: Any) -> Any:  # noqa: ANN401 - as above
     """An option that takes a value, for which `word` stands; by default it is called like the parameter."""
-    return Option(*names, metavar=word, help=text, **more)
+    return Option(*names, metavar=word, **more)
 
 
-def flag(text: str, *names: str) -> Any:  # noqa: ANN401 - as above
+def flag(*names: str) -> Any:  # noqa: ANN401 - as above
     """An option without a value."""
-    return Option(*names, help=text)
+    return Option(*names)

@@ -19,27 +19,22 @@ from .output import check_output, say, say_next
 class LlmOptions:
     """What the demo `llm` can be like."""
 
-    hidden: Annotated[int, takes("N", "llm: hidden size.", min=1)] = 64
-    layers: Annotated[int, takes("N", "llm: number of layers.", min=1)] = 6
-    heads: Annotated[int, takes("N", "llm: attention heads.", "--attention-heads", min=1)] = 4
-    kv_heads: Annotated[int, takes("N", "llm: key/value heads.", min=1)] = 2
-    intermediate: Annotated[int | None, takes("N", "llm: width of the MLP.", min=1, show_default="8/3 of --hidden")] = (
-        None
-    )
-    vocab: Annotated[int, takes("N", "llm: vocabulary size.", min=1)] = 256
-    dtype: Annotated[Literal["float32", "float16"], Option(help="llm: type of weights and cache.")] = "float32"
-    tied: Annotated[bool, flag("llm: the output projection is the embedding.", "--tied")] = False
+    hidden: Annotated[int, takes("N", min=1)] = 64
+    layers: Annotated[int, takes("N", min=1)] = 6
+    heads: Annotated[int, takes("N", "--attention-heads", min=1)] = 4
+    kv_heads: Annotated[int, takes("N", min=1)] = 2
+    intermediate: Annotated[int | None, takes("N", min=1, show_default="8/3 of --hidden")] = None
+    vocab: Annotated[int, takes("N", min=1)] = 256
+    dtype: Annotated[Literal["float32", "float16"], Option()] = "float32"
+    tied: Annotated[bool, flag("--tied")] = False
 
 
 def demo(
     ctx: typer.Context,
-    name: Annotated[str, argument("NAME", "One of the demos below.", autocompletion=lambda: list(DEMOS.items()))],
+    name: Annotated[str, argument("NAME", autocompletion=lambda: list(DEMOS.items()))],
     llm: LlmOptions,
-    output: Annotated[Place, Output(help="The .onnx file.", show_default="NAME.onnx")] = None,
-    external: Annotated[
-        bool | None,
-        Option("--external/--inline", help="Weights beside the model, or inside it.", show_default="by size"),
-    ] = None,
+    output: Annotated[Place, Output(show_default="NAME.onnx")] = None,
+    external: Annotated[bool | None, Option("--external/--inline", show_default="by size")] = None,
     force: Force = False,
 ) -> None:
     """Write an example model with random weights.

@@ -9,7 +9,7 @@ from .output import put_answer
 
 
 def doctor(
-    measured: Annotated[bool, flag("Measure speed, too, for about a second.", "--measure")] = False,
+    measured: Annotated[bool, flag("--measure")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Say what works here, and why the rest does not.

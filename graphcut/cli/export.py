@@ -26,7 +26,7 @@ def export(
     ctx: typer.Context,
     cascade_path: CascadePath,
     to: Annotated[ExportFormat, Option(metavar="FORMAT", help=", ".join(get_args(ExportFormat)))],
-    output: Annotated[Path, Output(help="The folder.")],
+    output: Annotated[Path, Output()],
     model: OriginalModel = None,
     dims: Dims = None,
     force: Force = False,

@@ -13,14 +13,12 @@ from .output import say
 
 def extract(
     model: ModelPath,
-    output: Annotated[Path, Output(help="The .onnx file.")],
-    from_: Annotated[Texts, takes("NAMES", "Its inputs: tensors, nodes or globs. Comma-separated.", "--from")] = None,
-    until: Annotated[Texts, takes("NAMES", "Its outputs, likewise.")] = None,
-    expose: Annotated[Texts, takes("NAMES", "More outputs, likewise, besides those it has.")] = None,
-    assume: Annotated[
-        Texts, takes("NAME=VALUE", "A fixed value of an input; an If that it decides becomes its branch. Repeatable.")
-    ] = None,
-    weights: Annotated[Weights, Option(help="copy: it has its weights. share: it refers to those of MODEL.")] = "copy",
+    output: Annotated[Path, Output()],
+    from_: Annotated[Texts, takes("NAMES", "--from")] = None,
+    until: Annotated[Texts, takes("NAMES")] = None,
+    expose: Annotated[Texts, takes("NAMES")] = None,
+    assume: Annotated[Texts, takes("NAME=VALUE")] = None,
+    weights: Annotated[Weights, Option()] = "copy",
     force: Force = False,
 ) -> None:
     """Write the sub-model between tensors as one model.

@@ -12,10 +12,10 @@ from .output import INTERRUPTED, complain, print_line, say, say_next, settings, 
 
 
 def fetch(
-    source: Annotated[str, argument("SOURCE", "The folder of a cascade, or its manifest: a URL or a path.")],
-    output: Annotated[Path, Output(metavar="DIR", help="The folder for the parts.")],
-    part: Annotated[list[int] | None, takes("K", "Get this part, counted from 0. Repeatable.")] = None,
-    device: Annotated[str | None, takes("NAME", "Get the parts planned for this device.")] = None,
+    source: Annotated[str, argument("SOURCE")],
+    output: Annotated[Path, Output(metavar="DIR")],
+    part: Annotated[list[int] | None, takes("K")] = None,
+    device: Annotated[str | None, takes("NAME")] = None,
 ) -> None:
     """Get parts of a cascade, and only the weights that they read.
 

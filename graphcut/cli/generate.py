@@ -54,8 +54,8 @@ def generate(
     inputs: Inputs = None,
     dims: Dims = None,
     seed: Seed = 0,
-    batch: Annotated[int, takes("N", "Sequences that share a step at most.", min=1)] = 8,
-    via: Annotated[Via, Option(help="Where the parts run.")] = "threads",
+    batch: Annotated[int, takes("N", min=1)] = 8,
+    via: Annotated[Via, Option()] = "threads",
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:

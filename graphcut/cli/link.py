@@ -12,11 +12,9 @@ from .output import print_line, say, say_next, settings, writing
 
 def link(
     model: ModelPath,
-    checkpoint: Annotated[Path, takes("DIR", "The folder of a Hugging Face model, or a .safetensors file.")],
-    output: Annotated[Path, Output(help="The .onnx file, in a folder that holds DIR, or in DIR.")],
-    transposed: Annotated[
-        bool, flag("Also find matrices stored transposed: MatMul becomes FusedMatMul.", "--transposed")
-    ] = False,
+    checkpoint: Annotated[Path, takes("DIR")],
+    output: Annotated[Path, Output()],
+    transposed: Annotated[bool, flag("--transposed")] = False,
     force: Force = False,
 ) -> None:
     """Refer to weights in safetensors files instead of copying them.

@@ -30,17 +30,17 @@ _APPLYING: Final[Mapping[str, tuple[str, ...]]] = {  #: the options that apply t
 
 def measure(
     ctx: typer.Context,
-    what: Annotated[str, argument("WHAT", "An .onnx file, a config.json (Hugging Face), `machine` or `cluster`.")],
-    output: Annotated[Path, Output(help="The .csv file; of a machine or cluster a .toml file.")],
-    computed: Annotated[bool, flag("Compute what modules cost, without times; run nothing.", "--computed")] = False,
-    rounds: Annotated[int, takes("N", "Number of runs of a model.", min=1)] = 12,
-    memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of these runs, e.g. 2GB.")] = None,
+    what: Annotated[str, argument("WHAT")],
+    output: Annotated[Path, Output()],
+    computed: Annotated[bool, flag("--computed")] = False,
+    rounds: Annotated[int, takes("N", min=1)] = 12,
+    memory_bytes: Annotated[int | None, Size("--memory")] = None,
     inputs: OneInput = RANDOM,
     profile: ProfileText = None,
     dims: Dims = None,
-    seconds: Annotated[float, takes("S", "How long a machine or cluster is measured.", min=0)] = 10.0,
-    threads: Annotated[int, takes("N", "Threads of an operator; 0: as ONNX Runtime does.", min=0)] = 0,
-    insecure: Annotated[bool, flag("Accept a cluster without a token.", "--insecure")] = False,
+    seconds: Annotated[float, takes("S", min=0)] = 10.0,
+    threads: Annotated[int, takes("N", min=0)] = 0,
+    insecure: Annotated[bool, flag("--insecure")] = False,
     force: Force = False,
 ) -> None:
     """Measure what modules cost, or this machine, or a Ray cluster.

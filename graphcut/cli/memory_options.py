@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class MemoryOptions:
     """A memory limit, and how it is kept."""
 
-    memory_bytes: Annotated[int | None, Size("--memory", help="Memory limit of this process, e.g. 300MiB.")] = None
-    exact: Annotated[bool, flag("With --memory: the same bits as without it; slower.", "--exact")] = False
+    memory_bytes: Annotated[int | None, Size("--memory")] = None
+    exact: Annotated[bool, flag("--exact")] = False
 
     def check(self, given: Collection[str]) -> None:
         check_applicable(given, {"--exact": "--memory"}, given)

@@ -19,11 +19,9 @@ _EXAMPLE = "for example --connect a.hidden=b.x, with the names of the files, or 
 
 
 def merge(
-    paths: Annotated[list[Path], argument("DIR|MODELS", "A cascade, models, or the folder of an exporter.")],
-    output: Annotated[Path, Output(help="The .onnx file; of an exporter's folder a .toml file.")],
-    connect: Annotated[
-        Texts, takes("A.OUT=B.IN", "Input IN of model B reads output OUT of model A. Repeatable.")
-    ] = None,
+    paths: Annotated[list[Path], argument("DIR|MODELS")],
+    output: Annotated[Path, Output()],
+    connect: Annotated[Texts, takes("A.OUT=B.IN")] = None,
     force: Force = False,
 ) -> None:
     """Merge the parts of a cascade, or models, into one model.

@@ -15,7 +15,7 @@ def plan(
     options: GoalOptions,
     tuning: TuningOptions,
     model: ModelPath,
-    output: Annotated[Place, Output(help="Save the plan, to edit it or to split by it.")] = None,
+    output: Annotated[Place, Output()] = None,
     dims: Dims = None,
     states: States = None,
     force: Force = False,

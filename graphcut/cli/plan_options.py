@@ -55,38 +55,17 @@ class GoalOptions:
     """What a plan is for; the other options of a plan keep their defaults."""
 
     ctx: typer.Context
-    num_splits: Annotated[
-        int | None, takes("N", "Split into N parts, minimizing the slowest; with --memory, into at most N.")
-    ] = None
-    memory: Annotated[str | None, takes("SIZE", "Split into the fewest parts of at most SIZE.")] = None
-    cluster: Annotated[Place, takes("FILE", "One part per device of a cluster file (TOML).")] = None
+    num_splits: Annotated[int | None, takes("N")] = None
+    memory: Annotated[str | None, takes("SIZE")] = None
+    cluster: Annotated[Place, takes("FILE")] = None
     objective: Annotated[
-        Literal["throughput", "interleaved", "latency", "decode", "bytes", "devices", "crossings"],
-        Option(
-            help="What --cluster optimizes. interleaved: throughput, and a device may have several parts. "
-            "crossings: nodes where they are fastest, with the fewest changes of the device."
-        ),
+        Literal["throughput", "interleaved", "latency", "decode", "bytes", "devices", "crossings"], Option()
     ] = "throughput"
-    at_nodes: Annotated[
-        Texts, takes("NAMES", "Cut after these nodes or tensors; globs too. Comma-separated, repeatable.")
-    ] = None
-    heads: Annotated[str | None, takes("[A,B+C]", "One part per output or group of outputs.")] = None
-    ranks: Annotated[
-        str | None,
-        takes(
-            "N|N:N...",
-            "Divide layers among N ranks, or among ranks with these shares; with --cluster, at most N devices.",
-        ),
-    ] = None
-    sum_: Annotated[bool, flag("Ranks add partial sums: they send less, and rounding differs.", "--sum")] = False
-    count: Annotated[
-        Texts,
-        takes(
-            "WHAT",
-            "What --num-splits balances: time (default), layers, bytes or flops; or what counts towards --memory: "
-            "weights as they are held, activations, inputs and cache (default), some of these, or files.",
-        ),
-    ] = None
+    at_nodes: Annotated[Texts, takes("NAMES")] = None
+    heads: Annotated[str | None, takes("[A,B+C]")] = None
+    ranks: Annotated[str | None, takes("N|N:N...")] = None
+    sum_: Annotated[bool, flag("--sum")] = False
+    count: Annotated[Texts, takes("WHAT")] = None
 
     @property
     def mode(self) -> RankMode:
@@ -155,28 +134,16 @@ class GoalOptions:
 class TuningOptions:
     """What fine-tunes a plan; its file keeps it."""
 
-    in_flight: Annotated[int, takes("M", "Sequences decoded at once, for --objective decode.")] = 1
+    in_flight: Annotated[int, takes("M")] = 1
     outputs: Outputs = None
-    pins: Annotated[Texts, takes("NODE=PART", "Put a node into a part. Repeatable.", "--pin")] = None
-    avoid: Annotated[Texts, takes("GLOB", "Never send these nodes' outputs. Repeatable.")] = None
-    inside_layers: Annotated[
-        Literal["auto", "always", "never"], Option(help="Cut inside repeated layers. auto: if it pays.")
-    ] = "auto"
-    recompute: Annotated[
-        Recomputing,
-        Option(help="auto: recompute a tensor when that is cheaper than sending it. approximate: its bits may differ."),
-    ] = "auto"
-    boundary_dtype: Annotated[
-        Literal["float16"] | None, Option(help="Send float32 tensors as float16: half the bytes, and less precision.")
-    ] = None
-    cost_model: Annotated[
-        str | None,
-        takes("FILE", "A CSV of costs per module, or a name such as Phi-3.5-mini.", autocompletion=_cost_models),
-    ] = None
+    pins: Annotated[Texts, takes("NODE=PART", "--pin")] = None
+    avoid: Annotated[Texts, takes("GLOB")] = None
+    inside_layers: Annotated[Literal["auto", "always", "never"], Option()] = "auto"
+    recompute: Annotated[Recomputing, Option()] = "auto"
+    boundary_dtype: Annotated[Literal["float16"] | None, Option()] = None
+    cost_model: Annotated[str | None, takes("FILE", autocompletion=_cost_models)] = None
     profile: ProfileText = None
-    prove: Annotated[
-        int | None, takes("[SECONDS]", "Compute a lower bound with an exact solver, for 30 s or SECONDS.", min=0)
-    ] = None
+    prove: Annotated[int | None, takes("[SECONDS]", min=0)] = None
 
     def limits(self) -> Limits:
         pins = tuple(numbered("--pin", text, "NODE=PART", "/model/norm/Mul=1") for text in self.pins or ())

@@ -57,12 +57,10 @@ def _pieces(text: str) -> int | str:
 class PipelineOptions:
     """Options of a run on several workers."""
 
-    via: Annotated[Via | None, Option(help="Run as a pipeline of workers.")] = None
+    via: Annotated[Via | None, Option()] = None
     workers: Workers = None
-    micro_batch: Annotated[Any, takes("N|auto", "With --via: split batches into pieces of N.", parser=_pieces)] = None
-    deadline: Annotated[
-        float, takes("SECONDS", "With --via: restart a worker whose load or first step takes longer.")
-    ] = 300
+    micro_batch: Annotated[Any, takes("N|auto", parser=_pieces)] = None
+    deadline: Annotated[float, takes("SECONDS")] = 300
     trace: Trace = None
 
 
@@ -73,19 +71,11 @@ def run(
     session: SessionOptions,
     original: OriginalOptions,
     memory: MemoryOptions,
-    inputs: Annotated[
-        list[Path] | None,
-        takes("FILE", "A .npz or .wav file, ONNX test data, a folder of these, or `random`. Repeatable."),
-    ] = None,
-    text: Annotated[
-        Texts, takes("TEXT|@FILE", "A text, in place of --inputs, or a file with one in each line. Repeatable.")
-    ] = None,
-    output: Annotated[
-        Place,
-        Output(help="The .npz file of the outputs, for many inputs a folder; else they are printed in short."),
-    ] = None,
+    inputs: Annotated[list[Path] | None, takes("FILE")] = None,
+    text: Annotated[Texts, takes("TEXT|@FILE")] = None,
+    output: Annotated[Place, Output()] = None,
     outputs: Outputs = None,
-    on_error: Annotated[OnError, Option(help="Stop at an input that fails, or skip it.")] = "raise",
+    on_error: Annotated[OnError, Option()] = "raise",
     force: Force = False,
 ) -> None:
     """Run a cascade on inputs.

@@ -30,21 +30,15 @@ _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names 
 
 def show(
     ctx: typer.Context,
-    thing: Annotated[Path, argument("THING", "A model, a plan, or the folder or manifest of a cascade.")],
-    to: Annotated[
-        Literal["terminal", "html", "svg", "dot", "mermaid", "json", "devices"],
-        Option(help="The format; if not given, it follows from the name of --output."),
-    ] = "terminal",
-    output: Annotated[Place, Output(help="A .html, .svg, .dot, .mmd, .json or .txt file.")] = None,
-    part: Annotated[int | None, takes("K", "Draw the nodes of part K; with --to dot.", min=0)] = None,
-    compared: Annotated[
-        list[Path] | None,
-        takes("FILE", "In the page, what `compare --json` or `analyze --device NAME --json` found.", "--compare"),
-    ] = None,
+    thing: Annotated[Path, argument("THING")],
+    to: Annotated[Literal["terminal", "html", "svg", "dot", "mermaid", "json", "devices"], Option()] = "terminal",
+    output: Annotated[Place, Output()] = None,
+    part: Annotated[int | None, takes("K", min=0)] = None,
+    compared: Annotated[list[Path] | None, takes("FILE", "--compare")] = None,
     model: OriginalModel = None,
     dims: Dims = None,
     force: Force = False,
-    opens: Annotated[bool, flag("Open the page in a browser; without -o it is a temporary file.", "--open")] = False,
+    opens: Annotated[bool, flag("--open")] = False,
 ) -> None:
     """Draw a model, a plan or a cascade.
 

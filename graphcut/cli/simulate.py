@@ -33,21 +33,14 @@ def _devices(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def simulate(
-    plan: Annotated[Path, argument("PLAN", "A plan file, or the folder of a cascade.")],
+    plan: Annotated[Path, argument("PLAN")],
     original: OriginalOptions,
-    cluster: Annotated[Place, takes("FILE", "A cluster file (TOML).", show_default="the cluster of the plan")] = None,
-    requests: Annotated[int, takes("N", "Number of requests.")] = 1000,
-    rate: Annotated[str | None, takes("R/s", "Open loop: Poisson arrivals, requests per second.")] = None,
-    window: Annotated[
-        int | None, takes("W", "Closed loop: requests in flight.", "--in-flight", show_default="2 x active devices")
-    ] = None,
-    copies: Annotated[int, takes("N", "Number of identical clusters side by side.")] = 1,
-    fail: Annotated[
-        Texts,
-        takes(
-            "NAME@S[+S]", "A device fails at S seconds, for S seconds or for good. Repeatable.", autocompletion=_devices
-        ),
-    ] = None,
+    cluster: Annotated[Place, takes("FILE", show_default="the cluster of the plan")] = None,
+    requests: Annotated[int, takes("N")] = 1000,
+    rate: Annotated[str | None, takes("R/s")] = None,
+    window: Annotated[int | None, takes("W", "--in-flight", show_default="2 x active devices")] = None,
+    copies: Annotated[int, takes("N")] = 1,
+    fail: Annotated[Texts, takes("NAME@S[+S]", autocompletion=_devices)] = None,
     outputs: Outputs = None,
     trace: Trace = None,
     force: Force = False,

@@ -21,30 +21,22 @@ if TYPE_CHECKING:
     from .. import Model, PreparedFiles
 
 _OF_ONE_FILE: Final = ("model", "--one-file", "--ranks", "--sum", "--output", "--weights", "--dim", "--force", "--json")
-PlanPath = Annotated[Place, takes("FILE", "Cut as in a plan of `graphcut plan -o`.", "--plan")]
+PlanPath = Annotated[Place, takes("FILE", "--plan")]
 
 
 def split(
     options: GoalOptions,
     model: ModelPath,
     plan: PlanPath = None,
-    device: Annotated[
-        Texts, takes("NAMES", "The device of each part of --at-nodes, in order. Comma-separated.")
-    ] = None,
-    output: Annotated[Place, Output(metavar="DIR", help="The folder of the parts.", show_default="MODEL.parts")] = None,
-    weights: Annotated[
-        Weights, Option(help="copy: each part has its weights. share: parts beside the model refer to its weights.")
-    ] = "copy",
-    max_shard_bytes: Annotated[
-        int | None, Size("--max-shard-size", help="Divide copied weights among files of at most SIZE, with an index.")
-    ] = None,
-    digest: Annotated[bool, flag("Compute digests of shared weights, too.", "--digest")] = False,
-    one_file: Annotated[
-        bool, flag("With --ranks: one ordinary model, MODEL.sharded.onnx, instead of parts.", "--one-file")
-    ] = False,
+    device: Annotated[Texts, takes("NAMES")] = None,
+    output: Annotated[Place, Output(metavar="DIR", show_default="MODEL.parts")] = None,
+    weights: Annotated[Weights, Option()] = "copy",
+    max_shard_bytes: Annotated[int | None, Size("--max-shard-size")] = None,
+    digest: Annotated[bool, flag("--digest")] = False,
+    one_file: Annotated[bool, flag("--one-file")] = False,
     dims: Dims = None,
     states: States = None,
-    dry_run: Annotated[bool, flag("List the files that would be written.", "--dry-run", "-n")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "-n")] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 class TextOptions:
     """Prompts that are texts, and texts that end a sequence."""
 
-    prompt: Annotated[Texts, takes("TEXT|@FILE", "A prompt, or a file with one in each line. Repeatable.")] = None
-    prompt_ids: Annotated[Texts, takes("N,N,...", "Token ids of a prompt, or `random`. Repeatable.")] = None
-    chat: Annotated[bool, flag("Answer each line of the standard input, as a conversation.", "--chat")] = False
-    stop: Annotated[
-        Texts, takes("TEXT|N,N...", "Text that ends a sequence; token ids with --prompt-ids alone. Repeatable.")
-    ] = None
+    prompt: Annotated[Texts, takes("TEXT|@FILE")] = None
+    prompt_ids: Annotated[Texts, takes("N,N,...")] = None
+    chat: Annotated[bool, flag("--chat")] = False
+    stop: Annotated[Texts, takes("TEXT|N,N...")] = None
 
     def prompts_of(
         self, cascade: Cascade, prompts: list[list[int]], *, has_inputs: bool
@@ -76,12 +74,10 @@ def _texts(prompt: str) -> list[str]:
 class SamplingOptions:
     """How tokens are drawn. The seed is that of the command."""
 
-    temperature: Annotated[
-        float, takes("T", "Draw tokens at random, with scores divided by T; 0: the most likely.", min=0)
-    ] = 0
-    top_k: Annotated[int, takes("K", "Draw from the K most likely tokens; 0: all.", min=0)] = 0
-    top_p: Annotated[float, takes("P", "Draw from the likeliest tokens that sum to P.", min=0, max=1)] = 1
-    repetition_penalty: Annotated[float, takes("X", "Divide the scores of tokens that were there by X.", min=0)] = 1
+    temperature: Annotated[float, takes("T", min=0)] = 0
+    top_k: Annotated[int, takes("K", min=0)] = 0
+    top_p: Annotated[float, takes("P", min=0, max=1)] = 1
+    repetition_penalty: Annotated[float, takes("X", min=0)] = 1
 
     def sampling(self, seed: int) -> Sampling:
         from .. import Sampling
@@ -93,12 +89,9 @@ class SamplingOptions:
 class LengthOptions:
     """What ends a sequence, and how its tokens are found."""
 
-    max_tokens: Annotated[int, takes("N", "Tokens to generate at most.", min=1)] = 64
-    beams: Annotated[int, takes("N", "Print the best of N continuations (beam search).", min=1)] = 1
-    draft: Annotated[
-        str | None,
-        takes("DIR|lookup", "Propose tokens by a smaller decoder, or as text before went on: the same, faster."),
-    ] = None
+    max_tokens: Annotated[int, takes("N", min=1)] = 64
+    beams: Annotated[int, takes("N", min=1)] = 1
+    draft: Annotated[str | None, takes("DIR|lookup")] = None
 
 
 def token_ids(option: str, text: str) -> list[int]:

@@ -19,12 +19,12 @@ _OF_FILES: Final = ("cascade_path", "--files", "--json", *GENERAL)
 
 def verify(
     ctx: typer.Context,
-    cascade_path: Annotated[Path, argument("DIR", "A cascade, or a sharded model.")],
+    cascade_path: Annotated[Path, argument("DIR")],
     original: OriginalOptions,
     inputs: Inputs = None,
     optimized: Optimized = "none",
-    structural_only: Annotated[bool, flag("Compare graphs and weights; run nothing.", "--structural")] = False,
-    files_only: Annotated[bool, flag("Compare files with the manifest, without the model.", "--files")] = False,
+    structural_only: Annotated[bool, flag("--structural")] = False,
+    files_only: Annotated[bool, flag("--files")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Verify that a cascade or a sharded model equals its model.

@@ -6,10 +6,14 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from graphcut.cli import help_pages
+from graphcut.cli.application import app
+from graphcut.core.records import table
 
 from command_line import COMMANDS, Run, command, run
 
@@ -62,6 +66,15 @@ def test_panels_name_options_that_exist(run: Run) -> None:
     rows["every command"] = set().union(*rows.values())
     for name, panels in help_pages.panels().items():
         assert {option for options in panels.values() for option in options.split()} <= rows[name], name
+
+
+def test_every_option_has_a_text_and_every_text_an_option() -> None:
+    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
+    assert [one.name for command in commands.values() for one in command.params if not one.help] == []
+    options = {name: {one.name for one in command.params} for name, command in commands.items()}
+    options["any command"] = {"version"}.union(*options.values())
+    for name, texts in table("cli/help_texts.json", dict[str, dict[str, str]]).items():
+        assert texts.keys() <= options[name], name
 
 
 @pytest.mark.parametrize("name", ["plan", "split", "auto"])
