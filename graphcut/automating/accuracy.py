@@ -134,6 +134,6 @@ def perplexity(model: Model, text: Text) -> float:
     (outputs,) = outputs_of(model, [text.feeds], [text.logits])
     scores = outputs[text.logits].astype(np.float64)[0, :-1]
     if len(scores) != len(text.ids) - 1:
-        raise UsageError(f"{model.path.name} has logits of the last token alone", hint="leave out `text`")
+        raise UsageError(f"{model.title} has logits of the last token alone", hint="leave out `text`")
     scores -= scores.max(-1, keepdims=True)
     return exp(float((np.log(np.exp(scores).sum(-1)) - scores[np.arange(len(scores)), text.ids[1:]]).mean()))

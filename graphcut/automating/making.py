@@ -141,7 +141,7 @@ class Automation(Product):
             weights = self.model.graph.weights
             self.inputs = [{name: v for name, v in one.items() if name not in weights} for one in self.inputs]
         if not self.inputs:
-            refused = f"outputs are not compared: {self.model.path.name} rejects the generated inputs: {refusal}"
+            refused = f"outputs are not compared: {self.model.title} rejects the generated inputs: {refusal}"
             if self.limits or self.text:
                 raise RunError(refused, hint="give `inputs` that it accepts")
             self.report(refused)
@@ -167,6 +167,9 @@ class Automation(Product):
 
     def _next(self, before: _Converted, names: tuple[str, ...], folder: Path) -> _Converted:
         name, given, target = names[-1], before.model, folder / f"{'-'.join((self.model.path.stem, *names))}.onnx"
+        if given.joined_from:
+            hint = "convert its models one by one, then cut the pipeline of those with `split`"
+            raise UsageError(f"{given.title} is a pipeline of models, and {name} converts one model", hint=hint)
         package, number = library_of(name)
         self.report(f"{name}, by {package} {number}")
         folder.mkdir(exist_ok=True)  # parts get their tokenizer from the folder of their model
@@ -183,7 +186,7 @@ class Automation(Product):
             message = f"{name}: the model that {package} {number} made is not valid: {error}"
             raise GraphcutError(message, hint=advice(given)) from error
         if name in PRECISIONS and model.weight_bytes >= given.weight_bytes:
-            message = f"{name} changes nothing: {package} finds no weight in {self.model.path.name} to convert"
+            message = f"{name} changes nothing: {package} finds no weight in {self.model.title} to convert"
             raise UsageError(message, hint="try another precision")
         step = ConversionRecord(
             name=name,

@@ -276,7 +276,8 @@ class Cascade(Product):
         """When each part runs, see `run_phases`; empty unless it is of a pipeline of models."""
         manifest = self.manifest
         presents, has_end = [state.present for state in manifest.states], manifest.loop is not None
-        return run_phases(self.parts, manifest.stepwise, presents, has_end=has_end) if manifest.stepwise else ()
+        found = run_phases(self.parts, manifest.stepwise, presents, has_end=has_end)
+        return found if manifest.stepwise or has_end else ()
 
     def settings(self, part: Part) -> SessionSettings:
         """How its device runs `part`."""

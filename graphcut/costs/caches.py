@@ -121,7 +121,7 @@ def profile_dims(model: Model, profile: DecoderProfile, length: int) -> dict[str
     """
     sizes = decoder_sizes(model)
     if sizes is None:
-        message = f"{model.path.name} is not a decoder: none of its inputs is a cache that becomes an output"
+        message = f"{model.title} is not a decoder: none of its inputs is a cache that becomes an output"
         hint = "prefill and decode are for decoders with past and present tensors; for others give `dims`"
         raise UsageError(message, hint=hint)
     if not 1 <= length < 1 << 31:

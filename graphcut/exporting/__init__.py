@@ -47,6 +47,9 @@ def export(
     if cascade.absent and to in {"genai", "lingualinked", "ort-annotations"}:  # these mean nothing for some parts
         message = f"{to} takes all parts, and {cascade.root} lacks {', '.join(cascade.absent)}"
         raise UsageError(message, hint="export the whole cascade")
+    if cascade.manifest.loop is not None and to in {"cpp", "js", "triton"}:
+        message = f"what {to} writes runs each part once, and {cascade.root} has {cascade.manifest.loop.steps} steps"
+        raise UsageError(message, hint="export the cascade of one of its models, and write the loop around it")
     if cascade.converted and to not in {"cpp", "js", "lingualinked"}:
         message = f"{to} takes ONNX models, and {cascade.converted[0]} is in ONNX Runtime's own format"
         raise UsageError(message, hint="export the cascade that it was made from")

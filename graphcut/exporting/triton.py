@@ -36,7 +36,7 @@ _TYPES: Final = {
 def export_of(cascade: Cascade) -> Export:
     """A model repository with a model for each part, and an ensemble of them."""
     there = cascade_files(cascade, for_each="Triton has a folder for each part")
-    name = PurePosixPath(cascade.manifest.source.file).stem.strip(".") or "model"
+    name = cascade.source.stem.strip(".") or "model"
     files: dict[str, Content] = {f"{name}/config.pbtxt": _ensemble(cascade, name).encode()}
     files |= {f"{name}/1/{file}": there[file] for file in (MANIFEST, *cascade.manifest.text_files)}
     for part in cascade.parts:

@@ -69,7 +69,7 @@ def given_sizes(survey: InputSurvey, sizes: Mapping[str, int]) -> Mapping[str, i
     for name in sizes:
         if name not in {*survey.open_sizes, *sums, *survey.model.dims}:
             hint = f"{did_you_mean(name, survey.open_sizes)}open sizes: {', '.join(survey.open_sizes) or 'none'}"
-            raise UsageError(f"no input of {survey.model.path.name} has a dimension {name!r}", hint=hint)
+            raise UsageError(f"no input of {survey.model.title} has a dimension {name!r}", hint=hint)
     return {**survey.model.dims, **sizes}
 
 

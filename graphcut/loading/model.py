@@ -82,10 +82,14 @@ class Model(Product):
     loop: Loop | None = None  #: `Manifest.loop`.
 
     @property
+    def title(self) -> str:
+        """The name of its file, or of a pipeline's folder."""
+        return self.path.absolute().parent.name if self.path.name == PIPELINE else self.path.name
+
+    @property
     def stem(self) -> str:
-        """What the names of files begin with that are made of it: the name of its file, or of a pipeline's folder."""
-        name = self.path.name
-        return self.path.absolute().parent.name if name == PIPELINE else re.sub(r"\.(onnx|toml)$", "", name)
+        """What the names of files begin with that are made of it."""
+        return re.sub(r"\.(onnx|toml)$", "", self.title)
 
     @property
     def files(self) -> tuple[Path, ...]:

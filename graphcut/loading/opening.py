@@ -89,7 +89,7 @@ def _check_dims(model: Model, dims: Dims) -> None:
     for name, number in dims.items():
         if name not in symbols and not any(name in tensor.dim_names for tensor in model.tensors.values()):
             known = ", ".join(sorted({*symbols, *model.symbols}))
-            message = f"{model.path.name} has no symbolic dimension {name!r}"
+            message = f"{model.title} has no symbolic dimension {name!r}"
             raise UsageError(message, hint=f"its symbolic dimensions: {known or 'none'}")
         if not 0 <= number <= MAX_BYTES:
             raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more, and at most 2**56")

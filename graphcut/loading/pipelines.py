@@ -30,6 +30,7 @@ from .subgraphs import domain, locations_in
 
 Runs = Literal["once", "each step", "at the end"]  #: when a model of a pipeline runs for a request.
 _FORMAT: Final = "graphcut.pipeline/1"
+_MAX_STEPS: Final = 1_000_000
 _OPSET: Final = 17  #: of a pipeline of made models alone.
 _HINT: Final = "docs/reference/pipeline-file.md describes pipeline files"
 
@@ -232,10 +233,19 @@ class _Opening:
             raise self._wrong(f"{unknown!r} is no free input", f"free inputs: {', '.join(model.graph.reads)}")
         values = {inputs[text]: row for text, row in given.inputs.items()}
         lengths = {len(row) for row in values.values()} | ({given.steps} if given.steps else set())
-        if len(lengths) != 1 or min(lengths) < 1:
+        if not has_steps:
+            raise self._wrong("[loop] is given, and no model runs at each step", 'write runs = "each step" for one')
+        if len(lengths) != 1 or not 1 <= min(lengths) <= _MAX_STEPS:
             what = "nothing ends the steps" if not lengths else f"steps and inputs say {sorted(lengths)} steps"
-            raise self._wrong(what, "give [loop] a number of steps from 1, and each of its inputs as many values")
+            hint = f"give [loop] a number of steps from 1 to {_MAX_STEPS:,}, and each of its inputs as many values"
+            raise self._wrong(what, hint)
         (steps,) = lengths
         if given.counter is not None:
             values[inputs[given.counter]] = tuple(map(float, range(steps)))
+        for name, row in values.items():
+            if name in model.states:
+                raise self._wrong(f"{name!r} is a state, and gets values from [loop] too", "leave one of them out")
+            if not model.tensors[name].dtype.startswith(("float", "bfloat")) and not all(map(float.is_integer, row)):
+                hint = "give whole numbers"
+                raise self._wrong(f"{name!r} is {model.tensors[name]}, and can't hold its values of [loop]", hint)
         return Loop(steps=steps, inputs=values)

@@ -16,7 +16,7 @@ from .fingerprint import head_of
 from .joining import rename_in
 from .model import Model, read_model
 from .size_reads import read_sizes_of_needed
-from .subgraphs import captures, domain, fresh, is_external, names_in, own_names, remove_named, subgraphs
+from .subgraphs import captures, domain, fresh, is_external, is_stateful, names_in, own_names, remove_named, subgraphs
 
 Number = bool | int | float
 
@@ -53,6 +53,10 @@ def specialised(
         return model
     proto = deepcopy(model.proto)
     specialise(proto, values)
+    known = {dim.dim_param for value in proto.graph.input for dim in value.type.tensor_type.shape.dim} - {""}
+    if wrong := next((name for name, number in dims.items() if name not in known or number < 0), None):
+        what = f"no dimension {wrong!r} of an input of {model.path.name} can be {dims[wrong]}"
+        raise UsageError(what, hint=f"its dimensions: {', '.join(sorted(known)) or 'none has a name'}; from 0")
     for dim in _symbols(proto.graph.input, dims):
         dim.dim_value = dims[dim.dim_param]
     for dim in _symbols(proto.graph.output, dims):
@@ -126,7 +130,7 @@ def _value(model: ModelProto, name: str) -> np.ndarray[Any, Any] | None:
         seen.add(one)
         if one in weights and one not in fed and not is_external(weights[one]):
             held.append(weights[one])
-        elif one in producer and not any(subgraphs(producer[one])):
+        elif one in producer and _is_known(producer[one]):
             needed.add(id(producer[one]))
             waiting += producer[one].input
         else:
@@ -136,6 +140,11 @@ def _value(model: ModelProto, name: str) -> np.ndarray[Any, Any] | None:
     made.graph.initializer.extend(held)
     made.graph.output.add(name=name)
     return np.asarray(next(iter(ReferenceEvaluator(made).run([name], {}))))
+
+
+def _is_known(node: NodeProto) -> bool:
+    """Whether the reference implementation of ONNX computes a node, and always the same."""
+    return not domain(node.domain) and not is_stateful(node, {}) and not any(subgraphs(node))
 
 
 def _inline(graph: GraphProto, node: NodeProto, branch: GraphProto) -> None:

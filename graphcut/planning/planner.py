@@ -75,11 +75,11 @@ def plan(
     model, limits = analysis.model, limits or Limits()
     if not model.graph.flow:
         hint = "run the model as it is"
-        raise PlanError(f"{model.path.name} has nothing to cut: no node depends on an input", hint=hint)
+        raise PlanError(f"{model.title} has nothing to cut: no node depends on an input", hint=hint)
     costs = costs or weigh(model, default_dims(analysis, goal))
     if table is not None and not cover(table, costs)[1].matched:
         hint = f"its first row is called {table.rows[0].module!r}" if table.rows else "it has no rows"
-        raise UsageError(f"the cost model matched no node of {model.path.name}", hint=hint)
+        raise UsageError(f"the cost model matched no node of {model.title}", hint=hint)
     planner = _Planner(analysis, goal, limits, _sending(costs, limits, goal), table)
     return planner.named(goal) if isinstance(goal, At | Heads) else planner.optimized(goal, prove_s)
 

@@ -58,5 +58,7 @@ class SimulationResult(Product, msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[LinkUse, ...]  #: the use of each link direction.
     is_exact: bool = True  #: whether all tensors have a size; else times are too short, and the throughput too high.
     assumed: dict[str, int] = {}  #: sizes of the inputs that nobody gave.
+    #: of a pipeline of models, whose requests are steps, the parts that run once for all steps and are not counted.
+    done: tuple[int, ...] = ()
     #: the result of the same run without device failures; None if there can be none.
     without_failures: SimulationResult | None = None

@@ -54,6 +54,8 @@ class Scenario(Product):
     is_exact: bool = True  #: whether all tensors have a size; else `seconds` and `tensor_bytes` are lower bounds.
     assumed: Mapping[str, int] = field(default_factory=dict)  #: sizes of the inputs that nobody gave.
     in_flight: int | None = None  #: requests in flight by default; None for twice the devices that have a part.
+    #: of a pipeline of models, whose requests are steps, the parts that run once for all steps.
+    done: tuple[int, ...] = ()
 
     @property
     def can_fail(self) -> bool:
@@ -133,9 +135,10 @@ def scenario_of_plan(
     assumed = _assumed((model.tensors[name] for name in graph.reads), plan.dims, (plan.model or model).dims)
     in_flight = goal.in_flight if goal.objective == "decode" else None
     is_exact, assignment = costs.sizes.are_exact, _assignment(cluster, planned, seconds[0])
-    return Scenario(
+    found = Scenario(
         parts, weight_bytes, graph.reads, answers, sizes, cluster, assignment, seconds, is_exact, assumed, in_flight
     )
+    return _of_steps(found, model.stepwise, model.phases_of(blocks))
 
 
 def scenario_of_cascade(
@@ -167,7 +170,18 @@ def scenario_of_cascade(
     inputs, answers = manifest.reads, tuple(name for name in manifest.writes if name in sent)
     is_exact = all(costs.sizes.are_exact for costs in costs_by_part)
     assumed = _assumed((cascade.tensors[name] for name in inputs), dims, manifest.given_dims)
-    return Scenario(parts, weight_bytes, inputs, answers, tensor_bytes, cluster, assignment, seconds, is_exact, assumed)
+    scenario = Scenario(
+        parts, weight_bytes, inputs, answers, tensor_bytes, cluster, assignment, seconds, is_exact, assumed
+    )
+    return _of_steps(scenario, manifest.stepwise, cascade.phases)
+
+
+def _of_steps(scenario: Scenario, stepwise: Sequence[str], phases: Sequence[int]) -> Scenario:
+    """A scenario whose requests are steps, if parts are of a pipeline with steps: what runs once is there."""
+    if not stepwise:
+        return scenario
+    done = tuple(part for part, phase in enumerate(phases) if phase != 1)
+    return replace(scenario, inputs=tuple(name for name in scenario.inputs if name in stepwise), done=done)
 
 
 def _assumed(inputs: Iterable[Tensor], dims: Mapping[str, int], given: Mapping[str, int]) -> dict[str, int]:

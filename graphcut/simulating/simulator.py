@@ -71,7 +71,7 @@ def _run(
     routing = Routing(scenario.parts, scenario.outputs)
     scheduler = Scheduler(routing, executor, workers, window=window or requests, balanced=True, log=log)
     answered, stopped, arrived_s, delivered_s = 0, "", list[float](), list[float]()
-    asked = repeat(Request(dict.fromkeys(scenario.inputs)), requests)
+    asked = repeat(Request(dict.fromkeys(scenario.inputs), done=scenario.done), requests)
     try:
         for answer in scheduler.run(_arrivals(executor, asked, rate_per_s, seed, arrived_s)):
             answered += not isinstance(answer, RunError)
@@ -94,6 +94,7 @@ def _run(
         restarted=scheduler.log.restarts,
         is_exact=scenario.is_exact,
         assumed=dict(scenario.assumed),
+        done=scenario.done,
         devices=_device_use(scenario, executor, total_s or 1.0),
         links=_link_use(executor, total_s or 1.0),
     )

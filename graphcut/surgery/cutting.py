@@ -68,7 +68,7 @@ def prepare(
     if not isinstance(model, Model):
         model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
     if plan.graph is not model.graph and plan.graph != model.graph:
-        raise UsageError(f"the plan is for another model than {model.path.name}", hint="plan this one, then split it")
+        raise UsageError(f"the plan is for another model than {model.title}", hint="plan this one, then split it")
     if not plan.has_groups:
         return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
     if max_shard_bytes is not None:

@@ -163,7 +163,7 @@ def division_of(model: Model, ranks: int | Sequence[int], mode: RankMode) -> Div
     division = Divider(model, mode).divide((1,) * ranks if isinstance(ranks, int) else ranks)
     if not division.classes:
         hint = "its weights are multiplied by operators without a rule, or have too few units for these shares"
-        raise UsageError(f"no layer of {model.path.name} can be divided", hint=hint)
+        raise UsageError(f"no layer of {model.title} can be divided", hint=hint)
     return division
 
 

@@ -188,13 +188,13 @@ def compare_models(  # noqa: PLR0913 - independent settings
     pair = Pair(first, second, config, model_config, has_histograms=histograms)
     known = (*pair.here, *second.graph.weights)
     if more := [name for name in second.graph.reads if name not in known]:
-        raise UsageError(f"{more[0]!r} is no input of {first.path.name}", hint="compare two forms of one model")
+        raise UsageError(f"{more[0]!r} is no input of {first.title}", hint="compare two forms of one model")
     if not any(name in first.graph.writes for name in pair.there):
-        message = f"{second.path.name} computes no output of {first.path.name}"
+        message = f"{second.title} computes no output of {first.title}"
         raise UsageError(message, hint="outputs are matched by their names, or by position if there are equally many")
     sets, refusal = accepted_inputs(first, inputs, seed, first.dims)
     if not sets:
-        raise RunError(f"{first.path.name} rejects the generated inputs: {refusal}", hint="give yours as `inputs`")
+        raise RunError(f"{first.title} rejects the generated inputs: {refusal}", hint="give yours as `inputs`")
     changes = tuple(changes_of(pair))
     touched = (one for one in changes if one.kind in {"attribute", "input", "weight"} and not one.is_rounding)
     pair.changed.update(one.node for one in touched)

@@ -200,8 +200,12 @@ def other_shape(folder: Path) -> None:
     save(folder, b=B.replace("float[n,4]", "float[n,5]"))
 
 
+def integers(folder: Path) -> None:
+    save(folder, b="b (float[n,4] h, int64[1] s) => (float[n,4] t) { c = Cast<to = 1>(s) t = Add(h, c) }")
+
+
 CIRCLE = TWO + '[connect]\n"b.h" = "a.h"\n"a.x" = "b.t"\n'
-NO_STOP = LOOP.partition("[loop]")[0]
+NO_STOP, NO_STATE = LOOP.partition("[loop]")[0], LOOP.partition("[states]")[0]
 EARLY = TWO.replace("[models.b]", 'runs = "each step"\n[models.b]') + "[loop]\nsteps = 2\n"
 BAD: list[tuple[str, Callable[[Path], None], str, str]] = [
     ("a model is missing", missing, TWO, "there is no file"),
@@ -212,6 +216,17 @@ BAD: list[tuple[str, Callable[[Path], None], str, str]] = [
     ("nothing ends the steps", nothing, NO_STOP, "nothing ends the steps"),
     ("a loop without a number", nothing, NO_STOP + "[loop]\n", "nothing ends the steps"),
     ("once, after a step", nothing, EARLY, "b runs once, and its input 'h' comes from a, which runs each step"),
+    ("steps of no model", nothing, TWO + "[loop]\nsteps = 2\n", "no model runs at each step"),
+    (
+        "more steps than memory",
+        nothing,
+        NO_STATE + '[loop]\nsteps = 4000000000\ncounter = "b.s"\n',
+        "say [4000000000] steps",
+    ),
+    ("a state that is told", nothing, LOOP.replace("steps", 'counter = "b.s"\nsteps'), "'s' is a state, and gets"),
+    ("half a step", integers, NO_STATE + '[loop]\ninputs = { "b.s" = [0.5, 1] }\n', "can't hold its values"),
+    ("an unknown size", nothing, TWO + "dims = { k = 1 }\n", "no dimension 'k' of an input of b.onnx can be 1"),
+    ("less than nothing", nothing, TWO + "dims = { n = -1 }\n", "no dimension 'n' of an input of b.onnx can be -1"),
     ("an unknown model", nothing, TWO + '[connect]\n"c.h" = "a.h"\n', "'c.h' names no model"),
     ("an unknown input", nothing, TWO + '[connect]\n"b.k" = "a.h"\n', "b has no input 'k'"),
     ("an unknown output", nothing, TWO + '[connect]\n"b.h" = "a.k"\n', "a has no output 'k'"),

@@ -55,6 +55,25 @@ def test_what_is_left_is_the_branch_and_gives_the_same(flag: bool) -> None:  # n
     assert all(np.array_equal(a, b) for a, b in zip(wanted, run(whole, x=x), strict=True))
 
 
+CHANCE = "r = RandomUniform<shape = [1]>() h = Constant<value_float = 0.5>() b = Less(r, h)"
+
+
+@each("condition", ["b = f.inverse(c)", CHANCE])
+def test_an_if_stays_whose_condition_a_function_computes_or_chance(condition: str) -> None:
+    model = parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
+        g (float[2] x, bool c) => (float[2] y) {{
+            {condition}
+            d = And(b, c)
+            y = If(d) <then_branch = t () => (float[2] p) {{ p = Neg(x) }},
+                       else_branch = e () => (float[2] q) {{ q = Abs(x) }}>
+        }}
+        <opset_import: ["" : 17], domain: "f"> inverse (v) => (w) {{ w = Not(v) }}"""
+    )
+    specialise(model, {"c": True})
+    assert model.graph.node[-1].op_type == "If"
+
+
 def test_an_if_that_another_input_decides_stays() -> None:
     whole = parser.parse_model(
         NESTED.replace("bool flag,", "bool flag, bool other,").replace("Not(flag)", "And(flag, other)")

@@ -19,7 +19,7 @@ def draw_cost_table(found: CostTable, costs: Costs, screen: Screen) -> Renderabl
     """The most expensive modules: by measured time if there is any, else by FLOPs and bytes."""
     rows = found.rows
     how = "measured" if found.is_measured else "computed, not measured"
-    title = screen.title(costs.model.path.name, f"{count(len(rows), 'module')}, {how}", dims_text(costs.dims))
+    title = screen.title(costs.model.title, f"{count(len(rows), 'module')}, {how}", dims_text(costs.dims))
     ranked = sorted(rows, key=lambda row: (row.time_s or 0.0, row.num_flops, row.num_bytes), reverse=True)
     sums = {name: sum(getattr(row, name) or 0 for row in rows) for name in _SUMMED}
     shown = [*ranked[:12], CostRow(module=f"all {count(len(rows), 'module')}", **sums)]

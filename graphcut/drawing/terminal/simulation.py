@@ -50,6 +50,10 @@ def _answer(result: SimulationResult, how: str, screen: Screen) -> Iterable[Rend
         yield screen.note("some sizes are not known and count as 1: times are too short, and the throughput too high")
     for sentence in (spread(), *assumed_sizes(result.assumed, {}, how)):
         yield screen.note(sentence)
+    if result.done:
+        parts = ", ".join(f"part {index}" for index in result.done)
+        verb = "runs" if len(result.done) == 1 else "run"
+        yield screen.note(f"a request is one step; {parts} {verb} once for all steps, which is not counted")
     if result.failed:
         yield screen.note(f"{count(result.failed, 'request')} failed: workers ended at every attempt")
 
