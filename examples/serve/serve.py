@@ -1,4 +1,4 @@
-"""Serve a cascade over HTTP with Ray Serve: a decoder as OpenAI's API has it, and any model as JSON or npz."""
+"""Serve a cascade over HTTP with Ray Serve: as OpenAI's API has it, and any model as JSON or npz."""
 
 import argparse
 import io
@@ -6,17 +6,19 @@ import json
 from asyncio import wrap_future
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import cached_property
 from os.path import abspath
 from typing import Any
 
 import numpy as np
 import ray  # noqa: TID251 - the rule is for the package
+from answers import Answers
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from openai_api import Asked, RefusedError, asked, error_of, scores_of
+from openai_api import RefusedError, asked, error_of
 from ray import serve  # noqa: TID251 - likewise
+from speech_and_vectors import embeddings, silence, texts_to_embed, transcription, vector_of
 from starlette.concurrency import iterate_in_threadpool
 from starlette.exceptions import HTTPException
 
@@ -24,6 +26,7 @@ import graphcut
 
 OPTIONS = {"host": "127.0.0.1", "port": 8000, "most": 16, "via": "threads", "max_context": 0, "cache_bytes": 1 << 30}
 NPZ = "application/octet-stream"
+MOST_SAID = 448  #: the maximum number of tokens of a transcription; that of the model may be less.
 ERRORS = (HTTPException, RefusedError, graphcut.GraphcutError, TypeError, ValueError)
 
 
@@ -36,75 +39,6 @@ async def refused(_: Request, error: Exception) -> Response:
 app = FastAPI(exception_handlers=dict.fromkeys(ERRORS, refused))
 
 
-class Answers:
-    """The answers to the prompts of a request, which are decoded at the same time."""
-
-    def __init__(self, service: graphcut.DecodingService, tokenizer: graphcut.Tokenizer, ask: Asked) -> None:
-        self.tokenizer, self.ask, self.count = tokenizer, ask, 0
-        how: dict[str, Any] = {"max_tokens": ask.max_tokens, "sampling": ask.sampling, "top": ask.top}
-        self.scored = [0] * len(ask.prompts)
-        self.texts = [tokenizer.stream(ids, ask.stop) for ids in ask.prompts]
-        with ExitStack() as begun:  # all of them, or none
-            self.streams = [
-                begun.enter_context(closing(service.stream(ids, stop=tokenizer.stop, **how))) for ids in ask.prompts
-            ]
-            self.open = begun.pop_all()
-
-    def usage(self) -> dict[str, Any]:
-        """How many tokens there were."""
-        prompt = sum(map(len, self.ask.prompts))
-        cached = {"cached_tokens": sum(stream.sequence.reused for stream in self.streams)}
-        counts = {"prompt_tokens": prompt, "completion_tokens": self.count, "total_tokens": prompt + self.count}
-        return {**counts, "prompt_tokens_details": cached}
-
-    async def pieces(self, index: int) -> AsyncIterator[tuple[str, int]]:
-        """Pieces of text, each with the token with which it became certain."""
-        text = self.texts[index]
-        async for token in iterate_in_threadpool(iter(self.streams[index])):
-            self.count += 1
-            yield "" if token in self.tokenizer.stop else text.add(token), token
-            if text.is_stopped:
-                return
-
-    def choice(self, index: int, piece: str, tokens: list[int], *, is_last: bool) -> dict[str, Any]:
-        """The record of a piece of text, and of the tokens that made it certain."""
-        stream, is_chat, logprobs = self.streams[index], self.ask.is_chat, None
-        end = "length" if stream.end in {"max_tokens", "full"} and not self.texts[index].is_stopped else "stop"
-        if self.ask.top is not None:
-            begin = self.scored[index]
-            self.scored[index] = stop = begin + len(tokens)
-            scores = stream.sequence.scores[begin:stop]
-            logprobs = scores_of(self.tokenizer, tokens, scores, is_chat=is_chat)
-        key = "text" if not is_chat else "delta" if self.ask.is_streamed else "message"
-        said = {"role": "assistant", "content": piece} if is_chat else piece
-        return {"index": index, "finish_reason": end if is_last else None, "logprobs": logprobs, key: said}
-
-    async def whole(self) -> AsyncIterator[dict[str, Any]]:
-        """The choice for each prompt."""
-        with self.open:  # closed also where the client hangs up
-            for index, text in enumerate(self.texts):
-                found = [piece async for piece in self.pieces(index)]
-                said = "".join(piece for piece, _ in found) + text.end()
-                yield self.choice(index, said, [token for _, token in found], is_last=True)
-
-    async def events(self) -> AsyncIterator[str]:
-        """The records of a stream: of each prompt in turn, and at last the usage, if it was asked for."""
-        with self.open:
-            for index, text in enumerate(self.texts):
-                held = list[int]()
-                async for piece, token in self.pieces(index):
-                    held.append(token)
-                    if piece:
-                        yield self.event([self.choice(index, piece, held, is_last=False)])
-                        held = []
-                yield self.event([self.choice(index, text.end(), held, is_last=True)])
-        yield (self.event([], usage=self.usage()) if self.ask.has_usage else "") + "data: [DONE]\n\n"
-
-    def event(self, choices: list[Any], **more: object) -> str:
-        """A line of a stream."""
-        return f"data: {json.dumps({**self.ask.head, 'choices': choices, **more})}\n\n"
-
-
 @serve.ingress(app)
 class Server:
     """A cascade. If it has a tokenizer, a service decodes."""
@@ -112,10 +46,12 @@ class Server:
     def __init__(self, folder: str, settings: dict[str, Any]) -> None:
         self.cascade, self.settings, self.counts = graphcut.open_cascade(folder), settings, Counter[str](running=0)
         self.service: Any = None
+        self.vector, self.heard = vector_of(self.cascade), silence(self.cascade)
         if "tokenizer.json" in self.cascade.manifest.text_files:
             self.tokenizer = graphcut.Tokenizer(self.cascade)
             settings["max_context"] = settings["max_context"] or self.tokenizer.max_context
-            self.service = graphcut.DecodingService(self.cascade, **settings)
+            if self.vector is None:
+                self.service = graphcut.DecodingService(self.cascade, inputs=self.heard, **settings)
 
     def check_health(self) -> None:
         """Ray Serve starts a server again for which this raises."""
@@ -149,19 +85,48 @@ class Server:
         """The outputs for inputs by name: as npz if they are sent so, else as JSON."""
         raw, is_npz = await request.body(), request.headers.get("content-type") == NPZ
         given, types = dict(np.load(io.BytesIO(raw)) if is_npz else json.loads(raw)), self.cascade.tensors
+        outputs = await self.outputs_of(
+            {n: np.asarray(value, types[n].dtype if n in types else None) for n, value in given.items()}
+        )
+        np.savez(file := io.BytesIO(), **outputs)
+        found = {name: value.tolist() for name, value in outputs.items()}
+        return Response(file.getvalue(), media_type=NPZ) if is_npz else JSONResponse(found)
+
+    async def outputs_of(self, feeds: dict[str, Any]) -> Any:  # noqa: ANN401 - arrays by name
+        """The outputs for inputs by name."""
         self.admit()
         self.counts["running"] += 1
         try:
-            feeds = {n: np.asarray(value, types[n].dtype if n in types else None) for n, value in given.items()}
-            outputs = await wrap_future(self.pipeline.submit(feeds))
+            return await wrap_future(self.pipeline.submit(feeds))
         except graphcut.RunError as error:
             # What is missing, unknown or of the wrong type or shape: the pipeline goes on.
             raise RefusedError(f"{error}: {error.hint}", status=500 if self.pipeline.error else 400) from None
         finally:
             self.counts["running"] -= 1
-        np.savez(file := io.BytesIO(), **outputs)
-        found = {name: value.tolist() for name, value in outputs.items()}
-        return Response(file.getvalue(), media_type=NPZ) if is_npz else JSONResponse(found)
+
+    @app.post("/v1/embeddings")
+    async def embed(self, request: Request) -> dict[str, Any]:
+        """A vector for each text."""
+        if self.vector is None or "tokenizer.json" not in self.cascade.manifest.text_files:
+            raise RefusedError("the model makes no vectors of texts", status=404)
+        texts = texts_to_embed(body := json.loads(await request.body()))
+        feeds = graphcut.text_inputs(self.cascade, texts)
+        rows = (await self.outputs_of(feeds))[self.vector]
+        return embeddings(body, rows, sum(len(self.tokenizer.encode(text)) for text in texts))
+
+    @app.post("/v1/audio/transcriptions")
+    async def transcribe(self, request: Request) -> Response:
+        """What is said in a WAV file."""
+        if self.service is None or not self.heard:
+            raise RefusedError("the model does not hear", status=404)
+        kind, tokenizer = request.headers.get("content-type", ""), self.tokenizer
+        asks = transcription(await request.body(), kind, self.cascade, tokenizer.sampling)
+        self.admit()
+        how: dict[str, Any] = {"max_tokens": MOST_SAID, "stop": tokenizer.stop, "sampling": asks.sampling}
+        with closing(self.service.stream([], inputs=asks.inputs, **how)) as stream:
+            tokens = [token async for token in iterate_in_threadpool(iter(stream))]
+        text = tokenizer.decode([token for token in tokens if token not in tokenizer.stop]).strip()
+        return Response(text, media_type="text/plain") if asks.is_plain else JSONResponse({"text": text})
 
     @app.get("/v1/models")
     async def models(self) -> dict[str, Any]:

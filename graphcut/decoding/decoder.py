@@ -194,6 +194,12 @@ class Decoder:
         made = {n: input_array(role, tensors[n], filled, is_rolling=self._is_rolling) for n, role in roles.items()}
         return {name: from_array(array, tensors[name]) for name, array in made.items()}
 
+    def own_inputs(self, inputs: Mapping[str, object]) -> dict[str, Value]:
+        """The values of inputs that one sequence has in place of `constants`; a UsageError if one is none of these."""
+        if other := next((name for name in inputs if name not in self.constants), None):
+            raise UsageError(f"{other!r} is not an input that was given for all", hint="give any value of it for all")
+        return {name: to_value(value, self.cascade.tensors[name]) for name, value in inputs.items()}
+
     def begin_with(self, prompt: tuple[int, ...], name: str) -> tuple[tuple[int, ...], dict[str, Value]]:
         """The first tokens of the sequence for a prompt of this name, and the inputs that an encoder reads of it.
 

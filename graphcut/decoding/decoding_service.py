@@ -1,10 +1,11 @@
 """Decoding for many callers: sequences begin and end at any time, and share the workers of one cascade."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from types import MappingProxyType
 from typing import Unpack
 
 from ..core.errors import RunError
@@ -77,20 +78,22 @@ class DecodingService(AbstractContextManager["DecodingService"]):
         stop: Collection[int] = (),
         sampling: Sampling = GREEDY,
         top: int | None = None,
+        inputs: Mapping[str, object] = MappingProxyType({}),
     ) -> TokenStream:
         """The tokens after `prompt`: at most `max_tokens`, up to one of those in `stop`.
 
         The same seed of `sampling` draws the same tokens again. With `top` the log probabilities of each token and of
-        so many of the likeliest are in `sequence.scores`.
+        so many of the likeliest are in `sequence.scores`. `inputs` take the place of those that the service has: each
+        must be among these.
 
         Raises:
-            UsageError: the prompt is empty or too long.
+            UsageError: the prompt is empty or too long, or one of `inputs` is none of the service's.
             RunError: nothing is decoded any more.
         """
         tokens = tuple(int(token) for token in prompt)
         sequence = TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0, top=top)
         stream = TokenStream(sequence, stop)
-        self.generation.begin(stream.sequence)
+        self.generation.begin(stream.sequence, inputs)
         with self._lock:
             if self.error is not None:
                 raise self.error

@@ -6,6 +6,7 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 from math import ceil
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Unpack, cast
 
 from msgspec.structs import replace
@@ -367,9 +368,10 @@ class Generation:
             self._open.add(one.index)
         return one.index in self._open
 
-    def begin(self, sequence: TokenSequence) -> None:
-        """Let a sequence begin, see `Decoder.begin_with`."""
-        sequence.begin(*self._decoder.begin_with(sequence.unfed, f"prompt {sequence.index}"))
+    def begin(self, sequence: TokenSequence, inputs: Mapping[str, object] = MappingProxyType({})) -> None:
+        """Let a sequence begin, see `Decoder.begin_with`; `inputs` take the place of those that all have."""
+        tokens, read = self._decoder.begin_with(sequence.unfed, f"prompt {sequence.index}")
+        sequence.begin(tokens, {**read, **self._decoder.own_inputs(inputs)})
 
 
 def generate(  # noqa: PLR0913 - independent settings

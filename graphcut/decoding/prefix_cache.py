@@ -20,7 +20,7 @@ class PrefixCache:
     same pieces, so that the answer is the same to the last bit. These are whole pieces of its own prompt, and all
     tokens of a model that reads one at a time. Where some states have no axis for tokens, as in a recurrent network, a
     sequence must be a prefix of the prompt as a whole. Nothing is kept where states are sent between parts, or an
-    encoder reads the prompt.
+    encoder reads the prompt, or of a sequence that has inputs of its own.
     """
 
     def __init__(self, decoder: Decoder, max_bytes: int) -> None:
@@ -41,14 +41,14 @@ class PrefixCache:
         shared = {n: _shared(tokens, prompt) // piece * piece for n, (tokens, _, _) in self._entries.items()}
         usable = [number for number in shared if self._is_cuttable or shared[number] == self._entries[number][1]]
         best = max(usable, key=lambda number: shared[number], default=None)
-        if best is None or not shared[best]:
+        if best is None or not shared[best] or one.inputs:
             return None
         self._entries[best] = self._entries.pop(best)
         return Origin(best, self._entries[best][1], shared[best])
 
     def keep(self, batch: SequenceBatch) -> bool:
         """Keep the states of the only sequence of a batch, if they fit. What they begin with is not kept twice."""
-        if self.piece is None or len(batch.sequences) > 1:
+        if self.piece is None or len(batch.sequences) > 1 or batch.sequences[0].inputs:
             return False
         (one,) = batch.sequences
         length = batch.held

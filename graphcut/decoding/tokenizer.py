@@ -28,7 +28,8 @@ class Tokenizer:
         stop: the ids of the tokens that end a text, as the first of these files says that names any:
             `genai_config.json`, `generation_config.json` (or without it `config.json`), `tokenizer_config.json`.
         sampling: how tokens are drawn, as the first two say. `generate` takes what it is given instead.
-        max_context: the number of tokens that the model was made for, as the first or the last says; None if unknown.
+        max_context: the number of tokens that the model was made for, as the first or the last says, or `config.json`;
+            None if unknown.
     """
 
     def __init__(self, cascade: CascadeLike) -> None:
@@ -60,7 +61,8 @@ class Tokenizer:
         self.most: int | None = self._json("sentence_bert_config.json").get("max_seq_length")
         genai = self._json("genai_config.json").get("model", {})
         self.stop = self._stop_tokens(cascade, genai.get("eos_token_id"))
-        lengths = ((genai, "context_length"), (self._settings, "model_max_length"))
+        decoder = (self._json("config.json"), "max_target_positions")  # as Whisper's is called
+        lengths = ((genai, "context_length"), (self._settings, "model_max_length"), decoder)
         # A larger number means that a tokenizer knows no limit.
         self.max_context = next((int(of[name]) for of, name in lengths if 0 < of.get(name, 0) <= 10**9), None)
 

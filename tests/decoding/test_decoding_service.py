@@ -15,8 +15,11 @@ from child_processes import children
 from decoders import WIDTH, with_concat, with_lstm
 from waiting import until
 
+import graphcut
 from graphcut import Cascade, DecodingService, Into, RunError, Sampling, UsageError, generate, split
 from graphcut.workers.executors.via import Via
+
+from families import FAMILIES
 
 PLAIN = Sampling()
 PROMPTS = ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3], [5], [8, 9, 7, 9])
@@ -141,3 +144,20 @@ def test_a_part_that_can_not_be_loaded_is_the_error_of_every_stream(cascade: Cas
     with DecodingService(broken) as service, pytest.raises(RunError):
         list(service.stream([1], max_tokens=1))
     assert service.error is not None
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 30])
+def test_each_caller_may_have_inputs_of_its_own(cache_bytes: int, tmp_path: Path) -> None:
+    """Sounds whose decoders begin with the same tokens, at the same time and one after the other."""
+    family = FAMILIES["whisper"]
+    folder, sounds = family.write(tmp_path / "m"), [family.inputs(seed) for seed in range(3)]
+    cascade = split(graphcut.load(folder), Into(2), tmp_path / "parts")
+    with DecodingService(cascade, inputs=sounds[0], cache_bytes=cache_bytes) as service:
+        streams = [service.stream([], max_tokens=8, stop=[1], inputs=sound) for sound in sounds]
+        found = [list(stream) for stream in streams]
+        again = list(service.stream([], max_tokens=8, stop=[1], inputs=sounds[1]))
+        with pytest.raises(UsageError, match="'sound' is not an input that was given for all"):
+            service.stream([], max_tokens=8, inputs={"sound": 1})
+    expected = [family.reference(folder, sound, 8)[0] for sound in sounds]
+    assert (found, again) == (expected, expected[1])
+    assert expected[0] != expected[1]
