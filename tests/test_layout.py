@@ -139,6 +139,20 @@ def test_what_lies_in_one_folder_imports_without_a_cycle(folder: Path) -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
+def test_every_table_that_a_module_reads_is_in_the_package_and_read_once_there() -> None:
+    named = [
+        file.value
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "table"
+        for file in node.args[:1]
+        if isinstance(file, ast.Constant) and isinstance(file.value, str) and file.value.endswith((".toml", ".json"))
+    ]
+    files = [path.relative_to(PACKAGE) for ending in ("toml", "json") for path in PACKAGE.rglob(f"*.{ending}")]
+    others = {"rule_files", "page"}  # rules of devices, which users read as their own; what Node.js takes modules by
+    assert sorted(named) == sorted(path.as_posix() for path in files if path.parent.name not in others)
+
+
 def test_core_holds_what_both_sides_of_the_manifest_need_and_nothing_else() -> None:
     assert {path.stem for path in (PACKAGE / "core").glob("*.py")} == CORE_FILES
 

@@ -135,10 +135,7 @@ def check_apply(given: Collection[str], options: Collection[str], what: str) -> 
         raise UsageError(f"{unused} does not apply to {what}", hint=f"leave {unused} out")
 
 
-def _start(
-    ctx: typer.Context,
-    version: Annotated[bool, flag("--version")] = False,
-) -> None:
+def _start(ctx: typer.Context, version: Annotated[bool, flag("--version")] = False) -> None:
     if version:
         from importlib.metadata import version as installed
 

@@ -8,10 +8,7 @@ from .declaring import flag
 from .output import put_answer
 
 
-def doctor(
-    measured: Annotated[bool, flag("--measure")] = False,
-    as_json: AsJson = False,
-) -> None:
+def doctor(measured: Annotated[bool, flag("--measure")] = False, as_json: AsJson = False) -> None:
     """Say what works here, and why the rest does not.
 
     Packages, execution providers with the element types that they multiply matrices of, memory, disk, clock, and the

@@ -7,30 +7,23 @@ from typing import Final
 import msgspec
 
 from ..core.errors import UsageError
-from ..core.records import reading
+from ..core.records import reading, table
 from .tables import CostRow, CostTable
 
-_NORMS: Final = ("input_layernorm", "post_attention_layernorm")
-_OUTER_NORMS: Final = (*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 _NORM_FLOPS: Final = 8  #: for an element, as `costs.flops` counts RMSNormalization.
 
 
 class _Family(msgspec.Struct, frozen=True):
     """What distinguishes the decoders of a `model_type`, as transformers builds them."""
 
-    norms: tuple[str, ...] = _NORMS  #: of a layer.
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")  #: of a layer.
     has_bias: bool = False  #: of the projections to queries, keys and values.
     has_head_norms: bool = False  #: of queries and keys.
     is_packed: bool = False  #: one projection makes queries, keys and values, and one gate and up.
     is_tied: bool = False  #: unless the configuration says so, the embedding is the output projection.
 
 
-_FAMILIES: Final = {
-    "llama": _Family(), "mistral": _Family(), "qwen2": _Family(has_bias=True),
-    "qwen3": _Family(has_head_norms=True), "phi3": _Family(is_packed=True), "gemma": _Family(is_tied=True),
-    "gemma2": _Family(norms=_OUTER_NORMS, is_tied=True),
-    "gemma3_text": _Family(norms=_OUTER_NORMS, has_head_norms=True, is_tied=True),
-}  # fmt: skip
+_FAMILIES: Final = table("costs/decoder_configs.toml", dict[str, _Family])
 
 
 class _Config(msgspec.Struct, frozen=True):
