@@ -29,7 +29,8 @@ def read_sizes_of_needed(model: Model, proto: ModelProto) -> bool:
         return False
     types, changed = model.boundary_types, False
     shapes = {name: types[name].shape or () for name in model.graph.reads if name in needed}
-    known = {dim: (name, i) for name, dims in shapes.items() for i, dim in enumerate(dims) if isinstance(dim, str)}
+    first = reversed(shapes.items())  # of several the first: of a decoder its tokens, which no other part makes
+    known = {dim: (name, i) for name, dims in first for i, dim in enumerate(dims) if isinstance(dim, str)}
     for node, source, index in list(_picked_sizes(proto)):
         shape = () if source in needed or source not in types else types[source].shape or ()
         at = int(index.ravel()[0])
