@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ..core.errors import RunError, UsageError
 from ..running.sampling import TokenScores
-from ..running.values import Value
+from ..running.values import Value, rows_of
 from ..workers.scheduling.requests import Request
 from .decoder import Decoder, DecodingSettings
 from .generation_config import GenerationConfig
@@ -27,7 +27,7 @@ class BeamSearch:
     def __init__(self, width: int, most: int, says: GenerationConfig, is_last: Callable[[int], bool]) -> None:
         """Search for the best of `width` that end with a token that `is_last`, or after `most` tokens."""
         self.ended: list[tuple[float, tuple[int, ...]]] = []  #: the best, with their scores; the best one first.
-        self._beams: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]  # in the order of the rows
+        self._beams: list[tuple[float, tuple[int, ...]]] = []  # in the order of the rows
         self._width, self._most, self._says, self._is_last = width, most, says, is_last
 
     def step(self, scores: Sequence[TokenScores]) -> list[int]:
@@ -35,12 +35,13 @@ class BeamSearch:
 
         Returns, for each beam that goes on, the one that it continues; none if the search has ended.
         """
+        self._beams = self._beams or [(0.0, ()), *[(-inf, ())] * (len(scores) - 1)]  # rows may begin alike
         rows = zip(self._beams, scores, strict=True)
         found = [
             (score + logprob, row, (*tokens, token))
             for row, ((score, tokens), of) in enumerate(rows)
             for token, logprob in dict(of.top).items()
-            if logprob > -inf
+            if score + logprob > -inf
         ]
         if not found:
             raise RunError("no beam can go on: the logits are not finite", hint="check the cascade with `verify(...)`")
@@ -84,7 +85,8 @@ class BeamBatch(SequenceBatch):
         self, number: int, one: TokenSequence, decoder: Decoder, width: int, is_last: Callable[[int], bool]
     ) -> None:
         """Begin with the prompt of `one`, see `BeamSearch`."""
-        super().__init__(number, [_like(one, one.unfed)], decoder, None)
+        rows = 1 if decoder.is_copyable else width
+        super().__init__(number, [_like(one, one.unfed) for _ in range(rows)], decoder, None)
         self.asked = [one]
         room = one.max_tokens if decoder.capacity is None else decoder.capacity - len(one.unfed) + 1
         self._search = BeamSearch(width, min(one.max_tokens, room), decoder.says, is_last)
@@ -92,8 +94,12 @@ class BeamBatch(SequenceBatch):
 
     def request(self) -> Request:
         """See `SequenceBatch.request`."""
-        self._next = replace(self._next, copies=(len(self.sequences), self._decoder.copy_axes))
-        return super().request()
+        rows, axes, tensors = len(self.sequences), self._decoder.copy_axes, self._decoder.cascade.tensors
+        self._next = replace(self._next, copies=(rows, axes))
+        made = super().request()
+        own = axes.keys() & made.feeds.keys() if rows > 1 else ()
+        copied = {name: rows_of(made.feeds[name], tensors[name], axes[name], [0] * rows) for name in own}
+        return replace(made, feeds={**made.feeds, **copied})
 
     def step_done(self, answer: Mapping[str, Value]) -> Iterator[tuple[TokenSequence, int]]:
         """The tokens of the sequence, if the search has ended."""

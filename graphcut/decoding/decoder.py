@@ -120,9 +120,12 @@ class Decoder:
         self.row_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if self.has_batch else None
         #: the same where rows may be different sequences, which have no inputs of their own.
         self.batch_axes = None if given or dims or self.encoded else self.row_axes
-        same = {name: _axis_of_batch(tensors[name].shape, ids_batch) for row in self.keeps.values() for name in row}
-        #: the axis of the rows of what parts keep beside states, for rows that all have the same.
+        kept = {name for row in self.keeps.values() for name in row}
+        same = {n: _axis_of_batch(tensors[n].shape, ids_batch) for n in (*kept, *self.constants, *self.encoded)}
+        #: the axis of the rows of what is the same in all rows: what is fed at the first step, and kept beside states.
         self.copy_axes = {name: axis for name, axis in same.items() if axis is not None}
+        #: what is kept can be copied for more rows; else it may be the number of rows.
+        self.is_copyable = all(name in self.copy_axes or tensors[name].dtype in _FLOATS for name in kept)
         types = {tensors[name].dtype for name in (self.logits, *(state.past for state in states))}
         self.is_precise = types <= {"float32", "float64"}  #: its logits and states have 32 bits or more.
         #: where the states of a shorter sequence in a batch have unused places; None if all must have one length.
@@ -234,7 +237,7 @@ class Decoder:
             sizes = {self.room_axes.get(name): room, axes.get(name): sequences}
             return tuple(sizes.get(i, size) for i, size in enumerate(shape))
 
-        axes, tensors = self.batch_axes or {}, self.cascade.tensors
+        axes, tensors = (self.row_axes if sequences > 1 else self.batch_axes) or {}, self.cascade.tensors
         sent = {n: zeros(tensors[n], resized(n, shape_of(v))) if n in axes else v for n, v in self.sent.items()}
         return sent, {name: resized(name, shape) for name, shape in self.zero_states.items()}
 

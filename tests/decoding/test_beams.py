@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import pytest
 from child_processes import children
-from decoders import Array, Feeds, with_concat, with_group_query_attention
+from decoders import WIDTH, Array, Drawing, Feeds, with_concat, with_encoder, with_group_query_attention
 
 import graphcut
-from graphcut import Into, Sampling, UsageError, Via, generate
+from graphcut import At, Into, Sampling, UsageError, Via, generate
 from graphcut.core.digests import file_digest
 from graphcut.core.manifest import State
 from graphcut.decoding.beams import BeamSearch
@@ -200,6 +200,34 @@ def test_a_decoder_alone_has_beams_too(make: Any, tmp_path: Path) -> None:  # no
                 list(second)
                 pairs[token, second.sequence.scores[0].top[0][0]] = logprob + second.sequence.scores[0].top[0][1]
             assert tuple(best) == max(pairs, key=lambda pair: pairs[pair])
+
+
+def test_an_encoder_that_tells_the_number_of_rows_is_fed_all_of_them(tmp_path: Path) -> None:
+    """What is kept of the first step would say that there is one."""
+    sound = np.random.default_rng(0).normal(size=(1, 7, WIDTH)).astype(np.float32)
+    told: dict[str, Any] = {"inputs": {"sound": sound}, "max_tokens": 10, "beams": 4}
+    found = list[list[list[int]]]()
+    for name in ("plain", "sizes"):
+        model = with_encoder(with_concat())
+        if name == "sizes":
+            at = Drawing("s/")
+            rows = at.node("Shape", "sound", start=0, end=1, writes="rows")
+            shape = at.node("Concat", rows, at.number([-1, WIDTH]), axis=0)
+            scored = at.node("Reshape", model.graph.node[-1].input[0], shape)
+            model.graph.node[-1].input[0] = scored
+            *first, reshape = at.nodes
+            nodes = [*first, *model.graph.node[:-1], reshape, model.graph.node[-1]]
+            del model.graph.node[:]
+            model.graph.node.extend(nodes)
+            model.graph.initializer.extend(at.weights)
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        at_tensors = ("heard_1", "rows") if name == "sizes" else ("heard_1",)
+        cascade = graphcut.split(tmp_path / f"{name}.onnx", At(at_tensors))
+        assert ("rows" in cascade.parts[-1].reads) == (name == "sizes")
+        generation = generate(cascade, [[5, 9], [7], [40, 2]], **told)
+        found.append(generation.all())
+        assert generation.log.total_of(0).runs == 3
+    assert found[0] == found[1] != generate(cascade, [[5, 9], [7], [40, 2]], **told | {"beams": 1}).all()
 
 
 def test_what_beams_can_not_be_is_said(tmp_path: Path) -> None:
