@@ -20,15 +20,9 @@ from ..planning.plans import ANY_DEVICE, Plan
 from ..planning.predictions import driven_bytes
 from .scene import PageData
 
-_VALUES: Final[Mapping[str, str]] = {
-    "time": "busy_s",
-    "bytes": "written_bytes",
-    "flops": "flops",
-    "throughput": "period_s",
-    "latency": "latency_s",
-    "decode": "token_s",
-}
-"""For what a goal compares parts by, or its objective, the name that the script has for what is minimized."""
+#: what is minimized, as the script names it: by what parts are balanced by, and by the objective for a cluster.
+_BALANCED: Final[Mapping[str, str]] = {"time": "busy_s", "bytes": "written_bytes", "flops": "flops"}
+_OBJECTIVES: Final[Mapping[str, str]] = {"throughput": "period_s", "latency": "latency_s", "decode": "token_s"}
 
 
 def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int] | None = None) -> PageData | None:
@@ -56,7 +50,8 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     table = None if plan is None else plan.table
     seconds = [run_s(costs, device) if table is None else apply_table(costs, table, device)[0] for device in devices]
     kinds = {row: i for i, row in enumerate(dict.fromkeys(seconds))}
-    by = goal.by if isinstance(goal, Into) else goal.objective if isinstance(goal, Across) else ""
+    balanced = _BALANCED.get(goal.by, "") if isinstance(goal, Into) else ""
+    value = _OBJECTIVES.get(goal.objective, "") if isinstance(goal, Across) else balanced
     sent = driven_bytes(goal, costs) if isinstance(goal, Across) else {}
     return {
         # Activations: the node that writes each (-1 for an input of the model), and the nodes that read it; its size,
@@ -108,7 +103,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         "budget_bytes": goal.memory_bytes if isinstance(goal, Within) else None,
         # What the goal minimizes, as the script names it, empty if it can't be told; what the plan reached, and whether
         # its bound is that of plans with as many parts.
-        "value": _VALUES.get(by, ""),
+        "value": value,
         "in_flight": goal.in_flight if isinstance(goal, Across) else 1,
         "step_tokens": costs.step_tokens,
         "best": None if plan is None else plan.outcome,

@@ -15,6 +15,7 @@ from rich.console import Console, RenderableType
 
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Plan, Within, demos
+from graphcut.drawing.cut_costs import cut_costs_of
 from graphcut.drawing.json_records import dumps
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.drawing.sentences import quantity
@@ -58,6 +59,24 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 @pytest.fixture(scope="module")
 def plans(analysis: Analysis) -> Mapping[str, Plan]:
     return {name: graphcut.plan(analysis, goal) for name, goal in GOALS.items()}
+
+
+@each(
+    ("goal", "name"),
+    [
+        (Into(2, "bytes"), "written_bytes"),
+        (Into(2, "layers"), ""),
+        (Across(CLUSTER, "latency"), "latency_s"),
+        (Across(CLUSTER, "bytes"), ""),
+    ],
+)
+def test_the_page_compares_cuts_by_what_the_goal_minimizes_if_it_can_tell(
+    analysis: Analysis, goal: Goal, name: str
+) -> None:
+    """Bytes of a plan for a cluster are those received, not those of the largest file."""
+    data = cut_costs_of(analysis.model, graphcut.plan(analysis, goal))
+    assert data is not None
+    assert data["value"] == name
 
 
 def console(width: int, *, encoding: str = "utf-8", is_terminal: bool = False, **more: str) -> Console:
