@@ -1,22 +1,21 @@
 """The command `graphcut analyze`."""
 
-from typing import Annotated
+from pathlib import Path
 
 from msgspec.structs import replace
 
 from .argument_names import in_options
-from .common_options import AsJson, Dims, ModelPath, load, parsed_provider
-from .declaring import flag, takes
+from .common_options import Texts, load, parsed_provider
 from .output import print_, print_line, put_answer, put_json, say_next
 
 
 def analyze(
-    model: ModelPath,
-    dims: Dims = None,
-    cuts: Annotated[int | None, takes("[N]", min=0)] = None,
-    axes: Annotated[bool, flag("--axes")] = False,
-    device: Annotated[str | None, takes("NAME", "--device")] = None,
-    as_json: AsJson = False,
+    model: Path,
+    dims: Texts = None,
+    cuts: int | None = None,
+    axes: bool = False,
+    device: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Show where a model can be cut, and what crosses each cut.
 

@@ -3,16 +3,15 @@
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from inspect import Parameter, Signature, getdoc, signature
-from typing import Annotated, Any, ClassVar, Final
+from inspect import Parameter, Signature, getdoc
+from typing import Any, ClassVar, Final
 
 import typer
 from typer.core import TyperCommand
 
 from ..core.errors import UsageError
-from ..core.records import table
 from ..core.version import __version__
-from .declaring import flag
+from .declaring import declared
 from .help_pages import panels_of
 from .output import settings
 from .root_help import Root
@@ -67,9 +66,9 @@ app = typer.Typer(
 class GeneralOptions:
     """Options that may stand before the command and after it. The help of graphcut lists them."""
 
-    quiet: Annotated[bool, flag("--quiet", "-q")] = False
-    no_color: Annotated[bool, flag("--no-color")] = False
-    debug: Annotated[bool, flag("--debug")] = False
+    quiet: bool = False
+    no_color: bool = False
+    debug: bool = False
 
     def apply(self) -> None:
         """Make them hold, on top of those that hold already."""
@@ -86,7 +85,7 @@ def add_command(function: Callable[..., None], section: str, legend: Mapping[str
     """Make a function a command, called like it, in a section of the help of `graphcut`. Its docstring is its help.
 
     A parameter whose type is a dataclass is a group of options: its fields are options of the command, and the function
-    gets the dataclass. Every command has the `GeneralOptions`, too.
+    gets the dataclass. `options.toml` has their words. Every command has the `GeneralOptions`, too.
     """
     text, _, examples = (getdoc(function) or "").partition("\n\nExamples:\n")
     kind = type("_Command", (_Command,), {"legend": legend, "examples": examples})
@@ -94,16 +93,11 @@ def add_command(function: Callable[..., None], section: str, legend: Mapping[str
 
 
 def _flat(function: Callable[..., None]) -> Callable[..., None]:
-    """`function` as typer reads it: with the fields of its groups instead of the groups, and texts for the help."""
-    own = [*signature(function, eval_str=True).parameters.values(), _GENERAL]
+    """`function` as typer reads it: with the fields of its groups instead of the groups."""
+    own = [*declared(function), _GENERAL]
     groups: dict[str, Any] = {one.name: one.annotation for one in own if is_dataclass(one.annotation)}
-    members = {name: signature(group, eval_str=True).parameters.values() for name, group in groups.items()}
+    members = {name: declared(group) for name, group in groups.items()}
     flat = [member for parameter in own for member in members.get(parameter.name, [parameter])]
-    texts = table("cli/help_texts.json", dict[str, dict[str, str]])
-    for one in flat:
-        text = {**texts["any command"], **texts.get(function.__name__, {})}.get(one.name)
-        for declared in getattr(one.annotation, "__metadata__", ()):
-            declared.help = declared.help or text
 
     def called(**values: Any) -> None:  # noqa: ANN401 - typer has checked them
         made = {name: group(**{m.name: values.pop(m.name) for m in members[name]}) for name, group in groups.items()}
@@ -135,7 +129,7 @@ def check_apply(given: Collection[str], options: Collection[str], what: str) -> 
         raise UsageError(f"{unused} does not apply to {what}", hint=f"leave {unused} out")
 
 
-def _start(ctx: typer.Context, version: Annotated[bool, flag("--version")] = False) -> None:
+def root(ctx: typer.Context, version: bool = False) -> None:
     if version:
         from importlib.metadata import version as installed
 
@@ -146,4 +140,4 @@ def _start(ctx: typer.Context, version: Annotated[bool, flag("--version")] = Fal
         sys.stdout.write(f"{ctx.get_help()}\n")
 
 
-app.callback(invoke_without_command=True)(_flat(_start))
+app.callback(invoke_without_command=True)(_flat(root))

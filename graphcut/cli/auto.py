@@ -7,22 +7,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import typer
-from typer import Option
 
 from .. import ExportFormat
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import GENERAL, app, check_apply, given_options
-from .common_options import AsJson, Dims, Force, Inputs, Place, States, Texts, load, names_in, parsed_dims
-from .declaring import Output, argument, flag, takes
+from .common_options import Place, Places, Texts, load, names_in, parsed_dims
 from .export import exported
 from .input_files import files_of, is_random
 from .output import put_answer, say, say_next
 from .plan_options import GoalOptions
-from .split import PlanPath, cutter
+from .split import cutter
 
 if TYPE_CHECKING:
     from .. import Automation, Model
@@ -38,12 +36,12 @@ _PATHS: Final = ("model", "--cluster", "--plan", "--calibration", "--inputs", "-
 class ConversionOptions:
     """Options that say how a model is converted, and how the loss of accuracy is measured and limited."""
 
-    precision: Annotated[Precision | None, Option()] = None
-    steps: Annotated[Texts, takes("STEPS", "--prepare")] = None
-    calibration: Annotated[Place, takes("DIR")] = None
-    inputs: Inputs = None
-    text: Annotated[Place, takes("FILE")] = None
-    accept: Annotated[Texts, takes("LIMIT")] = None
+    precision: Precision | None = None
+    steps: Texts = None
+    calibration: Place = None
+    inputs: Places = None
+    text: Place = None
+    accept: Texts = None
 
     def automation(self, model: Model, sources: Sequence[Path | None], *, searches: bool, **rest: Any) -> Automation:  # noqa: ANN401
         """What they ask to make of a model, or of the first precision that fits if it `searches`; and other fields."""
@@ -72,16 +70,16 @@ class ConversionOptions:
 def auto(
     options: GoalOptions,
     conversion: ConversionOptions,
-    output: Annotated[Path, Output(metavar="DIR")],
-    model: Annotated[Place, argument("MODEL")] = None,
-    plan: PlanPath = None,
-    to: Annotated[ExportFormat | None, Option(metavar="FORMAT")] = None,
-    keep: Annotated[bool, flag("--keep")] = False,
-    replay: Annotated[Place, takes("FILE")] = None,
-    dims: Dims = None,
-    states: States = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    output: Path,
+    model: Place = None,
+    plan: Place = None,
+    to: ExportFormat | None = None,
+    keep: bool = False,
+    replay: Place = None,
+    dims: Texts = None,
+    states: Texts = None,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Convert a model, cut it and verify the parts, in one go.
 

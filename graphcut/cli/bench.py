@@ -1,6 +1,7 @@
 """The command `graphcut bench`."""
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,23 +9,20 @@ import typer
 from .. import WAYS
 from ..core.errors import UsageError
 from .application import check_applicable, given_options
-from .common_options import AsJson, CascadePath, OneInput, Optimize, OriginalOptions, Texts, open_, say_gap
-from .declaring import takes
+from .common_options import Optimizations, OriginalOptions, Texts, open_, say_gap
 from .input_files import RANDOM, is_random, read_or_generate
 from .output import SOME_FAILED, complain, put_answer, say
 
 
 def bench(
     ctx: typer.Context,
-    cascade_path: CascadePath,
+    cascade_path: Path,
     original: OriginalOptions,
-    inputs: OneInput = RANDOM,
-    rounds: Annotated[int, takes("N", min=1)] = 3,
-    way: Annotated[
-        Texts, takes("WAY", autocompletion=lambda: [(name, way.description) for name, way in WAYS.items()])
-    ] = None,
-    optimize: Optimize = "all",
-    as_json: AsJson = False,
+    inputs: Path = RANDOM,
+    rounds: int = 3,
+    way: Annotated[Texts, {"autocompletion": lambda: [(name, way.description) for name, way in WAYS.items()]}] = None,
+    optimize: Optimizations = "all",
+    as_json: bool = False,
 ) -> None:
     """Compare the model and its parts: time, memory, outputs.
 

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have, each declared once, and what their texts mean."""
+"""Types and groups of options that several commands have, and what the values of options mean."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from typer import Option
-
 from ..core.errors import CascadeError, UsageError
 from ..core.text import shell_word
-from .declaring import argument, flag, takes
 from .output import say
 
 if TYPE_CHECKING:
@@ -22,22 +19,9 @@ if TYPE_CHECKING:
 Weights = Literal["copy", "share"]
 Texts = list[str] | None  #: the values of an option that may be repeated.
 Place = Path | None  #: a file or a folder, if it is named.
-ModelPath = Annotated[Path, argument("MODEL")]
-CascadePath = Annotated[Path, argument("DIR")]
-OriginalModel = Annotated[Place, takes("FILE")]
-Dims = Annotated[Texts, takes("NAME=N", "--dim")]
-States = Annotated[Texts, takes("INPUT=OUTPUT", "--state")]
-Inputs = Annotated[list[Path] | None, takes("FILE")]
-OneInput = Annotated[Path, takes("FILE")]
-Seed = Annotated[int, takes("N", min=0)]
-ProfileText = Annotated[str | None, takes("KIND[:N]", "--profile", autocompletion=lambda: ["prefill", "decode"])]
-Outputs = Annotated[str | None, takes("NAMES", "--outputs")]
-Force = Annotated[bool, flag("--force", "-f")]
-AsJson = Annotated[bool, flag("--json")]
-Optimize = Annotated[Literal["none", "basic", "all"], Option()]
-Optimized = Annotated[Literal["none", "all"], Option("--optimize")]
-Trace = Annotated[Place, takes("FILE")]
-Workers = Annotated[int | None, takes("N", min=1)]
+Places = list[Path] | None  #: files or folders, as above.
+ProfileText = Annotated[str | None, {"autocompletion": lambda: ["prefill", "decode"]}]
+Optimizations = Literal["none", "basic", "all"]
 
 
 def _providers() -> list[str]:
@@ -50,10 +34,10 @@ def _providers() -> list[str]:
 class SessionOptions:
     """How ONNX Runtime runs the parts."""
 
-    provider: Annotated[str | None, takes("NAME,KEY=VALUE...", autocompletion=_providers)] = None
-    allow_fallback: Annotated[bool, flag("--allow-fallback")] = False
-    optimize: Optimize = "all"
-    insecure: Annotated[bool, flag("--insecure")] = False
+    provider: Annotated[str | None, {"autocompletion": _providers}] = None
+    allow_fallback: bool = False
+    optimize: Optimizations = "all"
+    insecure: bool = False
 
     def session_config(self) -> SessionConfig:
         from .. import SessionConfig
@@ -75,9 +59,9 @@ def parsed_provider(text: str) -> tuple[str, dict[str, str]]:
 class OriginalOptions:
     """Options of the model that was cut, and of inputs that are generated for it."""
 
-    model: OriginalModel = None
-    dims: Dims = None
-    seed: Seed = 0
+    model: Place = None
+    dims: Texts = None
+    seed: int = 0
 
     def load(self, cascade: Cascade) -> Model:
         """The model that `cascade` was cut from, with the sizes of the manifest."""

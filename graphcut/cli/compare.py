@@ -6,30 +6,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import check_apply, given_options
-from .common_options import (
-    AsJson,
-    Dims,
-    Force,
-    Inputs,
-    Optimized,
-    OriginalModel,
-    Place,
-    Seed,
-    SessionOptions,
-    Texts,
-    load,
-    names_in,
-    parsed_dims,
-    say_gap,
-)
-from .declaring import Output, argument, takes
+from .common_options import Place, Places, SessionOptions, Texts, load, names_in, parsed_dims, say_gap
 from .input_files import read_given
 from .output import check_output, put_answer, put_text, say
 
@@ -39,20 +23,20 @@ if TYPE_CHECKING:
 
 def compare(
     ctx: typer.Context,
-    before: Annotated[Path, argument("A")],
-    after: Annotated[Path, argument("B")],
-    output: Annotated[Place, Output()] = None,
-    model: OriginalModel = None,
-    dims: Dims = None,
-    inputs: Inputs = None,
-    seed: Seed = 0,
-    tolerance: Annotated[float | None, takes("F", min=0)] = None,
-    ignore: Annotated[Texts, takes("NAMES")] = None,
-    optimize: Optimized = "none",
-    provider: Annotated[list[str] | None, takes("NAME,KEY=VALUE...")] = None,
-    extract: Annotated[Place, takes("DIR")] = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    before: Path,
+    after: Path,
+    output: Place = None,
+    model: Place = None,
+    dims: Texts = None,
+    inputs: Places = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+    ignore: Texts = None,
+    optimize: Literal["none", "all"] = "none",
+    provider: list[str] | None = None,
+    extract: Place = None,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Compare two models, or two plans or cascades of a model.
 

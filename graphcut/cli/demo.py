@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from typer import Option
 
 from ..core.text import shell_word
 from ..demos import DEMOS, options_of, write
 from .application import check_apply, given_options
-from .common_options import Force, Place
-from .declaring import Output, argument, flag, takes
+from .common_options import Place
 from .output import check_output, say, say_next
 
 
@@ -19,23 +17,23 @@ from .output import check_output, say, say_next
 class LlmOptions:
     """What the demo `llm` can be like."""
 
-    hidden: Annotated[int, takes("N", min=1)] = 64
-    layers: Annotated[int, takes("N", min=1)] = 6
-    heads: Annotated[int, takes("N", "--attention-heads", min=1)] = 4
-    kv_heads: Annotated[int, takes("N", min=1)] = 2
-    intermediate: Annotated[int | None, takes("N", min=1, show_default="8/3 of --hidden")] = None
-    vocab: Annotated[int, takes("N", min=1)] = 256
-    dtype: Annotated[Literal["float32", "float16"], Option()] = "float32"
-    tied: Annotated[bool, flag("--tied")] = False
+    hidden: int = 64
+    layers: int = 6
+    heads: int = 4
+    kv_heads: int = 2
+    intermediate: int | None = None
+    vocab: int = 256
+    dtype: Literal["float32", "float16"] = "float32"
+    tied: bool = False
 
 
 def demo(
     ctx: typer.Context,
-    name: Annotated[str, argument("NAME", autocompletion=lambda: list(DEMOS.items()))],
+    name: Annotated[str, {"autocompletion": lambda: list(DEMOS.items())}],
     llm: LlmOptions,
-    output: Annotated[Place, Output(show_default="NAME.onnx")] = None,
-    external: Annotated[bool | None, Option("--external/--inline", show_default="by size")] = None,
-    force: Force = False,
+    output: Place = None,
+    external: bool | None = None,
+    force: bool = False,
 ) -> None:
     """Write an example model with random weights.
 

@@ -1,14 +1,11 @@
 """The command `graphcut doctor`."""
 
 from functools import partial
-from typing import Annotated
 
-from .common_options import AsJson
-from .declaring import flag
 from .output import put_answer
 
 
-def doctor(measured: Annotated[bool, flag("--measure")] = False, as_json: AsJson = False) -> None:
+def doctor(measured: bool = False, as_json: bool = False) -> None:
     """Say what works here, and why the rest does not.
 
     Packages, execution providers with the element types that they multiply matrices of, memory, disk, clock, and the

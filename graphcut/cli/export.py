@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 import typer
-from typer import Option
 
 from .. import ExportFormat
 from ..core.records import table
 from .application import check_applicable, given_options
-from .common_options import CascadePath, Dims, Force, OriginalModel, open_, parsed_dims, say_gap
-from .declaring import Output
+from .common_options import Place, Texts, open_, parsed_dims, say_gap
 from .output import say
 
 if TYPE_CHECKING:
@@ -24,12 +22,12 @@ FORMATS: Final = table("cli/formats.json", dict[str, str])  #: what each format 
 
 def export(
     ctx: typer.Context,
-    cascade_path: CascadePath,
-    to: Annotated[ExportFormat, Option(metavar="FORMAT", help=", ".join(get_args(ExportFormat)))],
-    output: Annotated[Path, Output()],
-    model: OriginalModel = None,
-    dims: Dims = None,
-    force: Force = False,
+    cascade_path: Path,
+    to: Annotated[ExportFormat, {"help": ", ".join(get_args(ExportFormat))}],
+    output: Path,
+    model: Place = None,
+    dims: Texts = None,
+    force: bool = False,
 ) -> None:
     """Write a cascade as another engine reads it.
 

@@ -1,25 +1,21 @@
 """The command `graphcut extract`."""
 
 from pathlib import Path
-from typing import Annotated
-
-from typer import Option
 
 from ..core.errors import UsageError
-from .common_options import Force, ModelPath, Texts, Weights, names_in, say_gap
-from .declaring import Output, takes
+from .common_options import Texts, Weights, names_in, say_gap
 from .output import say
 
 
 def extract(
-    model: ModelPath,
-    output: Annotated[Path, Output()],
-    from_: Annotated[Texts, takes("NAMES", "--from")] = None,
-    until: Annotated[Texts, takes("NAMES")] = None,
-    expose: Annotated[Texts, takes("NAMES")] = None,
-    assume: Annotated[Texts, takes("NAME=VALUE")] = None,
-    weights: Annotated[Weights, Option()] = "copy",
-    force: Force = False,
+    model: Path,
+    output: Path,
+    from_: Texts = None,
+    until: Texts = None,
+    expose: Texts = None,
+    assume: Texts = None,
+    weights: Weights = "copy",
+    force: bool = False,
 ) -> None:
     """Write the sub-model between tensors as one model.
 

@@ -2,21 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .common_options import open_
-from .declaring import Output, argument, takes
 from .output import INTERRUPTED, complain, print_line, say, say_next, settings, writing
 
 
-def fetch(
-    source: Annotated[str, argument("SOURCE")],
-    output: Annotated[Path, Output(metavar="DIR")],
-    part: Annotated[list[int] | None, takes("K")] = None,
-    device: Annotated[str | None, takes("NAME")] = None,
-) -> None:
+def fetch(source: str, output: Path, part: list[int] | None = None, device: str | None = None) -> None:
     """Get parts of a cascade, and only the weights that they read.
 
     All parts without --part and --device. The same command goes on after an interruption, and adds parts. From a path,

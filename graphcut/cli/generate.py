@@ -7,29 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
-from typer import Option
 
 from .. import Via
 from ..core.errors import UsageError
 from ..core.units import count
 from .application import given_options
-from .common_options import (
-    AsJson,
-    CascadePath,
-    Dims,
-    Inputs,
-    OriginalOptions,
-    Seed,
-    SessionOptions,
-    Workers,
-    open_,
-    parsed_dims,
-    say_gap,
-)
-from .declaring import takes
+from .common_options import OriginalOptions, Places, SessionOptions, Texts, open_, parsed_dims, say_gap
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
@@ -45,19 +31,19 @@ if TYPE_CHECKING:
 
 def generate(
     ctx: typer.Context,
-    cascade_path: CascadePath,
+    cascade_path: Path,
     session: SessionOptions,
     text: TextOptions,
     length: LengthOptions,
     drawing: SamplingOptions,
     memory: MemoryOptions,
-    inputs: Inputs = None,
-    dims: Dims = None,
-    seed: Seed = 0,
-    batch: Annotated[int, takes("N", min=1)] = 8,
-    via: Annotated[Via, Option()] = "threads",
-    workers: Workers = None,
-    as_json: AsJson = False,
+    inputs: Places = None,
+    dims: Texts = None,
+    seed: int = 0,
+    batch: int = 8,
+    via: Via = "threads",
+    workers: int | None = None,
+    as_json: bool = False,
 ) -> None:
     """Generate text or tokens with a decoder.
 

@@ -1,22 +1,14 @@
 """The command `graphcut link`."""
 
 from pathlib import Path
-from typing import Annotated
 
 from ..core.text import shell_word
 from ..core.units import count, size
-from .common_options import Force, ModelPath, load, say_gap
-from .declaring import Output, flag, takes
+from .common_options import load, say_gap
 from .output import print_line, say, say_next, settings, writing
 
 
-def link(
-    model: ModelPath,
-    checkpoint: Annotated[Path, takes("DIR")],
-    output: Annotated[Path, Output()],
-    transposed: Annotated[bool, flag("--transposed")] = False,
-    force: Force = False,
-) -> None:
+def link(model: Path, checkpoint: Path, output: Path, transposed: bool = False, force: bool = False) -> None:
     """Refer to weights in safetensors files instead of copying them.
 
     Weights are found by their bytes, whatever their names. Those that are not found are copied to OUTPUT.data.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from ..core.units import count, duration, operations
 from .application import check_apply, given_options
-from .common_options import Dims, Force, OneInput, ProfileText, load, parsed_profile
-from .declaring import Output, Size, argument, flag, takes
+from .common_options import ProfileText, Texts, load, parsed_profile
+from .declaring import Size
 from .input_files import RANDOM, read_given
 from .output import check_output, print_, print_line, say
 
@@ -30,18 +30,18 @@ _APPLYING: Final[Mapping[str, tuple[str, ...]]] = {  #: the options that apply t
 
 def measure(
     ctx: typer.Context,
-    what: Annotated[str, argument("WHAT")],
-    output: Annotated[Path, Output()],
-    computed: Annotated[bool, flag("--computed")] = False,
-    rounds: Annotated[int, takes("N", min=1)] = 12,
-    memory_bytes: Annotated[int | None, Size("--memory")] = None,
-    inputs: OneInput = RANDOM,
+    what: str,
+    output: Path,
+    computed: bool = False,
+    rounds: int = 12,
+    memory_bytes: Size = None,
+    inputs: Path = RANDOM,
     profile: ProfileText = None,
-    dims: Dims = None,
-    seconds: Annotated[float, takes("S", min=0)] = 10.0,
-    threads: Annotated[int, takes("N", min=0)] = 0,
-    insecure: Annotated[bool, flag("--insecure")] = False,
-    force: Force = False,
+    dims: Texts = None,
+    seconds: float = 10.0,
+    threads: int = 0,
+    insecure: bool = False,
+    force: bool = False,
 ) -> None:
     """Measure what modules cost, or this machine, or a Ray cluster.
 

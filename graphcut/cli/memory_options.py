@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from ..core.errors import UsageError
 from ..core.units import size
 from .application import check_applicable
-from .declaring import Size, flag
+from .declaring import Size
 from .output import complain, say
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class MemoryOptions:
     """A memory limit, and how it is kept."""
 
-    memory_bytes: Annotated[int | None, Size("--memory")] = None
-    exact: Annotated[bool, flag("--exact")] = False
+    memory_bytes: Size = None
+    exact: bool = False
 
     def check(self, given: Collection[str]) -> None:
         check_applicable(given, {"--exact": "--memory"}, given)

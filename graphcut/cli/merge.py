@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
 from ..core.units import count
-from .common_options import Force, Texts, open_, say_gap
-from .declaring import Output, argument, takes
+from .common_options import Texts, open_, say_gap
 from .output import say
 
 if TYPE_CHECKING:
@@ -18,12 +17,7 @@ if TYPE_CHECKING:
 _EXAMPLE = "for example --connect a.hidden=b.x, with the names of the files, or --connect 1.hidden=2.x"
 
 
-def merge(
-    paths: Annotated[list[Path], argument("DIR|MODELS")],
-    output: Annotated[Path, Output()],
-    connect: Annotated[Texts, takes("A.OUT=B.IN")] = None,
-    force: Force = False,
-) -> None:
+def merge(paths: list[Path], output: Path, connect: Texts = None, force: bool = False) -> None:
     """Merge the parts of a cascade, or models, into one model.
 
     Inputs of models read outputs of the same name in other ones, unless connections are given. Other names that models

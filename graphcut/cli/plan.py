@@ -1,12 +1,10 @@
 """The command `graphcut plan`."""
 
 from pathlib import Path
-from typing import Annotated
 
 from ..core.text import shell_word
 from .application import check_applicable, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, Place, States, load
-from .declaring import Output
+from .common_options import Place, Texts, load
 from .output import check_output, print_, put_json, say, say_next
 from .plan_options import GoalOptions, TuningOptions
 
@@ -14,12 +12,12 @@ from .plan_options import GoalOptions, TuningOptions
 def plan(
     options: GoalOptions,
     tuning: TuningOptions,
-    model: ModelPath,
-    output: Annotated[Place, Output()] = None,
-    dims: Dims = None,
-    states: States = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    model: Path,
+    output: Place = None,
+    dims: Texts = None,
+    states: Texts = None,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Find the best cut for a goal; write no parts.
 

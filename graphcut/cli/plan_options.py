@@ -9,25 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
-from typer import Option
 
 from .. import Across, At, Counted, Device, Goal, Heads, Into, Limits, Measure, Recomputing, Within
 from ..core.errors import UsageError
 from ..core.units import count as count_of
 from ..core.units import parse_bytes
 from .application import check_applicable, given_options
-from .common_options import (
-    Outputs,
-    Place,
-    ProfileText,
-    Texts,
-    listed_names,
-    names_in,
-    numbered,
-    output_names,
-    parsed_profile,
-)
-from .declaring import flag, takes
+from .common_options import Place, ProfileText, Texts, listed_names, names_in, numbered, output_names, parsed_profile
 
 if TYPE_CHECKING:
     from .. import AnalysisLike, Objective, Plan, RankMode
@@ -55,17 +43,15 @@ class GoalOptions:
     """What a plan is for; the other options of a plan keep their defaults."""
 
     ctx: typer.Context
-    num_splits: Annotated[int | None, takes("N")] = None
-    memory: Annotated[str | None, takes("SIZE")] = None
-    cluster: Annotated[Place, takes("FILE")] = None
-    objective: Annotated[
-        Literal["throughput", "interleaved", "latency", "decode", "bytes", "devices", "crossings"], Option()
-    ] = "throughput"
-    at_nodes: Annotated[Texts, takes("NAMES")] = None
-    heads: Annotated[str | None, takes("[A,B+C]")] = None
-    ranks: Annotated[str | None, takes("N|N:N...")] = None
-    sum_: Annotated[bool, flag("--sum")] = False
-    count: Annotated[Texts, takes("WHAT")] = None
+    num_splits: int | None = None
+    memory: str | None = None
+    cluster: Place = None
+    objective: Literal["throughput", "interleaved", "latency", "decode", "bytes", "devices", "crossings"] = "throughput"
+    at_nodes: Texts = None
+    heads: str | None = None
+    ranks: str | None = None
+    sum_: bool = False
+    count: Texts = None
 
     @property
     def mode(self) -> RankMode:
@@ -134,16 +120,16 @@ class GoalOptions:
 class TuningOptions:
     """What fine-tunes a plan; its file keeps it."""
 
-    in_flight: Annotated[int, takes("M")] = 1
-    outputs: Outputs = None
-    pins: Annotated[Texts, takes("NODE=PART", "--pin")] = None
-    avoid: Annotated[Texts, takes("GLOB")] = None
-    inside_layers: Annotated[Literal["auto", "always", "never"], Option()] = "auto"
-    recompute: Annotated[Recomputing, Option()] = "auto"
-    boundary_dtype: Annotated[Literal["float16"] | None, Option()] = None
-    cost_model: Annotated[str | None, takes("FILE", autocompletion=_cost_models)] = None
+    in_flight: int = 1
+    outputs: str | None = None
+    pins: Texts = None
+    avoid: Texts = None
+    inside_layers: Literal["auto", "always", "never"] = "auto"
+    recompute: Recomputing = "auto"
+    boundary_dtype: Literal["float16"] | None = None
+    cost_model: Annotated[str | None, {"autocompletion": _cost_models}] = None
     profile: ProfileText = None
-    prove: Annotated[int | None, takes("[SECONDS]", min=0)] = None
+    prove: int | None = None
 
     def limits(self) -> Limits:
         pins = tuple(numbered("--pin", text, "NODE=PART", "/model/norm/Mul=1") for text in self.pins or ())

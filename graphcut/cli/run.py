@@ -10,27 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer import Option
 
 from .. import Via
 from ..core.errors import RunError, UsageError
 from ..core.units import size
 from .application import check_applicable, given_options
-from .common_options import (
-    CascadePath,
-    Force,
-    OriginalOptions,
-    Outputs,
-    Place,
-    SessionOptions,
-    Texts,
-    Trace,
-    Workers,
-    open_,
-    output_names,
-    say_gap,
-)
-from .declaring import Output, takes
+from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, open_, output_names, say_gap
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
 from .output import SOME_FAILED, check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
@@ -57,26 +42,26 @@ def _pieces(text: str) -> int | str:
 class PipelineOptions:
     """Options of a run on several workers."""
 
-    via: Annotated[Via | None, Option()] = None
-    workers: Workers = None
-    micro_batch: Annotated[Any, takes("N|auto", parser=_pieces)] = None
-    deadline: Annotated[float, takes("SECONDS")] = 300
-    trace: Trace = None
+    via: Via | None = None
+    workers: int | None = None
+    micro_batch: Annotated[Any, {"parser": _pieces}] = None
+    deadline: float = 300
+    trace: Place = None
 
 
 def run(
     ctx: typer.Context,
-    cascade_path: CascadePath,
+    cascade_path: Path,
     pipeline: PipelineOptions,
     session: SessionOptions,
     original: OriginalOptions,
     memory: MemoryOptions,
-    inputs: Annotated[list[Path] | None, takes("FILE")] = None,
-    text: Annotated[Texts, takes("TEXT|@FILE")] = None,
-    output: Annotated[Place, Output()] = None,
-    outputs: Outputs = None,
-    on_error: Annotated[OnError, Option()] = "raise",
-    force: Force = False,
+    inputs: Places = None,
+    text: Texts = None,
+    output: Place = None,
+    outputs: str | None = None,
+    on_error: OnError = "raise",
+    force: bool = False,
 ) -> None:
     """Run a cascade on inputs.
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import webbrowser
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import typer
-from typer import Option
 
 from ..core.errors import GraphcutError, UsageError
 from ..core.text import shell_word
 from .application import check_applicable, check_apply, given_options
-from .common_options import Dims, Force, OriginalModel, Place, open_, parsed_dims
-from .declaring import Output, argument, flag, takes
+from .common_options import Place, Places, Texts, open_, parsed_dims
 from .output import check_output, print_, print_line, put_drawing, put_json, put_text, say, say_next
 
 if TYPE_CHECKING:
@@ -30,15 +28,15 @@ _SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names 
 
 def show(
     ctx: typer.Context,
-    thing: Annotated[Path, argument("THING")],
-    to: Annotated[Literal["terminal", "html", "svg", "dot", "mermaid", "json", "devices"], Option()] = "terminal",
-    output: Annotated[Place, Output()] = None,
-    part: Annotated[int | None, takes("K", min=0)] = None,
-    compared: Annotated[list[Path] | None, takes("FILE", "--compare")] = None,
-    model: OriginalModel = None,
-    dims: Dims = None,
-    force: Force = False,
-    opens: Annotated[bool, flag("--open")] = False,
+    thing: Path,
+    to: Literal["terminal", "html", "svg", "dot", "mermaid", "json", "devices"] = "terminal",
+    output: Place = None,
+    part: int | None = None,
+    compared: Places = None,
+    model: Place = None,
+    dims: Texts = None,
+    force: bool = False,
+    opens: bool = False,
 ) -> None:
     """Draw a model, a plan or a cascade.
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ..core.errors import UsageError
-from .common_options import AsJson, Force, OriginalOptions, Outputs, Place, Texts, Trace, output_names, parsed_dims
-from .declaring import argument, takes
+from .common_options import OriginalOptions, Place, Texts, output_names, parsed_dims
 from .output import check_output, put_answer, put_trace
 
 if TYPE_CHECKING:
@@ -33,18 +32,18 @@ def _devices(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def simulate(
-    plan: Annotated[Path, argument("PLAN")],
+    plan: Path,
     original: OriginalOptions,
-    cluster: Annotated[Place, takes("FILE", show_default="the cluster of the plan")] = None,
-    requests: Annotated[int, takes("N")] = 1000,
-    rate: Annotated[str | None, takes("R/s")] = None,
-    window: Annotated[int | None, takes("W", "--in-flight", show_default="2 x active devices")] = None,
-    copies: Annotated[int, takes("N")] = 1,
-    fail: Annotated[Texts, takes("NAME@S[+S]", autocompletion=_devices)] = None,
-    outputs: Outputs = None,
-    trace: Trace = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    cluster: Place = None,
+    requests: int = 1000,
+    rate: str | None = None,
+    window: int | None = None,
+    copies: int = 1,
+    fail: Annotated[Texts, {"autocompletion": _devices}] = None,
+    outputs: str | None = None,
+    trace: Place = None,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Simulate a plan on a cluster: throughput, latency, failures.
 

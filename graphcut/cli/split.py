@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-from typer import Option
+from typing import TYPE_CHECKING, Any, Final
 
 from ..core.text import shell_word
 from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
-from .common_options import AsJson, Dims, Force, ModelPath, Place, States, Texts, Weights, load, say_gap
-from .declaring import Output, Size, flag, takes
+from .common_options import Place, Texts, Weights, load, say_gap
+from .declaring import Size
 from .output import print_, print_line, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
 
@@ -21,24 +19,23 @@ if TYPE_CHECKING:
     from .. import Model, PreparedFiles
 
 _OF_ONE_FILE: Final = ("model", "--one-file", "--ranks", "--sum", "--output", "--weights", "--dim", "--force", "--json")
-PlanPath = Annotated[Place, takes("FILE", "--plan")]
 
 
 def split(
     options: GoalOptions,
-    model: ModelPath,
-    plan: PlanPath = None,
-    device: Annotated[Texts, takes("NAMES")] = None,
-    output: Annotated[Place, Output(metavar="DIR", show_default="MODEL.parts")] = None,
-    weights: Annotated[Weights, Option()] = "copy",
-    max_shard_bytes: Annotated[int | None, Size("--max-shard-size")] = None,
-    digest: Annotated[bool, flag("--digest")] = False,
-    one_file: Annotated[bool, flag("--one-file")] = False,
-    dims: Dims = None,
-    states: States = None,
-    dry_run: Annotated[bool, flag("--dry-run", "-n")] = False,
-    force: Force = False,
-    as_json: AsJson = False,
+    model: Path,
+    plan: Place = None,
+    device: Texts = None,
+    output: Place = None,
+    weights: Weights = "copy",
+    max_shard_bytes: Size = None,
+    digest: bool = False,
+    one_file: bool = False,
+    dims: Texts = None,
+    states: Texts = None,
+    dry_run: bool = False,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Split a model into parts: ONNX files and a manifest.
 

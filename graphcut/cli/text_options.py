@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
 from ..core.records import reading
 from .common_options import Texts
-from .declaring import flag, takes
 
 if TYPE_CHECKING:
     from .. import Sampling, Tokenizer
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
 class TextOptions:
     """Prompts that are texts, and texts that end a sequence."""
 
-    prompt: Annotated[Texts, takes("TEXT|@FILE")] = None
-    prompt_ids: Annotated[Texts, takes("N,N,...")] = None
-    chat: Annotated[bool, flag("--chat")] = False
-    stop: Annotated[Texts, takes("TEXT|N,N...")] = None
+    prompt: Texts = None
+    prompt_ids: Texts = None
+    chat: bool = False
+    stop: Texts = None
 
     def prompts_of(
         self, cascade: Cascade, prompts: list[list[int]], *, has_inputs: bool
@@ -74,10 +73,10 @@ def _texts(prompt: str) -> list[str]:
 class SamplingOptions:
     """How tokens are drawn. The seed is that of the command."""
 
-    temperature: Annotated[float, takes("T", min=0)] = 0
-    top_k: Annotated[int, takes("K", min=0)] = 0
-    top_p: Annotated[float, takes("P", min=0, max=1)] = 1
-    repetition_penalty: Annotated[float, takes("X", min=0)] = 1
+    temperature: float = 0
+    top_k: int = 0
+    top_p: float = 1
+    repetition_penalty: float = 1
 
     def sampling(self, seed: int) -> Sampling:
         from .. import Sampling
@@ -89,9 +88,9 @@ class SamplingOptions:
 class LengthOptions:
     """What ends a sequence, and how its tokens are found."""
 
-    max_tokens: Annotated[int, takes("N", min=1)] = 64
-    beams: Annotated[int, takes("N", min=1)] = 1
-    draft: Annotated[str | None, takes("DIR|lookup")] = None
+    max_tokens: int = 64
+    beams: int = 1
+    draft: str | None = None
 
 
 def token_ids(option: str, text: str) -> list[int]:

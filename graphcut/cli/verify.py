@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final, Literal
 
 import typer
 
 from .application import GENERAL, check_apply, given_options
-from .common_options import AsJson, Inputs, Optimized, OriginalOptions, load, open_
-from .declaring import argument, flag
+from .common_options import OriginalOptions, Places, load, open_
 from .input_files import read_given
 from .output import put_answer
 
@@ -19,13 +18,13 @@ _OF_FILES: Final = ("cascade_path", "--files", "--json", *GENERAL)
 
 def verify(
     ctx: typer.Context,
-    cascade_path: Annotated[Path, argument("DIR")],
+    cascade_path: Path,
     original: OriginalOptions,
-    inputs: Inputs = None,
-    optimized: Optimized = "none",
-    structural_only: Annotated[bool, flag("--structural")] = False,
-    files_only: Annotated[bool, flag("--files")] = False,
-    as_json: AsJson = False,
+    inputs: Places = None,
+    optimized: Literal["none", "all"] = "none",
+    structural_only: bool = False,
+    files_only: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Verify that a cascade or a sharded model equals its model.
 

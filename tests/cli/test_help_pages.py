@@ -1,18 +1,20 @@
-"""The pages of help: panels of options, and examples that work."""
+"""The pages of help: words and panels of options, and examples that work."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+from dataclasses import is_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from graphcut.cli import help_pages
-from graphcut.cli.application import app
+from graphcut.cli.application import GeneralOptions, root
+from graphcut.cli.declaring import declared
 from graphcut.core.records import table
 
 from command_line import COMMANDS, Run, command, run
@@ -68,13 +70,23 @@ def test_panels_name_options_that_exist(run: Run) -> None:
         assert {option for options in panels.values() for option in options.split()} <= rows[name], name
 
 
-def test_every_option_has_a_text_and_every_text_an_option() -> None:
-    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
-    assert [one.name for command in commands.values() for one in command.params if not one.help] == []
-    options = {name: {one.name for one in command.params} for name, command in commands.items()}
-    options["any command"] = {"version"}.union(*options.values())
-    for name, texts in table("cli/help_texts.json", dict[str, dict[str, str]]).items():
-        assert texts.keys() <= options[name], name
+def test_the_table_of_words_is_that_of_the_parameters() -> None:
+    owners = [root, GeneralOptions, *(getattr(import_module(f"graphcut.cli.{name}"), name) for name in COMMANDS)]
+    owners += [one.annotation for owner in owners for one in declared(owner) if is_dataclass(one.annotation)]
+    known = {owner.__name__: {one.name for one in declared(owner)} for owner in owners}
+    words = table("cli/options.toml", dict[str, dict[str, Any]])
+    for name in words.pop("several commands"):
+        assert sum(name in names for names in known.values()) > 1, name
+    for title, entries in words.items():
+        for owner in title.split(", "):
+            assert entries.keys() <= known[owner], owner
+
+
+def test_a_parameter_without_words_is_refused() -> None:
+    def command_without_words(new_option: int = 0) -> None: ...
+
+    with pytest.raises(LookupError, match=r"^options.toml has no help for new_option of command_without_words$"):
+        declared(command_without_words)
 
 
 @pytest.mark.parametrize("name", ["plan", "split", "auto"])
