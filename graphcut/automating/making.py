@@ -168,7 +168,7 @@ class Automation(Product):
     def _next(self, before: _Converted, names: tuple[str, ...], folder: Path) -> _Converted:
         name, given, target = names[-1], before.model, folder / f"{'-'.join((self.model.path.stem, *names))}.onnx"
         if given.joined_from:
-            hint = "convert its models one by one, then cut the pipeline of those with `split`"
+            hint = "convert its models one by one, then cut the pipeline of those with `split(...)`"
             raise UsageError(f"{given.title} is a pipeline of models, and {name} converts one model", hint=hint)
         package, number = library_of(name)
         self.report(f"{name}, by {package} {number}")

@@ -60,7 +60,7 @@ def bench(
     """
     source = model or cascade.source
     if source.is_dir() or source.suffix == ".toml":
-        hint = "`verify` compares their outputs; measure the cascade of one of its models"
+        hint = "`verify(...)` compares their outputs; measure the cascade of one of its models"
         raise UsageError(f"{source} is a pipeline of models, which has no session to be compared with", hint=hint)
     if not source.is_file():
         raise CascadeError(f"the whole model {source} does not exist", hint="name it with `model`")
