@@ -35,7 +35,6 @@ EXPORTED: Final = ("genai_config.json", "modules.json", "encoder_model.onnx")
 
 COMPILED: Final = ".ctx.onnx"  #: how the names of parts end that the compiler of a provider made.
 
-
 FETCHED: Final = "fetched.json"
 """The file beside the manifest that lists the parts of a folder that `fetch` made, unless it has all."""
 
@@ -179,6 +178,10 @@ class Loop(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     steps: int  #: how often the parts of each step run.
     inputs: dict[str, tuple[float, ...]]  #: inputs that get another value at each step, and these values.
 
+    def __post_init__(self) -> None:
+        if self.steps < 1 or any(len(row) != self.steps for row in self.inputs.values()):
+            raise ValueError("expected 1 step or more, and as many values of each input")
+
 
 TextFile = Literal[  #: a file beside a language model that says how text becomes tokens, which begin or end one.
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "chat_template.json",
@@ -249,10 +252,7 @@ class Cascade(Product):
 
     @cached_property
     def needed(self) -> tuple[str, ...]:
-        """The inputs that must be fed: they are read, or outputs at the same time, and have no default.
-
-        Nor are they values that a loop gives at each step.
-        """
+        """The inputs that must be fed: they are read, or outputs, and have no default, nor values of a loop."""
         manifest, used = self.manifest, {name for part in self.parts for name in part.reads}
         given = {*manifest.optional, *(() if manifest.loop is None else manifest.loop.inputs)}
         return tuple(name for name in manifest.reads if name in used.union(manifest.writes) and name not in given)
@@ -379,8 +379,14 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield f"'tensors' lists {min(twice)!r} more than once"
     if missing := {*manifest.reads, *manifest.writes, *of_parts} - listed.keys():
         yield f"'tensors' lacks {min(missing)!r}"
-    if unknown := set(manifest.optional) - set(manifest.reads):
-        yield f"'optional' names {min(unknown)!r}, which is not an input"
+    for field in ("optional", "stepwise"):
+        if unknown := set(getattr(manifest, field)) - set(manifest.reads):
+            yield f"'{field}' names {min(unknown)!r}, which is not an input"
+    changed = (
+        {*manifest.loop.inputs, *(state.past for state in manifest.states)} if manifest.loop is not None else set()
+    )
+    if unknown := changed.difference(manifest.stepwise):
+        yield f"'loop' changes {min(unknown)!r}, which 'stepwise' does not name"
     yield from _wrong_states(manifest)
     devices = {host.name for host in manifest.devices}
     for part in manifest.parts:

@@ -12,7 +12,7 @@ import msgspec
 
 from ..analysis.cut_points import analyze
 from ..core.errors import CascadeError, GraphcutError, UsageError
-from ..core.manifest import Cascade, open_cascade
+from ..core.manifest import PIPELINE, Cascade, open_cascade
 from ..core.present_parts import open_present
 from ..core.text import nothing_at
 from ..loading.model import Model
@@ -162,7 +162,9 @@ def _model_of_plan(path: Path, named: Path | None) -> Model:
         return load(named)
     record = read_plan(path)
     recorded = Path(os.path.normpath(path.parent.resolve() / record.model))
-    found = [place for place in (recorded, path.parent / recorded.name, Path(recorded.name)) if place.is_file()]
+    places = (recorded, path.parent / recorded.name, Path(recorded.name))
+    # What an exporter left is a pipeline of models without a pipeline file.
+    found = [one for one in places if one.is_file() or (one.name == PIPELINE and kind_of(one.parent) == "model")]
     for candidate in found:
         if (model := load(candidate)).digest == record.graph:
             return model

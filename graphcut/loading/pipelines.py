@@ -196,6 +196,10 @@ class _Opening:
         named = {names[i].get(a, a): names[j].get(b, b) for (i, a), (j, b) in self._states.items()}
         check_state_pairs(named, model.graph.reads, model.graph.writes, model.tensors if named else {})
         steps = [i for i, runs in enumerate(self._runs) if runs == "each step"]
+        wrong = next((i for pair in self._states.items() for i, _ in pair if steps and i not in steps), None)
+        if wrong is not None:
+            what = f"{self._labels[wrong]} has a state, and runs {self._runs[wrong]}"
+            raise self._wrong(what, 'write runs = "each step" for it, or leave out the state')
         ends = chain.from_iterable(((i, name) for name in self._models[i].graph.reads) for i in steps)
         stepwise = [names[i].get(name, name) for i, name in ends if (i, name) not in self._sources]
         files = tuple(self._path.parent / one.file for one in self._given.models.values() if one.file)
@@ -212,7 +216,7 @@ class _Opening:
         for place in locations_in(proto):
             file = model.data[place.value][0].resolve()
             if not file.is_relative_to(folder):
-                hint = "put the pipeline file into a folder that has all of its models"
+                hint = "copy the models and their weights, not links, into the folder of the pipeline file or below"
                 raise ModelError(f"the weights in {file} are outside the folder of {self._path}", hint=hint)
             place.value = file.relative_to(folder).as_posix()
         return proto

@@ -80,3 +80,9 @@ def test_parts_are_fetched_and_checked_like_those_of_a_model(run: Run, home: Pat
     inputs = FAMILIES["diffusion"].inputs(0)
     found = (graphcut.run(folder, inputs)["vae/sample"] for folder in (home / "parts", tmp_path / "copy"))
     assert next(found).tobytes() == next(found).tobytes()
+
+
+def test_a_plan_finds_the_models_that_an_exporter_left_without_a_pipeline_file(run: Run, tmp_path: Path) -> None:
+    FAMILIES["t5"].write(tmp_path / "t5")
+    assert run("plan", tmp_path / "t5", "--num-splits", 2, "-o", tmp_path / "plan.json").code == 0
+    assert run("show", tmp_path / "plan.json").out.startswith("t5  ")

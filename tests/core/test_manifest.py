@@ -18,6 +18,7 @@ from graphcut.core.manifest import FORMAT, MANIFEST, PlannedDevice, RunMemory, S
 
 from cases import each
 
+NO_LOOP = "loop: expected 1 step or more, and as many values of each input"
 AGAIN = "split the model again, or use the version of graphcut that wrote it"
 
 WHOLE = Digest(ranges=((0, 20),), blocks=("sha256:dd",))
@@ -277,6 +278,8 @@ def test_the_same_content_gives_the_same_bytes_and_dims_stay_in_their_order(scra
         (put(None, "parts", 2, "data"), "parts[2].data: Expected `object`, got `null`"),
         (put(20, "parts", 0, "data", "part-0.onnx.data"), "parts[0].data[...]: Expected `object`, got `int`"),
         (put([[0]], *DIGEST, "ranges"), "parts[0].data[...].digest.ranges[0]: Expected `array` of length 2"),
+        (put({"steps": 2, "inputs": {"x": [1.0]}}, "loop"), NO_LOOP),
+        (put({"steps": 0, "inputs": {}}, "loop"), NO_LOOP),
         (put(1.5, "tensors", 3, "shape", 1), "tensors[3].shape[1]: Expected `int | str | null`, got `float`"),
         (put("x", "reads"), "reads: Expected `array`, got `str`"),
         (put("link", "weights"), "weights: Invalid enum value 'link'"),
@@ -452,9 +455,15 @@ def test_ranges_that_a_digest_can_not_have_are_refused(folder: Path, ranges: lis
     assert (str(caught), caught.hint) == (f"{folder / MANIFEST}: {said}", "split the model again")
 
 
-def test_an_input_that_may_be_left_out_is_an_input(folder: Path) -> None:
-    spoil(folder, put(["ghost"], "optional"))
-    assert "'ghost'" in str(refusal(folder, CascadeError))
+@each("field", ["optional", "stepwise"])
+def test_an_input_that_may_be_left_out_or_is_fed_at_each_step_is_an_input(field: str, folder: Path) -> None:
+    spoil(folder, put(["ghost"], field))
+    assert f"'{field}' names 'ghost', which is not an input" in str(refusal(folder, CascadeError))
+
+
+def test_what_a_loop_changes_is_fed_at_each_step(folder: Path) -> None:
+    spoil(folder, put({"steps": 2, "inputs": {}}, "loop"))
+    assert "'loop' changes 'x', which 'stepwise' does not name" in str(refusal(folder, CascadeError))
 
 
 # Agreeing with its files

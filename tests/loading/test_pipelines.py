@@ -224,6 +224,7 @@ BAD: list[tuple[str, Callable[[Path], None], str, str]] = [
         "say [4000000000] steps",
     ),
     ("a state that is told", nothing, LOOP.replace("steps", 'counter = "b.s"\nsteps'), "'s' is a state, and gets"),
+    ("a state of once", nothing, LOOP.replace("[loop]", '"a.x" = "a.h"\n[loop]'), "a has a state, and runs once"),
     ("half a step", integers, NO_STATE + '[loop]\ninputs = { "b.s" = [0.5, 1] }\n', "can't hold its values"),
     ("an unknown size", nothing, TWO + "dims = { k = 1 }\n", "no dimension 'k' of an input of b.onnx can be 1"),
     ("less than nothing", nothing, TWO + "dims = { n = -1 }\n", "no dimension 'n' of an input of b.onnx can be -1"),

@@ -55,6 +55,10 @@ def exchange(path: str, first: int, second: int) -> Callable[[Record], None]:
     return change
 
 
+def forge_a_loop(record: Record) -> None:
+    record |= {"stepwise": record["reads"], "loop": {"steps": 2, "inputs": {}}}
+
+
 def swap_states(record: Record) -> None:
     first, second = record["states"]
     first["present"], second["present"] = second["present"], first["present"]
@@ -108,7 +112,7 @@ FORGED = [
     ("text_files", put("text_files/tokenizer.json", OTHER), "tokenizer.json was changed after the model was cut"),
     ("text_files", drop("text_files/generation_config.json"), "gives another generation_config.json than there is"),
     ("stepwise", put("stepwise", ["x"]), "the manifest gives stepwise as ['x'], but it is []"),
-    ("loop", put("loop", {"steps": 2, "inputs": {}}), "the manifest gives loop as"),
+    ("loop", forge_a_loop, "the manifest gives loop as"),
     ("elsewhere", put("elsewhere", {"first": "part-9.onnx"}), "is without part-9.onnx"),
     ("devices", drop("devices/1"), "which 'devices' does not list"),
     ("devices", lambda record: record["devices"].append(DEVICE), "['left', 'middle', 'right', 'left'], but its parts"),
