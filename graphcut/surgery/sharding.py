@@ -173,6 +173,9 @@ def filled_graph(division: Division, folder: Path) -> ShardedGraph:
     Its slices of few bytes have their values; others refer to as many bytes of the model's file. What is there does not
     matter: `pieces_of` says where the values are. But the sharded model is a valid one, whose types can be inferred.
     """
+    if division.model.loop is not None:
+        what = f"{division.model.title} has {division.model.loop.steps} steps, and ranks run no loop"
+        raise UsageError(what, hint="divide the layers of one of its models, or cut the pipeline without ranks")
     model, graph = division.model, sharded_graph(division)
     note = ShardingNote(model.path_from(folder), model.digest, division.shares, division.mode)
     graph.proto.metadata_props.add(key=SHARDED, value=msgspec.json.encode(note).decode())

@@ -57,6 +57,7 @@ def test_a_model_alone_is_simulated_as_before(run: Run, home: Path) -> None:
             (("export", "parts", "--to", to, "-o", "x"), f"what {to} writes runs each part once")
             for to in ("cpp", "js")
         ),
+        (("split", "drawing", "--ranks", 2, "-o", "x"), "drawing has 4 steps, and ranks run no loop"),
         (("simulate", "drawing"), "drawing is a model that is not cut"),
         (("analyze", "drawing", "--dim", "q=1"), "drawing has no symbolic dimension 'q'"),
         (("compare", "drawing", "drawing/unet/model.onnx"), "is no input of drawing"),
