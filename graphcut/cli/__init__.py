@@ -17,6 +17,7 @@ import typer
 
 from .. import WAYS
 from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, StallWarning, UsageError
+from ..core.records import table
 from ..demos import DEMOS
 from .application import add_command, app
 from .argument_names import in_options
@@ -27,13 +28,7 @@ from .root_help import moved_option
 _VALUELESS: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
 """Options whose value may be left out, which typer does not support, and the value that this means."""
 
-_SECTIONS: Final = {
-    "Cut": ("analyze", "plan", "split", "verify", "compare", "show"),
-    "Run": ("run", "generate", "bench"),
-    "Devices": ("measure", "simulate", "fetch"),
-    "Models": ("auto", "extract", "merge", "link", "export"),
-    "Start": ("demo", "doctor"),
-}
+_SECTIONS: Final = table("cli/sections.json", dict[str, tuple[str, ...]])  #: commands, by the section of the help.
 #: what the help of a command explains after its options.
 _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "demo": {"Demos": DEMOS},

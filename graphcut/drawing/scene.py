@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Final, Literal
 
 from ..analysis.cut_points import CutPoint
+from ..core.records import table
 from ..planning.results import FrontPlan
 from .schedule import Schedule
 
@@ -19,12 +20,7 @@ NodeRows = Sequence[Sequence[int]]  #: the nodes of each part.
 Modules = Mapping[int, ModulePath]  #: the module of each node.
 PageData = Mapping[str, object]  #: what the script of the page reads, and nothing else.
 FlowKind = Literal["sequential", "residual", "exchange", "kept"]
-KINDS: Final[Mapping[FlowKind, str]] = {
-    "sequential": "sequential: read by the next part only",
-    "residual": "residual: skips a part",
-    "exchange": "exchange: read by another rank",
-    "kept": "kept: read by its own rank only",
-}
+KINDS: Final = table("drawing/flow_kinds.toml", dict[FlowKind, str])
 """What the kinds of boundary tensors are; the last two where layers are divided among ranks."""
 
 

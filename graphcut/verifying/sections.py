@@ -16,6 +16,7 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from ..core.errors import RunError
 from ..core.graph import Block, block_of, reached
+from ..core.records import table
 from ..core.tensors import UNDEFINED, Tensor
 from ..loading.model import Model
 from ..loading.operations import constants_in
@@ -29,14 +30,7 @@ from .histograms import Histogram, histogram_of
 from .matching import matched_tensors
 from .numerical import proto_of, random_tensors, run_proto
 
-ROUNDOFF: Final = {
-    "float64": 2.0**-49,
-    "float32": 2.0**-20,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-    **dict.fromkeys(("float8e4m3fn", "float8e4m3fnuz"), 2.0**-4),
-    **dict.fromkeys(("float8e5m2", "float8e5m2fnuz"), 2.0**-3),
-}
+ROUNDOFF: Final = {dtype: 0.5**bits for dtype, bits in table("verifying/roundoff.toml", dict[str, int]).items()}
 """The relative error of one rounding to p bits, 0.5 ** p (Higham, Accuracy and Stability of Numerical Algorithms, 2.2).
 
 In float32 and float64 sums are rounded as well: that of n products has about sqrt(n) roundings (Higham and Mary, A New
