@@ -242,6 +242,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     yield from _shared_devices(plan)
     yield from _shares_by_rules(plan)
     yield from _groups(plan)
+    yield from _repeated_runs(plan, model)
     yield from _memory_notes(plan)
     if plan.metrics and isinstance(plan.goal, Across):
         inputs, outputs = (sum(getattr(m, name) for m in plan.metrics) for name in ("input_bytes", "output_bytes"))
@@ -255,6 +256,14 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
             yield f"{count(len(unmatched), 'row')} of the cost model matched no node: {few(unmatched, _MAX_NAMES)}"
         if uncovered := plan.coverage.uncovered:
             yield f"the cost model does not cover {count(len(uncovered), 'node')}: {few(uncovered, _MAX_NAMES)}"
+
+
+def _repeated_runs(plan: Plan, model: Model) -> Iterable[str]:
+    """Which parts have nodes of several phases: what could run once in them runs at each step."""
+    phases = model.phases
+    mixed = [f"p{i}" for i, part in enumerate(plan.parts) if len({phases.get(node) for node in part}) > 1]
+    if mixed:
+        yield f"all of {few(mixed, _MAX_NAMES)} runs at each step, also what could run once: allow more parts"
 
 
 def _memory_notes(plan: Plan) -> Iterable[str]:

@@ -13,7 +13,7 @@ from graphcut.drawing.html import html_of
 from graphcut.drawing.mermaid import mermaid_of
 from graphcut.drawing.opening import scene_at
 from graphcut.drawing.scene import Scene
-from graphcut.drawing.scene_builders import scene_of_plan
+from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
 from graphcut.drawing.svg.document import svg_of
 
 from cases import each
@@ -52,6 +52,15 @@ def test_each_part_says_which_models_it_holds_and_when_it_runs(name: str, tmp_pa
             assert models == list(dict.fromkeys(analysis.model.labels[one] for one in wrote))
     shutil.rmtree(tmp_path / name)
     assert runs(scene_at(cascade.root)) == runs(planned), "without the models too"
+
+
+def test_a_part_that_runs_too_often_is_named_and_a_cut_is_proposed_of_the_folder(tmp_path: Path) -> None:
+    folder = written("whisper", tmp_path)
+    analysis = graphcut.analyze(graphcut.load(folder))
+    whole, cut = (scene_of_plan(graphcut.plan(analysis, Into(number)), analysis).notes for number in (1, 2))
+    assert "all of p0 runs at each step, also what could run once: allow more parts" in whole
+    assert not [note for note in cut if "at each step" in note]
+    assert scene_of_analysis(analysis).next_command.startswith(f"graphcut split {folder} --at-nodes ")
 
 
 def test_a_model_alone_has_no_phases(tmp_path: Path) -> None:
