@@ -20,6 +20,7 @@ from ..loading.model import Model
 from ..loading.opening import ModelLike, load
 from ..loading.slices import sharding_note
 from ..loading.subgraphs import callee_key, nodes_within
+from ..running.in_process.looping import step_inputs
 from ..running.values import Feeds
 from .manifest_check import format_gap, other_text
 from .numerical import (
@@ -176,6 +177,10 @@ def verify(
     sizes = {**cascade.manifest.given_dims, **model.dims}
     placed = check_placement(cascade)
     comparing = partial(compare, model, cascade, optimized=optimized, placed=placed)
+    if cascade.manifest.loop is not None and isinstance(inputs, list | tuple):  # one step is compared, the first
+        tensors = cascade.tensors
+        known = [{name: value for name, value in feeds.items() if name in tensors} for feeds in inputs]
+        inputs = [{**step_inputs(cascade, 0, own), **feeds} for own, feeds in zip(known, inputs, strict=True)]
     ran = _ran(model, inputs, seed, sizes, comparing)
     reason = _reason(model, proof, ran[0], placed, optimized=optimized)
     return Verification(proof, *ran, _with_defect(reason, model, ran[0]), placed)

@@ -109,6 +109,15 @@ def test_a_loop_is_verified_step_by_step(cascade: Cascade, tmp_path: Path) -> No
     assert graphcut.verify(tmp_path / "copy" / "parts")
 
 
+def test_inputs_of_a_run_are_inputs_of_a_verification(cascade: Cascade) -> None:
+    """What the loop gives at the first step is given there, too."""
+    found = graphcut.verify(cascade.source.parent, cascade, inputs=[DIFFUSION.inputs(1)])
+    assert found
+    assert found.runs
+    with pytest.raises(graphcut.RunError, match="ghost"):
+        graphcut.verify(cascade.source.parent, cascade, inputs=[{**DIFFUSION.inputs(1), "ghost": np.zeros(1)}])
+
+
 @each("via, workers", [("threads", 1), ("threads", 3), ("processes", 2)])
 def test_workers_run_the_steps_and_give_the_same_image(via: Via, workers: int, cascade: Cascade) -> None:
     inputs = [DIFFUSION.inputs(seed) for seed in range(3)]
