@@ -4,6 +4,7 @@ And the tables of the package itself, which are data: TOML or JSON files beside 
 """
 
 import codecs
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,14 +69,14 @@ def reading(
     except msgspec.ValidationError as error:
         message = validation_message(error)
         raise RecordError(f"{path}: {message}", hint=fields_hint(message) or hint) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"{path} is not {form}: {error}", hint=hint) from None
 
 
 def json_beside(path: Path, kind: Any = dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
     """The content of a JSON file beside a model, of a kind; a RecordError if it can't be read."""
     with reading(path, "JSON", unread="take the file of the model", hint="take the file of the model"):
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.convert(json.loads(path.read_bytes()), kind)  # Python writes Infinity, which JSON does not have
 
 
 def table(file: str, kind: type[_Table]) -> _Table:

@@ -30,10 +30,10 @@ class BeamSearch:
         self._beams: list[tuple[float, tuple[int, ...]]] = []  # in the order of the rows
         self._width, self._most, self._says, self._is_last = width, most, says, is_last
 
-    def step(self, scores: Sequence[TokenScores]) -> list[int]:
+    def step(self, scores: Sequence[TokenScores]) -> list[tuple[int, int]]:
         """Take the likeliest next tokens of each beam.
 
-        Returns, for each beam that goes on, the one that it continues; none if the search has ended.
+        Returns, for each beam that goes on, the one that it continues, and its new token; none if the search has ended.
         """
         self._beams = self._beams or [(0.0, ()), *[(-inf, ())] * (len(scores) - 1)]  # rows may begin alike
         rows = zip(self._beams, scores, strict=True)
@@ -63,12 +63,7 @@ class BeamSearch:
                 return []
         placed = _in_place(going[: self._width])
         self._beams = [(score, tokens) for score, _, tokens in placed]
-        return [row for _, row, _ in placed]
-
-    @property
-    def newest(self) -> list[int]:
-        """The last token of each beam."""
-        return [tokens[-1] for _, tokens in self._beams]
+        return [(row, tokens[-1]) for _, row, tokens in placed]
 
 
 def _in_place(going: Sequence[tuple[float, int, tuple[int, ...]]]) -> list[tuple[float, int, tuple[int, ...]]]:
@@ -105,10 +100,9 @@ class BeamBatch(SequenceBatch):
         """The tokens of the sequence, if the search has ended."""
         if not [*super().step_done(answer)]:
             return  # some of the prompt is not fed yet
-        if rows := self._search.step([one.scores[-1] for one in self.sequences]):
-            self._take(rows)
-            pairs = zip(self.sequences, self._search.newest, strict=True)
-            self.sequences = [_like(one, (token,)) for one, token in pairs]
+        if found := self._search.step([one.scores[-1] for one in self.sequences]):
+            self._take([row for row, _ in found])
+            self.sequences = [_like(one, (token,)) for one, (_, token) in zip(self.sequences, found, strict=True)]
             return
         self.sequences = (one,) = self.asked
         one.fed, one.unfed = [*one.unfed], ()

@@ -172,7 +172,7 @@ def test_beams_are_the_same_in_any_process_and_after_a_worker_was_lost(
         assert generate(cascade, prompts, **told, via=via, workers=2).all() == expected
     step, steps = BeamSearch.step, list[int]()
 
-    def killing(search: BeamSearch, scores: Sequence[TokenScores]) -> list[int]:
+    def killing(search: BeamSearch, scores: Sequence[TokenScores]) -> list[tuple[int, int]]:
         steps.append(len(scores))
         if len(steps) == 7:
             os.kill(children()[-1], signal.SIGKILL)

@@ -85,6 +85,7 @@ def test_a_prompt_of_one_token_is_followed_by_the_one_that_is_forced(tmp_path: P
         ({"generation_config": {"eos_token_id": [1]}, "config": {"decoder_start_token_id": 0}}, (0,)),
         ({"config": {"decoder_start_token_id": 7, "forced_decoder_ids": None}}, (7,)),
         ({"generation_config": {}}, ()),
+        ({"config": {"time_step_limit": [0, float("inf")], "decoder_start_token_id": 3}}, (3,)),
     ],
 )
 def test_the_first_tokens_are_those_of_the_first_file_that_names_any(
