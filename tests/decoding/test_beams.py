@@ -235,5 +235,5 @@ def test_what_beams_can_not_be_is_said(tmp_path: Path) -> None:
     cascade = graphcut.split(tmp_path / "model.onnx", Into(2))
     for more in ({"sampling": Sampling(temperature=1)}, {"stop": lambda *_: False}, {"beams": 0}, {"draft": "lookup"}):
         told: dict[str, Any] = {"beams": 2, **more}
-        with pytest.raises(UsageError, match="beams"):
+        with pytest.raises(UsageError, match="beam"):
             generate(cascade, [[1]], max_tokens=2, **told)
