@@ -31,6 +31,7 @@ from graphcut.running.values import to_array, to_value
 from graphcut.workers.executors.protocol import Died, Done, Event, Lost, Note, Ready, Step
 from graphcut.workers.run_log import RunLog
 
+from cases import FUZZ
 from conftest import LAYER_ENDS, floats, model_of
 from control_flow import write_model
 from families import FAMILIES
@@ -591,15 +592,56 @@ def test_an_encoder_runs_once_and_an_actor_that_replaces_a_lost_one_is_sent_what
     assert generation.log.total_of(0).runs == 1
 
 
+PIPELINES = {
+    "reader": (
+        'models = { detector = { file = "detector.onnx" }, recognizer = { file = "recognizer.onnx" } }\n'
+        'connect = { "recognizer.x" = "detector.crops" }\n'
+    ),
+    "diffusion": (Path(__file__).parents[1] / "families" / "diffusion.toml").read_text("utf-8"),
+    "sentence encoder": "",  # what it needs is in its folder
+}
+GENERATING = [name for name in FAMILIES if name not in PIPELINES]
+
+
+def family_in_two(name: str, folder: Path) -> Cascade:
+    FAMILIES[name].write(folder)
+    if PIPELINES.get(name):
+        (folder / "pipeline.toml").write_text(PIPELINES[name], encoding="utf-8")
+    return graphcut.split(graphcut.load(folder), Into(2), folder / "parts")
+
+
 @pytest.mark.usefixtures("machines")
-def test_a_speech_model_of_several_files_gives_the_tokens_of_the_loop_by_hand(tmp_path: Path) -> None:
-    family = FAMILIES["whisper"]
-    folder, inputs = family.write(tmp_path / "m"), family.inputs(3)
+@pytest.mark.parametrize("name", GENERATING if FUZZ else ["whisper, merged"])
+def test_models_of_several_files_give_on_other_machines_the_tokens_of_the_loop_by_hand(
+    name: str, tmp_path: Path
+) -> None:
+    cascade, inputs, sees = family_in_two(name, tmp_path), FAMILIES[name].inputs(3), name == "vision-language"
+    expected = FAMILIES[name].reference(tmp_path, inputs, 8)
+    prompt = inputs.pop("input_ids")[0].tolist() if sees else []
+    how: dict[str, Any] = {"inputs": inputs, "max_tokens": 8, "stop": [1], "config": ONE, "via": "ray", "workers": 2}
+    assert graphcut.generate(cascade, [prompt], **how).all() == ([expected] if sees else expected)
+
+
+@pytest.mark.usefixtures("machines")
+@pytest.mark.parametrize("name", PIPELINES if FUZZ else ["reader", "diffusion"])
+def test_models_of_several_files_give_on_other_machines_the_outputs_of_the_loop_by_hand(
+    name: str, tmp_path: Path
+) -> None:
+    """The same bits, but for vectors that are pooled: numpy sums in another order."""
+    cascade, inputs = family_in_two(name, tmp_path), FAMILIES[name].inputs(3)
+    made = FAMILIES[name].reference(tmp_path, inputs, *([4] if FAMILIES[name].loops else []))
+    output = {"reader": "softmax_0", "diffusion": "vae/sample", "sentence encoder": "sentence_embedding"}[name]
+    with graphcut.Pipeline(cascade, via="ray", workers=2) as pipeline:
+        (found,) = pipeline.map([inputs])
+    assert isinstance(found, dict)
+    expected, most = made[output] if name == "reader" else made, 1e-6 if name == "sentence encoder" else 0
+    np.testing.assert_allclose(found[output], expected, rtol=0, atol=most, strict=True)
+
+
+@pytest.mark.usefixtures("machines")
+def test_beams_on_other_machines_are_those_of_one(tmp_path: Path) -> None:
+    folder, inputs = FAMILIES["whisper"].write(tmp_path / "m"), FAMILIES["whisper"].inputs(3)
     cascade = graphcut.split(graphcut.load(folder), Into(2), tmp_path / "parts")
-    found = graphcut.generate(
-        cascade, [[4, 5]], inputs=inputs, max_tokens=8, stop=[1], via="ray", workers=2, config=ONE
-    )
-    assert found.all() == family.reference(folder, inputs, 8)
     told: dict[str, Any] = {"inputs": inputs, "max_tokens": 8, "beams": 3, "config": ONE}
     assert graphcut.generate(cascade, [[]], **told, via="ray").all() == graphcut.generate(cascade, [[]], **told).all()
 
