@@ -35,6 +35,8 @@ from .subgraphs import Functions, function_key, is_external, nodes_within, tenso
 from .tensor_values import check_inline_values, values_bytes
 from .wire_format import large_bytes, nested_too_deeply, read_without_weights
 
+DataFiles = Mapping[str, tuple[Path, int]]
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -68,7 +70,7 @@ class Model(Product):
     graph: Graph  #: the same as a graph: `graph.nodes[i]` is `proto.graph.node[i]`.
     dims: Dims  #: numbers for symbolic dimensions, for sizes and costs only.
     #: the files with weights and their sizes in bytes, by the location that the model gives.
-    data: Mapping[str, tuple[Path, int]]
+    data: DataFiles
     dropped: tuple[str, ...]  #: names of the removed nodes.
     unused: tuple[str, ...]  #: names of removed weights and functions, which no other node uses.
     notes: tuple[str, ...]  #: what a user should know about how the model was read, one sentence each.
@@ -254,10 +256,13 @@ def load_unchecked(path: Path) -> Model:
     return read_model(path, _parse(path))
 
 
-def read_model(path: Path, proto: ModelProto) -> Model:
-    """The model of a message that is in the file `path`, or could be; the message is changed."""
+def read_model(path: Path, proto: ModelProto, data: DataFiles | None = None) -> Model:
+    """The model of a message that is in the file `path`, or could be; the message is changed.
+
+    `data` are the files of its weights (`Model.data`), if others have found and checked them.
+    """
     _check_text(proto)
-    data = _find_all_data(path, proto)
+    data = _find_all_data(path, proto) if data is None else data
     repeated = drop_equal_definitions(proto, partial(range_in, data))
     functions = {function_key(function): function for function in proto.functions}
     for function in proto.functions:

@@ -86,6 +86,7 @@ def open_pipeline(path: Path, pipeline: PipelineFile) -> Model:
 class _Opening:
     def __init__(self, path: Path, pipeline: PipelineFile) -> None:
         self._path, self._given = path, pipeline
+        self._data: dict[str, tuple[Path, int]] = {}  # by location as seen from the pipeline file
         self._labels = list(pipeline.models)
         if not self._labels or any("." in label or not label for label in self._labels):
             raise self._wrong("each model needs a name without a dot, as in [models.encoder]")
@@ -192,7 +193,7 @@ class _Opening:
         """All models as one."""
         protos = [self._moved(model) for model in self._models]
         proto, names = joined(self._models, protos, self._sources, self._labels, self._states.values())
-        model = read_model(self._path, proto)
+        model = read_model(self._path, proto, self._data)
         named = {names[i].get(a, a): names[j].get(b, b) for (i, a), (j, b) in self._states.items()}
         check_state_pairs(named, model.graph.reads, model.graph.writes, model.tensors if named else {})
         steps = [i for i, runs in enumerate(self._runs) if runs == "each step"]
@@ -212,13 +213,15 @@ class _Opening:
 
     def _moved(self, model: Model) -> ModelProto:
         """A copy of the message of a model whose data files are seen from the folder of the pipeline."""
-        proto, folder = deepcopy(model.proto), self._path.parent.resolve()
+        proto, here = deepcopy(model.proto), self._path.absolute().parent
         for place in locations_in(proto):
-            file = model.data[place.value][0].resolve()
-            if not file.is_relative_to(folder):
-                hint = "copy the models and their weights, not links, into the folder of the pipeline file or below"
+            file = model.path.absolute().parent / place.value
+            if not file.is_relative_to(here):
+                hint = "put the pipeline file into a folder that has all of its models, or below which they are"
                 raise ModelError(f"the weights in {file} are outside the folder of {self._path}", hint=hint)
-            place.value = file.relative_to(folder).as_posix()
+            location = file.relative_to(here).as_posix()
+            self._data[location] = model.data[place.value]
+            place.value = location
         return proto
 
     def _loop(self, model: Model, names: Sequence[Mapping[str, str]], *, has_steps: bool) -> Loop | None:

@@ -1,7 +1,7 @@
 """Predicted metrics of the parts of a plan: file size, memory, run time, transfers."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import msgspec
@@ -59,7 +59,7 @@ def plan_transfers(partition: Partition, costs: Costs, goal: Goal) -> list[SentT
 
 
 def plan_times(
-    transfers: Iterable[SentTensor], run_s: Sequence[float], devices: Sequence[Device], goal: Goal
+    transfers: Sequence[SentTensor], run_s: Sequence[float], devices: Sequence[Device], goal: Goal
 ) -> RequestTimes:
     """The times of parts on their devices; without a cluster each has a device of its own, and nothing overlaps."""
     if isinstance(goal, Across):

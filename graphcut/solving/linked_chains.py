@@ -189,7 +189,8 @@ class LinkedChains:
         late_s = np.maximum(late_s, (large_inputs > 0) * pairs.latency_s[driver, c])
         answers_s = answers * (pairs.sent_s if in_turn else pairs.received_s)[c, driver]
         sent_s = tables.sent[:, begin] * pairs.reported_s[c]
-        step_s = run_or_wait_s + pairs.overhead_s[c] + received_s + inputs_s + late_s + sent_s
+        runs = (most_run_s > 0) | (received_s + inputs_s > 0)  # what ran before has no step
+        step_s = run_or_wait_s + pairs.overhead_s[c] * runs + received_s + inputs_s + late_s + sent_s
         latency_s = step_s + answers_s
         if in_turn:
             busy_s = latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()

@@ -41,7 +41,7 @@ class RequestTimes:
 
 
 def request_times(
-    transfers: Iterable[SentTensor],
+    transfers: Sequence[SentTensor],
     run_s: Sequence[float],
     devices: Sequence[Device],
     cluster: Cluster,
@@ -91,7 +91,9 @@ def request_times(
             if first == (cluster.driver.name, None):
                 before = carried[source, reader].bytes if (source, reader) in carried else 0
                 carried[source, reader] = _Transfer(before + number, min(rates.values()), latency_s, rates[first])
-    own_s = [*(seconds + cluster.overhead_s(own) for seconds, own in zip(run_s, members, strict=False)), 0.0]
+    reading = {reader for number, _, readers in transfers if number for reader in readers}
+    steps = enumerate(zip(run_s, members, strict=False))  # a part that ran before has none
+    own_s = [*(s + cluster.overhead_s(own) if s or part in reading else s for part, (s, own) in steps), 0.0]
     step_s = [sum(seconds) for seconds in zip(own_s, received_s, reported_s, stored_s, late_s, strict=True)]
     if in_turn:
         step_s = [a + b for a, b in zip(step_s, sent_s, strict=True)]

@@ -249,3 +249,13 @@ def test_what_a_pipeline_file_says_wrongly_is_one_line(
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert caught.value.hint
+
+
+def test_models_that_are_links_to_files_elsewhere_are_where_the_links_are(tmp_path: Path) -> None:
+    """As the cache of Hugging Face's hub keeps them."""
+    for name in ("blobs", "snapshot"):
+        (tmp_path / name).mkdir()
+    FAMILIES["t5"].write(tmp_path / "blobs")
+    for file in (tmp_path / "blobs").iterdir():
+        (tmp_path / "snapshot" / file.name).symlink_to(file)
+    assert graphcut.verify(graphcut.split(tmp_path / "snapshot", Into(2), tmp_path / "parts"))
