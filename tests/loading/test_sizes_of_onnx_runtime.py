@@ -82,6 +82,8 @@ def test_all_sizes_but_those_that_values_decide_are_known(name: str, tmp_path: P
         path = RUNNING[name].write(tmp_path)
     elif name.startswith("save_"):
         getattr(encoders, name)(path)
+    elif name == "with_encoder":
+        path.write_bytes(decoders.with_encoder(decoders.with_concat()).SerializeToString())
     else:
         path.write_bytes(getattr(decoders, name)().SerializeToString())
     model = load(path)
