@@ -90,8 +90,8 @@ class Output:
     def rates(self) -> tuple[float | None, float | None, float | None]:
         """Seconds until the first token; tokens a second of a single prompt, once parts were loaded; and later ones."""
         times = self.times
-        if not times:
-            return None, None, None
+        if not times or self.is_searched:  # what beams found comes at once
+            return times[0] - self.began_s if times else None, None, None
         prompt_rate = len(self.prompts[0]) / (times[0] - self.loaded_s) if len(self.prompts) == 1 else None
         rate = (len(times) - 1) / (times[-1] - times[0]) if times[-1] > times[0] else None
         return times[0] - self.began_s, prompt_rate, rate
@@ -99,7 +99,8 @@ class Output:
     def sentence(self, log: RunLog, reused: int) -> str:
         """How many tokens, how fast, and how long a step took in each part; `reused` tokens were not computed."""
         first_s, prompt_rate, rate = self.rates
-        said = f"{count(len(self.times), 'token')}, the first after {duration(first_s or 0)}"
+        which = "all" if self.is_searched else "the first"
+        said = f"{count(len(self.times), 'token')}, {which} after {duration(first_s or 0)}"
         said += f", then {rate:,.1f} a second" if rate else ""
         if prompt_rate:
             said += f"; the prompt of {count(len(self.prompts[0]), 'token')} at {prompt_rate:,.1f} a second"

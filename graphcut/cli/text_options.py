@@ -39,7 +39,8 @@ class TextOptions:
         prompts = [[]] if is_empty else prompts
         if self.chat == bool(texts or prompts):
             message = "--chat reads messages from the standard input" if self.chat else "there is no prompt"
-            raise UsageError(message, hint="give either --prompt TEXT, --prompt-ids N,N,... or --chat")
+            hint = "give --prompt TEXT, --prompt-ids N,N,..., --chat, or what the model hears or sees with --inputs"
+            raise UsageError(message, hint=hint)
         if not (texts or self.chat or (is_empty and "tokenizer.json" in cascade.manifest.text_files)):
             return prompts, None
         from .. import Tokenizer

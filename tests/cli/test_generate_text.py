@@ -84,7 +84,9 @@ def test_an_encoder_reads_the_prompt_or_the_inputs(run: Run, tmp_path: Path) -> 
     stop = Tokenizer(cascade).stop
     (tokens,) = generate(cascade, [ids], max_tokens=8, stop=stop, beams=4).all()
     found = run("generate", cascade.root, "--prompt", "bo fu le", "--max-tokens", 8, "--beams", 4, "--json")
-    told = json.loads(found.out.splitlines()[-1])["sequences"]
+    document = json.loads(found.out.splitlines()[-1])
+    assert (document["tokens_per_s"], document["prompt_tokens_per_s"]) == (None, None), "they come at once"
+    told = document["sequences"]
     assert [(row["tokens"], row["text"]) for row in told] == [(tokens, Tokenizer(cascade).decode(tokens))]
     assert "beams" in run("generate", cascade.root, "--prompt", "bo", "--beams", 4, "--stop", "bo bo").error[0]
     folder = FAMILIES["whisper"].write(tmp_path / "whisper")
