@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
-from types import MappingProxyType
 from typing import Unpack
 
 from ..core.errors import RunError
@@ -78,7 +77,7 @@ class DecodingService(AbstractContextManager["DecodingService"]):
         stop: Collection[int] = (),
         sampling: Sampling = GREEDY,
         top: int | None = None,
-        inputs: Mapping[str, object] = MappingProxyType({}),
+        inputs: Mapping[str, object] | None = None,
     ) -> TokenStream:
         """The tokens after `prompt`: at most `max_tokens`, up to one of those in `stop`.
 
@@ -93,7 +92,7 @@ class DecodingService(AbstractContextManager["DecodingService"]):
         tokens = tuple(int(token) for token in prompt)
         sequence = TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0, top=top)
         stream = TokenStream(sequence, stop)
-        self.generation.begin(stream.sequence, inputs)
+        self.generation.begin(stream.sequence, inputs or {})
         with self._lock:
             if self.error is not None:
                 raise self.error

@@ -6,7 +6,6 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 from math import ceil
-from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Unpack, cast
 
 from msgspec.structs import replace
@@ -361,14 +360,14 @@ class Generation:
 
     def _is_possible(self, one: TokenSequence) -> bool:
         try:
-            self.begin(one)
+            self.begin(one, {})
         except UsageError as error:
             self._fail(one.index, error)
         else:
             self._open.add(one.index)
         return one.index in self._open
 
-    def begin(self, sequence: TokenSequence, inputs: Mapping[str, object] = MappingProxyType({})) -> None:
+    def begin(self, sequence: TokenSequence, inputs: Mapping[str, object]) -> None:
         """Let a sequence begin, see `Decoder.begin_with`; `inputs` take the place of those that all have."""
         tokens, read = self._decoder.begin_with(sequence.unfed, f"prompt {sequence.index}")
         sequence.begin(tokens, {**read, **self._decoder.own_inputs(inputs)})

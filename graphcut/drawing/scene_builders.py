@@ -301,8 +301,8 @@ def _split_command(model: Path, node: str) -> str:
         return ""
     name = f'"{node.replace(chr(34), chr(34) * 2)}"' if {*',"\r\n'}.intersection(node) else node
     option = f"--at-nodes{'=' if name.startswith('-') else ' '}{shell_word(name)}"
-    given = model.parent if model.name == PIPELINE else model  # there may be no such file in the folder
-    return f"graphcut split {shell_word(str(given))} {option}"
+    # A pipeline is named by its folder: there may be no such file.
+    return f"graphcut split {shell_word(str(model.parent if model.name == PIPELINE else model))} {option}"
 
 
 # Boundary tensors

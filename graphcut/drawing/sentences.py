@@ -261,8 +261,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
 def _repeated_runs(plan: Plan, model: Model) -> Iterable[str]:
     """Which parts have nodes of several phases: what could run once in them runs at each step."""
     phases = model.phases
-    mixed = [f"p{i}" for i, part in enumerate(plan.parts) if len({phases.get(node) for node in part}) > 1]
-    if mixed:
+    if mixed := [f"p{i}" for i, part in enumerate(plan.parts) if len({phases.get(node) for node in part}) > 1]:
         yield f"all of {few(mixed, _MAX_NAMES)} runs at each step, also what could run once: allow more parts"
 
 
