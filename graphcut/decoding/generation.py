@@ -416,9 +416,8 @@ def generate(  # noqa: PLR0913 - independent settings
     if batch < 1:
         raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
     if beams > 1 and (callable(stop) or sampling.temperature or sampling.repetition_penalty != 1):
-        raise UsageError(
-            "a beam search draws no tokens, and ends at token ids", hint="leave out `beams`, or the others"
-        )
+        hint = "leave out `beams`, or the others"
+        raise UsageError("a beam search draws no tokens, and ends at token ids", hint=hint)
     top = None if callable(stop) or beams == 1 else beams * (1 + max(1, len(stop)))  # so many may end, and others go on
     given = (tuple(map(int, prompt)) for prompt in prompts)
     sequences = [TokenSequence(i, prompt, max_tokens, sampling, draws=i, top=top) for i, prompt in enumerate(given)]

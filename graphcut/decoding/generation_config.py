@@ -3,7 +3,6 @@
 Both are those of Hugging Face. What a field means is what transformers does with it.
 """
 
-from collections.abc import Iterator
 from itertools import count, takewhile
 from typing import Final, Literal
 
@@ -48,7 +47,9 @@ class GenerationConfig:
         found: list[_Content] = [text_of(cascade, name, _Content) for name in there] or [_Content()]
         said = found[0]
         starts = (one.decoder_start_token_id for one in found)
-        tokens = (next((start for start in starts if start is not None), None), *_forced(said))
+        forced = dict(said.forced_decoder_ids or ())  # those of the places from 1 on count, up to one that is not named
+        later = (forced[place] for place in takewhile(forced.__contains__, count(1)))
+        tokens = (next((start for start in starts if start is not None), None), *later)
         self.begin = tuple(token for token in tokens if token is not None) if None not in tokens else ()
         self.length_penalty = 1.0 if said.length_penalty is None else said.length_penalty
         self.early_stopping = said.early_stopping or False
@@ -57,9 +58,3 @@ class GenerationConfig:
         words = (word[0] for word in said.bad_words_ids or () if len(word) == 1)
         never = (*(said.suppress_tokens or ()), *(word for word in words if word not in self.stop))
         self.rules = TokenRules(never, tuple(said.begin_suppress_tokens or ()), said.forced_bos_token_id)
-
-
-def _forced(said: _Content) -> Iterator[int | None]:
-    """The tokens of the places from 1 on, up to one that is not named."""
-    forced = dict(said.forced_decoder_ids or ())
-    return (forced[place] for place in takewhile(forced.__contains__, count(1)))

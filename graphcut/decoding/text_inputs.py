@@ -23,8 +23,9 @@ def text_inputs(cascade: CascadeLike, texts: Sequence[str]) -> dict[str, np.ndar
     """
     cascade = open_cascade(cascade, check_files=False)
     tokenizer, tensors = Tokenizer(cascade), {name: cascade.tensors[name] for name in cascade.needed}
-    roles = {name: role_of(tensor) for name, tensor in tensors.items()}
-    if other := next((name for name, role in roles.items() if role not in {"ids", "mask", "types", "positions"}), None):
+    known = ((name, role_of(tensor)) for name, tensor in tensors.items())
+    roles = {name: role for name, role in known if role in {"ids", "mask", "types", "positions"}}
+    if other := next((name for name in tensors if name not in roles), None):
         raise UsageError(f"{other!r} can't be made of a text", hint="feed arrays with `run(...)`")
     rows = [tokenizer.encode(text, most=tokenizer.most) for text in texts]
     longest, batch = max(map(len, rows), default=0), {(t.shape or (None,))[0] for t in tensors.values()}
@@ -37,8 +38,5 @@ def text_inputs(cascade: CascadeLike, texts: Sequence[str]) -> dict[str, np.ndar
     missing = tuple(longest - len(row) for row in rows) if is_padded else ()
     padded = tuple((*row, *[0] * (longest - len(row))) for row in rows)
     chunks = {role: TokenChunk(0, padded, missing if role == "mask" else ()) for role in roles.values()}
-    return {
-        name: np.broadcast_to(found, (len(rows), *found.shape[1:])) if found.ndim > 1 else found
-        for name, role in roles.items()
-        if role is not None and (found := input_array(role, tensors[name], chunks[role])) is not None
-    }
+    made = {name: input_array(role, tensors[name], chunks[role]) for name, role in roles.items()}
+    return {n: np.broadcast_to(one, (len(rows), *one.shape[1:])) if one.ndim > 1 else one for n, one in made.items()}

@@ -14,8 +14,7 @@ from ..core.manifest import EXPORTED, PIPELINE
 from ..core.records import json_beside
 from .made_models import MadeModel
 from .model import load_unchecked
-from .pipelines import PipelineFile, PipelineModel
-from .specialising import Number
+from .pipelines import PipelineFile, PipelineModel, Runs
 
 _GENAI, _MODULES, _ENCODER = EXPORTED
 _POOLINGS: Final[Mapping[str, MadeModel]] = {
@@ -25,7 +24,9 @@ _POOLINGS: Final[Mapping[str, MadeModel]] = {
 }
 #: models of that file, in the order they run.
 _SECTIONS: Final = ("vision", "speech", "encoder", "embedding", "decoder")
-_AT_EACH: Final = {"embedding", "decoder"}  #: those of them that run for each token.
+#: those of them that run for each token.
+_RUNS: Final[Mapping[str, Runs]] = {"embedding": "each step", "decoder": "each step"}
+_BRANCH: Final = "use_cache_branch"  #: the input that says whether there is a cache.
 _FEATURES: Final = "features.onnx"  #: what makes an encoder's input, if a user puts such a model there.
 _FIRST, _LATER, _MERGED = (
     f"{name}.onnx" for name in ("decoder_model", "decoder_with_past_model", "decoder_model_merged")
@@ -68,8 +69,8 @@ def save_pipeline(folder: str | Path, output: str | Path, *, force: bool = False
         raise UsageError(f"{folder} is not in the folder of {output}", hint=f"write it to {folder / PIPELINE}")
     if output.exists() and not force:
         raise UsageError(f"{output} already exists", hint="choose another name with `output`, or add `force=True`")
-    seen = {one.file: (place.relative_to(home) / one.file).as_posix() for one in found.models.values() if one.file}
-    moved = {name: replace(one, file=seen.get(one.file, "")) for name, one in found.models.items()}
+    models, way = found.models.items(), place.relative_to(home)
+    moved = {name: replace(one, file=(way / one.file).as_posix()) if one.file else one for name, one in models}
     found = replace(found, models=moved)
     with write_errors(output), replacing(output) as new:
         new.write_text("\n".join(_lines(found)) + "\n", encoding="utf-8")
@@ -100,8 +101,8 @@ def _of_optimum(folder: Path, decoder: str) -> PipelineFile:
     models = {name: PipelineModel(file=file) for name, file in files.items() if (folder / file).is_file()}
     connect = dict[str, str]()
     if has_caches:
-        file, given = (_MERGED, _branch(with_cache=False)) if is_merged else (_FIRST, {})
-        models["keys"] = PipelineModel(file=file, outputs=("present.*.encoder.*",), assume=given)
+        first = PipelineModel(file=_MERGED, assume={_BRANCH: False}) if is_merged else PipelineModel(file=_FIRST)
+        models["keys"] = replace(first, outputs=("present.*.encoder.*",))
         connect["keys.encoder_hidden_states"] = hidden
         connect["decoder.past_key_values.*.encoder.*"] = "keys.present.*.encoder.*"
     # The later step is exported with one token: with several at once none may be hidden from those before it.
@@ -110,17 +111,13 @@ def _of_optimum(folder: Path, decoder: str) -> PipelineFile:
         file=decoder,
         runs="each step",
         outputs=("logits", "present.*.decoder.*") if has_caches else ("logits",),
-        assume=_branch(with_cache=True) if is_merged else {},
+        assume={_BRANCH: True} if is_merged else {},
         dims={length: 1} if has_caches and isinstance(length, str) else {},
     )
     told = {"encoder_hidden_states": hidden, "encoder_attention_mask": "encoder.attention_mask"}
     known = {f"encoder.{name}" for name in (*encoder.reads, *encoder.writes)}
     connect |= {f"decoder.{name}": end for name, end in told.items() if name in step.reads and end in known}
     return PipelineFile(models=models, connect=connect)
-
-
-def _branch(*, with_cache: bool) -> dict[str, Number]:
-    return {"use_cache_branch": with_cache}
 
 
 def _of_sentence_transformers(folder: Path) -> PipelineFile | None:
@@ -148,22 +145,17 @@ def _of_sentence_transformers(folder: Path) -> PipelineFile | None:
 
 def _of_genai(folder: Path) -> PipelineFile | None:
     """The models that genai_config.json lists, if they are several; None for a decoder alone."""
-    found = json_beside(folder / _GENAI).get("model")
-    sections = {
-        name: one for name in _SECTIONS if isinstance(one := (found or {}).get(name), dict) and "filename" in one
-    }
+    found = json_beside(folder / _GENAI).get("model") or {}
+    sections = {name: one for name in _SECTIONS if isinstance(one := found.get(name), dict) and "filename" in one}
     if len(sections) < 2 or "decoder" not in sections:
         return None
-    models = {
-        name: PipelineModel(file=one["filename"], runs="each step" if name in _AT_EACH else "once")
-        for name, one in sections.items()
-    }
+    models = {name: PipelineModel(file=one["filename"], runs=_RUNS.get(name, "once")) for name, one in sections.items()}
     connect = dict(_by_keys(sections))
-    names = {key: f"{of}.{name}" for of in sections if of in _AT_EACH for key, name in _inputs(sections[of]).items()}
+    names = {key: f"{of}.{name}" for of in sections if of in _RUNS for key, name in _inputs(sections[of]).items()}
     told = {key: names[key] for key in ("input_ids", "attention_mask") if key in names}
     # ONNX Runtime GenAI gives a prompt what was seen or heard, and later steps nothing.
     for reader, source in [*connect.items()] if len(told) == 2 else ():
-        if reader.startswith("embedding.") and source.partition(".")[0] not in _AT_EACH:
+        if reader.startswith("embedding.") and source.partition(".")[0] not in _RUNS:
             name = f"first_{reader.partition('.')[2]}"
             models[name] = PipelineModel(make="at first", runs="each step")
             connect |= {f"{name}.x": source, reader: f"{name}.at_first"}

@@ -1,5 +1,6 @@
 """`joined`: one message from those of several models, with outputs of some connected to inputs of others."""
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -81,21 +82,17 @@ def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
             raise UsageError(what, hint="connect tensors of one type")
 
 
+@dataclasses.dataclass
 class _Joining:
     """The messages of models, changed so that they have no name in common but those that are connected."""
 
-    def __init__(
-        self,
-        models: Sequence[Model],
-        protos: Sequence[ModelProto],
-        sources: Mapping[End, End],
-        labels: Sequence[str],
-        kept: Collection[End],
-    ) -> None:
-        self._models, self._labels, self._kept = models, labels, kept
-        self._protos, self._sources = protos, sources
-        self._identities: list[NodeProto] = []
-        self.names: list[dict[str, str]] = []  #: of each model, new names by the old ones.
+    models: Sequence[Model]
+    protos: Sequence[ModelProto]
+    sources: Mapping[End, End]
+    labels: Sequence[str]
+    kept: Collection[End]
+    identities: list[NodeProto] = dataclasses.field(default_factory=list)
+    names: list[dict[str, str]] = dataclasses.field(default_factory=list)  #: of each model, new names by the old ones.
 
     def joined(self) -> ModelProto:
         self._rename_functions()
@@ -107,7 +104,7 @@ class _Joining:
 
     def _fresh(self, i: int, name: str, taken: AbstractSet[str], sign: str = "/") -> str:
         """A name that is not taken: the same with the label of its model."""
-        return fresh(f"{self._labels[i]}{sign}{name}", taken)
+        return fresh(f"{self.labels[i]}{sign}{name}", taken)
 
     def _renamed(self, own: Sequence[AbstractSet[str]]) -> list[dict[str, str]]:
         """For each model new names for those of `own` that an earlier one has."""
@@ -120,9 +117,9 @@ class _Joining:
 
     def _rename_functions(self) -> None:
         """Equal ones, too: the functions that they call may differ."""
-        keys = [{function_key(function) for function in proto.functions} for proto in self._protos]
+        keys = [{function_key(function) for function in proto.functions} for proto in self.protos]
         names, known = {key[1] for own in keys for key in own}, set[FunctionKey]()
-        for i, proto in enumerate(self._protos):
+        for i, proto in enumerate(self.protos):
             new = {key: self._fresh(i, key[1], names, "_") for key in sorted(keys[i] & known)}
             known |= keys[i]
             names.update(new.values())
@@ -133,33 +130,33 @@ class _Joining:
 
     def _number_symbols(self) -> None:
         """Where inputs are one, its dimensions have the numbers that any of them asks for."""
-        for (i, name), (j, source) in self._sources.items():
+        for (i, name), (j, source) in self.sources.items():
             ends = (i, name), (j, source)
-            found = [value for k, end in ends for value in self._protos[k].graph.input if value.name == end]
+            found = [value for k, end in ends for value in self.protos[k].graph.input if value.name == end]
             if len(found) < len(ends):
                 continue
             asked, known = (value.type.tensor_type for value in found)
             if not known.HasField("shape"):
                 known.shape.dim.extend(TensorShapeProto.Dimension() for _ in asked.shape.dim)
             for a, b in zip(asked.shape.dim, known.shape.dim, strict=False):
-                same = [dim for dim in _dims_in(self._protos[j].graph) if b.dim_param and dim.dim_param == b.dim_param]
+                same = [dim for dim in _dims_in(self.protos[j].graph) if b.dim_param and dim.dim_param == b.dim_param]
                 for dim in (b, *same) if a.HasField("dim_value") else ():
                     dim.dim_value = a.dim_value
 
     def _rename_tensors(self) -> None:
-        connected = [{name for j, name in self._sources if j == i} for i in range(len(self._protos))]
+        connected = [{name for j, name in self.sources if j == i} for i in range(len(self.protos))]
         shared = self._shared_weights()
-        renamed = self._renamed([names_in(p.graph) - connected[i] - shared[i] for i, p in enumerate(self._protos)])
-        for i, proto in enumerate(self._protos):
+        renamed = self._renamed([names_in(p.graph) - connected[i] - shared[i] for i, p in enumerate(self.protos)])
+        for i, proto in enumerate(self.protos):
             taken = {new for names in renamed for new in names.values()}
-            taken.update(name for p in self._protos for name in names_in(p.graph))
+            taken.update(name for p in self.protos for name in names_in(p.graph))
             readers: dict[str, str] = {}
             for name in sorted(connected[i]):
-                j, source = self._sources[i, name]
+                j, source = self.sources[i, name]
                 written = renamed[j].get(source, source)
                 if written in readers.values():  # one name for both could be hidden by that of a subgraph
                     readers[name] = self._fresh(i, name, taken)
-                    self._identities.append(NodeProto(op_type="Identity", input=[written], output=[readers[name]]))
+                    self.identities.append(NodeProto(op_type="Identity", input=[written], output=[readers[name]]))
                 else:
                     readers[name] = written
             for values in (proto.graph.input, proto.graph.initializer):
@@ -172,7 +169,7 @@ class _Joining:
         """For each model its weights that an earlier one has under the same name, with the same type and values."""
         known: dict[str, tuple[TensorProto, Model]] = {}
         found = list[set[str]]()
-        for model in self._models:
+        for model in self.models:
             graph = model.proto.graph
             given, inner = {value.name for value in graph.input}, names_in(graph) - own_names(graph)
             own = {one.name: one for one in graph.initializer if one.name not in given | inner}
@@ -186,20 +183,20 @@ class _Joining:
         return found
 
     def _rename_nodes(self) -> None:
-        own = [{node.name for node in proto.graph.node} - {""} for proto in self._protos]
-        for proto, names in zip(self._protos, self._renamed(own), strict=True):
+        own = [{node.name for node in proto.graph.node} - {""} for proto in self.protos]
+        for proto, names in zip(self.protos, self._renamed(own), strict=True):
             for node in proto.graph.node:
                 node.name = names.get(node.name, node.name)
 
     def _rename_symbols(self) -> None:
         """One name for the dimensions of a connection, and different ones for all others."""
-        own = [{dim.dim_param for dim in _dims_in(proto.graph)} - {""} for proto in self._protos]
+        own = [{dim.dim_param for dim in _dims_in(proto.graph)} - {""} for proto in self.protos]
         used = set[str]()
         found: list[dict[str, str]] = []
-        for i, proto in enumerate(self._protos):
+        for i, proto in enumerate(self.protos):
             names: dict[str, str] = {}
-            for (reader, name), (j, source) in self._sources.items():
-                ends = (self._models[i].tensors[name], self._models[j].tensors[source]) if j < reader == i else ()
+            for (reader, name), (j, source) in self.sources.items():
+                ends = (self.models[i].tensors[name], self.models[j].tensors[source]) if j < reader == i else ()
                 for a, b in zip(*(end.shape or () for end in ends), strict=False):
                     if isinstance(a, str) and isinstance(b, str):
                         names.setdefault(a, found[j].get(b, b))
@@ -212,17 +209,17 @@ class _Joining:
                     dim.dim_param = names[dim.dim_param]
 
     def _together(self) -> ModelProto:
-        made = head_of(self._protos[0])
-        made.ir_version = max(proto.ir_version for proto in self._protos)
-        opsets = {domain(one.domain): one for proto in self._protos for one in proto.opset_import}
-        metadata = {one.key: one for proto in reversed(self._protos) for one in proto.metadata_props}
-        functions = {function_key(function): function for proto in self._protos for function in proto.functions}
+        made = head_of(self.protos[0])
+        made.ir_version = max(proto.ir_version for proto in self.protos)
+        opsets = {domain(one.domain): one for proto in self.protos for one in proto.opset_import}
+        metadata = {one.key: one for proto in reversed(self.protos) for one in proto.metadata_props}
+        functions = {function_key(function): function for proto in self.protos for function in proto.functions}
         for field, messages in (("opset_import", opsets), ("metadata_props", metadata), ("functions", functions)):
             made.ClearField(field)
             getattr(made, field).extend(messages.values())
         graph, outputs, inner = made.graph, dict[str, ValueInfoProto](), dict[str, ValueInfoProto]()
-        read = set(self._sources.values()).difference(self._kept)
-        for i, (model, proto) in enumerate(zip(self._models, self._protos, strict=True)):
+        read = set(self.sources.values()).difference(self.kept)
+        for i, (model, proto) in enumerate(zip(self.models, self.protos, strict=True)):
             own = proto.graph
             for field in ("node", "initializer", "sparse_initializer", "quantization_annotation"):
                 getattr(graph, field).extend(getattr(own, field))
@@ -233,7 +230,7 @@ class _Joining:
             inner.update((value.name, value) for value in own.value_info)
             for name, value in zip(model.graph.writes, own.output, strict=True):
                 (inner if (i, name) in read else outputs)[value.name] = value
-        graph.node.extend(self._identities)
+        graph.node.extend(self.identities)
         graph.output.extend(outputs.values())
         given = {value.name for value in graph.input}
         graph.value_info.extend(value for name, value in inner.items() if name not in {*outputs, *given})

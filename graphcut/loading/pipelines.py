@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from itertools import chain, groupby
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
@@ -193,23 +193,21 @@ class _Opening:
         """All models as one."""
         protos = [self._moved(model) for model in self._models]
         proto, names = joined(self._models, protos, self._sources, self._labels, self._states.values())
-        model = read_model(self._path, proto, self._data)
         named = {names[i].get(a, a): names[j].get(b, b) for (i, a), (j, b) in self._states.items()}
+        model = replace(read_model(self._path, proto, self._data), states=MappingProxyType(named))
         check_state_pairs(named, model.graph.reads, model.graph.writes, model.tensors if named else {})
         steps = [i for i, runs in enumerate(self._runs) if runs == "each step"]
         wrong = next((i for pair in self._states.items() for i, _ in pair if steps and i not in steps), None)
         if wrong is not None:
             what = f"{self._labels[wrong]} has a state, and runs {self._runs[wrong]}"
             raise self._wrong(what, 'write runs = "each step" for it, or leave out the state')
-        ends = chain.from_iterable(((i, name) for name in self._models[i].graph.reads) for i in steps)
-        stepwise = [names[i].get(name, name) for i, name in ends if (i, name) not in self._sources]
+        ends = ((i, name) for i in steps for name in self._models[i].graph.reads if (i, name) not in self._sources)
+        stepwise = tuple(names[i].get(name, name) for i, name in ends)
         files = tuple(self._path.parent / one.file for one in self._given.models.values() if one.file)
         nodes = ((label, node) for label, one in zip(self._labels, protos, strict=True) for node in one.graph.node)
         labels = {name: label for label, node in nodes for name in node.output}
-        made = replace(
-            model, joined_from=files, labels=labels, stepwise=tuple(stepwise), states=MappingProxyType(named)
-        )
-        return replace(made, loop=self._loop(made, names, has_steps=bool(steps)))
+        loop = self._loop(model, names, has_steps=bool(steps))
+        return replace(model, joined_from=files, labels=labels, stepwise=stepwise, loop=loop)
 
     def _moved(self, model: Model) -> ModelProto:
         """A copy of the message of a model whose data files are seen from the folder of the pipeline."""

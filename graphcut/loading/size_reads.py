@@ -11,6 +11,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto
 from onnx.numpy_helper import from_array, to_array
 
+from ..core.graph import reached
 from .model import Model
 from .subgraphs import domain, fresh, names_in
 from .tensor_values import constant_value
@@ -51,13 +52,9 @@ def read_sizes_of_needed(model: Model, proto: ModelProto) -> bool:
 
 def _needed_inputs(model: Model) -> set[str]:
     """The inputs of which the outputs need values, and not only sizes."""
-    graph, found, waiting = model.graph, set[str](), [*model.graph.writes]
-    while waiting:
-        name = waiting.pop()
-        node = graph.nodes[graph.producer[name]] if name in graph.producer and name not in found else None
-        found.add(name)
-        waiting += node.reads if node is not None and node.op != "Shape" else ()
-    return found.intersection(graph.reads)
+    graph = model.graph
+    read = {name: node.reads for node in graph.nodes if node.op != "Shape" for name in node.writes}
+    return reached(graph.writes, lambda name: read.get(name, ())).intersection(graph.reads)
 
 
 def _picked_sizes(proto: ModelProto) -> Iterator[tuple[NodeProto, str, _Index]]:

@@ -12,6 +12,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
 from ..core.errors import UsageError, did_you_mean
+from ..core.graph import reached
 from .fingerprint import head_of
 from .joining import rename_in
 from .model import Model, read_model
@@ -118,26 +119,16 @@ def _decided(model: ModelProto) -> tuple[NodeProto, GraphProto] | None:
 
 def _value(model: ModelProto, name: str) -> np.ndarray[Any, Any] | None:
     """The value of a tensor; None if it depends on an input."""
-    graph = model.graph
-    producer = {output: node for node in graph.node for output in node.output}
-    weights = {tensor.name: tensor for tensor in graph.initializer}
-    fed = {value.name for value in graph.input}
-    needed, held, seen, waiting = set[int](), [], set[str](), [name]
-    while waiting:
-        one = waiting.pop()
-        if one in seen or not one:
-            continue
-        seen.add(one)
-        if one in weights and one not in fed and not is_external(weights[one]):
-            held.append(weights[one])
-        elif one in producer and _is_known(producer[one]):
-            needed.add(id(producer[one]))
-            waiting += producer[one].input
-        else:
-            return None
+    graph, fed = model.graph, {value.name for value in model.graph.input}
+    read = {output: node.input for node in graph.node for output in node.output if output}
+    weights = {one.name: one for one in graph.initializer if one.name not in fed and not is_external(one)}
+    needed = reached([name], lambda one: read.get(one, ())) - {""}
+    nodes = [node for node in graph.node if needed.intersection(node.output)]
+    if needed - read.keys() - weights.keys() or not all(map(_is_known, nodes)):
+        return None
     made = head_of(model)
-    made.graph.node.extend(node for node in graph.node if id(node) in needed)
-    made.graph.initializer.extend(held)
+    made.graph.node.extend(nodes)
+    made.graph.initializer.extend(tensor for one, tensor in weights.items() if one in needed)
     made.graph.output.add(name=name)
     return np.asarray(next(iter(ReferenceEvaluator(made).run([name], {}))))
 
