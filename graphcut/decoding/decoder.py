@@ -23,7 +23,7 @@ from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.requests import Routing
 from .genai_config import GenaiConfig, encoder_roles
 from .generation_config import GenerationConfig
-from .token_inputs import DecoderInputRole, TokenChunk, has_axis_of_batch, input_array, role_of
+from .token_inputs import Roles, TokenChunk, has_axis_of_batch, input_array, role_of
 
 _FLOATS: Final = {"float32", "float16", "bfloat16", "float64"}
 _IN_CONFIG: Final = "in a genai_config.json beside the model"
@@ -191,7 +191,7 @@ class Decoder:
         """The inputs for a step, without `constants`; `states` are those that are sent."""
         return {**self._fed(self.roles, chunk), **states}
 
-    def _fed(self, roles: Mapping[str, DecoderInputRole], chunk: TokenChunk) -> dict[str, Value]:
+    def _fed(self, roles: Roles, chunk: TokenChunk) -> dict[str, Value]:
         tensors = self.cascade.tensors
         filled = chunk if self.batch == 1 else chunk._replace(rows=chunk.rows * self.batch)
         made = {n: input_array(role, tensors[n], filled, is_rolling=self._is_rolling) for n, role in roles.items()}
@@ -243,14 +243,8 @@ class Decoder:
 
     def routing(self) -> Routing:
         """The parts as the scheduler sees them: who writes the logits makes the tokens."""
-        parts = [
-            replace(
-                part,
-                writes=(*part.writes, TOKENS.name) if self.logits in part.writes else part.writes,
-                keeps_constants=index in self.keeps,
-            )
-            for index, part in enumerate(scheduled_parts(self.cascade, self.kept))
-        ]
+        parts = scheduled_parts(self.cascade, self.kept, self.keeps)
+        parts = [replace(p, writes=(*p.writes, TOKENS.name)) if self.logits in p.writes else p for p in parts]
         return Routing(parts, (TOKENS.name, *(self.presents[past] for past in self.sent)))
 
 
@@ -288,9 +282,7 @@ def _read(cascade: Cascade) -> set[str]:
     return {name for part in cascade.parts for name in part.reads}
 
 
-def _roles(
-    cascade: Cascade, states: Sequence[State], inputs: AbstractSet[str], named: Mapping[str, DecoderInputRole]
-) -> dict[str, DecoderInputRole]:
+def _roles(cascade: Cascade, states: Sequence[State], inputs: AbstractSet[str], named: Roles) -> Roles:
     """The roles of the inputs that are neither states nor given: those that are `named`, or by their names."""
     unasked = _read(cascade) - {state.past for state in states} - inputs
     stepwise = cascade.manifest.stepwise or cascade.manifest.reads
@@ -359,9 +351,7 @@ def fills_from_the_end(states: Sequence[State]) -> bool:
     return bool(rolling)
 
 
-def _capacity(
-    cascade: Cascade, roles: Mapping[str, DecoderInputRole], states: Sequence[State], max_context: int | None
-) -> int | None:
+def _capacity(cascade: Cascade, roles: Roles, states: Sequence[State], max_context: int | None) -> int | None:
     """The maximum length of a sequence: by the user, by buffers of a fixed size, and by masks of a fixed size."""
     buffers = [(state.past, state.axis) for state in states if state.axis is not None]
     masks = [(name, -1) for name, role in roles.items() if role == "mask" or (role == "ids" and not states)]

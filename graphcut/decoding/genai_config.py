@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ..core.file_checks import text_of
 from ..core.manifest import Cascade
-from .token_inputs import DecoderInputRole, role_of
+from .token_inputs import DecoderInputRole, Roles, role_of
 
 
 class GenaiConfig:
@@ -32,7 +32,7 @@ class GenaiConfig:
         inputs, outputs = _part(decoder, "inputs"), _part(decoder, "outputs")
         self.context_length = length if isinstance(length, int) and length > 0 else None
         named = {own: replace(cascade.tensors[own], name=key) for key, own in inputs.items() if own in reads}
-        self.roles: dict[str, DecoderInputRole] = {n: role for n, as_ in named.items() if (role := role_of(as_))}
+        self.roles: Roles = {n: role for n, as_ in named.items() if (role := role_of(as_))}
         self.logits: str | None = next((own for key, own in outputs.items() if key == "logits" and own in writes), None)
         number = decoder.get("num_hidden_layers")
         layers = range(number if isinstance(number, int) and 0 < number < 10_000 else 0)
@@ -43,10 +43,11 @@ class GenaiConfig:
 
 def roles_of(cascade: Cascade) -> dict[str, DecoderInputRole | None]:
     """The role of each input of a decoder, as `genai_config.json` or else its name says; None if it has none."""
-    return {name: role_of(cascade.tensors[name]) for name in cascade.manifest.reads} | GenaiConfig(cascade).roles
+    named = {name: role_of(cascade.tensors[name]) for name in cascade.manifest.reads}
+    return {**named, **GenaiConfig(cascade).roles}
 
 
-def encoder_roles(cascade: Cascade, given: Collection[str] = ()) -> dict[str, DecoderInputRole]:
+def encoder_roles(cascade: Cascade, given: Collection[str] = ()) -> Roles:
     """The roles of inputs of a pipeline of models that are neither fed at each step nor given.
 
     None if no token ids are among them: then there is no encoder that reads a prompt.

@@ -14,6 +14,7 @@ DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", 
 """What an input holds: the token ids; the attention mask; the positions of the tokens; the number of earlier tokens;
 the number of tokens including these; the last position; whether there is a cache; the type of each token; the number of
 logits to return."""
+Roles = Mapping[str, DecoderInputRole]  #: of inputs, by name.
 
 
 class TokenChunk(NamedTuple):

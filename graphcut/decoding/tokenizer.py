@@ -110,11 +110,10 @@ class Tokenizer:
         )
         sandbox.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: f"{datetime.now():{form}}"}  # noqa: DTZ005
         names = ("bos_token", "eos_token", "unk_token", "pad_token")
-        special = {name: _text_of(self._settings.get(name)) for name in names}
+        given: dict[str, Any] = {name: _text_of(self._settings.get(name)) for name in names}
+        given |= {"messages": messages, "add_generation_prompt": True, "tools": None}
         try:
-            text = sandbox.from_string(self._template()).render(
-                messages=messages, add_generation_prompt=True, tools=None, **special
-            )
+            text = sandbox.from_string(self._template()).render(given)
         except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
             message = f"the chat template of {self._files['tokenizer.json'].parent} fails: {error}"
             raise UsageError(message, hint="see which roles, and in which order, it expects") from None

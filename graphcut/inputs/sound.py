@@ -47,8 +47,7 @@ def _samples(path: Path) -> _Array:
     given = np.frombuffer(read, "<i2").reshape(-1, channels).mean(1) / 2**15
     length = round(len(given) * RATE / rate)
     # Resampled by its spectrum, without what is above half of either rate.
-    found: _Array = np.fft.irfft(np.fft.rfft(given)[: length // 2 + 1], length) * (length / max(1, len(given)))
-    return found
+    return np.asarray(np.fft.irfft(np.fft.rfft(given)[: length // 2 + 1], length) * (length / max(1, len(given))))
 
 
 _HINT: Final = "make a WAV file of 16 bits of it, without compression"
@@ -78,8 +77,7 @@ def log_mel(samples: _Array, tensor: Tensor) -> _Array:
     power = np.abs(np.fft.rfft(windows * hann)) ** 2
     loud = np.log10(np.maximum(power @ _bands(bands).T, 1e-10)).T
     loud = np.maximum(loud, loud.max() - 8)
-    found: _Array = ((loud + 4) / 4)[None].astype(tensor.dtype)
-    return found
+    return np.asarray((loud + 4) / 4, tensor.dtype)[None]
 
 
 def _bands(number: int) -> _Array:
@@ -93,5 +91,4 @@ def _bands(number: int) -> _Array:
     low, middle, high = (corners[i : number + i, None] for i in range(3))
     frequencies = np.linspace(0, RATE / 2, _WINDOW // 2 + 1)
     rising, falling = (frequencies - low) / (middle - low), (high - frequencies) / (high - middle)
-    found: _Array = np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low)
-    return found
+    return np.asarray(np.maximum(0, np.minimum(rising, falling)) * 2 / (high - low))

@@ -28,9 +28,7 @@ _SECTIONS: Final = ("vision", "speech", "encoder", "embedding", "decoder")
 _RUNS: Final[Mapping[str, Runs]] = {"embedding": "each step", "decoder": "each step"}
 _BRANCH: Final = "use_cache_branch"  #: the input that says whether there is a cache.
 _FEATURES: Final = "features.onnx"  #: what makes an encoder's input, if a user puts such a model there.
-_FIRST, _LATER, _MERGED = (
-    f"{name}.onnx" for name in ("decoder_model", "decoder_with_past_model", "decoder_model_merged")
-)
+_FIRST, _LATER, _MERGED = "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx"
 
 
 def exported_pipeline(folder: Path) -> PipelineFile | None:

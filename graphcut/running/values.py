@@ -5,7 +5,7 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -29,6 +29,7 @@ except (ImportError, AttributeError):
 
 Value = Any  #: an OrtValue; an array of strings; a list, a dict or None for what is not a tensor.
 Values = Mapping[str, Value]  #: by tensor name.
+RunPart = Callable[[int, Values], dict[str, Value]]  #: runs the part with an index on what it reads.
 Feeds = Mapping[str, object]  #: a user's inputs by name: arrays, or lists, dicts and None for what is not a tensor.
 Outputs = dict[str, Any]  #: outputs for a user, likewise.
 OnError = Literal["raise", "skip"]  #: if an input fails: raise the error, or return it in place of the outputs.

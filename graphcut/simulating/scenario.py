@@ -166,7 +166,7 @@ def scenario_of_cascade(
     sent = travelling(manifest, cascade.parts, manifest.states, defaultdict(int, sizes), outputs)
     tensor_bytes = {name: sizes[name] for part in cascade.parts for name in part.writes} | sent
     assignment = _assignment(cluster, planned if len(planned) == len(cascade.parts) else None, seconds[0])
-    parts, weight_bytes = tuple(scheduled_parts(cascade, {})), tuple(part.weight_bytes for part in cascade.parts)
+    parts, weight_bytes = tuple(scheduled_parts(cascade)), tuple(part.weight_bytes for part in cascade.parts)
     inputs, answers = manifest.reads, tuple(name for name in manifest.writes if name in sent)
     is_exact = all(costs.sizes.are_exact for costs in costs_by_part)
     assumed = _assumed((cascade.tensors[name] for name in inputs), dims, manifest.given_dims)

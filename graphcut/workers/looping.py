@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from msgspec.structs import replace
-
 from ..core.manifest import Cascade
 from ..running.in_process.looping import loop_phases, step_inputs
 from ..running.values import Outputs, Value, to_value
@@ -32,13 +30,11 @@ class LoopRouting:
         same = made.union(manifest.reads).difference(manifest.stepwise)
         #: by index of a part of each step, what it reads of that and keeps.
         self.keeps = {index: tuple(same.intersection(parts[index].reads)) for index in phases.step}
+        self.last = 0 if manifest.loop is None else manifest.loop.steps - 1  #: the number of the last step, from 0.
         self.states = {state.past: state.present for state in manifest.states}
         #: what runs once makes for the end: it comes back, and is fed again.
         self.held = made.intersection(name for index in phases.end for name in parts[index].reads)
-        scheduled = [
-            replace(part, keeps_constants=bool(self.keeps.get(index)))
-            for index, part in enumerate(scheduled_parts(cascade, {}))
-        ]
+        scheduled = scheduled_parts(cascade, keeps=self.keeps)
         self.routing = Routing(scheduled, (*outputs, *self.states.values(), *self.held))
 
 
@@ -61,16 +57,10 @@ class LoopRun:
         self._step(0, {})
         return self.answer
 
-    @property
-    def _steps(self) -> int:
-        loop = self.loop.cascade.manifest.loop
-        return 1 if loop is None else loop.steps
-
     def _step(self, step: int, states: Mapping[str, Value]) -> None:
-        loop, is_first, is_last = self.loop, step == 0, step == self._steps - 1
-        feeds = {**step_inputs(loop.cascade, step, self.values), **states}
-        if is_first or is_last:
-            feeds = {**self.values, **self._held, **feeds}
+        loop, is_first, is_last = self.loop, step == 0, step == self.loop.last
+        once = {**self.values, **self._held} if is_first or is_last else {}
+        feeds = {**once, **step_inputs(loop.cascade, step, self.values), **states}
         done = (*(() if is_first else loop.phases.once), *(() if is_last else loop.phases.end))
         template = Step(sequence=self.number, keeps=loop.keeps if is_first else {})
         self.send(Request(feeds, self.title, template, done), lambda answered: self._after(step, answered))
@@ -78,14 +68,14 @@ class LoopRun:
     def _after(self, step: int, answered: Future[Outputs]) -> None:
         loop, tensors = self.loop, self.loop.cascade.tensors
         error = answered.exception()
-        if error is not None or step == self._steps - 1:
+        if error is not None or step == loop.last:
             self.forget(self.number)
         if error is not None:
             self.answer.set_exception(error)
-        elif step == self._steps - 1:
-            found = answered.result()
+            return
+        found = answered.result()
+        if step == loop.last:
             self.answer.set_result({name: found[name] for name in loop.outputs})
         else:
-            found = answered.result()
             self._held |= {name: to_value(found[name], tensors[name]) for name in loop.held & found.keys()}
             self._step(step + 1, {past: to_value(found[now], tensors[past]) for past, now in loop.states.items()})

@@ -78,14 +78,12 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         pool = assign_parts(cascade, settings.get("workers"), settings.get("overlap", 0))
         config = share_threads(settings.get("config") or SessionConfig(), len(pool), via)
         executor = make_executor(cascade, via, config, {}, pool)
-        self.window = settings.get("window") or 2 * len(pool)
+        self.window = window = settings.get("window") or 2 * len(pool)
         outputs = asked_for(cascade.manifest.writes, settings.get("outputs"))
         self._loop = None if cascade.manifest.loop is None else LoopRouting(cascade, outputs)
-        routing = self._loop.routing if self._loop else Routing(scheduled_parts(cascade, {}), outputs)
+        routing = self._loop.routing if self._loop else Routing(scheduled_parts(cascade), outputs)
         balanced, log = settings.get("balanced", True), settings.get("log")
-        scheduler = Scheduler(
-            routing, executor, pool, window=self.window, deadline_s=deadline_s, balanced=balanced, log=log
-        )
+        scheduler = Scheduler(routing, executor, pool, window=window, deadline_s=deadline_s, balanced=balanced, log=log)
         self.log = scheduler.log
         self.workers = scheduler.worker_names
         self._axis = batch_axis(cascade) if micro_batch and self._loop is None else None
@@ -94,7 +92,7 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         self._numbers = count()
         # Only Ray's object stores, and the inputs of a user, are memory that others read or write after the answer.
         copied = cascade.manifest.writes if is_elsewhere(via) else cascade.manifest.reads
-        self._service = _Service(scheduler, cascade.tensors, frozenset(copied), most=2 * self.window)
+        self._service = _Service(scheduler, cascade.tensors, frozenset(copied), most=2 * window)
         finalize(self, self._service.end_later).atexit = False
 
     def __exit__(self, *_: object) -> None:

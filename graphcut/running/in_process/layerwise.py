@@ -1,10 +1,10 @@
 """Layer-wise pass: each part is loaded once, and all inputs run through it before the next part is loaded."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from ...core.errors import RunError
 from ...core.manifest import Cascade
-from ..values import OnError, Outputs, Value, outputs_of
+from ..values import OnError, Outputs, Value, Values, outputs_of
 from .loaded_parts import LoadedParts
 from .spilling import SpillStore
 
@@ -20,7 +20,7 @@ class LayerwisePass:
         outputs = dict.fromkeys(cascade.manifest.writes, len(cascade.parts))
         self._last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads} | outputs
 
-    def run(self, inputs: Iterable[Mapping[str, Value] | RunError], parts: LoadedParts) -> Iterator[Outputs | RunError]:
+    def run(self, inputs: Iterable[Values | RunError], parts: LoadedParts) -> Iterator[Outputs | RunError]:
         """The outputs for each of `inputs`, in order, while the last part runs.
 
         If an input fails and `on_error` is `raise`, its error comes after the outputs of the inputs before it.
@@ -37,9 +37,7 @@ class LayerwisePass:
                 if number in self._errors and self._on_error == "raise":
                     break  # the inputs before it are answered; the ones after it are not needed
 
-    def _guarded(
-        self, parts: LoadedParts, index: int, number: int, fed: Mapping[str, Value] | RunError
-    ) -> dict[str, Value]:
+    def _guarded(self, parts: LoadedParts, index: int, number: int, fed: Values | RunError) -> dict[str, Value]:
         if number in self._errors:
             return {}
         try:
@@ -53,7 +51,7 @@ class LayerwisePass:
             self._store.drop_request(number)
             return {}
 
-    def _step(self, parts: LoadedParts, index: int, number: int, fed: Mapping[str, Value]) -> dict[str, Value]:
+    def _step(self, parts: LoadedParts, index: int, number: int, fed: Values) -> dict[str, Value]:
         """Run one part for one input. Stores what is needed later; returns the values after the last part."""
         store = self._store
         waiting = {name: (number, name) for name in self._cascade.parts[index].reads if (number, name) in store}

@@ -1,13 +1,12 @@
 """The steps of a pipeline of models whose number is known: what runs once, what at each step, what after the last."""
 
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from ...core.graph import grouped
 from ...core.manifest import Cascade
-from ..values import Value, Values, shape_of, symbol_sizes, to_value
+from ..values import RunPart, Value, Values, shape_of, symbol_sizes, to_value
 
 
 class LoopPhases(NamedTuple):
@@ -35,10 +34,8 @@ def step_inputs(cascade: Cascade, step: int, fed: Values) -> dict[str, Value]:
     return found
 
 
-def run_loop(
-    cascade: Cascade, fed: Mapping[str, Value], run: Callable[[int, Values], dict[str, Value]]
-) -> dict[str, Value]:
-    """The values after the last step, outputs among them; `run` runs the part with an index.
+def run_loop(cascade: Cascade, fed: Values, run: RunPart) -> dict[str, Value]:
+    """The values after the last step, outputs among them.
 
     What runs once is kept until the end.
     """

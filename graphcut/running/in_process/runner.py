@@ -11,7 +11,7 @@ import onnxruntime as ort
 from msgspec.structs import replace
 
 from ...core.errors import RunError
-from ...core.manifest import Cascade, CascadeLike
+from ...core.manifest import CascadeLike
 from ...core.present_parts import open_present
 from ..process_memory import PeakMemory
 from ..stage import SessionConfig
@@ -65,7 +65,7 @@ def run(
         with Runner(cascade, config=config, memory_bytes=memory_bytes, exact=exact) as runner:
             (outputs,) = runner.run_all([feeds])
             return outputs  # type: ignore[return-value]  # errors are raised
-    return _outputs_after(cascade, run_sequentially(cascade, feeds, config=config or SessionConfig()))
+    return outputs_of(cascade, _last(run_sequentially(cascade, feeds, config=config or SessionConfig())))
 
 
 class Runner(AbstractContextManager["Runner"]):
@@ -186,14 +186,13 @@ class Runner(AbstractContextManager["Runner"]):
             if isinstance(values, RunError):
                 raise values
             forecast = self._predict(values, times=1, is_once=False)
-            if self._cascade.manifest.loop is not None:
+            cascade, has_loop = self._cascade, self._cascade.manifest.loop is not None
+            if has_loop or (forecast.is_resident and not forecast.spills):
                 self._follow(forecast)
-                yield outputs_of(self._cascade, run_loop(self._cascade, values, self._parts.step))
+                run = self._parts.step
+                found = run_loop(cascade, values, run) if has_loop else _last(run_stages(cascade, values, run))
+                yield outputs_of(cascade, found)
                 self._parts.end_pass()
-                return
-            if forecast.is_resident and not forecast.spills:
-                self._follow(forecast)
-                yield _outputs_after(self._cascade, run_stages(self._cascade, values, self._parts.step))
                 return
         except RunError as error:
             if on_error == "raise":
@@ -222,15 +221,13 @@ class Runner(AbstractContextManager["Runner"]):
             yield values
 
     def _predict(self, values: Mapping[str, Value], *, times: int | None, is_once: bool) -> MemoryForecast:
-        shapes = _shapes(values)
+        cascade, shapes = self._cascade, _shapes(values)
         if (shapes, times, is_once) != self._predicted or self.forecast is None:
             now, prepacked = self._memory, self._config.prepacked
-            if self._cascade.manifest.loop is not None:  # what steps read again stays in memory
-                kept_bytes = boundary_bytes(self._cascade, tensor_sizes(self._cascade, shapes))
+            if cascade.manifest.loop is not None:  # what steps read again stays in memory
+                kept_bytes = boundary_bytes(cascade, tensor_sizes(cascade, shapes))
                 now = replace(now, base_bytes=now.base_bytes + kept_bytes)
-            self.forecast = predict_memory(
-                self._cascade, shapes, now, times=times, is_once=is_once, prepacked=prepacked
-            )
+            self.forecast = predict_memory(cascade, shapes, now, times=times, is_once=is_once, prepacked=prepacked)
             self._predicted = shapes, times, is_once
         return self.forecast
 
@@ -263,9 +260,9 @@ def _then_check(answers: Iterator[Outputs | RunError], source: UserInputs) -> Ge
     source.check()
 
 
-def _outputs_after(cascade: Cascade, boundaries: Iterable[dict[str, Value]]) -> Outputs:
-    """The outputs, from the values at each boundary, of which only the last are kept."""
-    return outputs_of(cascade, deque(boundaries, maxlen=1).pop())
+def _last(boundaries: Iterable[dict[str, Value]]) -> dict[str, Value]:
+    """The values at the last boundary; those at the others are not kept."""
+    return deque(boundaries, maxlen=1).pop()
 
 
 def _shapes(values: Mapping[str, Value]) -> dict[str, tuple[int, ...]]:

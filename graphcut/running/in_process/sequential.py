@@ -1,10 +1,10 @@
 """A cascade part by part, with one part loaded at a time; and the inputs of a user as values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
-from ..values import Feeds, Value, Values, check_names, to_value
+from ..values import Feeds, RunPart, Value, Values, check_names, to_value
 
 
 def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -> Iterator[dict[str, Value]]:
@@ -18,9 +18,7 @@ def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -
     yield from run_stages(cascade, values, step)
 
 
-def run_stages(
-    cascade: Cascade, values: Values, step: Callable[[int, Values], dict[str, Value]]
-) -> Iterator[dict[str, Value]]:
+def run_stages(cascade: Cascade, values: Values, step: RunPart) -> Iterator[dict[str, Value]]:
     """Run the parts in order, beginning with the inputs `values`. Yields the values that are kept after each part."""
     for index, kept in enumerate(cascade.alive_after):
         made = {**values, **step(index, values)}

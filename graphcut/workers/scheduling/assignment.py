@@ -1,8 +1,10 @@
 """Which worker owns which parts at the start of a run, and which executor the workers belong to."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
 
 from ...core.errors import UsageError
 from ...core.manifest import Cascade
@@ -15,11 +17,18 @@ from .load_balancing import even_bounds, spans_of
 from .requests import ScheduledPart
 from .worker_pool import WorkerState
 
+_NOTHING: Final[Mapping[int, Any]] = MappingProxyType({})
 
-def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPart]:
-    """The parts as the scheduler sees them. States that a part keeps are not sent."""
+
+def scheduled_parts(
+    cascade: Cascade, states: StatesByPart = _NOTHING, keeps: Mapping[int, Sequence[str]] = _NOTHING
+) -> list[ScheduledPart]:
+    """The parts as the scheduler sees them.
+
+    States that a part keeps are not sent, and what it `keeps` of the first step of a sequence not again.
+    """
     read = {name for part in cascade.parts for name in part.reads}
-    kept = [{n for s in states.get(i, ()) for n in (s.past, s.present)} for i in range(len(cascade.parts))]
+    kept = ({n for s in states.get(i, ()) for n in (s.past, s.present)} for i in range(len(cascade.parts)))
     return [
         ScheduledPart(
             part.file,
@@ -27,8 +36,9 @@ def scheduled_parts(cascade: Cascade, states: StatesByPart) -> list[ScheduledPar
             tuple(name for name in part.writes if name not in own or name in read),
             part.needed.needs,
             is_stateful=bool(own),
+            keeps_constants=bool(keeps.get(index)),
         )
-        for part, own in zip(cascade.parts, kept, strict=True)
+        for index, (part, own) in enumerate(zip(cascade.parts, kept, strict=True))
     ]
 
 
