@@ -1,11 +1,12 @@
 """Nodes as rules see them: operator, attributes, sizes and small constant inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, Final, TypeVar, cast
 
+import msgspec
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
 from onnx.helper import get_attribute_value
 from onnx.numpy_helper import to_array
@@ -93,6 +94,23 @@ class Operation:
 _PLAIN: Final = frozenset(
     {AttributeProto.INT, AttributeProto.INTS, AttributeProto.FLOAT, AttributeProto.FLOATS, AttributeProto.STRING}
 )
+
+
+class RuleRow(msgspec.Struct):
+    """Operators that a function is for, with blanks between, and what it is given besides the operation."""
+
+    operators: str
+    given: dict[str, Any] = {}
+
+
+RuleTable = dict[str, tuple[RuleRow, ...]]  #: the rows of each function, by its name without underscores at its ends.
+
+
+def by_operator(rows: RuleTable, functions: Mapping[str, Any]) -> dict[str, Callable[[Operation], Any]]:
+    """The rule of each operator in a table; `functions` has those of a module, as its `globals()`."""
+    known = {name.strip("_"): function for name, function in functions.items()}
+    rules = ((row.operators.split(), partial(known[name], **row.given)) for name, own in rows.items() for row in own)
+    return {operator: rule for operators, rule in rules for operator in operators}
 
 
 def operations_of(model: Model) -> tuple[Operation, ...]:

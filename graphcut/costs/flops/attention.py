@@ -6,11 +6,11 @@ result is an upper bound.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Final
 
+from ...core.records import table
 from ...core.tensors import Dim
-from ...loading.operations import Operation
+from ...loading.operations import Operation, RuleTable, by_operator
 from ..formula import Formula, Rule, axis, divided, elements, product, rows, size
 from .elements import NORM, SOFTMAX
 
@@ -54,7 +54,7 @@ def _grouped(operation: Operation) -> Formula:
     return _attention(queries, queries, tokens * heads, keys) + tokens * width * (heads + kv_heads) * before
 
 
-def _multi_head(past: int, bias: int, operation: Operation) -> Formula:
+def _multi_head(operation: Operation, past: int, bias: int) -> Formula:
     """MultiHeadAttention: [batch, seq, hidden], or packed [batch, seq, heads, 2 or 3, width]; keys also 4-D."""
     query, heads = operation.read(0), operation.given("num_heads", 1)
     tokens = product(query[:2]) if query is not None else rows(query)
@@ -70,7 +70,7 @@ def _multi_head(past: int, bias: int, operation: Operation) -> Formula:
     return attention + sum((elements(operation.read(i)) for i in range(3) if operation.has(i)), Formula())
 
 
-def _projecting(past: int, operation: Operation) -> Formula:
+def _projecting(operation: Operation, past: int) -> Formula:
     """com.microsoft Attention: first projects its input to queries, keys and values, with a bias."""
     shape, weight = operation.read(0), operation.read(1)
     tokens, width = rows(shape), size(weight, 1)
@@ -94,13 +94,4 @@ def _linear(operation: Operation) -> Formula:
     return elements(state) * size(operation.read(0), 1) * (update + 2 * heads // kv_heads)
 
 
-_MS: Final = "com.microsoft."
-RULES: Final[Mapping[str, Rule]] = {
-    "Attention": _standard,
-    _MS + "GroupQueryAttention": _grouped,
-    _MS + "MultiHeadAttention": partial(_multi_head, 6, 3),
-    _MS + "DecoderMaskedMultiHeadAttention": partial(_multi_head, 5, 10),
-    **dict.fromkeys((_MS + "Attention", _MS + "DecoderMaskedSelfAttention"), partial(_projecting, 4)),
-    _MS + "QAttention": partial(_projecting, 8),
-    **dict.fromkeys(("LinearAttention", _MS + "LinearAttention"), _linear),
-}
+RULES: Final[Mapping[str, Rule]] = by_operator(table("costs/flops/attention.toml", RuleTable), globals())

@@ -32,7 +32,7 @@ from ..formula import UNKNOWN, ZERO, Formula, Rule, axis
 from . import attention, elements, products
 
 RULES: Final[Mapping[str, Rule]] = {**elements.RULES, **products.RULES, **attention.RULES}
-"""The rules of all operators, except those that only move data (`elements.MOVING`) and control flow."""
+"""The rules of all operators, except control flow."""
 
 _SMALL_BYTES: Final = 8192
 _IR: Final = 10
@@ -68,8 +68,6 @@ def count_node(node: NodeProto, context: Context) -> FlopCount:
     if context.functions and callee_key(node) in context.functions:
         return _call(node, context)
     op = operator(node)
-    if op in elements.MOVING:
-        return FlopCount(ZERO)
     if op in RULES:
         return FlopCount(RULES[op](Operation(node, context.tensors)))
     return _BY_SUBGRAPHS[op](node, context) if op in CONTROL_FLOW else FlopCount(ZERO, {op: 1})
@@ -79,7 +77,7 @@ def has_inner_nodes(node: NodeProto, op: str, context: Context) -> bool:
     """Whether `node` is counted by its subgraphs or its function. `op` is its operator as in `Node.op`."""
     if context.functions and callee_key(node) in context.functions:
         return True
-    return op not in RULES and op not in elements.MOVING and has_subgraphs(node)
+    return op not in RULES and has_subgraphs(node)
 
 
 def small_values(tensors: Iterable[TensorProto]) -> dict[str, TensorProto]:

@@ -4,16 +4,13 @@ A multiply-add is 2 FLOPs. For each element written, a bias adds 1 and quantizin
 whether padded, dilated or not.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from math import prod
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from ...core.records import table
 from ...core.tensors import Dim
-from ...loading.operations import Operation, Shape
+from ...loading.operations import Operation, RuleTable, Shape, by_operator
 from ..formula import UNKNOWN, ZERO, Formula, Rule, axis, elements, product, rows, size
 from .elements import COMPOUND, INTERPOLATION, NORM, SOFTMAX
 
@@ -189,30 +186,8 @@ def _linear_model(operation: Operation) -> Formula:
 
 
 _MS: Final = "com.microsoft."
-_FUNCTIONS: Final[Mapping[str, Callable[..., Formula]]] = {
-    one.__name__.removeprefix("_"): one
-    for one in (
-        *(_matmul, _fused_matmul, _gemm, _packed_matmul, _packed_mlp, _packed_qkv, _conv, _conv_transpose),
-        *(_deform_conv, _causal_conv, _pool, _roi_align, _einsum, _recurrent, _experts, _fourier, _short_fourier),
-        _linear_model,
-    )
-}
-
-
-class _Row(msgspec.Struct):
-    """Operators that a function is for, with blanks between, and what it is given besides the node."""
-
-    operators: str
-    given: dict[str, Any] = {}
-
-
 RULES: Final[Mapping[str, Rule]] = {
-    **{
-        operator: partial(_FUNCTIONS[function], **row.given)
-        for function, rows in table("costs/flops/products.toml", dict[str, tuple[_Row, ...]]).items()
-        for row in rows
-        for operator in row.operators.split()
-    },
+    **by_operator(table("costs/flops/products.toml", RuleTable), globals()),
     # The first factor is quantized, at 4 an element.
     _MS + "DynamicQuantizeMatMul": lambda o: elements(o.read(0)) * 4 + _matmul(o, 0, 1, _QUANTIZED + o.has(4)),
     # With an optional sum, and an optional activation, counted as a Relu.

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ....loading.operations import Operation
+from ....core.records import table
+from ....loading.operations import Operation, RuleTable, by_operator
 from ..factors import Factor, Place, Rule, fixed
 
 
@@ -93,10 +94,4 @@ def _outputs(o: Operation, axes: Mapping[int, int]) -> tuple[Place, ...]:
     return tuple(Place(slot, axis) for slot, axis in axes.items() if o.writes_to(slot))
 
 
-RULES: Final[Mapping[str, Rule]] = {
-    "Attention": attention,
-    **dict.fromkeys(("RotaryEmbedding", "com.microsoft.RotaryEmbedding"), rotary_embedding),
-    "com.microsoft.Attention": packed_attention,
-    "com.microsoft.GroupQueryAttention": group_query_attention,
-    "com.microsoft.MultiHeadAttention": multi_head_attention,
-}
+RULES: Final[Mapping[str, Rule]] = by_operator(table("sharding/axes/rules/attention.toml", RuleTable), globals())

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from math import gcd, lcm, prod
 from typing import Final
 
 from ....core.records import table
-from ....loading.operations import Operation, Shape
+from ....loading.operations import Operation, RuleTable, Shape, by_operator
 from ..factors import Factor, Place, Rule, axis_of, fixed, moved, places
 
 
@@ -62,7 +61,7 @@ def aligned(slot: int, shape: Shape | None, axis: int, dim: object) -> Place | t
     return Place(slot, axis + len(shape)) if shape[axis] == dim else None
 
 
-def leading(o: Operation, alike: tuple[int, ...] = (0,), default: int = -1) -> Iterator[Factor]:
+def leading(o: Operation, alike: Sequence[int] = (0,), default: int = -1) -> Iterator[Factor]:
     """The axes before `axis`, which is normalized. The inputs `alike` have one shape."""
     shape, same = o.read(0) or (), [i for i in alike if o.has(i)]
     if all(o.read(i) == shape for i in same):
@@ -159,22 +158,5 @@ def quantized(o: Operation) -> Iterator[Factor]:
 _PACKET: Final = 4  #: elements; 16 bytes of float32.
 _ADDING = frozenset({"ReduceMean", "ReduceSum"})  #: sums whose order depends on where a row is in memory.
 _SUMS = frozenset({"ReduceL1", "ReduceSum", "ReduceSumSquare"})
-_OPERATORS: Final = {
-    rule: ops.split() for rule, ops in table("sharding/axes/rules/elements.toml", dict[str, str]).items()
-}
 
-RULES: Final[Mapping[str, Rule]] = {
-    **dict.fromkeys(_OPERATORS["elementwise"], elementwise),
-    **dict.fromkeys(_OPERATORS["packed"], packed),
-    **dict.fromkeys(_OPERATORS["reduction"], reduction),
-    **dict.fromkeys(_OPERATORS["leading"], leading),
-    **dict.fromkeys(_OPERATORS["skipping"], partial(leading, alike=(0, 1))),
-    **dict.fromkeys(_OPERATORS["quantized"], quantized),
-    **dict.fromkeys(("ArgMax", "ArgMin"), arg_reduction),
-    **dict.fromkeys(("Softmax", "LogSoftmax"), softmax),
-    **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), channels),
-    "TopK": but_axis,
-    "CastLike": partial(elementwise, most=1),
-    "CumSum": cumulative,
-    "GroupNormalization": group_normalization,
-}
+RULES: Final[Mapping[str, Rule]] = by_operator(table("sharding/axes/rules/elements.toml", RuleTable), globals())

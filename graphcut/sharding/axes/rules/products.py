@@ -1,11 +1,11 @@
 """Rules of matrix products and convolutions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from math import gcd
 from typing import Final
 
-from ....loading.operations import Operation, Shape
+from ....core.records import table
+from ....loading.operations import Operation, RuleTable, Shape, by_operator
 from ..factors import Factor, Place, Rule, columns, fixed, moved
 from .elements import aligned, broadcast
 
@@ -164,20 +164,5 @@ def mixture_of_experts(o: Operation, scales: int) -> Iterator[Factor]:
     yield Factor(gcd(*sizes), tuple(places), once=(5 + 2 * scales,))
 
 
-PRODUCTS: Final[Mapping[str, Rule]] = {
-    **dict.fromkeys(("MatMul", "com.microsoft.FusedMatMul", "com.microsoft.TransposeMatMul"), matmul),
-    "Gemm": gemm,
-    "MatMulInteger": matmul_integer,
-    "QLinearMatMul": partial(product_columns, weight=3, others=(4, 5)),
-    "com.microsoft.MatMulIntegerToFloat": partial(product_columns, weight=1, others=(3, 5, 6)),
-    "com.microsoft.DynamicQuantizeMatMul": partial(product_columns, weight=1, others=(2, 3, 4)),
-    "com.microsoft.MatMulNBits": matmul_n_bits,
-    "Conv": convolution,
-    "ConvTranspose": partial(convolution, own=1),
-    "ConvInteger": partial(quantized_convolution, others=(3,)),
-    "QLinearConv": partial(quantized_convolution, others=(4, 5, 8)),
-    "Einsum": einsum,
-    "com.microsoft.MoE": partial(mixture_of_experts, scales=0),
-    "com.microsoft.QMoE": partial(mixture_of_experts, scales=1),
-}
+PRODUCTS: Final[Mapping[str, Rule]] = by_operator(table("sharding/axes/rules/products.toml", RuleTable), globals())
 """Operators that multiply by a weight: their weights are what sharding divides."""

@@ -1,12 +1,12 @@
 """Rules of operators that move elements: reshape, transpose, join, cut, gather."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from math import gcd, prod
 from typing import Final
 
+from ....core.records import table
 from ....core.tensors import Dim
-from ....loading.operations import Operation, Shape
+from ....loading.operations import Operation, RuleTable, Shape, by_operator
 from ..factors import Bounds, Factor, Parts, Place, Rule, ShapeInput, axis_of, fixed, moved, places
 from .elements import broadcast, but_axis
 
@@ -186,22 +186,4 @@ def resize(o: Operation) -> Iterator[Factor]:
         yield from (factor._replace(change=change) for factor in first_axes(o, 2))
 
 
-_IMAGES = "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool Upsample"
-
-RULES: Final[Mapping[str, Rule]] = {
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    **dict.fromkeys(_IMAGES.split(), partial(first_axes, number=2)),
-    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), partial(first_axes, number=1)),
-    **dict.fromkeys(("GatherElements", "ScatterElements"), along_others),
-    "Concat": concat,
-    "ConstantOfShape": filled,
-    "Expand": expand,
-    "Gather": gather,
-    "Pad": pad,
-    "Resize": resize,
-    "Slice": slice_,
-    "Split": split,
-    "Tile": tile,
-    "Transpose": transpose,
-    "Trilu": partial(first_axes, number=-2),
-}
+RULES: Final[Mapping[str, Rule]] = by_operator(table("sharding/axes/rules/shapes.toml", RuleTable), globals())
