@@ -28,7 +28,6 @@ from .root_help import moved_option
 _VALUELESS: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
 """Options whose value may be left out, which typer does not support, and the value that this means."""
 
-_SECTIONS: Final = table("cli/sections.json", dict[str, tuple[str, ...]])  #: commands, by the section of the help.
 #: what the help of a command explains after its options.
 _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "demo": {"Demos": DEMOS},
@@ -36,7 +35,7 @@ _LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "export": {"Formats": FORMATS},
 }
 
-for _section, _names in _SECTIONS.items():
+for _section, _names in table("cli/sections.json", dict[str, tuple[str, ...]]).items():
     for _name in _names:
         add_command(getattr(import_module(f".{_name}", __name__), _name), _section, _LEGENDS.get(_name, {}))
 

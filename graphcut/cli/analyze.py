@@ -35,8 +35,7 @@ def analyze(
         from ..drawing.terminal.device_support import draw_support
 
         name, options = parsed_provider(device)
-        is_asked = name.endswith("ExecutionProvider")
-        rules = ask(analysis.model, name, options) if is_asked else read_rules(device)
+        rules = ask(analysis.model, name, options) if name.endswith("ExecutionProvider") else read_rules(device)
         found = device_support(weigh(analysis.model, default_dims(analysis)), rules)
         rows = (replace(row, helps=in_options(row.helps, "analyze")) for row in found.unsupported)
         found = replace(found, unsupported=tuple(rows))

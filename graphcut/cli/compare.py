@@ -60,8 +60,7 @@ def compare(
         from ..drawing.opening import scene_at
         from ..drawing.terminal.changes import draw_changes
 
-        sizes = parsed_dims(dims)
-        changes = changes_between(*(scene_at(one, model=model, dims=sizes) for one in (before, after)))
+        changes = changes_between(*(scene_at(one, model=model, dims=parsed_dims(dims)) for one in (before, after)))
         put_answer(changes, partial(draw_changes, changes), output, as_json=is_json)
         return
 

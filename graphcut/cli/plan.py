@@ -37,16 +37,14 @@ def plan(
     table = None if tuning.cost_model is None else Path(tuning.cost_model)
     check_output(output, model, options.cluster, table, force=force)
     planner = options.planner(tuning)
-    opened = load(model, dims, states)
-    analysis = analyze(opened)
+    analysis = analyze(load(model, dims, states))
     made = planner(analysis)
     if output is not None:
-        save_plan(made, opened, output)
+        save_plan(made, analysis.model, output)
     if as_json:
-        put_json(plan_file(made, opened, Path()))
+        put_json(plan_file(made, analysis.model, Path()))
         return
-    scene = scene_of_plan(made, analysis)
-    print_(lambda screen: draw_scene(scene, screen))
+    print_(lambda screen: draw_scene(scene_of_plan(made, analysis), screen))
     if output is not None:
         say(f"wrote {output}")
         say_next(f"graphcut split {shell_word(str(model))} --plan {shell_word(str(output))}")

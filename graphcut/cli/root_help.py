@@ -38,5 +38,4 @@ def moved_option(error: BaseException) -> str:
 
 def moved() -> dict[str, str]:
     """What does now what a command, or an option of one or any command, did that exists no more."""
-    rows = table("cli/moved.toml", dict[str, str]).items()
-    return {name: now for names, now in rows for name in names.split(", ")}
+    return {name: now for names, now in table("cli/moved.toml", dict[str, str]).items() for name in names.split(", ")}

@@ -66,8 +66,7 @@ def simulate(
     scenario = scenario.copied(copies).with_failures(failures)
     devices = [device.name for device in scenario.cluster.devices]
     log = RunLog(len(scenario.parts), len(devices), is_tracing=trace is not None)
-    seed = original.seed
-    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=window, seed=seed, log=log)
+    result = simulated(scenario, requests=requests, rate_per_s=rate_per_s, window=window, seed=original.seed, log=log)
     put_answer(simulation_record(result, str(plan)), partial(draw_simulation, result, plan), as_json=as_json)
     if trace is not None:
         put_trace(log, {part.name: part for part in scenario.parts}, devices, trace)

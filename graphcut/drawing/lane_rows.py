@@ -30,8 +30,7 @@ def lane_rows(scene: Scene, most: int) -> tuple[list[LaneRow], str]:
     hidden = [bus for i, bus in enumerate(scene.buses) if i not in shown]
     if not hidden:
         return rows, ""
-    tensors = count(sum(len(bus.tensors) for bus in hidden), "more tensor")
-    return rows, f"and {tensors}, {size_text(totals_of(hidden))}"
+    return rows, f"and {count(sum(len(bus.tensors) for bus in hidden), 'more tensor')}, {size_text(totals_of(hidden))}"
 
 
 def _name_and_type(scene: Scene, bus: Bus) -> tuple[str, str]:

@@ -130,5 +130,4 @@ def _numbers_of_blocks(nodes: Mapping[int, Counter[int]], blocks: NodeRows) -> l
 def _number(path: ModulePath, kind: _Kind) -> int | None:
     """The number of the module of that kind in a path."""
     depth = len(kind[0])
-    is_inside = len(path) > depth and path[:depth] == kind[0] and path[depth][0] == kind[1]
-    return path[depth][1] if is_inside else None
+    return path[depth][1] if path[:depth] == kind[0] and path[depth:] and path[depth][0] == kind[1] else None

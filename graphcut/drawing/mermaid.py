@@ -68,13 +68,12 @@ def _label(box: Sequence[Card]) -> str:
     first, last = box[0], box[-1]
     name = _name(first.name) if len(box) == 1 else f"{_name(first.name)} to {_name(last.name)}"
     known = (first.device if first.runs else "", first.content) if len(box) == 1 else ()
-    content = map(_name, filter(None, known))
     largest = max(box, key=lambda card: (card.need_bytes, not card.need_exact))
     most = f"{largest.measure} {'' if len(box) == 1 else 'at most ' if largest.need_exact else ''}{need_text(largest)}"
     budgets = {card.budget_bytes for card in box}
     of = of_budget(budgets.pop()) if len(budgets) == 1 else ""
     over = ", over" if any(card.is_over for card in box) else ""
-    return "<br/>".join((name, *content, _text(f"{most}{of}{over}")))
+    return "<br/>".join((name, *map(_name, filter(None, known)), _text(f"{most}{of}{over}")))
 
 
 def _bus(index: int, bus: Bus) -> Iterator[str]:

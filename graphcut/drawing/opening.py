@@ -168,7 +168,5 @@ def _model_of_plan(path: Path, named: Path | None) -> Model:
     for candidate in found:
         if (model := load(candidate)).digest == record.graph:
             return model
-    problem = f"the model of {path} is not at {recorded}"
-    if found:
-        problem = f"{found[0]} is not the model of {path}: the graphs differ"
-    raise UsageError(problem, hint="name it with --model FILE")
+    differs = f"{found[0]} is not the model of {path}: the graphs differ" if found else ""
+    raise UsageError(differs or f"the model of {path} is not at {recorded}", hint="name it with --model FILE")

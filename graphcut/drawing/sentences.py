@@ -199,8 +199,7 @@ def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:
     found = (((one.nodes, one.tensors, one.saved_bytes, one.cost_s), names[one.part]) for one in plan.recomputed)
     for (nodes, tensors, saved_bytes, cost_s), parts in grouped(found).items():
         what = f"{', '.join(parts)} {'recomputes' if len(parts) == 1 else 'each recompute'} {few(tensors, _MAX_NAMES)}"
-        cost = f"{count(len(nodes), 'node')}, {duration(cost_s)}"
-        yield f"{what} instead of receiving {size(saved_bytes)}: {cost}"
+        yield f"{what} instead of receiving {size(saved_bytes)}: {count(len(nodes), 'node')}, {duration(cost_s)}"
 
 
 def cut_reasons(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str]:
@@ -260,19 +259,17 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
 
 def _repeated_runs(plan: Plan, model: Model) -> Iterable[str]:
     """Which parts have nodes of several phases: what could run once in them runs at each step."""
-    phases = model.phases
-    if mixed := [f"p{i}" for i, part in enumerate(plan.parts) if len({phases.get(node) for node in part}) > 1]:
+    if mixed := [f"p{i}" for i, part in enumerate(plan.parts) if len({*map(model.phases.get, part)}) > 1]:
         yield f"all of {few(mixed, _MAX_NAMES)} runs at each step, also what could run once: allow more parts"
 
 
 def _memory_notes(plan: Plan) -> Iterable[str]:
     """Which parts leave little memory, and which weights are held several times."""
-    if {*counted_by(plan.goal)} == {*COUNTING}:
-        tight = [f"p{part}" for part, share in enumerate(plan.budget_shares) if share > 1 - _MARGIN]
-        if tight:
-            leaves = "leaves" if len(tight) == 1 else "leave"
-            less = f"less than {100 * _MARGIN:.0f} % of the memory"
-            yield f"{few(tight, _MAX_NAMES)} {leaves} {less} for what a plan does not count"
+    tight = [f"p{part}" for part, share in enumerate(plan.budget_shares) if share > 1 - _MARGIN]
+    if tight and {*counted_by(plan.goal)} == {*COUNTING}:
+        verb = "leaves" if len(tight) == 1 else "leave"
+        less = f"less than {100 * _MARGIN:.0f} % of the memory"
+        yield f"{few(tight, _MAX_NAMES)} {verb} {less} for what a plan does not count"
     weights, held = plan.graph.weights, Counter(name for block in plan.partition.blocks for name in block.weights)
     once = sum(weights[name].bytes for name in held)
     all_bytes = sum(weights[name].bytes * number for name, number in held.items())

@@ -36,8 +36,7 @@ def _cuts(cuts: Sequence[CutChange]) -> Iterable[str]:
 
 def _nodes(moves: Sequence[NodeMove]) -> Iterable[str]:
     if moved := sum(len(move.nodes) for move in moves if not move.stays):
-        every = sum(len(move.nodes) for move in moves)
-        yield f"{moved:,} of {count(every, 'node')} moved to another part"
+        yield f"{moved:,} of {count(sum(len(move.nodes) for move in moves), 'node')} moved to another part"
 
 
 def _tensors(tensors: Sequence[TensorChange]) -> Iterable[str]:

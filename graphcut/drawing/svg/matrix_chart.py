@@ -20,8 +20,7 @@ def draw_matrix(matrix: Matrix, width: float) -> Panel:
     cell_width = min(72.0, (width - _NAMES) / len(matrix.names))
     height = min(20.0, max(cell_width, 8.0))
     has_text = all(width_of(size_text(cell), SMALL) + 4 <= cell_width for cell in matrix.cells)
-    every = max(1, round(11 / height))
-    marks = list(_names(matrix, cell_width, height, every))
+    marks = list(_names(matrix, cell_width, height))
     for i, cell in enumerate(matrix.cells):
         x, y = _NAMES + cell_width * cell.readers[0], _TOP + height * cell.source
         opacity = (0.15 + 0.2 * cell.share) if has_text else (0.3 + 0.7 * cell.share)
@@ -35,11 +34,11 @@ def draw_matrix(matrix: Matrix, width: float) -> Panel:
     return Panel(width, _TOP + height * len(matrix.names) + 4, tuple(marks))
 
 
-def _names(matrix: Matrix, cell_width: float, height: float, every: int) -> Iterator[str]:
+def _names(matrix: Matrix, cell_width: float, height: float) -> Iterator[str]:
     """The names of the rows, and the numbers of the columns; each row's diagonal says its number."""
     for i, name in enumerate(matrix.names):
         x, y = _NAMES + cell_width * i, _TOP + height * i
-        if i % every == 0:
+        if i % max(1, round(11 / height)) == 0:
             yield label(_NAMES - 8, y + height / 2 + 4, name, BODY, room=_NAMES - 12, anchor="end", among=matrix.names)
         yield box(x, y, cell_width, height, "track")
         if cell_width >= width_of(str(i), SMALL) + 2 and height >= SMALL.size:

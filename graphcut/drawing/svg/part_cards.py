@@ -39,8 +39,7 @@ def card_group(index: int, card: Card, marks: Sequence[str]) -> str:
     """All marks of a part as one group."""
     name = f"{card.name}, {card.content}" if card.content else card.name
     need = f"{card.measure} {need_text(card)}{of_budget(card.budget_bytes)}{', over budget' if card.is_over else ''}"
-    description = f"{name}: {count(card.nodes, 'node')}, {need}"
-    return thing("card", index, description, marks)
+    return thing("card", index, f"{name}: {count(card.nodes, 'node')}, {need}", marks)
 
 
 def full_card(card: Card, scales: Scales, x: float, y: float, width: float, height: float) -> list[str]:

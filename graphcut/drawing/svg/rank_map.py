@@ -69,8 +69,7 @@ class _RankLayout:
         return max(14.0, min((self.min_width - _LEFT) / (max(self.columns) + 1), 2 * _LEFT))
 
     def _corner(self, part: int) -> tuple[float, float]:
-        row = self.devices.index(self.scene.cards[part].device)
-        return _LEFT + self.step * self.columns[part], _ROW * row
+        return _LEFT + self.step * self.columns[part], _ROW * self.devices.index(self.scene.cards[part].device)
 
     def cell(self, part: int) -> list[str]:
         """A part: a box with a bar for what it needs."""

@@ -78,9 +78,8 @@ class _RowLayout:
     def rows(self) -> list[list[int]]:
         """The cards of each row: those of one depth, or each alone if they do not fit side by side."""
         most = int((self.width - _TRACK * self._max_tracks) // (120 + _BETWEEN))
-        depths = grouped((card.depth, index) for index, card in enumerate(self.cards))
-        own = (own for _, own in sorted(depths.items()))
-        return [row for cards in own for row in ([cards] if len(cards) <= most else [[card] for card in cards])]
+        depths = sorted(grouped((card.depth, index) for index, card in enumerate(self.cards)).items())
+        return [row for _, cards in depths for row in ([cards] if len(cards) <= most else [[card] for card in cards])]
 
     @cached_property
     def row(self) -> Mapping[int, int]:
@@ -89,9 +88,8 @@ class _RowLayout:
     @cached_property
     def phases(self) -> Mapping[str, Sequence[int]]:
         """The rows of the parts that run at the same time, of a pipeline of models."""
-        return grouped(
-            (self.cards[row[0]].runs, index) for index, row in enumerate(self.rows) if self.cards[row[0]].runs
-        )
+        runs = [self.cards[row[0]].runs for row in self.rows]
+        return grouped((one, index) for index, one in enumerate(runs) if one)
 
     @property
     def _max_tracks(self) -> int:
@@ -108,8 +106,7 @@ class _RowLayout:
 
     def is_straight(self, bus: int) -> bool:
         """Whether it is one arrow between two cards that are alone in their rows."""
-        ends = (self.buses[bus].source, self.buses[bus].readers[0])
-        return self.is_direct(bus) and all(map(self.is_alone, ends))
+        return self.is_direct(bus) and all(map(self.is_alone, (self.buses[bus].source, self.buses[bus].readers[0])))
 
     @cached_property
     def tracks(self) -> dict[int, int | None]:
@@ -196,9 +193,8 @@ class _RowLayout:
     def tops(self) -> list[float]:
         """The upper edge of each row, and the end of all."""
         found = [22.0 if self.columns is not None or self.phases else 2.0]
-        last = len(self.rows) - 1
         for row, cards in enumerate(self.rows):
-            gap = 14.0 + _RAIL * len(self._rails[row + 1]) if row < last else 2.0
+            gap = 14.0 + _RAIL * len(self._rails[row + 1]) if row + 1 < len(self.rows) else 2.0
             gap += _PHASE * any(rows[0] == row + 1 for rows in self.phases.values())
             lines = max(len(self._leaving_rows[row]), self.has_total(cards[0]))
             found.append(found[-1] + self._row_height(row) + gap + _LINE * lines)

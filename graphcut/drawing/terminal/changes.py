@@ -55,8 +55,7 @@ def _numbers(before: ChangeSide, after: ChangeSide) -> Iterable[tuple[str, str, 
     yield _number("parts", before.parts, after.parts)
     old, new = (f"p{side.largest}, {size(side.largest_bytes)}" for side in sides)
     if before.measure == after.measure:
-        change = relative_change(before.largest_bytes, after.largest_bytes)
-        yield f"largest part, {after.measure}", old, new, change
+        yield f"largest part, {after.measure}", old, new, relative_change(before.largest_bytes, after.largest_bytes)
     else:
         yield "largest part", f"{old} ({before.measure})", f"{new} ({after.measure})", ""
     if before.slowest_s is not None and after.slowest_s is not None:

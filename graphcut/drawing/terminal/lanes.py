@@ -22,8 +22,7 @@ STYLES: Final[Mapping[FlowKind, str]] = {"sequential": "blue", "residual": "yell
 def lanes(scene: Scene, screen: Screen) -> Section:
     """The boundary tensors."""
     if not scene.tensors:
-        where = " between the parts here" * bool(scene.elsewhere)
-        return [Text(f"no tensor crosses a boundary{where}", style="dim")]
+        return [Text("no tensor crosses a boundary" + " between the parts here" * bool(scene.elsewhere), style="dim")]
     rows, hidden = lane_rows(scene, MAX_ROWS)
     width, parts = screen.width, len(scene.cards)
     names = Column("boundary tensor", [Text(row.name) for row in rows], min_width=24)
@@ -69,8 +68,7 @@ def _titles(parts: int, step: int) -> str:
 
 
 def _line(flow: Flow, step: int) -> Text:
-    length = step * (flow.readers[-1] - flow.source)
-    cells = [" "] * (step * flow.source) + [MADE] + [_sign(flow)] * length
+    cells = [" "] * (step * flow.source) + [MADE] + [_sign(flow)] * (step * (flow.readers[-1] - flow.source))
     for reader in flow.readers:
         cells[step * reader] = READ
     return Text("".join(cells), style=STYLES[flow.kind])

@@ -20,8 +20,7 @@ def matrix(scene: Scene, screen: Screen) -> Section:
     found = matrix_of(scene, min(16, max(1, (screen.width - _MAX_NAME) // _STEP)))
     if not found.cells:
         return []
-    kind = "part" if scene.cards else "segment"
-    legend = f"a row's {kind} writes, a column's reads; higher is more bytes"
+    legend = f"a row's {'part' if scene.cards else 'segment'} writes, a column's reads; higher is more bytes"
     names = shortened([screen.plain(name) for name in found.names], _MAX_NAME, dots="...")
     width = max(map(len, names))
     head = Text(" " * (width + 1) + "".join(str(i).rjust(_STEP) for i in range(len(names))), style="dim")

@@ -81,8 +81,7 @@ def _device_columns(result: SimulationResult, screen: Screen) -> Iterable[Column
     yield Column("computing", list(map(_share, computing)))
     yield _bars(computing, screen, drop_order=3)
     if is_grouped:
-        most = [_share(max(device.computing for device in group)) for group in groups]
-        yield Column("max", most, drop_order=1)
+        yield Column("max", [_share(max(device.computing for device in group)) for group in groups], drop_order=1)
     yield Column("fetching", list(map(_share, _means(groups, lambda device: device.fetching))))
     if any(device.failures for device in result.devices):
         yield Column("failures", [f"{sum(device.failures for device in group):,}" for group in groups])

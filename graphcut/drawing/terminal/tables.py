@@ -53,8 +53,7 @@ def table(screen: Screen, columns: Iterable[Column]) -> Table:
         if made.columns:  # a column as gap: rich before 14.3 counts padding after the last column, too
             made.add_column(width=_GAP)
         made.add_column(Text(column.title), width=room, no_wrap=True, justify="left" if column.is_text else "right")
-    cells = [_shortened(column.cells, room) for column, room in zip(shown, widths, strict=True)]
-    for row in zip(*cells, strict=True):
+    for row in zip(*(_shortened(column.cells, room) for column, room in zip(shown, widths, strict=True)), strict=True):
         made.add_row(*[part for cell in row for part in ("", cell)][1:])
     return made
 
@@ -106,6 +105,5 @@ def _shortened(cells: Sequence[Text | str], width: int) -> list[Text]:
     texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
     if all(cell_len(text.plain) <= width for text in texts):
         return texts
-    shown = shortened([text.plain for text in texts], width, cell_len, "...")
-    pairs = zip(texts, shown, strict=True)
+    pairs = zip(texts, shortened([text.plain for text in texts], width, cell_len, "..."), strict=True)
     return [text if text.plain == short else Text(short, style=text.style) for text, short in pairs]
