@@ -382,9 +382,7 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     for field in ("optional", "stepwise"):
         if unknown := set(getattr(manifest, field)) - set(manifest.reads):
             yield f"'{field}' names {min(unknown)!r}, which is not an input"
-    changed = (
-        {*manifest.loop.inputs, *(state.past for state in manifest.states)} if manifest.loop is not None else set()
-    )
+    changed = {*manifest.loop.inputs, *(state.past for state in manifest.states)} if manifest.loop else set[str]()
     if unknown := changed.difference(manifest.stepwise):
         yield f"'loop' changes {min(unknown)!r}, which 'stepwise' does not name"
     yield from _wrong_states(manifest)

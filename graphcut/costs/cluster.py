@@ -173,8 +173,7 @@ class SimulatedCluster(Cluster, frozen=True, kw_only=True, forbid_unknown_fields
         named = [*(fault.device for fault in self.faults), *(failure.device for failure in self.failures)]
         if unknown := next((name for name in named if name is not None and name not in known), None):
             raise ValueError(f"a failure names {unknown!r}, which is not a device")
-        subjects = Counter(map(_subject, self.faults))
-        for subject, times in subjects.items():
+        for subject, times in Counter(map(_subject, self.faults)).items():
             names = " and ".join(sorted(subject))
             if len(subject) > 1 and subject not in self.link_between:
                 raise ValueError(f"a fault names a link between {names}, and there is none")

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -13,10 +13,11 @@ from onnx import NodeProto
 from ..core.graph import Graph, post_order
 from ..core.manifest import SessionSettings
 from ..core.product import Product
+from ..core.records import table
 from ..core.states import Cache
 from ..core.tensors import Dim, Tensor, TensorBytes
 from ..loading.model import Model, Sizes
-from ..loading.operations import Operation
+from ..loading.operations import Operation, RuleTable, by_operator
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import functions_called, tensors_in
 from ..loading.tensor_values import constant_value, values_bytes
@@ -269,8 +270,7 @@ def _weights_read(model: Model, index: int, constants: Mapping[str, int], sizes:
     if node.op in _PICKING and proto.input[0] in read:
         read[proto.input[0]] = min(read[proto.input[0]], sum(sizes[tensor][0] for tensor in node.writes))
     if read and node.op in _ROWS_READ:
-        inputs, rule = _ROWS_READ[node.op]
-        formula, total = rule(Operation(proto, context.tensors))
+        inputs, formula, total = _ROWS_READ[node.op](Operation(proto, context.tensors))
         share = Fraction(formula.at(context.dims), total) if isinstance(total, int) and total > 0 else Fraction(1)
         for name in [proto.input[i] for i in inputs if i < len(proto.input) and proto.input[i] in read]:
             read[name] = min(read[name], -(-read[name] * share.numerator // share.denominator))
@@ -283,38 +283,32 @@ def _inner_bytes(node: NodeProto, context: Context) -> int:
     return sum(values_bytes(tensor) for message in (node, *called) for tensor in tensors_in(message))
 
 
-_RowRule = Callable[[Operation], tuple[Formula, Dim]]
-"""How many rows of a table a run of a node reads, and how many rows it has."""
+_RowsRead = tuple[Iterable[int], Formula, Dim]
+"""The inputs of a node that are tables, how many rows of these a run of it reads, and how many rows they have."""
 
 
-def _rotary_rows(table: int, operation: Operation) -> tuple[Formula, Dim]:
+def _indexed(operation: Operation) -> _RowsRead:
+    """One for each index."""
+    return (0, 2, 3), elements(operation.read(1)), axis(operation.read(0), operation.given("gather_axis", 0))
+
+
+def _words(operation: Operation) -> _RowsRead:
+    """A row of the word table for each token."""
+    return (2,), elements(operation.read(0)), axis(operation.read(2), 0)
+
+
+def _rotary(operation: Operation, first: int) -> _RowsRead:
     """Rotary tables: one for each token, of those for all positions."""
-    shape, angles = operation.read(0), operation.read(table)
+    shape, angles = operation.read(0), operation.read(first)
     if shape is None or angles is None or len(angles) != 2:
-        return ZERO, None
-    return product((shape[0], shape[-2])), angles[0]
+        return (), ZERO, None
+    return (first, first + 1), product((shape[0], shape[-2])), angles[0]
 
 
-def _expert_rows(operation: Operation) -> tuple[Formula, Dim]:
+def _experts(operation: Operation) -> _RowsRead:
     """MoE: at most `k` experts for each token."""
-    return rows(operation.read(0)) * operation.given("k", 1), axis(operation.read(2), 0)
+    return range(2, 21), rows(operation.read(0)) * operation.given("k", 1), axis(operation.read(2), 0)
 
 
-#: operators that read some rows of tables: the inputs that are such tables, and the rows.
-_ROWS_READ: Final[Mapping[str, tuple[Iterable[int], _RowRule]]] = {
-    # One for each index.
-    "com.microsoft.GatherBlockQuantized": (
-        (0, 2, 3),
-        lambda o: (elements(o.read(1)), axis(o.read(0), o.given("gather_axis", 0))),
-    ),
-    # A row of the word table for each token.
-    **dict.fromkeys(
-        ("com.microsoft.EmbedLayerNormalization", "com.microsoft.QEmbedLayerNormalization"),
-        ((2,), lambda o: (elements(o.read(0)), axis(o.read(2), 0))),
-    ),
-    "RotaryEmbedding": ((1, 2), partial(_rotary_rows, 1)),
-    "com.microsoft.RotaryEmbedding": ((2, 3), partial(_rotary_rows, 2)),
-    "com.microsoft.MRotaryEmbedding": ((2, 3), partial(_rotary_rows, 2)),
-    "com.microsoft.GroupQueryAttention": ((7, 8), partial(_rotary_rows, 7)),
-    **dict.fromkeys(("com.microsoft.MoE", "com.microsoft.QMoE"), (range(2, 21), _expert_rows)),
-}
+#: operators that read some rows of tables.
+_ROWS_READ: Final = by_operator(table("costs/rows_read.toml", RuleTable), globals())

@@ -137,6 +137,7 @@ class PlanningProblem:
         shared = np.array([[row[node] for node in self.repeated] for row in per_node], dtype=float)
         quantum = quantum_for(float(own[np.isfinite(own)].sum() + shared.sum()) * 4)
         fixed, fixed_bytes = self._shared(counting, travelling, self.users)
+        in_phases = (pair for pair in _between_phases(self.graph, self.phases) if self.home.keys() >= {*pair})
         replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
         load = Workload(
             work=exact(own, quantum),
@@ -153,7 +154,7 @@ class PlanningProblem:
             shared_bytes=np.array([*replica_bytes, *fixed_bytes[0]], dtype=np.int64),
             shared_work=np.pad(exact(shared, quantum), ((0, 0), (0, len(fixed)))),
             part_bytes=self.sizes.part,
-            ordered=(*pairwise(self.pins), *self._ordered_by_phase),
+            ordered=(*pairwise(self.pins), *((self.home[a], self.home[b]) for a, b in in_phases)),
             phase=np.array([self.phases[group[0]] for group in self.groups]) if self.phases else None,
             listed_bytes=np.array([self._listed(name) for name, *_ in self._crossing], dtype=np.int64),
             input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
@@ -213,11 +214,6 @@ class PlanningProblem:
         rows = [*own.at_least, *((-number, nodes) for number, nodes in self.held.at_least)]
         users = Hyperedges.of([_union(self.users, nodes) for _, nodes in rows])
         return users, np.array([number for number, _ in rows], dtype=np.int64)
-
-    @cached_property
-    def _ordered_by_phase(self) -> list[tuple[int, int]]:
-        pairs = _between_phases(self.graph, self.phases)
-        return [(self.home[a], self.home[b]) for a, b in pairs if a in self.home and b in self.home]
 
     @cached_property
     def _holders(self) -> Mapping[int, frozenset[int]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
 from typing import Any, Final
 
 import numpy as np
@@ -211,14 +211,7 @@ class BoundWithRepeats:
 
     def _nodes(self, groups: Bools) -> list[int]:
         """The nodes of some groups, ascending."""
-        nodes, group = self._group_of
-        return sorted(nodes[groups[group]].tolist())
-
-    @cached_property
-    def _group_of(self) -> tuple[Ints, Ints]:
-        """All nodes of groups, and the group of each."""
-        sizes = [len(group) for group in self.groups]
-        return np.array([*chain(*self.groups)], dtype=np.int64), np.repeat(np.arange(len(sizes)), sizes)
+        return sorted(chain(*compress(self.groups, groups)))
 
     @cached_property
     def _not_repeated(self) -> frozenset[int]:

@@ -92,11 +92,10 @@ def solve(problem: MilpProblem, *, time_limit_s: float) -> MilpResult:
     if problem.load.replicas is not None:
         problem = replace(problem, load=problem.load.replicas.without)
     solver = _silent_solver()
-    solver.setOptionValue("time_limit", time_limit_s)
-    solver.setOptionValue("mip_rel_gap", 0.0)
-    solver.setOptionValue("mip_abs_gap", 0.0)
-    for tolerance in ("mip_feasibility", "primal_feasibility", "dual_feasibility"):
-        solver.setOptionValue(f"{tolerance}_tolerance", _PRECISION)
+    options = {"time_limit": time_limit_s, "mip_rel_gap": 0.0, "mip_abs_gap": 0.0}
+    options |= {f"{kind}_feasibility_tolerance": _PRECISION for kind in ("mip", "primal", "dual")}
+    for name, value in options.items():
+        solver.setOptionValue(name, value)
     formulation = _Formulation(problem, solver)
     solver.run()
     info, has_ended = solver.getInfo(), {HighsModelStatus.kOptimal, HighsModelStatus.kTimeLimit}

@@ -14,8 +14,6 @@ from ...loading.operations import Operation, RuleTable, Shape, by_operator
 from ..formula import UNKNOWN, ZERO, Formula, Rule, axis, elements, product, rows, size
 from .elements import COMPOUND, INTERPOLATION, NORM, SOFTMAX
 
-_QUANTIZED: Final = 2
-
 
 def _dot_products(depth: Dim, extra: int, operation: Operation) -> Formula:
     """Each element written is a sum of `depth` products, with `extra` FLOPs on top."""
@@ -77,6 +75,11 @@ def _window(kernel: Shape | None) -> Formula:
 def _conv(operation: Operation, weight: int, bias: int, extra: int) -> Formula:
     """Each element written is a sum over a window."""
     return elements(operation.written()) * (_window(operation.read(weight)) * 2 + extra + operation.has(bias))
+
+
+def _fused_conv(operation: Operation) -> Formula:
+    """With an optional sum, and an optional activation, counted as a Relu."""
+    return _conv(operation, 1, 2, operation.has(3) + bool(operation.given("activation", "")))
 
 
 def _conv_transpose(operation: Operation) -> Formula:
@@ -188,13 +191,8 @@ def _linear_model(operation: Operation) -> Formula:
 _MS: Final = "com.microsoft."
 RULES: Final[Mapping[str, Rule]] = {
     **by_operator(table("costs/flops/products.toml", RuleTable), globals()),
-    # The first factor is quantized, at 4 an element.
-    _MS + "DynamicQuantizeMatMul": lambda o: elements(o.read(0)) * 4 + _matmul(o, 0, 1, _QUANTIZED + o.has(4)),
-    # With an optional sum, and an optional activation, counted as a Relu.
-    **dict.fromkeys(
-        (_MS + "FusedConv", _MS + "NhwcFusedConv", _MS + "nchwc.Conv"),
-        lambda o: _conv(o, 1, 2, o.has(3) + bool(o.given("activation", ""))),
-    ),
+    # The first factor is quantized, at 4 an element, and the result, at 2.
+    _MS + "DynamicQuantizeMatMul": lambda o: elements(o.read(0)) * 4 + _matmul(o, 0, 1, 2 + o.has(4)),
     # At least 1 for each element written; the values decide how large a region is.
     "MaxRoiPool": lambda operation: elements(operation.written()) * UNKNOWN,
     # A sum of squares over the window, a scale, a power and a division.
