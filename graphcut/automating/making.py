@@ -197,8 +197,7 @@ class Automation(Product):
             digest=digest_of("".join(map(file_digest, model.files)).encode()),
             figures=self._figures(before.outputs, outputs, model),
         )
-        total = self._figures(self._made[()].outputs, outputs, model)
-        return _Converted(model, (*before.steps, step), outputs, total)
+        return _Converted(model, (*before.steps, step), outputs, self._figures(self._made[()].outputs, outputs, model))
 
     def _search(self, folder: Path) -> tuple[_Converted, list[Attempt], PreparedFiles | None]:
         """The first precision that fits, with its files; without files one that fits, but not within a limit."""

@@ -122,8 +122,7 @@ class _Asked:
         problem = self._placed(row).problem
         if len(row) == 1:
             return row[0], ("operator", f"can't be compiled: {problem[-60:]}")
-        node = min(row, key=lambda n: self._flops[n])
-        return node, ("whole", f"{len(row)} nodes in a row can't be compiled")
+        return min(row, key=self._flops.__getitem__), ("whole", f"{len(row)} nodes in a row can't be compiled")
 
     def _fails(self, nodes: tuple[int, ...]) -> bool:
         return bool(self._placed(nodes).problem)
@@ -140,8 +139,7 @@ class _Asked:
         flow, graph = self.model.graph.flow, self.model.graph
         first, last = flow.index(nodes[0]), flow.index(nodes[-1])
         groups = [group for group in (flow[:first], nodes, flow[last + 1 :]) if group]
-        block = partition(graph, groups).blocks[bool(first)]
-        proto = part_model(self.model, block)
+        proto = part_model(self.model, partition(graph, groups).blocks[bool(first)])
         names = {name: node.name for node in graph.nodes for name in node.writes}
         for node in proto.graph.node:
             node.name = next((names[name] for name in node.output if name in names), node.name)

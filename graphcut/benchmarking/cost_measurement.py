@@ -159,8 +159,7 @@ def _table(costs: Costs, seconds: Sequence[float], total_s: float) -> CostTable:
     times = grouped(zip(module_names(costs.model.graph), seconds, strict=True))
     # Nanoseconds: clocks are no finer.
     rows = [replace(row, time_s=round(sum(times[row.module]), 9)) for row in table_of(costs).rows]
-    remainder_s = max(0.0, round(total_s - sum(seconds), 9))
-    return CostTable((*rows, CostRow(module=REMAINDER, time_s=remainder_s)))
+    return CostTable((*rows, CostRow(module=REMAINDER, time_s=max(0.0, round(total_s - sum(seconds), 9)))))
 
 
 def _profiles(

@@ -87,8 +87,7 @@ def _layer(draft: Draft, index: int, hidden: str, shared: _Shared, llm: Llm) -> 
     layer = draft.inside("model", f"layers.{index}")
     caches = [_declare_cache(draft, index, kind, llm) for kind in ("key", "value")]
     normed = _norm(layer.inside("input_layernorm"), hidden, llm)
-    attended = _attention(layer.inside("self_attn"), normed, caches, shared, llm)
-    hidden = layer.node("Add", hidden, attended, name="add")
+    hidden = layer.node("Add", hidden, _attention(layer.inside("self_attn"), normed, caches, shared, llm), name="add")
     normed = _norm(layer.inside("post_attention_layernorm"), hidden, llm)
     return layer.node("Add", hidden, _mlp(layer.inside("mlp"), normed, llm), name="add")
 

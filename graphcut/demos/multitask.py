@@ -4,6 +4,8 @@ Two heads read the end of the trunk. `depth` reads its middle, so that it can ru
 trunk; if they are different parts, its input is a residual dependency.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from .drafting import Draft, Recipe
@@ -21,17 +23,13 @@ class Multitask(Recipe, frozen=True):
     def draw(self) -> Draft:
         """Build the network: input `image`; outputs `logits`, `boxes` and `depth`."""
         draft = Draft("multitask")
-        x = draft.reads("image", "float32", ["batch", 3, _SIDE, _SIDE])
-        width = 3
-        features: list[str] = []
-        for stage, wider in enumerate(_TRUNK_WIDTHS):
-            x = _stage(draft.inside("trunk", f"stage.{stage}"), x, (width, wider))
-            features.append(x)
-            width = wider
+        features = [draft.reads("image", "float32", ["batch", 3, _SIDE, _SIDE])]
+        for stage, widths in enumerate(pairwise((3, *_TRUNK_WIDTHS))):
+            features.append(_stage(draft.inside("trunk", f"stage.{stage}"), features[-1], widths))
         heads = draft.inside("heads")
-        _logits(draft, heads.inside("logits"), x)
-        _boxes(draft, heads.inside("boxes"), x)
-        _depth(draft, heads.inside("depth"), features[_MIDDLE - 1])
+        _logits(draft, heads.inside("logits"), features[-1])
+        _boxes(draft, heads.inside("boxes"), features[-1])
+        _depth(draft, heads.inside("depth"), features[_MIDDLE])
         return draft
 
 

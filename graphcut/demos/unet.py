@@ -4,6 +4,8 @@ Every level has a skip connection. A cut in the middle is crossed by one tensor 
 dependencies of the cascade.
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 from .drafting import Draft, Recipe
@@ -21,23 +23,18 @@ class Unet(Recipe, frozen=True):
         draft = Draft("unet")
         x = draft.reads("image", "float32", ["batch", 3, _SIDE, _SIDE])
         draft.returns("mask", "float32", ["batch", 1, _SIDE, _SIDE])
-        width = 3
-        skips: list[tuple[str, int]] = []
-        for level, wider in enumerate(_WIDTHS):
+        skips: list[str] = []
+        for level, widths in enumerate(pairwise((3, *_WIDTHS))):
             down = draft.inside(f"down.{level}")
-            skip = _block(down, x, (width, wider))
-            x = down.node("MaxPool", skip, kernel_shape=[2, 2], strides=[2, 2])
-            skips.append((skip, wider))
-            width = wider
-        x = _block(draft.inside("bottom"), x, (width, _BOTTOM_WIDTH))
-        width = _BOTTOM_WIDTH
-        for level, (skip, narrower) in reversed(list(enumerate(skips))):
+            skips.append(_block(down, x, widths))
+            x = down.node("MaxPool", skips[-1], kernel_shape=[2, 2], strides=[2, 2])
+        x = _block(draft.inside("bottom"), x, (_WIDTHS[-1], _BOTTOM_WIDTH))
+        for level, (narrower, width) in reversed(list(enumerate(pairwise((*_WIDTHS, _BOTTOM_WIDTH))))):
             up = draft.inside(f"up.{level}")
-            x = up.node("Concat", _enlarge(up, x), skip, axis=1)
+            x = up.node("Concat", _enlarge(up, x), skips[level], axis=1)
             x = _block(up, x, (width + narrower, narrower))
-            width = narrower
         head = draft.inside("head")
-        head.node("Sigmoid", head.inside("conv").conv(x, (width, 1), kernel=1), writes="mask")
+        head.node("Sigmoid", head.inside("conv").conv(x, (_WIDTHS[0], 1), kernel=1), writes="mask")
         return draft
 
 

@@ -85,8 +85,7 @@ def _new_names(cascade: Cascade, config: Mapping[str, Any]) -> dict[str, str]:
     manifest, known = cascade.manifest, set(_names_of(config))
     if unknown := [name for name in manifest.reads if name not in known and name not in manifest.optional]:
         raise UsageError(f"{CONFIG} does not say what the input {unknown[0]!r} is", hint="name its model with `model`")
-    taken = {*manifest.reads, *manifest.writes}
-    inner = {name for part in cascade.parts for name in part.writes} - taken
+    inner = {name for part in cascade.parts for name in part.writes} - {*manifest.reads, *manifest.writes}
     return {name: f"{name}_of_the_cascade" for name in sorted(inner & (_FED | known))}
 
 

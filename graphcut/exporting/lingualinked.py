@@ -41,10 +41,9 @@ def export_of(cascade: Cascade, sizes: TensorBytes | None = None) -> Export:
     parts, wiring = cascade.parts, cascade.wiring
     # Its runner looks up every pair of neighbours, so that a pair without tensors has an empty list.
     neighbours = {i: {i + 1: wiring.sequential.get(i, {}).get(i + 1, ())} for i in range(len(parts) - 1)}
-    sequential, residual = _with_indices(neighbours, parts), _with_indices(wiring.residual, parts)
-    files: Export = {"sender_seq_dep_map.json": sequential, "sender_res_dep_map.json": residual}
-    files["receiver_seq_dep_map.json"] = _by_receiver(sequential)
-    files["receiver_res_dep_map.json"] = _by_receiver(residual)
+    maps = {"seq": _with_indices(neighbours, parts), "res": _with_indices(wiring.residual, parts)}
+    files: Export = {f"sender_{kind}_dep_map.json": sent for kind, sent in maps.items()}
+    files |= {f"receiver_{kind}_dep_map.json": _by_receiver(sent) for kind, sent in maps.items()}
     reads = [_inputs(cascade, i) for i in range(len(parts))]
     files["model_input_names.json"] = {f"module_{i}": names for i, names in enumerate(reads)}
     files["model_output_names.json"] = {f"module_{i}": list(part.writes) for i, part in enumerate(parts)}
@@ -54,7 +53,7 @@ def export_of(cascade: Cascade, sizes: TensorBytes | None = None) -> Export:
     known = {name: (sizes or {}).get(name) or tensor.bytes_for(dims) for name, tensor in written.items()}
     if all(is_exact for _, is_exact in known.values()):
         numbers = {name: number for name, (number, _) in known.items()}
-        files[SIZES] = _sizes_of_outputs(parts, sequential, residual, numbers)
+        files[SIZES] = _sizes_of_outputs(parts, maps, numbers)
     return files
 
 
@@ -81,13 +80,12 @@ def _inputs(cascade: Cascade, index: int) -> list[str]:
     return list(dict.fromkeys((*sequential.get(index - 1, {}).get(index, ()), *earlier, *given)))
 
 
-def _sizes_of_outputs(parts: Sequence[Part], sequential: Map, residual: Map, sizes: Mapping[str, int]) -> Content:
+def _sizes_of_outputs(parts: Sequence[Part], maps: Mapping[str, Map], sizes: Mapping[str, int]) -> Content:
     """Bytes in the order of the maps; LinguaLinked sends the outputs of the last module to the first."""
 
     def sizes_of(source: int, targets: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
         return {target: [sizes[parts[source].writes[i]] for i in indices] for target, indices in targets.items()}
 
     last = len(parts) - 1
-    maps = {"seq": sequential, "res": residual}
     found = {str(i): {kind: sizes_of(i, sent.get(str(i), {})) for kind, sent in maps.items()} for i in range(last)}
     return {**found, str(last): {"seq": {"0": [sizes[tensor] for tensor in parts[last].writes]}, "res": {}}}

@@ -37,11 +37,10 @@ def export_of(cascade: Cascade) -> Export:
     for part in cascade.parts:
         own = (part.file, *(name for name in part.data if name not in assets))
         files |= {f"{part.name}/{name}": there[name] for name in own}
-    components = {part.name: {"variants": _variants(cascade, part, assets)} for part in cascade.parts}
     files[MANIFEST] = {
         "schema_version": "1.0",
         "package_name": Path(cascade.manifest.source.file).stem,
-        "components": components,
+        "components": {part.name: {"variants": _variants(cascade, part, assets)} for part in cascade.parts},
         "additional_metadata": {"graphcut": _pipeline(cascade, next((assets[name] for name in text), None))},
     }
     return files

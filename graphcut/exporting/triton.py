@@ -59,11 +59,9 @@ def _part(cascade: Cascade, part: Part, name: str) -> str:
     lines = [f"name: {_quoted(name)}", 'backend: "onnxruntime"', "max_batch_size: 0"]
     lines += _tensors(cascade, fed(cascade, part.reads), part.writes)
     if part.device is not None:
-        kind = "KIND_CPU" if settings.provider.startswith("CPU") else "KIND_GPU"
-        lines.append(f"instance_group {{ kind: {kind} }}")
+        lines.append(f"instance_group {{ kind: KIND_{'CPU' if settings.provider.startswith('CPU') else 'GPU'} }}")
     if settings.threads:
-        value = f'{{ string_value: "{settings.threads}" }}'
-        lines.append(f'parameters {{ key: "intra_op_thread_count" value: {value} }}')
+        lines.append(f'parameters {{ key: "intra_op_thread_count" value: {{ string_value: "{settings.threads}" }} }}')
     return "\n".join((*lines, ""))
 
 

@@ -151,8 +151,7 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, An
         text = f"is transposed: {text}"
     elif sums[2] and sums[2] - factor * sums[1] < _MULTIPLE * sums[2]:
         text = f"is {factor:.4g} times what it was: {text}"
-    coarsest = max(ROUNDOFF.get(str(one.dtype), 0.0) for one in (a, b))
-    allowed = coarsest if a.dtype != b.dtype else 0.0
+    allowed = max(ROUNDOFF.get(str(one.dtype), 0.0) for one in (a, b)) if a.dtype != b.dtype else 0.0
     if not is_plain:  # constant nodes convert it
         _, bits = pair.second.types(pair.second.section([other])) if two is None else (0.0, 8)
         allowed = max(allowed, quantization_noise(bits or 8, CREST))

@@ -255,8 +255,7 @@ def compare(
                 divided = divided or _run_divided(model, cascade, feeds, config)
                 both = (flatten(one, tensor) for one in (divided[name], value))
                 compared = replace(compared, is_explained=are_identical(*both))
-        is_output = name in cascade.manifest.writes
-        found.append(replace(compared, part=part, is_output=is_output, is_random=name in random))
+        found.append(replace(compared, part=part, is_output=name in cascade.manifest.writes, is_random=name in random))
     return tuple(found)
 
 
@@ -281,8 +280,7 @@ def compare_tensor(
         expected, actual = widened(expected), widened(actual)
     top = largest(expected)
     is_exact = not any(map(is_float, expected))  # integers, booleans and strings have no rounding to allow for
-    smallest = _SMALLEST.get(tensor.dtype, 0.0) if fraction else 0.0
-    allowed = 0.0 if is_exact else max(top * fraction, smallest)
+    allowed = 0.0 if is_exact or not fraction else max(top * fraction, _SMALLEST.get(tensor.dtype, 0.0))
     if unoptimized is not None and (is_rounded or not is_exact):
         noise = difference(expected, flatten(unoptimized, tensor))[0]
         allowed = max(allowed, 4 * noise, 0.0 if is_exact else 1e-5 * top)

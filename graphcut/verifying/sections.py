@@ -208,8 +208,7 @@ class Pair:
         given |= self._back(given, fed)
         inherited = {**given, **self._back(given, theirs)}
         moved = {name: _moved(value, first.model.tensors[name]) for name, value in given.items()}
-        is_rounded = any(given[name] is not ours[name] for name in given)
-        own = run_or_halve(first, names, given) if is_rounded else ours
+        own = run_or_halve(first, names, given) if any(given[name] is not ours[name] for name in given) else ours
         others, shifted = (run_or_halve(first, names, values) for values in (inherited, moved))
         found = run_or_halve(self.second, [self.there[name] for name in names], fed)
         for name in (name for name in names if name in own and self.there[name] in found):
@@ -315,8 +314,7 @@ def converted(value: object, kinds: tuple[Tensor, Tensor]) -> Any:  # noqa: ANN4
     if other.dtype in ROUNDOFF:
         limits: Any = ml_dtypes.finfo(goal)  # type: ignore[no-untyped-call]
         array = array.astype(np.float64 if "float64" in {tensor.dtype, other.dtype} else np.float32)
-        bounded = np.clip(array, float(limits.min), float(limits.max))
-        array = np.where(np.isfinite(array), bounded, array)
+        array = np.where(np.isfinite(array), np.clip(array, float(limits.min), float(limits.max)), array)
     return from_array(np.ascontiguousarray(array.astype(goal)).reshape(array.shape), other)
 
 

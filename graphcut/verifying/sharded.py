@@ -118,8 +118,7 @@ class _Comparison:
             return
         piece = Piece(note.slice_of, note.axis, note.runs)
         dims = [*source.dims[: note.axis], piece.size, *source.dims[note.axis + 1 :]]
-        is_alike = dims == list(tensor.dims) and source.data_type == tensor.data_type
-        if is_alike and self._has_slice(tensor, source, note):
+        if (dims, source.data_type) == ([*tensor.dims], tensor.data_type) and self._has_slice(tensor, source, note):
             self.meanings[tensor.name] = piece
         else:
             self.objections.append(f"the values of {tensor.name!r} are not those of its slice of {note.slice_of!r}")

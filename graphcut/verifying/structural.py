@@ -78,8 +78,7 @@ def prove(model: Model, cascade: Cascade) -> Proof:
     """Compare the parts of `cascade`, joined by tensor names, with `model`."""
     manifest = cascade.manifest
     given = {state.past: state.present for state in manifest.states if state.is_given}
-    shown = {cache.past: cache.present for cache in find_caches(load(model, states={}))}
-    known = {**shown, **model.states}
+    known = {cache.past: cache.present for cache in find_caches(load(model, states={}))} | dict(model.states)
     objections = [*_wrong_states(known, manifest, {*given, *model.states})]
     for field, options in (("dims", {"dims": manifest.dims}), ("states", {"states": given})):
         try:

@@ -186,8 +186,7 @@ def compare_models(  # noqa: PLR0913 - independent settings
     first, second = load(model), load(other)
     check_parts([first.path, second.path])
     pair = Pair(first, second, config, model_config, has_histograms=histograms)
-    known = (*pair.here, *second.graph.weights)
-    if more := [name for name in second.graph.reads if name not in known]:
+    if more := [name for name in second.graph.reads if name not in pair.here and name not in second.graph.weights]:
         raise UsageError(f"{more[0]!r} is no input of {first.title}", hint="compare two forms of one model")
     if not any(name in first.graph.writes for name in pair.there):
         message = f"{second.title} computes no output of {first.title}"

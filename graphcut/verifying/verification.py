@@ -83,8 +83,7 @@ class Verification(Product):
         Where the nodes of parts could not be compared, the runs alone count, and there must be one.
         """
         is_proved = not self.proof.objections and bool(self.runs or not self.proof.unread)
-        is_placed = not self.placement.objections
-        return is_proved and is_placed and not self.failure and self.first_difference is None
+        return is_proved and not (self.placement.objections or self.failure) and self.first_difference is None
 
     def __bool__(self) -> bool:
         return self.same
@@ -178,8 +177,7 @@ def verify(
     placed = check_placement(cascade)
     comparing = partial(compare, model, cascade, optimized=optimized, placed=placed)
     if cascade.manifest.loop is not None and isinstance(inputs, list | tuple):  # one step is compared, the first
-        tensors = cascade.tensors
-        known = [{name: value for name, value in feeds.items() if name in tensors} for feeds in inputs]
+        known = [{name: value for name, value in feeds.items() if name in cascade.tensors} for feeds in inputs]
         inputs = [{**step_inputs(cascade, 0, own), **feeds} for own, feeds in zip(known, inputs, strict=True)]
     ran = _ran(model, inputs, seed, sizes, comparing)
     reason = _reason(model, proof, ran[0], placed, optimized=optimized)
@@ -288,8 +286,7 @@ def _reason(
         why = "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part"
         allowed = f"differences up to {fraction:g} of a tensor's largest value are allowed"
         text = f"{why}: {allowed}, behind more than {ROUNDINGS} boundaries {fraction / ROUNDINGS:g} for each"
-    explained = [tensor for run in runs for tensor in run if tensor.is_explained]
-    if explained:
+    if explained := [tensor for run in runs for tensor in run if tensor.is_explained]:
         most = max(explained, key=attrgetter("max_abs"))
         text += f"; {most.tensor!r} differs by {most.max_abs:.3g}, with the bits of the model's nodes run part by part"
     return text
