@@ -20,7 +20,7 @@ from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
 from .output import INTERRUPTED, SOME_FAILED, complain, print_, say, workers_notes
-from .text_options import LengthOptions, SamplingOptions, TextOptions, token_ids
+from .text_options import SamplingOptions, TextOptions, token_ids
 
 _PAST_BYTES: Final = 1 << 30  #: so much of the past of a conversation is kept.
 
@@ -34,9 +34,11 @@ def generate(
     cascade_path: Path,
     session: SessionOptions,
     text: TextOptions,
-    length: LengthOptions,
     drawing: SamplingOptions,
     memory: MemoryOptions,
+    max_tokens: int = 64,
+    beams: int = 1,
+    draft: str | None = None,
     inputs: Places = None,
     dims: Texts = None,
     seed: int = 0,
@@ -65,23 +67,22 @@ def generate(
     prompts, tokenizer = text.prompts_of(cascade, given_prompts, has_inputs=bool(fed))
     settings = DecodingSettings(inputs=fed, dims=parsed_dims(dims), via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
-    settings |= {"draft": length.draft, "cache_bytes": _PAST_BYTES if text.chat else 0}
+    settings |= {"draft": draft, "cache_bytes": _PAST_BYTES if text.chat else 0}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
     stop_ids, stop = text.stop_of(tokenizer)
     output_of = partial(Output, stop_ids=stop_ids, tokenizer=tokenizer, stop=stop)
-    most, beams = length.max_tokens, length.beams
     if beams > 1 and (text.chat or len(stop_ids) < len(stop)):
         hint = "leave out --beams, --chat, or the --stop that is no single token"
         raise UsageError("beams come as a whole, and end at a token", hint=hint)
     if text.chat and tokenizer is not None:
-        converse(cascade, settings, tokenizer, output_of, max_tokens=most, sampling=sampling, as_json=as_json)
+        converse(cascade, settings, tokenizer, output_of, max_tokens=max_tokens, sampling=sampling, as_json=as_json)
         return
     output = output_of(prompts)
     output.is_searched = beams > 1
     tokens = decoded(
         cascade.path,
         prompts,
-        max_tokens=most,
+        max_tokens=max_tokens,
         stop=output.ends if beams == 1 else output.stop_ids,
         sampling=sampling,
         beams=beams,

@@ -1,4 +1,4 @@
-"""Options of `generate`: prompts that are texts, what ends a sequence, what is kept, and how tokens are drawn."""
+"""Options of `generate`: prompts that are texts, what ends a sequence, and how tokens are drawn."""
 
 from __future__ import annotations
 
@@ -83,15 +83,6 @@ class SamplingOptions:
         from .. import Sampling
 
         return Sampling(**asdict(self), seed=seed)
-
-
-@dataclass(frozen=True)
-class LengthOptions:
-    """What ends a sequence, and how its tokens are found."""
-
-    max_tokens: int = 64
-    beams: int = 1
-    draft: str | None = None
 
 
 def token_ids(option: str, text: str) -> list[int]:

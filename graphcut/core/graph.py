@@ -256,7 +256,7 @@ def block_between(graph: Graph, reads: Sequence[str], writes: Sequence[str]) -> 
     It also reads inputs of the model that have a default. Constants need nothing, and are in the block. A tensor of
     `reads` that it does not need is not in `Block.reads`. A UsageError if one of `writes` also needs another input.
     """
-    nodes, used = _between(graph, set(reads), writes)
+    nodes, used = between(graph, set(reads), writes)
     missing = [name for name in graph.reads if name in used and name not in (*reads, *graph.weights)]
     if missing:
         raise _needs_more(graph, reads, writes, missing)
@@ -272,7 +272,7 @@ def block_of(graph: Graph, nodes: Sequence[int], reads: Sequence[str], writes: S
     return Block(tuple(nodes), constants, tuple(reads), tuple(writes), tuple(weights))
 
 
-def _between(graph: Graph, sources: AbstractSet[str], targets: Iterable[str]) -> tuple[tuple[int, ...], set[str]]:
+def between(graph: Graph, sources: AbstractSet[str], targets: Iterable[str]) -> tuple[tuple[int, ...], set[str]]:
     """The flowing nodes that compute `targets`, back to `sources` or inputs of the model, and those that they need."""
     nodes, used, waiting = set[int](), set[str](), list(targets)
     while waiting:
@@ -288,10 +288,10 @@ def _between(graph: Graph, sources: AbstractSet[str], targets: Iterable[str]) ->
 
 def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missing: Sequence[str]) -> UsageError:
     """The error for a block that needs more inputs; its hint names tensors with which it would need none."""
-    target = next(name for name in writes if not _between(graph, set(reads), [name])[1].isdisjoint(missing))
-    needed = [name for name in missing if name in _between(graph, set(reads), [target])[1]]
+    target = next(name for name in writes if not between(graph, set(reads), [name])[1].isdisjoint(missing))
+    needed = [name for name in missing if name in between(graph, set(reads), [target])[1]]
     after, frontier = set(reads), dict[str, None]()
-    for node in (graph.nodes[n] for n in _between(graph, set(reads), [target])[0]):
+    for node in (graph.nodes[n] for n in between(graph, set(reads), [target])[0]):
         if not after.isdisjoint(node.reads):
             frontier.update((name, None) for name in node.reads if name not in after)
             after.update(node.writes)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..core.errors import CascadeError
-from ..core.graph import Graph, reached
+from ..core.graph import Graph, between
 from ..core.manifest import Cascade, Loop, Part
 from ..costs.device import COUNTING
 from ..loading.model import Model
@@ -104,16 +104,10 @@ def own_nodes(cascade: Cascade, model: Model) -> list[tuple[int, ...]]:
 
 
 def _own_nodes(graph: Graph, part: Part) -> tuple[int, ...]:
-    """All nodes between the part's inputs and its outputs, found backwards from the outputs."""
-    inputs, replicas = {*part.reads, *part.derived}, set(part.replicas)
-
-    def writers(names: Iterable[str]) -> Iterable[int]:
-        found = (graph.producer[name] for name in names if name in graph.producer and name not in inputs)
-        return (node for node in found if not graph.nodes[node].is_constant)
-
-    ends = writers(part.derived.get(name, name) for name in part.writes)
-    found = reached(ends, lambda node: writers(graph.nodes[node].reads))
-    return tuple(sorted(node for node in found if graph.nodes[node].name not in replicas))
+    """All nodes between the part's inputs and its outputs, without its replicas."""
+    ends, replicas = (part.derived.get(name, name) for name in part.writes), set(part.replicas)
+    nodes, _ = between(graph, {*part.reads, *part.derived}, ends)
+    return tuple(node for node in nodes if graph.nodes[node].name not in replicas)
 
 
 def contents(model: Model, rows: NodeRows, modules: Modules) -> Iterable[str]:

@@ -31,8 +31,7 @@ def with_layers(scene: Scene, paths: Sequence[Path]) -> Scene:
 
 def _layer(scene: Scene, path: Path) -> Layer:
     with reading(path, "JSON", unread=_HINT, hint=_HINT):
-        kinds: Any = RECORDS[ModelComparison] | DeviceSupport
-        found = msgspec.json.decode(path.read_bytes(), type=kinds)
+        found: Any = msgspec.json.decode(path.read_bytes(), type=RECORDS[ModelComparison] | DeviceSupport)
     if scene.profile is None:
         raise UsageError(f"{scene.title} has no cut profile: its model is not at hand", hint="name it with `model`")
     if isinstance(found, DeviceSupport):

@@ -158,18 +158,14 @@ def _cut_points(scene: Scene) -> Iterable[Column]:
 # Sentences
 
 
-def _other_plans(scene: Scene, screen: Screen) -> Section:
-    lines: Section = []
+def _other_plans(scene: Scene, screen: Screen) -> Iterable[Text]:
+    if scene.other_plans:
+        yield Text("alternative plans: time between two requests, time of one request", "bold")
     for plan in scene.other_plans:
         times = f"  {duration(plan.period_s):8}  {duration(plan.latency_s):8}"
-        lines.append(screen.text(f"{times}{'  this plan' if plan.is_chosen else ''}".rstrip()))
-    title = Text("alternative plans: time between two requests, time of one request", "bold")
-    return [title, *lines] if lines else []
+        yield screen.text(f"{times}{'  this plan' if plan.is_chosen else ''}".rstrip())
 
 
-def _reasons(scene: Scene, screen: Screen) -> Section:
-    lines: Section = []
-    for reason in scene.reasons():
-        title, *rest = reason.split("\n")
-        lines += [screen.text(title, "bold"), *(screen.text(f"  {line}") for line in rest)]
-    return lines
+def _reasons(scene: Scene, screen: Screen) -> Iterable[Text]:
+    for title, *rest in (reason.split("\n") for reason in scene.reasons()):
+        yield from (screen.text(title, "bold"), *(screen.text(f"  {line}") for line in rest))
