@@ -4,7 +4,6 @@ The spellings are those of torch.onnx, optimum, onnxruntime-genai and tf2onnx ex
 """
 
 import re
-import sys
 from typing import Final, Literal
 
 import msgspec
@@ -25,38 +24,32 @@ Meaning = Literal[
 """What a size counts; `"other"` if unknown."""
 
 INTEGERS: Final = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64))
-_FLOATS: Final = frozenset({"float16", "bfloat16", "float32", "float64"})
 _SOURCE: Final = re.compile(r"encoder|cross|source|src|memory")
 
 
 class _Patterns(msgspec.Struct):
-    """Regular expressions for names, the first of which counts."""
+    """Regular expressions for names, the first of which counts; and for roles the types and ranks that they may have.
+
+    Roles that are not listed there may have any.
+    """
 
     generated: str
     roles: dict[Role, str]
+    types: dict[Role, str]
+    ranks: dict[Role, tuple[int, int]]
     symbols: dict[Meaning, str]
 
 
 _PATTERNS: Final = table("inputs/roles.toml", _Patterns)
-_DTYPES: Final[dict[Role, frozenset[str]]] = {
-    # The element types that a role may have; roles not listed here may have any.
-    **dict.fromkeys(("rate", "position", "type", "total", "length", "ids"), INTEGERS),
-    "past": frozenset({*_FLOATS, "int8", "uint8"}),
-    **dict.fromkeys(("scale", "samples", "mel", "hidden"), _FLOATS),
-}
-
-_RANKS: Final[dict[Role, range]] = {
-    # The same of ranks. What is called past and has a lower one is a count.
-    "past": range(3, sys.maxsize),
-    **dict.fromkeys(("extent", "length", "total"), range(3)),
-}
 
 
 def role_of(tensor: Tensor) -> Role:
     """The role of an input by its name, if its type and rank do not contradict."""
-    name, dtype, rank = tensor.name.lower(), tensor.dtype, len(tensor.shape or ())
+    name, rank = tensor.name.lower(), len(tensor.shape or ())
     for role, pattern in _PATTERNS.roles.items():
-        if dtype in _DTYPES.get(role, {dtype}) and rank in _RANKS.get(role, {rank}) and re.search(pattern, name):
+        least, most = _PATTERNS.ranks.get(role, (rank, rank))
+        has_type = re.fullmatch(_PATTERNS.types.get(role, ".*"), tensor.dtype)
+        if has_type and least <= rank <= most and re.search(pattern, name):
             return role
     return "plain"
 

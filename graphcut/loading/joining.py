@@ -20,6 +20,7 @@ from .subgraphs import (
     fresh,
     function_key,
     graphs_within,
+    messages_in,
     names_in,
     nodes_within,
     own_names,
@@ -257,10 +258,4 @@ def rename_in(graph: GraphProto, names: Mapping[str, str]) -> None:
 
 def _dims_in(message: Message) -> Iterator[TensorShapeProto.Dimension]:
     """The dimensions in all types in a message, at any depth."""
-    if isinstance(message, TensorShapeProto.Dimension):
-        yield message
-        return
-    for field, value in () if isinstance(message, TensorProto) else message.ListFields():
-        if field.message_type is not None:
-            for inner in (value,) if isinstance(value, Message) else value:
-                yield from _dims_in(inner)
+    return messages_in(message, TensorShapeProto.Dimension, lambda kind: kind != "TensorProto")

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ..core.errors import UsageError, did_you_mean
 from ..core.graph import reached
+from ..core.tensors import Dims
 from .fingerprint import head_of
 from .joining import rename_in
 from .model import Model, read_model
@@ -39,10 +40,7 @@ def specialise(model: ModelProto, values: Mapping[str, Number]) -> None:
 
 
 def specialised(
-    model: Model,
-    values: Mapping[str, Number],
-    outputs: Sequence[str] = (),
-    dims: Mapping[str, int] = MappingProxyType({}),
+    model: Model, values: Mapping[str, Number], outputs: Sequence[str] = (), dims: Dims = MappingProxyType({})
 ) -> Model:
     """A model whose inputs have these values, see `specialise`, with those of its outputs alone that match globs.
 

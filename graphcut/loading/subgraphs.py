@@ -4,9 +4,9 @@ Recursion goes into nested subgraphs only, never along the graph. Scoping follow
 Graph" and "Value Information"; where a subgraph redefines an outer name, the inner one wins, as in ONNX Runtime.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 from onnx import (
@@ -20,6 +20,7 @@ from onnx import (
 )
 
 FunctionKey = tuple[str, str, str]  #: domain, name and overload of a model-local function (ONNX IR spec, "Functions").
+_M = TypeVar("_M", bound=Message)
 Functions = Mapping[FunctionKey, FunctionProto]  #: model-local functions.
 FIRST_IR_WITH_DEFAULTS: Final = 4
 """Before this IR version every initializer is an input too, and must not be fed (ONNX IR spec, "Graphs")."""
@@ -156,13 +157,21 @@ def add_notes(graph: GraphProto, values: Iterable[ValueInfoProto], annotations: 
 
 def tensors_in(message: Message) -> Iterator[TensorProto]:
     """Every TensorProto in a message, at any depth and in the order of fields; without training_info."""
-    if isinstance(message, TensorProto):
+    return messages_in(message, TensorProto, TENSOR_HOLDERS.__contains__)
+
+
+def messages_in(message: Message, kind: type[_M], is_holder: Callable[[str], bool]) -> Iterator[_M]:
+    """Every message of a kind in a message, itself included, at any depth and in the order of fields.
+
+    It is looked for in messages whose kind `is_holder`.
+    """
+    if isinstance(message, kind):
         yield message
         return
     for field, value in message.ListFields():
-        if field.message_type is not None and field.message_type.name in TENSOR_HOLDERS:
+        if field.message_type is not None and is_holder(field.message_type.name):
             for inner in (value,) if isinstance(value, Message) else value:
-                yield from tensors_in(inner)
+                yield from messages_in(inner, kind, is_holder)
 
 
 def is_external(tensor: TensorProto) -> bool:

@@ -80,20 +80,15 @@ def computed_type(provider: str, options: Mapping[str, str]) -> str:
 
 
 def open_session(
-    file: Path | bytes,
-    options: ort.SessionOptions,
-    provider: str,
-    provider_options: Mapping[str, str],
-    *,
-    may_fall_back: bool,
+    file: Path | bytes, settings: ort.SessionOptions, provider: str, options: Mapping[str, str], *, may_fall_back: bool
 ) -> tuple[ort.InferenceSession, NodesByProvider]:
     """A session of a model with a provider and, for the nodes that it does not take, the CPU.
 
     Args:
         file: the model, or its bytes.
-        options: options of the session. Those for the provider are added.
+        settings: the options of the session. One for the provider is added.
         provider: its name.
-        provider_options: its options.
+        options: its options.
         may_fall_back: where the provider is missing or can't be started, the CPU runs everything.
 
     Returns:
@@ -103,16 +98,16 @@ def open_session(
         RunError: the provider is missing or can't be started, and `may_fall_back` is false.
     """
     if provider == CPU:
-        chosen = [(CPU, dict(provider_options))]
-        return ort.InferenceSession(os.fspath(file), options, providers=chosen, enable_fallback=0), {}
-    session, problem = session_on(file, options, provider, dict(provider_options))
+        chosen = [(CPU, dict(options))]
+        return ort.InferenceSession(os.fspath(file), settings, providers=chosen, enable_fallback=0), {}
+    session, problem = session_on(file, settings, provider, dict(options))
     if session is None and not may_fall_back:
         known = ", ".join(ort.get_available_providers())
         raise RunError(
             f"{file.name if isinstance(file, Path) else 'the model'} is to run with {provider}: {problem}",
             hint=f"there is {known}; choose one with `provider`, or accept the CPU with `allow_fallback=True`",
         )
-    session = session or ort.InferenceSession(os.fspath(file), options, providers=[CPU])
+    session = session or ort.InferenceSession(os.fspath(file), settings, providers=[CPU])
     return session, {name: len(nodes) for name, nodes in placement_of(session).items()}
 
 
@@ -125,30 +120,25 @@ def fixed_sizes(provider: str, dims: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def session_on(
-    file: Path | bytes,
-    options: ort.SessionOptions,
-    provider: str,
-    provider_options: dict[str, str],
-    *,
-    is_strict: bool = False,
+    file: Path | bytes, settings: ort.SessionOptions, provider: str, options: dict[str, str], *, is_strict: bool = False
 ) -> tuple[ort.InferenceSession | None, str]:
     """A session with a provider; or None, and why there is none. ONNX Runtime itself would silently take the CPU.
 
     The session records who took which node, for `placement_of`. If `is_strict`, errors of a provider that is here are
     raised: it may refuse this model alone.
     """
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     providers = None
     try:
         if provider in _BUILT_IN:
-            providers = [(provider, provider_options), *([(CPU, {})] if provider != CPU else [])]
+            providers = [(provider, options), *([(CPU, {})] if provider != CPU else [])]
         elif devices := _plugin_devices(provider):
-            options.add_provider_for_devices(devices[:1], provider_options)
+            settings.add_provider_for_devices(devices[:1], options)
         else:
             failed = "".join(f"; {package} failed: {problem}" for package, problem in plugins().items() if problem)
             return None, f"this ONNX Runtime does not have it, and no installed plugin has a device for it{failed}"
         with _printing_to_stderr():
-            session = ort.InferenceSession(os.fspath(file), options, providers=providers, enable_fallback=0)
+            session = ort.InferenceSession(os.fspath(file), settings, providers=providers, enable_fallback=0)
     except (RuntimeError, ValueError) as error:
         if is_strict:
             raise

@@ -7,7 +7,6 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -15,7 +14,7 @@ import onnxruntime as ort
 
 from ..core.errors import RunError, ShapeWarning, did_you_mean, wrong_type
 from ..core.manifest import Cascade
-from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Tensor
+from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Tensor, Tensors
 
 try:  # What ONNX Runtime's Python classes wrap: they take several times as long as the calls. A version in which it is
     # missing is used by way of these classes.
@@ -110,11 +109,7 @@ def symbol_sizes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tens
 
 
 def check_names(
-    feeds: Feeds,
-    reads: Sequence[str],
-    needed: Sequence[str],
-    tensors: Mapping[str, Tensor],
-    elsewhere: Mapping[str, str] = MappingProxyType({}),
+    feeds: Feeds, reads: Sequence[str], needed: Sequence[str], tensors: Tensors, elsewhere: Mapping[str, str]
 ) -> None:
     """Raise a RunError if what is fed is no input of the model, or one that it needs is not fed.
 

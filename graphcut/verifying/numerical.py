@@ -188,7 +188,7 @@ def accepted_inputs(model: Model, given: Sequence[Feeds], seed: int, sizes: Dims
         raise wrong_type(given, "a list of sets of inputs", hint="pass a list such as [{'x': array}]")
     needed = [name for name in model.graph.reads if name not in model.graph.weights]
     for feeds in given:
-        check_names(feeds, model.graph.reads, needed, model.tensors)
+        check_names(feeds, model.graph.reads, needed, model.tensors, {})
     if given:
         return given, ""
     run = partial(run_whole, model, wanted=model.graph.writes, config=EXACT)
