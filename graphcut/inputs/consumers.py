@@ -1,24 +1,32 @@
 """The consumers of a model input: nodes that read it, directly or through nodes that only move values."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
+from ..core.records import table
 from .flattening import FlatNode, FlatNodes
 
-_ALL: Final = range(1 << 16)
 
-_PASSES_VALUES: Final[Mapping[str, Sequence[int]]] = {
-    # The inputs whose values an operator passes to its output, perhaps in another order or type.
-    **dict.fromkeys(("Cast", "CastLike", "Identity", "Dropout", "Clip", "QuantizeLinear", "DequantizeLinear"), (0,)),
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split"), (0,)),
-    **dict.fromkeys(("Expand", "Tile", "Pad", "Gather", "GatherElements", "GatherND", "Compress"), (0,)),
-    **dict.fromkeys(("Optional", "OptionalGetElement", "SequenceAt", "ConcatFromSequence", "SplitToSequence"), (0,)),
-    **dict.fromkeys(("Concat", "Max", "Min", "SequenceConstruct"), _ALL),
-    "Where": (1, 2),
-}
+class _InputRules(msgspec.Struct):
+    """What operators ask of their inputs, by `Consumer.key`: `operators.toml` says it."""
+
+    passing: frozenset[str]
+    passing_all: frozenset[str]
+    resizing: frozenset[str]
+    over_places: frozenset[str]
+    positive: frozenset[str]
+    constant: dict[str, int]
+    indexed: dict[str, tuple[int, int | str]]
+    lengths: dict[str, tuple[int, int]]
+    same: dict[str, tuple[tuple[int, int, int], ...]]
+    lists: dict[str, int]
+    convolutions: dict[str, int]
+
+
+INPUT_RULES: Final = table("inputs/operators.toml", _InputRules)
 _ARITHMETIC: Final = frozenset({"Add", "Sub", "Mul", "Div"})
-_RESIZES: Final = frozenset({"Slice", "Split", "Expand", "Tile", "Pad", "SplitToSequence", "ConcatFromSequence"})
 
 Axes = tuple[int | None, ...]
 """For each axis of a tensor the corresponding axis of the model's input; `None` for a new axis."""
@@ -62,9 +70,9 @@ def _propagated(consumer: Consumer, nodes: FlatNodes) -> Consumer | None:
     node = consumer.node
     if node.op in _ARITHMETIC and all(n in nodes.weights for i, n in enumerate(node.reads) if i != consumer.index):
         return replace(consumer, is_same=False)
-    if consumer.index not in _PASSES_VALUES.get(node.op, ()):
+    if consumer.key not in INPUT_RULES.passing and node.op not in INPUT_RULES.passing_all:
         return None
-    is_whole = consumer.is_whole and node.op not in _RESIZES
+    is_whole = consumer.is_whole and node.op not in INPUT_RULES.resizing
     return replace(consumer, axes=_propagated_axes(consumer, nodes), is_whole=is_whole)
 
 

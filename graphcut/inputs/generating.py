@@ -17,11 +17,11 @@ from ..loading.expressions import evaluate
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external
-from .consumers import Consumer, consumers_of
+from .consumers import INPUT_RULES, Consumer, consumers_of
 from .input_files import near_default
 from .parameters import index_bound, parameter_values
 from .roles import INTEGERS, Role
-from .shape_hints import INPUT_RULES, Shape
+from .shape_hints import Shape
 from .sizes import DimensionSizes
 from .survey import InputSurvey
 

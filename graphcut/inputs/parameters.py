@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Final
 
-from .consumers import Consumer
+from .consumers import INPUT_RULES, Consumer
 from .flattening import FlatNode, FlatNodes
-from .shape_hints import INPUT_RULES, Shape, ShapeOf, size_along
+from .shape_hints import Shape, ShapeOf, size_along
 
 
 def index_bound(consumer: Consumer, nodes: FlatNodes, shape_of: ShapeOf) -> int | None:

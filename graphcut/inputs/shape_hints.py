@@ -3,11 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-import msgspec
-
 from ..core.graph import grouped
-from ..core.records import table
-from .consumers import Consumer
+from .consumers import INPUT_RULES, Consumer
 from .flattening import FlatNode
 from .roles import Meaning
 
@@ -17,27 +14,10 @@ Required = Iterator[tuple[int, int | None]]
 """Axes of an input of a node, and the sizes required there; `None` if unknown."""
 
 
-class _InputRules(msgspec.Struct):
-    """What operators ask of their inputs, by `Consumer.key`: `operators.toml` says it."""
-
-    positive: frozenset[str]
-    constant: dict[str, int]
-    indexed: dict[str, tuple[int, int | str]]
-    lengths: dict[str, tuple[int, int]]
-    same: dict[str, tuple[tuple[int, int, int], ...]]
-    lists: dict[str, int]
-    convolutions: dict[str, int]
-
-
-INPUT_RULES: Final = table("inputs/operators.toml", _InputRules)
 _CONVOLUTIONS: Final = INPUT_RULES.convolutions
 _PRODUCTS: Final = {"MatMul": 1, "MatMulInteger": 1, "QLinearMatMul": 3}  #: the input index of the second factor.
 _RECURRENT: Final = ("LSTM", "GRU", "RNN")
 _ELEMENTWISE: Final = ("Add", "Sub", "Mul", "Div", "Pow", "Where", "PRelu", "Equal", "Greater", "Less")
-_OVER_PLACES: Final = frozenset({
-    *(*_CONVOLUTIONS, "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"),
-    *("Resize", "Upsample", "SpaceToDepth", "GridSample"),
-})  # fmt: skip
 _PLACES: Final[Mapping[int, Meaning]] = {3: "frames", 4: "image", 5: "volume"}
 
 
@@ -73,7 +53,7 @@ def axis_meanings(consumer: Consumer) -> dict[int, Meaning]:
         return {}
     node, rank = consumer.node, len(consumer.axes)
     named: tuple[Meaning | None, ...] = ()
-    if node.op in _OVER_PLACES and consumer.index == 0 and rank in _PLACES:
+    if node.op in {*_CONVOLUTIONS, *INPUT_RULES.over_places} and consumer.index == 0 and rank in _PLACES:
         named = ("batch", "channels", *(_PLACES[rank] for _ in range(rank - 2)))
     elif node.op in _RECURRENT and consumer.index in {0, 5, 6} and rank == 3 and not node.number("layout"):
         named = ("sequence" if consumer.index == 0 else None, "batch", "other")

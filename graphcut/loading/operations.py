@@ -136,10 +136,8 @@ def constants_in(proto: ModelProto) -> dict[str, TensorProto]:
     """The initializers that no input may override, and the values of Constant nodes, by the name of the tensor."""
     inputs = {value.name for value in proto.graph.input} if proto.ir_version > 3 else set()
     found = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.name not in inputs}
-    for node in proto.graph.node:
-        if is_constant(node) and (value := constant_value(node)) is not None:
-            found[node.output[0]] = value
-    return found
+    constants = ((node.output[0], constant_value(node)) for node in proto.graph.node if is_constant(node))
+    return found | {name: value for name, value in constants if value is not None}
 
 
 def integers_of(tensor: TensorProto) -> tuple[int, ...] | None:

@@ -219,16 +219,13 @@ def ort_types(model: ModelProto, names: Sequence[str], folder: Path, symbols: Ab
     found = {name: tensor for name, tensor in _session_outputs(probe, folder).items() if name in set(names)}
     # ORT's Python API gives the shape [] both for a scalar and for an unknown rank. The shape of the output of a Shape
     # node tells them apart: [0] for a scalar, [None] for an unknown rank.
-    unclear = [name for name, tensor in found.items() if tensor.is_plain and tensor.shape == ()]
-    if unclear:
-        for i, name in enumerate(unclear):
-            probe.graph.node.append(onnx.helper.make_node("Shape", [name], [f"graphcut.rank.{i}"]))
-            probe.graph.output.append(ValueInfoProto(name=f"graphcut.rank.{i}"))
-        ranks = _session_outputs(probe, folder)
-        for i, name in enumerate(unclear):
-            rank = ranks.get(f"graphcut.rank.{i}")
-            if rank is None or rank.shape != (0,):
-                found[name] = with_shape(found[name], None)
+    unclear = {name: f"graphcut.rank.of {name}" for name, one in found.items() if one.is_plain and one.shape == ()}
+    probe.graph.node.extend(onnx.helper.make_node("Shape", [name], [rank]) for name, rank in unclear.items())
+    probe.graph.output.extend(ValueInfoProto(name=rank) for rank in unclear.values())
+    ranks = _session_outputs(probe, folder) if unclear else {}
+    for name, rank in unclear.items():
+        if rank not in ranks or ranks[rank].shape != (0,):
+            found[name] = with_shape(found[name], None)
     return {name: _with_symbols(tensor, symbols) for name, tensor in found.items()}
 
 

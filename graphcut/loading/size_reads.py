@@ -13,8 +13,8 @@ from onnx.numpy_helper import from_array, to_array
 
 from ..core.graph import reached
 from .model import Model
+from .operations import constants_in
 from .subgraphs import domain, fresh, names_in
-from .tensor_values import constant_value
 
 _Index = np.ndarray[Any, Any]  #: the index of a Gather: one number, in whatever shape.
 
@@ -61,8 +61,7 @@ def _picked_sizes(proto: ModelProto) -> Iterator[tuple[NodeProto, str, _Index]]:
     """The nodes that pick one size (Gather of a Shape, by a constant index), with the tensor and the index."""
     plain = [node for node in proto.graph.node if not domain(node.domain)]
     sources = {node.output[0]: node.input[0] for node in plain if node.op_type == "Shape" and not node.attribute}
-    values = {node.output[0]: constant_value(node) for node in plain if node.op_type == "Constant"}
-    values |= {tensor.name: tensor for tensor in proto.graph.initializer}
+    values = constants_in(proto)
     for node in plain:
         value = values.get(node.input[1]) if node.op_type == "Gather" and node.input[0] in sources else None
         if value is not None and all(size == 1 for size in value.dims):

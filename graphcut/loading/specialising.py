@@ -142,16 +142,13 @@ def _inline(graph: GraphProto, node: NodeProto, branch: GraphProto) -> None:
     taken, own, branch = own_names(graph), names_in(branch), deepcopy(branch)
     names = {name: fresh(f"{node.name or node.output[0]}/{name}", taken | own) for name in own & taken}
     written = {name for one in branch.node for name in one.output}
-    copies = list[NodeProto]()
     for value, output in zip(branch.output, node.output, strict=True):
         if output and value.name in written:
             names[value.name] = output
             written.discard(value.name)  # a tensor has one name
-        elif output:
-            copies.append(NodeProto(op_type="Identity", input=[value.name], output=[output]))
     rename_in(branch, names)
-    for copy in copies:
-        copy.input[0] = names.get(copy.input[0], copy.input[0])
+    ends = zip(branch.output, node.output, strict=True)
+    copies = [NodeProto(op_type="Identity", input=[a.name], output=[b]) for a, b in ends if b and a.name != b]
     used = {one.name for one in graph.node}
     for inner in branch.node:
         inner.name = inner.name and fresh(inner.name, used)

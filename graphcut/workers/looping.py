@@ -3,13 +3,12 @@
 What runs once runs in the first request, and is kept where steps read it; what comes at the end runs in the last one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 from ..core.manifest import Cascade
 from ..running.in_process.looping import loop_phases, step_inputs
-from ..running.values import Outputs, Value, to_value
+from ..running.values import Outputs, Value, Values, to_value
 from .executors.protocol import Step
 from .scheduling.assignment import scheduled_parts
 from .scheduling.requests import Request, Routing
@@ -38,44 +37,37 @@ class LoopRouting:
         self.routing = Routing(scheduled, (*outputs, *self.states.values(), *self.held))
 
 
-@dataclass
-class LoopRun:
-    """The requests for one set of inputs."""
+def run_steps(
+    loop: LoopRouting, values: Values, title: str, number: int, send: Send, forget: Callable[[int], None]
+) -> Future[Outputs]:
+    """The outputs after the last step, for the inputs `values`. The answer of a step sends the request of the next one.
 
-    loop: LoopRouting  #: what runs when.
-    values: Mapping[str, Value]  #: the inputs.
-    title: str  #: its name in messages.
-    number: int  #: the number of its sequence of steps.
-    send: Send
-    forget: Callable[[int], None]  #: is called with `number` at its end.
-    answer: Future[Outputs] = field(default_factory=Future)  #: the outputs after the last step.
+    All have the same `title`, and the `number` of their sequence, with which `forget` is called at the end.
+    """
+    answer, held, tensors = Future[Outputs](), dict[str, Value](), loop.cascade.tensors
 
-    def begin(self) -> Future[Outputs]:
-        """Send the first step."""
-        self.answer.set_running_or_notify_cancel()
-        self._held: dict[str, Value] = {}
-        self._step(0, {})
-        return self.answer
-
-    def _step(self, step: int, states: Mapping[str, Value]) -> None:
-        loop, is_first, is_last = self.loop, step == 0, step == self.loop.last
-        once = {**self.values, **self._held} if is_first or is_last else {}
-        feeds = {**once, **step_inputs(loop.cascade, step, self.values), **states}
+    def begin(step: int, states: Values) -> None:
+        is_first, is_last = step == 0, step == loop.last
+        once = {**values, **held} if is_first or is_last else {}
+        feeds = {**once, **step_inputs(loop.cascade, step, values), **states}
         done = (*(() if is_first else loop.phases.once), *(() if is_last else loop.phases.end))
-        template = Step(sequence=self.number, keeps=loop.keeps if is_first else {})
-        self.send(Request(feeds, self.title, template, done), lambda answered: self._after(step, answered))
+        template = Step(sequence=number, keeps=loop.keeps if is_first else {})
+        send(Request(feeds, title, template, done), lambda answered: end(step, answered))
 
-    def _after(self, step: int, answered: Future[Outputs]) -> None:
-        loop, tensors = self.loop, self.loop.cascade.tensors
+    def end(step: int, answered: Future[Outputs]) -> None:
         error = answered.exception()
         if error is not None or step == loop.last:
-            self.forget(self.number)
+            forget(number)
         if error is not None:
-            self.answer.set_exception(error)
+            answer.set_exception(error)
             return
         found = answered.result()
         if step == loop.last:
-            self.answer.set_result({name: found[name] for name in loop.outputs})
+            answer.set_result({name: found[name] for name in loop.outputs})
         else:
-            self._held |= {name: to_value(found[name], tensors[name]) for name in loop.held & found.keys()}
-            self._step(step + 1, {past: to_value(found[now], tensors[past]) for past, now in loop.states.items()})
+            held.update((name, to_value(found[name], tensors[name])) for name in loop.held & found.keys())
+            begin(step + 1, {past: to_value(found[now], tensors[past]) for past, now in loop.states.items()})
+
+    answer.set_running_or_notify_cancel()
+    begin(0, {})
+    return answer

@@ -20,7 +20,7 @@ from ..running.stage import SessionConfig
 from ..running.values import Feeds, OnError, Outputs, UserInputs, Value, to_array
 from .batches import BatchAxis, are_close, batch_axis
 from .executors.via import Via, is_elsewhere
-from .looping import LoopRouting, LoopRun
+from .looping import LoopRouting, run_steps
 from .run_log import RunLog
 from .scheduling.assignment import assign_parts, make_executor, scheduled_parts, share_threads
 from .scheduling.requests import Request, Routing
@@ -112,7 +112,7 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         title = f"input {(number := next(self._numbers))}"
         values = input_values(self._cascade, feeds)
         if self._loop is not None:
-            return LoopRun(self._loop, values, title, number, self._service.send_request, self._service.forget).begin()
+            return run_steps(self._loop, values, title, number, self._service.send_request, self._service.forget)
         axis = self._axis
         if axis is None or (size := axis.size(values)) <= (length := self._length(size)):
             return self._service.send(values, title)
@@ -194,6 +194,8 @@ class _Service:
         """Start the thread. `send` waits while `most` requests are unanswered; outputs in `copied` are copied."""
         self.end: BaseException | None = None  #: why there are no more answers.
         self._scheduler = scheduler
+        #: deletes what parts keep of a sequence of steps. Only called while an answer is given.
+        self.forget: Callable[[int], None] = scheduler.forget
         self._tensors = tensors
         self._copied = copied
         self._most = most
@@ -205,10 +207,6 @@ class _Service:
 
     def send(self, values: Mapping[str, Value], title: str) -> Future[Outputs]:
         return self.send_request(Request(values, title=title))
-
-    def forget(self, sequence: int) -> None:
-        """Delete what parts keep of a sequence of steps. Only called while an answer is given."""
-        self._scheduler.forget(sequence)
 
     def send_request(self, request: Request, then: Callable[[Future[Outputs]], None] | None = None) -> Future[Outputs]:
         """Send a request; `then` is called with the future once it is answered, in the thread of the scheduler."""
