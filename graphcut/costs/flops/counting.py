@@ -75,9 +75,7 @@ def count_node(node: NodeProto, context: Context) -> FlopCount:
 
 def has_inner_nodes(node: NodeProto, op: str, context: Context) -> bool:
     """Whether `node` is counted by its subgraphs or its function. `op` is its operator as in `Node.op`."""
-    if context.functions and callee_key(node) in context.functions:
-        return True
-    return op not in RULES and has_subgraphs(node)
+    return callee_key(node) in context.functions or (op not in RULES and has_subgraphs(node))
 
 
 def small_values(tensors: Iterable[TensorProto]) -> dict[str, TensorProto]:
