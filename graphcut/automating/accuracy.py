@@ -42,8 +42,7 @@ class Figures(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 def unmet(limits: Sequence[str], figures: Figures | None) -> str:
     """The first of limits like `snr>30` that figures break, if any. Without figures only their form is checked."""
     for limit in limits:
-        found = _LIMIT.fullmatch(limit.replace(" ", ""))
-        if found is None:
+        if (found := _LIMIT.fullmatch(limit.replace(" ", ""))) is None:
             message = f"the limit {limit!r}: expected snr, max, mean, top1 or perplexity, < or >, and a number"
             raise UsageError(message, hint="for example 'snr>30'")
         value = getattr(figures, found[1], None)

@@ -175,8 +175,7 @@ class Automation(Product):
         folder.mkdir(exist_ok=True)  # parts get their tokenizer from the folder of their model
         for file in filter(Path.is_file, (self.model.path.parent / text for text in get_args(TextFile))):
             shutil.copyfile(file, folder / file.name)
-        options = convert(name, given, target, self.model.path.parent, self.calibration)
-        if options is None:
+        if (options := convert(name, given, target, self.model.path.parent, self.calibration)) is None:
             return before
         try:
             model = load(target, states=given.states)

@@ -90,9 +90,8 @@ def bench(
         if BASELINE in failed:
             message = f"{source} ran once and then failed: {failed[BASELINE]}"
             raise RunError(message, hint="is there enough memory for it?")
-        whole, ran = measured[BASELINE], measured.keys() - failed.keys()
-        known = {way: _result(way, measured[way], whole, folder) for way in ran}
-        return tuple(known.get(way) or WayResult(way=way, title=WAYS[way].title, error=failed[way]) for way in measured)
+        lost = {way: WayResult(way=way, title=WAYS[way].title, error=error) for way, error in failed.items()}
+        return tuple(lost.get(way) or _result(way, runs, measured[BASELINE], folder) for way, runs in measured.items())
 
 
 def _measured(task: BenchmarkTask) -> BenchmarkRun | str:

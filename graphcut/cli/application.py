@@ -116,10 +116,10 @@ def given_options(ctx: typer.Context) -> tuple[str, ...]:
     return tuple(option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
-def check_applicable(given: Collection[str], owners: Mapping[str, str], active: Collection[str]) -> None:
-    """Refuse a given option that would do nothing: the option that it applies to is not active."""
+def check_applicable(given: Collection[str], owners: Mapping[str, str], *active: str) -> None:
+    """Refuse a given option that would do nothing: the option that it applies to is neither given nor `active`."""
     for option, owner in owners.items():
-        if option in given and owner not in active:
+        if option in given and owner not in (*given, *active):
             raise UsageError(f"{option} applies to {owner}", hint=f"leave {option} out, or add {owner}")
 
 

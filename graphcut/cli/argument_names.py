@@ -69,10 +69,9 @@ def _commands() -> Mapping[str, Any]:
 def _option(name: str, command: str) -> str:
     """The option for an argument, of the command or else of the first that has it; empty if none has."""
     commands = _commands()
-    own = _names(command).get(name, name)
     for one in (command, *commands):
         options = {parameter.name: parameter.opts for parameter in commands[one].params} if one in commands else {}
-        for parameter in (own, _names("arguments").get(name, "")):
+        for parameter in (_names(command).get(name, name), _names("arguments").get(name, "")):
             if parameter in options:
                 return "-o" if "-o" in options[parameter] else max(options[parameter], key=len)
     return ""

@@ -38,7 +38,7 @@ def bench(
     if unknown := next((name for name in way or () if name not in WAYS), None):
         raise UsageError(f"there is no way {unknown!r} to run a cascade", hint=f"choose from {', '.join(WAYS)}")
     owners = dict.fromkeys(("--dim", "--seed"), "--inputs random")
-    check_applicable(given_options(ctx), owners, ["--inputs random"] * is_random(inputs))
+    check_applicable(given_options(ctx), owners, *["--inputs random"] * is_random(inputs))
     whole = original.load(cascade)
     results = bench(
         cascade,

@@ -44,12 +44,10 @@ def demo(
     """
     path = output or Path(f"{name}.onnx")
     check_output(path, force=force)
-    values = asdict(llm)
-    options = {one.name: max(one.opts, key=len) for one in ctx.command.params if one.name in values}
-    given = {one: value for one, value in values.items() if options[one] in given_options(ctx)}
-    if name in DEMOS:
-        known = options_of(name)
-        check_apply([options[one] for one in given], [options[one] for one in given.keys() - known], f"the demo {name}")
+    options = {one.name: max(one.opts, key=len) for one in ctx.command.params}
+    given = {one: value for one, value in asdict(llm).items() if options[one] in given_options(ctx)}
+    unknown = [options[one] for one in given if one not in options_of(name)]
+    check_apply(unknown, unknown, f"the demo {name}")
     write(name, path, external=external, **given)
     say(f"wrote {path}")
     say_next(f"graphcut analyze {shell_word(str(path))}")

@@ -37,7 +37,7 @@ def export(
     """
     takes_model = to in {"genai", "lingualinked"}
     owners = {"--dim": "--to lingualinked", **({} if takes_model else {"--model": "--to genai or lingualinked"})}
-    check_applicable(given_options(ctx), owners, [f"--to {to}"])
+    check_applicable(given_options(ctx), owners, f"--to {to}")
     cascade = open_(cascade_path, are_here=True)
     for file in exported(cascade, model, output, to=to, dims=parsed_dims(dims), force=force):
         say(f"wrote {file}")

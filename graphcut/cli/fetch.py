@@ -37,8 +37,7 @@ def fetch(source: str, output: Path, part: list[int] | None = None, device: str 
         return
     say(f"{output} has {', '.join(part.file for part in cascade.parts if device in {None, part.device})}")
     if device is not None and Path(source).exists():
-        others = ", ".join(part.place for part in cascade.parts if part.device != device)
-        if others:
+        if others := ", ".join(part.place for part in cascade.parts if part.device != device):
             say(f"note: it also has {others}: choose another folder with -o, unless one machine is both devices")
         root = open_(Path(source), check_files=False).root.resolve()
         say_next(f"rsync -a {shell_word(str(output))}/ {shell_word(device)}:{shell_word(str(root))}/")

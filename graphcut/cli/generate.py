@@ -144,8 +144,7 @@ def _generated(cascade: Cascade, original: OriginalOptions) -> tuple[list[int], 
     from ..core.states import states_of
 
     tensors, roles = cascade.tensors, roles_of(cascade)
-    ids = next((name for name, role in roles.items() if role == "ids"), None)
-    if ids is None:
+    if (ids := next((name for name, role in roles.items() if role == "ids"), None)) is None:
         raise UsageError("no input of the model is known to read tokens", hint="give token ids and input files")
     sizes = zip(tensors[ids].shape or (), (1, 8), strict=False)
     dims = [f"{dim}={size}" for dim, size in sizes if isinstance(dim, str)]

@@ -24,7 +24,7 @@ class MemoryOptions:
     exact: bool = False
 
     def check(self, given: Collection[str]) -> None:
-        check_applicable(given, {"--exact": "--memory"}, given)
+        check_applicable(given, {"--exact": "--memory"})
         if "--memory" in given and {"--via", "--workers"}.intersection(given):
             raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
 

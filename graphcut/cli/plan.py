@@ -32,8 +32,7 @@ def plan(
     from ..drawing.scene_builders import scene_of_plan
     from ..drawing.terminal.scene import draw_scene
 
-    active = ["--cluster"] * (options.cluster is not None)
-    check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"}, active)
+    check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"})
     table = None if tuning.cost_model is None else Path(tuning.cost_model)
     check_output(output, model, options.cluster, table, force=force)
     planner = options.planner(tuning)

@@ -79,7 +79,7 @@ def run(
         raise UsageError("inputs are files, or texts", hint="give either --inputs FILE or --text TEXT")
     inputs = inputs or [RANDOM]
     is_generated = not texts and any(map(is_random, inputs))
-    check_applicable(given, _APPLIES_TO, [*given, *(["--inputs random"] if is_generated else [])])
+    check_applicable(given, _APPLIES_TO, *["--inputs random"] * is_generated)
     memory.check(given)
     check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
     config, via = session.session_config(), pipeline.via

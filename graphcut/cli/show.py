@@ -127,7 +127,7 @@ def _check(given: Collection[str], thing: Path, form: Format) -> None:
     """Refuse options that would do nothing."""
     from ..drawing.path_kinds import kind_of
 
-    check_applicable(given, {"--part": "--to dot", "--compare": "--to html"}, [f"--to {form}"])
+    check_applicable(given, {"--part": "--to dot", "--compare": "--to html"}, f"--to {form}")
     if "--part" in given:
         check_apply(given, ("--model", "--dim"), "the nodes of a part")
     elif form == "json":

@@ -86,8 +86,7 @@ def _failure(text: str) -> ScheduledFailure:
     """A failure from `pi@10` (at 10 s, for good) or `pi@10+5` (for 5 s)."""
     from .. import ScheduledFailure
 
-    found = re.fullmatch(r"(.+)@(-?[\d.e]+)(?:\+([\d.e]+))?", text)
-    if found is None:
+    if (found := re.fullmatch(r"(.+)@(-?[\d.e]+)(?:\+([\d.e]+))?", text)) is None:
         raise UsageError(f"--fail {text}: expected NAME@SECONDS", hint=_FAILURE_HINT)
     try:
         return ScheduledFailure(device=found[1], at_s=float(found[2]), for_s=float(found[3]) if found[3] else None)

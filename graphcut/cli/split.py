@@ -54,8 +54,7 @@ def split(
         return
     preparing = cutter(options, plan, device)
     folder = output or (Path(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else None)
-    opened = load(model, dims, states)
-    cut = preparing(opened, folder, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+    cut = preparing(load(model, dims, states), folder, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
     if dry_run:
         _list(cut, as_json=as_json)
     else:
@@ -109,10 +108,10 @@ def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
     """Refuse options that would do nothing without ranks, or that ranks can't have."""
     given = given_options(options.ctx)
     if is_one_file:
-        check_applicable(given, {"--one-file": "--ranks"}, given)
+        check_applicable(given, {"--one-file": "--ranks"})
         check_apply(given, {*given}.difference(_OF_ONE_FILE, GENERAL), "--one-file, which makes no parts")
         return
-    check_applicable(given, {"--sum": "--ranks"}, [*given, *["--ranks"] * (options.cluster is not None)])
+    check_applicable(given, {"--sum": "--ranks"}, *["--ranks"] * (options.cluster is not None))
     if _is_ranked(options):
         what = "ranks, each of which is a device with one file of weights"
         check_apply(given, ("--max-shard-size", "--device"), what)

@@ -44,8 +44,7 @@ def _text(text: str) -> str:
 
 
 def _sections(found: ModelComparison, links: dict[str, str]) -> Iterator[str]:
-    errors = found.errors
-    if errors:
+    if errors := found.errors:
         drawn = (("wide", draw_errors(found, WIDE, links)), ("narrow", draw_errors(found, NARROW, links)))
         pictures = (inline_svg(panel, "error along the graph", css) for css, panel in drawn)
         chart = f'<p class="lead">{LEGEND}</p><div class="chart">{"".join(pictures)}</div>'

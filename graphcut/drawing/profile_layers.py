@@ -1,6 +1,6 @@
 """Layers over the cut profile: what `compare --json` and `analyze --device NAME --json` found of its nodes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -35,7 +35,8 @@ def _layer(scene: Scene, path: Path) -> Layer:
     if scene.profile is None:
         raise UsageError(f"{scene.title} has no cut profile: its model is not at hand", hint="name it with `model`")
     if isinstance(found, DeviceSupport):
-        title, said = found.rules.name, _refused(found)
+        title, refused = found.rules.name, ((node, row) for row in found.unsupported for node in row.nodes)
+        said = {node: (1.0, f"can't run {row.op}: {row.why}") for node, row in refused}
         legend = f"at the top where {title} can't run a node, by {path.name}."
     else:
         title, said = "error", _errors(found)
@@ -47,11 +48,7 @@ def _layer(scene: Scene, path: Path) -> Layer:
     return Layer(title=f"{title} ({path.name})", legend=legend, heights=heights, words=words)
 
 
-def _refused(found: DeviceSupport) -> Mapping[str, tuple[float, str]]:
-    return {node: (1.0, f"can't run {row.op}: {row.why}") for row in found.unsupported for node in row.nodes}
-
-
-def _errors(found: Any) -> Mapping[str, tuple[float, str]]:  # noqa: ANN401 - the document of a comparison
+def _errors(found: Any) -> dict[str, tuple[float, str]]:  # noqa: ANN401 - the document of a comparison
     """For each node the tensor that it writes with the largest error."""
     rated = [(inf if one.is_equal else -inf if one.db is None else one.db, one) for one in found.errors]
     return {

@@ -161,8 +161,7 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, An
 
 def _values(side: Side, name: str) -> Array:
     """The values of a constant; those in a file are mapped."""
-    proto = side.weights.get(name)
-    if proto is None:
+    if (proto := side.weights.get(name)) is None:
         value: Any = side.run([name], {})[name]
         return np.asarray(value.numpy())
     if not is_external(proto):

@@ -37,9 +37,8 @@ def wrong_in_manifest(model: Model, cascade: Cascade) -> Iterator[str]:
     """What the manifest says wrongly of the model and of the cascade as a whole, one sentence each."""
     manifest = cascade.manifest
     known = [name for name in cascade.wiring.boundary_tensors if boundary_type(model, name)]
-    yield from wrong_facts(model_facts(model, known), manifest)
     is_copy = "/" in manifest.source.file or manifest.source.file == SHARDED_FILE
-    yield from wrong_facts({"weights": "copy" if is_copy else "share"}, manifest)
+    yield from wrong_facts({**model_facts(model, known), "weights": "copy" if is_copy else "share"}, manifest)
     used = tuple(dict.fromkeys(part.device for part in manifest.parts if part.device is not None))
     listed = tuple(host.name for host in manifest.devices)
     if listed != used:

@@ -239,8 +239,7 @@ def original_of(cascade: Cascade | Model) -> Path:
     if isinstance(cascade, Cascade):
         source = find_source(cascade)
         return source if cascade.parts[0].rank is None else original_of(load(source))
-    note = sharding_note(cascade.proto)
-    if note is None:
+    if (note := sharding_note(cascade.proto)) is None:
         message = f"{cascade.path} is a model, not a cascade, and does not say which model it was sharded from"
         raise UsageError(message, hint="name that model with `model`")
     path = Path(os.path.normpath(cascade.path.parent.resolve() / note.model))

@@ -45,8 +45,7 @@ def _tensors(tensors: Sequence[TensorChange]) -> Iterable[str]:
     went = [one.before for one in tensors if one.kind == "went" and one.before is not None]
     if not all(tensor.is_exact for tensor in (*came, *went)):
         return
-    more = sum(tensor.bytes for tensor in came) - sum(tensor.bytes for tensor in went)
-    if more:
+    if more := sum(tensor.bytes for tensor in came) - sum(tensor.bytes for tensor in went):
         yield f"{size(abs(more))} {'more' if more > 0 else 'less'} crosses boundaries"
     elif came or went:
         yield "as many bytes cross boundaries"

@@ -15,8 +15,7 @@ CSS: Final[Mapping[FlowKind, str]] = {"sequential": "near", "residual": "far", "
 
 def thickness(bus: Bus, buses: Iterable[Bus]) -> float:
     """The width of its line, in user units: a logarithmic scale of its bytes, 4 for the most and 1.5 for 2 ** -16."""
-    most = max(other.bytes for other in buses)
-    halvings = log2((most + 1) / (bus.bytes + 1))
+    halvings = log2((max(other.bytes for other in buses) + 1) / (bus.bytes + 1))
     return 4.0 - 2.5 * min(halvings / 16, 1)
 
 

@@ -24,8 +24,7 @@ def draw_matrix(matrix: Matrix, width: float) -> Panel:
     for i, cell in enumerate(matrix.cells):
         x, y = _NAMES + cell_width * cell.readers[0], _TOP + height * cell.source
         opacity = (0.15 + 0.2 * cell.share) if has_text else (0.3 + 0.7 * cell.share)
-        square = box(x + 0.5, y + 0.5, cell_width - 1, height - 1, "tip")
-        shown = [f'<g fill-opacity="{number(opacity)}">{square}</g>']
+        shown = [f'<g fill-opacity="{number(opacity)}">{box(x + 0.5, y + 0.5, cell_width - 1, height - 1, "tip")}</g>']
         if has_text:
             shown.append(label(x + cell_width / 2, y + height / 2 + 4, size_text(cell), SMALL, anchor="middle"))
         ends = f"{matrix.names[cell.source]} → {matrix.names[cell.readers[0]]}: {size_text(cell)}"

@@ -139,8 +139,7 @@ def _device(card: Card, end: float, y: float, room: float) -> str:
 
 def _labelled(x: float, y: float, room: float, name: str, value: str, css: str) -> list[str]:
     left = room - (width_of(value, BODY) + 8 if value else 0)
-    shown = label(x + room, y, value, BODY, css=css, anchor="end")
-    return [label(x, y, name, SMALL, css="muted", room=left), shown]
+    return [label(x, y, name, SMALL, css="muted", room=left), label(x + room, y, value, BODY, css=css, anchor="end")]
 
 
 def _need_bar(card: Card, scales: Scales, x: float, y: float, width: float) -> list[str]:

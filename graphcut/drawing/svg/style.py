@@ -59,8 +59,7 @@ def _shape_rules() -> list[str]:
 
 def _rules(file: str, values: Mapping[str, str]) -> list[str]:
     """The rules in a file of this folder, one in each line, with these values."""
-    text = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
-    return filled(text, values).splitlines()
+    return filled(resources.files(__package__).joinpath(file).read_text(encoding="utf-8"), values).splitlines()
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

@@ -67,8 +67,7 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
         yield Column(cards[0].measure, [need_text(card) for card in cards])
     if any(card.budget_bytes for card in cards):
         first, *others = {card.budget_bytes for card in cards}
-        title = "of its budget" if others else of_budget(first).lstrip()
-        yield Column(title, _budget_bars(cards, screen))
+        yield Column("of its budget" if others else of_budget(first).lstrip(), _budget_bars(cards, screen))
     if is_planned:
         yield from _predicted_columns(scene, screen)
     else:

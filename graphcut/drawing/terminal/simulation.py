@@ -117,8 +117,7 @@ def _links(result: SimulationResult, screen: Screen) -> Section:
 
 def _cost_of_failures(result: SimulationResult, screen: Screen) -> Section:
     """The same run with and without failures."""
-    without = result.without_failures
-    if without is None:
+    if (without := result.without_failures) is None:
         return []
     both = (result, without)
     rows: dict[str, list[str]] = {
