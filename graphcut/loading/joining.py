@@ -105,7 +105,7 @@ class _Joining:
 
     def _fresh(self, i: int, name: str, taken: AbstractSet[str], sign: str = "/") -> str:
         """A name that is not taken: the same with the label of its model."""
-        return fresh(f"{self.labels[i]}{sign}{name}", taken)
+        return fresh(f"{self.labels[i]}{sign}{name.removeprefix(sign)}", taken)
 
     def _renamed(self, own: Sequence[AbstractSet[str]]) -> list[dict[str, str]]:
         """For each model new names for those of `own` that an earlier one has."""
