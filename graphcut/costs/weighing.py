@@ -33,7 +33,6 @@ VIEWS: Final = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueez
 _PICKING: Final = frozenset({"Gather", "GatherElements", "GatherND", "Slice"})
 """Operators that read no more of their first input than they write."""
 
-_NO_WORK: Final[Mapping[int, int]] = MappingProxyType({})
 
 _SHAPE_ONLY: Final = frozenset({"Shape", "Size"})  #: operators that read the shape of their input and not its values.
 
@@ -156,7 +155,7 @@ def peak_bytes(
     *,
     writes: Collection[str],
     copies: Collection[int] = (),
-    work: Mapping[int, int] = _NO_WORK,
+    work: Mapping[int, int] = MappingProxyType({}),
 ) -> int:
     """The most bytes of activations that a part holds at once while ONNX Runtime runs `nodes`, in `execution_order`.
 

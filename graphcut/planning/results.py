@@ -11,10 +11,12 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
+from ..core.records import table
 from ..costs.device import Device
 from ..solving.chain_dp import COMBINED, Aggregation, ChainPartition
 from ..solving.cost_tables import allowed_by
 from ..solving.instance import Floats
+from ..solving.milp import MilpObjective
 from ..solving.relaxed_tables import LowerBounds
 from ..solving.search import SearchResult
 from .problem import PlanningProblem
@@ -26,6 +28,9 @@ _MOST_TRIED: Final = 4
 _MANY_CUTS: Final = 5  #: of more cuts half as many other places are tried.
 
 MetricUnit = Literal["s", "bytes", "parts", "devices", "layers", "flops", "tokens/s", "crossings"]
+
+OBJECTIVES: Final = table("planning/objectives.toml", dict[str, dict[str, tuple[str, MetricUnit, MilpObjective]]])
+"""For `Into` and `Across` what is minimized: in words, its unit, and what the exact solver minimizes."""
 
 
 class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,24 +33,17 @@ from ...solving.cost_tables import (
 )
 from ...solving.instance import Bools, Floats, Hyperedges, Ints, Workload
 from ...solving.linked_chains import LinkedChains, driver_s
-from ...solving.milp import MilpObjective, MilpProblem
+from ...solving.milp import MilpProblem
 from ...solving.relaxed_tables import bounded
 from ...solving.search import SearchResult, better, result_on, search
 from ...solving.transfers import RequestTimes
 from ..goals import Across
 from ..predictions import driven_bytes
 from ..problem import PlanningProblem
-from ..results import FrontPlan, MetricUnit, Solution
+from ..results import OBJECTIVES, FrontPlan, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
 from .no_plan import impossible
 
-_OBJECTIVES: Final[dict[str, tuple[MilpObjective, str, MetricUnit]]] = {
-    "throughput": ("period", "time between two requests", "s"),
-    "latency": ("latency", "time of one request", "s"),
-    "decode": ("token", "tokens a second, {} in flight{}", "tokens/s"),
-    "bytes": ("received", "bytes received", "bytes"),
-    "devices": ("parts", "devices", "devices"),
-}
 _FRONT_POINTS: Final = 8
 _NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
 _MANY_GROUPS: Final = 160  #: of more groups the search compares plans by their period alone, at first.
@@ -83,7 +76,7 @@ def plan_across(
     if not found.tables.is_complete:
         evaluator = replace(evaluator, most_work=_MUCH_WORK)
         found = better(found, result_on(found.tables, evaluator)) or found
-    minimized, objective, unit = _OBJECTIVES[goal.objective]
+    objective, unit, minimized = OBJECTIVES["across"][goal.objective]
     tokens = problem.costs.step_tokens
     words = objective.format(goal.in_flight, f", {tokens} a step" if tokens > 1 else "")
     links, overlap = best_links(classes, pairs), goal.cluster.overlap

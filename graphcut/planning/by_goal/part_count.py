@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Final
 
 import numpy as np
 
@@ -15,19 +14,12 @@ from ...solving.boundaries import BoundaryTables
 from ...solving.chain_dp import ChainPartition, Criterion, chain_dp
 from ...solving.cost_tables import DeviceClass, allowed_by, busy_s, memory_bytes, received_bytes, time_quantum
 from ...solving.instance import Floats, Workload
-from ...solving.milp import MilpObjective, MilpProblem
+from ...solving.milp import MilpProblem
 from ...solving.relaxed_tables import bounded
 from ...solving.search import SearchResult, search
 from ..goals import Into, Measure
 from ..problem import PlanningProblem
-from ..results import MetricUnit, Solution
-
-_OBJECTIVES: Final[dict[Measure, tuple[str, MetricUnit]]] = {
-    "time": ("time of the slowest part", "s"),
-    "layers": ("layers of the part with most", "layers"),
-    "bytes": ("bytes of the largest part", "bytes"),
-    "flops": ("FLOPs of the heaviest part", "flops"),
-}
+from ..results import OBJECTIVES, Solution
 
 
 def plan_into(
@@ -59,7 +51,7 @@ def plan_into(
     found = search(load, evaluate, states=goal.parts, parts=goal.parts, marked=problem.pins, lower_bound=bound)
     if found is None:
         raise _impossible(problem, goal)
-    minimized: MilpObjective = "size" if goal.by == "bytes" else "period"
+    words, unit, minimized = OBJECTIVES["into"][goal.by]
     milp = MilpProblem(load, (device_class,), (goal.parts,), minimized, pins=problem.pins, no_empty_part=True)
     found, relaxed, bounds = bounded(found, bound, milp, evaluate, prove_s, with_one_more)
 
@@ -77,7 +69,7 @@ def plan_into(
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         tables, devices = (costs(result.tables),) * goal.parts, (device,) * goal.parts
         more = with_repeats if goal.by in {"time", "bytes"} else None  # to repeat nodes saves no FLOPs, and no layers
-        return Solution(result, devices, *_OBJECTIVES[goal.by], bounds, tables, "max", tuple, (), more, relaxed)
+        return Solution(result, devices, words, unit, bounds, tables, "max", tuple, (), more, relaxed)
 
     return solution(found, None if relaxed is None else solution(relaxed))
 
