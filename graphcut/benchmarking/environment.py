@@ -129,8 +129,7 @@ def _packages() -> Iterator[PackageState]:
 def _providers() -> Iterator[ProviderState]:
     """Each provider, by opening sessions; plugins that could not be registered, by their packages."""
     problems = plugins()
-    plugged = [device.ep_name for device in ort.get_ep_devices()]
-    for name in dict.fromkeys((*ort.get_available_providers(), *plugged)):
+    for name in dict.fromkeys((*ort.get_available_providers(), *(device.ep_name for device in ort.get_ep_devices()))):
         yield _provider(name)
     yield from (ProviderState(name, (), (), problem) for name, problem in problems.items() if problem)
 

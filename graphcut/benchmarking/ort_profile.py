@@ -222,10 +222,7 @@ def _writer_before_blocking(name: str, writer: Mapping[str, int]) -> int | None:
 def _fill_from_neighbours(found: dict[str, tuple[int, ...]], optimized: Sequence[NodeProto]) -> None:
     """Give a node for which nothing was found what its first reader has, or else the node that it reads from."""
     reader = {name: node.name for node in reversed(optimized) for name in node.input}
-    for node in reversed(optimized):
-        if not found[node.name]:
-            found[node.name] = next((found[reader[name]] for name in node.output if name in reader), ())
     writer = {name: node.name for node in optimized for name in node.output}
-    for node in optimized:
-        if not found[node.name]:
-            found[node.name] = next((found[writer[name]] for name in node.input if name in writer), ())
+    ends = [(node.name, node.output, reader) for node in reversed(optimized)]
+    for own, tensors, other in (*ends, *((node.name, node.input, writer) for node in optimized)):
+        found[own] = found[own] or next((found[other[name]] for name in tensors if name in other), ())

@@ -82,8 +82,7 @@ def run(
     check_applicable(given, _APPLIES_TO, *["--inputs random"] * is_generated)
     memory.check(given)
     check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
-    config, via = session.session_config(), pipeline.via
-    is_alone = via is None  # a pipeline checks what its workers need
+    config, is_alone = session.session_config(), pipeline.via is None  # a pipeline checks what its workers need
     cascade = open_(cascade_path, check_files=is_alone, are_here=is_alone)
     say_gap(cascade)
     if cascade.absent:
@@ -99,7 +98,7 @@ def run(
     if is_generated:
         feeds.generated = read_or_generate(RANDOM, original.load(cascade), original.seed)
     names = asked_for(cascade.manifest.writes, output_names(outputs))
-    run_all = partial(_in_this_process, memory) if via is None else partial(_on_workers, pipeline, names)
+    run_all = partial(_in_this_process, memory) if is_alone else partial(_on_workers, pipeline, names)
     with run_all(feeds, config) as answers:
         failed = _save_all(feeds, answers, names)
     if failed:

@@ -40,10 +40,9 @@ class Unet(Recipe, frozen=True):
 
 def _block(at: Draft, x: str, channels: tuple[int, int]) -> str:
     """Two convolutions, each normalized and rectified."""
-    before, after = channels
-    for index, width in enumerate((before, after)):
-        x = at.inside(f"conv.{index}").conv(x, (width, after))
-        x = at.node("Relu", _normalize(at.inside(f"norm.{index}"), x, after))
+    for index, width in enumerate(channels):
+        x = at.inside(f"conv.{index}").conv(x, (width, channels[1]))
+        x = at.node("Relu", _normalize(at.inside(f"norm.{index}"), x, channels[1]))
     return x
 
 

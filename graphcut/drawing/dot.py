@@ -96,8 +96,7 @@ def _edges(graph: Graph, interface: Mapping[str, str]) -> Iterator[str]:
             yield from _reader_edges(graph, tensor, f"n{i}", number[tensor])
     for name in graph.writes:
         yield f"  o{number[name]} {_ellipse(name, interface[name])}"
-        writer = graph.producer.get(name)
-        if writer is not None and not graph.nodes[writer].is_constant:
+        if (writer := graph.producer.get(name)) is not None and not graph.nodes[writer].is_constant:
             yield f"  n{writer} -> o{number[name]}"
 
 

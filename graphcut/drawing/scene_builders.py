@@ -180,9 +180,8 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
             known |= {"cut_model": cut_model, "cut_costs": partial(cut_costs_of, model)}
     tensors = _boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes)
     if is_ranked:
-        devices = [part.device for part in parts]
-        meets = ({devices[i] for i in one.readers} != {devices[one.source]} for one in tensors)
-        tensors = tuple(replace(one, is_exchange=is_met) for one, is_met in zip(tensors, meets, strict=True))
+        ends = ((one, {parts[i].device for i in one.readers}) for one in tensors)
+        tensors = tuple(replace(one, is_exchange=readers != {parts[one.source].device}) for one, readers in ends)
     depths = cascade.wiring.depths(len(parts))
     cards = map(partial(cascade_card, cascade), parts, replica_counts(cascade, model), labels, depths, last_nodes)
     scene = Scene(

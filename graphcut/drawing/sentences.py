@@ -365,10 +365,8 @@ def unknown_sizes(model: Model, sizes: Sizes, dims: Iterable[str]) -> Iterable[s
     """How many tensors have no size, what that means for the numbers, and what would make it known."""
     if not sizes.unknown:
         return
-    unbound = [symbol for symbol in model.symbols if symbol not in {*dims}]
-    how = "set their shapes in the model's value_info"
-    if names := unbound or sizes.open_dims:
-        how = f"set {few(names, _MAX_NAMES)} with --dim NAME=N"
+    names = [symbol for symbol in model.symbols if symbol not in {*dims}] or sizes.open_dims
+    how = f"set {few(names, _MAX_NAMES)} with --dim NAME=N" if names else "set their shapes in the model's value_info"
     verb = "has" if len(sizes.unknown) == 1 else "have"
     what = f"{len(sizes.unknown):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {sizes.unknown[0]}"
     yield f"{what}: times, FLOPs and sizes that count them are lower bounds; {how}"

@@ -88,9 +88,7 @@ def grid(left: float, right: float, rows: Iterable[tuple[float, str]]) -> Iterat
 def _cuts_and_parts(scene: Scene, profile: CutProfile, bins: Bins) -> Iterator[str]:
     """The parts below the axis, and a line at each cut with what crosses there."""
     end, cuts = bins.edges[-1], [(bins.middle(i) + bins.middle(i + 1)) / 2 for i in profile.cuts]
-    firsts = [0, *(i + 1 for i in profile.cuts)]
-    for first, (left, right) in zip(firsts, pairwise((_AXIS, *cuts, end)), strict=True):
-        part = profile.parts[first]
+    for part, (left, right) in zip(dict.fromkeys(profile.parts), pairwise((_AXIS, *cuts, end)), strict=True):
         yield box(left, _BOTTOM + 24, right - left, 16, "even" if part % 2 == 0 else "odd")
         names = (scene.cards[part].short_name, str(part), "")
         fitting = next(name for name in names if width_of(name, SMALL) + 6 <= right - left or not name)

@@ -101,8 +101,7 @@ class _RowLayout:
 
     def is_direct(self, bus: int) -> bool:
         """Whether all its readers are in the next row."""
-        below = self.row[self.buses[bus].source] + 1
-        return all(self.row[reader] == below for reader in self.buses[bus].readers)
+        return all(self.row[reader] == self.row[self.buses[bus].source] + 1 for reader in self.buses[bus].readers)
 
     def is_straight(self, bus: int) -> bool:
         """Whether it is one arrow between two cards that are alone in their rows."""

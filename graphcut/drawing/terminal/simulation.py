@@ -75,8 +75,7 @@ def _device_columns(result: SimulationResult, screen: Screen) -> Iterable[Column
     names = [count(len(group), "device") if is_grouped else group[0].name for group in groups]
     computing = _means(groups, lambda device: device.computing)
     yield Column("device", [Text(name, style="bold") for name in names], min_width=12)
-    runs = [", ".join(f"part {i}" for i in group[0].parts) or "-" for group in groups]
-    yield Column("runs", list(map(Text, runs)), min_width=12)
+    yield Column("runs", [Text(", ".join(f"part {i}" for i in one.parts) or "-") for one, *_ in groups], min_width=12)
     yield Column("steps", [f"{sum(device.steps for device in group):,}" for group in groups], drop_order=2)
     yield Column("computing", list(map(_share, computing)))
     yield _bars(computing, screen, drop_order=3)
