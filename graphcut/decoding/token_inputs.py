@@ -106,16 +106,15 @@ def input_array(
         sizes = [size if isinstance(size, int) else batch for size in tensor.shape or ()]
         each = np.broadcast_to(found.ravel(), batch) if has_axis_of_batch(role, tensor) else found.max()
         return np.array(each if prod(sizes) > 1 else each.max()).reshape(sizes)
-    is_last = is_rolling and role == "mask"
-    if role == "ids" and tensor.shape is not None and len(tensor.shape) == 1:
-        return _filled(found.ravel(), tensor, batch)
-    if role == "mask" and tensor.shape is not None and len(tensor.shape) == 4:
-        visible = chunk.visible[:, None] if chunk.missing else chunk.visible
-        if dtype.kind != "f":
-            return _filled(visible.astype(dtype), tensor, batch, is_last=is_last)
-        lowest = float(np.finfo(dtype).min)
-        return _filled(np.where(visible, 0, lowest).astype(dtype), tensor, batch, lowest, is_last=is_last)
-    return _filled(found, tensor, batch, is_last=is_last)
+    axes, rest = len(tensor.shape or ()), 0.0
+    if role == "ids" and axes == 1:
+        found = found.ravel()
+    elif role == "mask" and axes == 4:
+        found = np.asarray(chunk.visible[:, None] if chunk.missing else chunk.visible, dtype)
+        if dtype.kind == "f":
+            rest = float(np.finfo(dtype).min)
+            found = np.where(found, 0, rest).astype(dtype)
+    return _filled(found, tensor, batch, rest, is_last=is_rolling and role == "mask")
 
 
 def _filled(

@@ -141,9 +141,8 @@ class SequenceBatch:
     def request(self) -> Request:
         """The request of the next step. Its tokens count as fed."""
         past = max(len(one.fed) for one in self.sequences)
-        length = min(len(one.unfed) for one in self.sequences)
-        if self._decoder.presents:
-            length = min(one.next_length(self._piece) for one in self.sequences)
+        is_stateful = bool(self._decoder.presents)
+        length = min(one.next_length(self._piece) if is_stateful else len(one.unfed) for one in self.sequences)
         length = min(length, self._decoder.most or length)
         missing = tuple(past - len(one.fed) for one in self.sequences)
         self._join(missing)
@@ -152,7 +151,7 @@ class SequenceBatch:
         for one, now in zip(self.sequences, rows, strict=True):
             one.fed.extend(now)
             one.unfed = one.unfed[length:]
-        if self._decoder.presents:
+        if is_stateful:
             padding, missing = self._decoder.padding == "before", missing if any(missing) else ()
             self.chunk = TokenChunk(past, tuple((*row, *self._drafts) for row in rows), missing, padding)
             self.held = self.chunk.total
@@ -163,13 +162,9 @@ class SequenceBatch:
         feeds, done = self._decoder.feeds(self.chunk, self._sent), self._decoder.once
         if not self.is_begun and self.origin is None:
             feeds, done = {**feeds, **self._decoder.constants, **self.sequences[0].inputs}, set()
-        drafts = self._drafts
-        rules = self._decoder.says.rules
-        ended = [
-            one.scored(row, drafts[:i], place, rules)
-            for row, one in self._complete()
-            for i, place in enumerate(range(1, len(drafts) + 2) if drafts else (0,))
-        ]
+        drafts, rules = self._drafts, self._decoder.says.rules
+        places = range(1, len(drafts) + 2) if drafts else (0,)
+        ended = [one.scored(row, drafts[:i], at, rules) for row, one in self._complete() for i, at in enumerate(places)]
         logits = self._decoder.cascade.tensors[self._decoder.logits]
         is_batch, length = self._decoder.has_batch, self.chunk.length
         self._choice = LogitsChoice(logits.name, logits.dtype, is_batch, length, tuple(ended))

@@ -154,15 +154,14 @@ class _Opening:
         found = self._pairs(self._given.connect, "ends")
         told = {*found, *self._states}
         for i, model in enumerate(self._models):
-            for name in model.graph.reads:
+            for name in (name for name in model.graph.reads if (i, name) not in told):
                 writers = [j for j, other in enumerate(self._models) if j != i and name in other.graph.writes]
-                if (i, name) not in told and len(writers) > 1:
+                if len(writers) > 1:
                     both = " and ".join(self._labels[j] for j in writers)
                     hint = f'"{self._labels[i]}.{name}" = "{self._labels[writers[0]]}.{name}"'
                     what = f"{both} both write {name!r}, which {self._labels[i]} reads"
                     raise self._wrong(what, f"say which under [connect]: {hint}")
-                if (i, name) not in told and writers:
-                    found[i, name] = writers[0], name
+                found.update(((i, name), (j, name)) for j in writers)
         self._check_order(found)
         read, free = {*found.values()}, dict[str, str]()
         for j, model in enumerate(self._models):
@@ -226,9 +225,8 @@ class _Opening:
         """How often the models of each step run; a RecordError if nothing ends them."""
         given = self._given.loop
         if given is None:
-            late = next((i for i, runs in enumerate(self._runs) if runs == "at the end"), None)
             has_end = not has_steps or any(LOGITS.search(name.lower()) for name in model.graph.writes)
-            if late is not None or not (has_end or (self._path.parent / "genai_config.json").exists()):
+            if "at the end" in self._runs or not (has_end or (self._path.parent / "genai_config.json").exists()):
                 hint = "say how many there are: [loop] steps = 20; models that generate tokens write logits"
                 raise self._wrong("nothing ends the steps", hint)
             return None

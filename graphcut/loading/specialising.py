@@ -60,12 +60,11 @@ def specialised(
         dim.dim_value = dims[dim.dim_param]
     for dim in _symbols(proto.graph.output, dims):
         dim.ClearField("dim_param")  # an If has one symbol for both branches, whose outputs may have other sizes
-    kept = [one for one in proto.graph.output if not outputs or any(fnmatchcase(one.name, glob) for glob in outputs)]
+    kept = {name for name in model.graph.writes if not outputs or any(fnmatchcase(name, glob) for glob in outputs)}
     if not kept:
         names = ", ".join(model.graph.writes)
         raise UsageError(f"{model.path.name} has no output {' or '.join(outputs)}", hint=f"its outputs: {names}")
-    del proto.graph.output[:]
-    proto.graph.output.extend(kept)
+    remove_named(proto.graph.output, {*model.graph.writes} - kept)
     pruned = read_model(model.path, proto)  # removes the nodes that the outputs don't depend on
     if outputs and read_sizes_of_needed(pruned, proto := deepcopy(proto)):
         read_model(model.path, proto)
@@ -106,12 +105,10 @@ def _make_constant(graph: GraphProto, name: str, value: Number) -> None:
 
 def _decided(model: ModelProto) -> tuple[NodeProto, GraphProto] | None:
     """The first If of the main graph whose condition is known, and its branch."""
-    for node in model.graph.node:
-        if node.op_type == "If" and not domain(node.domain):
-            condition = _value(model, node.input[0])
-            if condition is not None:
-                name = "then_branch" if condition.all() else "else_branch"
-                return node, next(one.g for one in node.attribute if one.name == name)
+    for node in (node for node in model.graph.node if node.op_type == "If" and not domain(node.domain)):
+        if (condition := _value(model, node.input[0])) is not None:
+            name = "then_branch" if condition.all() else "else_branch"
+            return node, next(one.g for one in node.attribute if one.name == name)
     return None
 
 

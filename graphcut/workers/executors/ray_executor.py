@@ -239,8 +239,7 @@ class RayExecutor(Executor):
         self._inline = self._inline.difference(step.writes).union(found.small)
         outputs = {name: _RayTensor(one, found.sizes[name]) for name, one in found.inline.items()}
         large = [name for name in step.writes if name not in outputs]
-        for name, ref in zip(large, refs, strict=True):
-            outputs[name] = _RayTensor(ref, found.sizes[name], actor.node)
+        outputs |= {n: _RayTensor(ref, found.sizes[n], actor.node) for n, ref in zip(large, refs, strict=True)}
         return Done(actor.worker, step, outputs, found.seconds, found.memory_bytes, copied_bytes=found.copied_bytes)
 
     def _ended(self, actor: _Actor, error: BaseException) -> Event | None:
