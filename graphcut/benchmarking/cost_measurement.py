@@ -49,12 +49,7 @@ class MeasuredCosts(Product):
 
 
 def measure(
-    model: Model,
-    *,
-    rounds: int = 12,
-    inputs: Feeds | None = None,
-    memory_bytes: int | None = None,
-    threads: int = 0,
+    model: Model, *, rounds: int = 12, inputs: Feeds | None = None, memory_bytes: int | None = None, threads: int = 0
 ) -> MeasuredCosts:
     """Measure the time and memory of each module of `model` on this machine, with graph optimizations on.
 

@@ -65,12 +65,7 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
 
 
 def rendered_at(
-    path: Path,
-    output_format: OutputFormat,
-    *,
-    model: Path | None,
-    dims: Mapping[str, int],
-    layers: Sequence[Path] = (),
+    path: Path, output_format: OutputFormat, *, model: Path | None, dims: Mapping[str, int], layers: Sequence[Path] = ()
 ) -> str:
     """The scene of what is at `path`, as text in that format, with layers over its profile; see `with_layers`."""
     scene = scene_at(path, model=model, dims=dims)

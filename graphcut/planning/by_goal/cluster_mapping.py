@@ -289,21 +289,17 @@ class ClusterEvaluator:
     def lower_bound(self) -> float:
         """A lower bound of the first value of any plan."""
         driven_s = driver_s("sum", self.load, self.pairs, self.goal.cluster)
-        return self._value(self._least_period, float(self._fastest_work.sum()) + driven_s)
+        return self._value(self._least_period, float(self._work.min(axis=0).sum()) + driven_s)
 
     @cached_property
     def _work(self) -> Floats:
+        """For each class the seconds of each group and shared item."""
         return np.hstack([self.load.work, self.load.shared_work])
-
-    @cached_property
-    def _fastest_work(self) -> Floats:
-        """For each group and shared item the seconds on the device class that is fastest for it."""
-        return np.asarray(np.where(np.isfinite(self._work), self._work, np.inf).min(axis=0))
 
     @cached_property
     def _least_period(self) -> float:
         """A lower bound of the period of any plan."""
-        longest = float(self._fastest_work[: self.load.groups].max(initial=0.0))
+        longest = float(self.load.work.min(axis=0).max(initial=0.0))
         driven_s = driver_s("max", self.load, self.pairs, self.goal.cluster)
         return max(longest, self._fractional_period(), driven_s)
 
