@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Final
 
@@ -49,7 +49,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names may hold characters that the terminal lacks
     try:
-        code = app(args=_with_values(sys.argv[1:]), prog_name="graphcut", standalone_mode=False)
+        code = app(args=[*_with_values(sys.argv[1:])], prog_name="graphcut", standalone_mode=False)
         sys.exit(_explain(KeyboardInterrupt()) if code == INTERRUPTED else code)  # typer makes 130 of Ctrl-C
     except BaseException as error:
         if "_GRAPHCUT_COMPLETE" in os.environ and isinstance(error, Exception):
@@ -61,15 +61,13 @@ def main() -> None:
         sys.exit(_explain(cause))
 
 
-def _with_values(arguments: Sequence[str]) -> list[str]:
+def _with_values(arguments: Sequence[str]) -> Iterator[str]:
     """The arguments, with a value for each option that may stand without one."""
-    made = list(arguments)
     for i, word in enumerate(arguments):
         following = arguments[i + 1] if i + 1 < len(arguments) else "-"
         is_value = following.isdigit() if word != "--heads" else not following.startswith("-")
-        if word in _VALUELESS and (not is_value or following.endswith(".onnx")):
-            made[i] = f"{word}={_VALUELESS[word]}"
-    return made
+        lacks_value = word in _VALUELESS and (not is_value or following.endswith(".onnx"))
+        yield f"{word}={_VALUELESS[word]}" if lacks_value else word
 
 
 def _show_warning(

@@ -8,7 +8,7 @@ option of the command that ran, else of another one: that of the parameter with 
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, cast
 
@@ -40,20 +40,18 @@ def _reworded(command: str, name: str, value: str | None, inside: str | None, at
     return " ".join(_options(f"{name}={inside or value or True}", command))
 
 
-def _options(keywords: str, command: str) -> list[str]:
+def _options(keywords: str, command: str) -> Iterator[str]:
     """The options for arguments like `pins=2, force=True`; none if this is no Python, empty ones for unknown names."""
     try:
         call = cast("ast.Call", ast.parse(f"_({keywords})", mode="eval").body)
     except SyntaxError:
-        return []
-    found = []
+        return
     for keyword in call.keywords:
         option, value = _option(keyword.arg or "", command), ast.unparse(keyword.value)
         if isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str):
             value = shell_word(keyword.value.value)
         value = "always" if option == "--inside-layers" and value == "True" else value
-        found.append(option if value == "True" else option and f"{option} {value}")
-    return found
+        yield option if value == "True" else option and f"{option} {value}"
 
 
 def _names(section: str) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Parts as cards and as rows: name, content, and bars on scales that all parts share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from ...core.units import count, duration
@@ -142,13 +142,12 @@ def _labelled(x: float, y: float, room: float, name: str, value: str, css: str) 
     return [label(x, y, name, SMALL, css="muted", room=left), label(x + room, y, value, BODY, css=css, anchor="end")]
 
 
-def _need_bar(card: Card, scales: Scales, x: float, y: float, width: float) -> list[str]:
+def _need_bar(card: Card, scales: Scales, x: float, y: float, width: float) -> Iterator[str]:
     """The memory as a bar, with a tick at the budget."""
-    marks = _bar(x, y, width, card.need_bytes / scales.need_bytes, css="bar over" if card.is_over else "bar")
-    if card.budget_bytes is None:
-        return marks
-    tick = x + width * card.budget_bytes / scales.need_bytes
-    return [*marks, line(((tick, y - 3), (tick, y + _BAR + 3)), "tick")]
+    yield from _bar(x, y, width, card.need_bytes / scales.need_bytes, css="bar over" if card.is_over else "bar")
+    if card.budget_bytes is not None:
+        tick = x + width * card.budget_bytes / scales.need_bytes
+        yield line(((tick, y - 3), (tick, y + _BAR + 3)), "tick")
 
 
 def _bar(x: float, y: float, width: float, share: float, *, css: str = "bar") -> list[str]:

@@ -1,7 +1,7 @@
 """The cut profile in block characters: bytes alive after each node, with cuts and key nodes marked below."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -37,16 +37,14 @@ def profile_strip(profile: CutProfile, marks: Sequence[int], meaning: str, scree
     return [title, *_columns(lowest, screen.plain(LEVELS)), marks_line, *_parts(cuts, columns)]
 
 
-def _columns(lowest: Sequence[int], levels: str) -> list[Text]:
+def _columns(lowest: Sequence[int], levels: str) -> Iterator[Text]:
     top, steps = max(lowest) or 1, len(levels) - 1
     # Anything above 0 is visible.
     heights = [max(round(value / top * _ROWS * steps), int(value > 0)) for value in lowest]
     labels = {_ROWS - 1: size(top), _ROWS // 2 - 1: size(top // 2), 0: "0 B"}
-    rows = []
-    for row in range(_ROWS - 1, -1, -1):
+    for row in reversed(range(_ROWS)):
         blocks = "".join(levels[max(0, min(steps, height - row * steps))] for height in heights)
-        rows.append(Text(labels.get(row, "").rjust(_MARGIN - 2) + "  ", style="dim").append(blocks, "not dim blue"))
-    return rows
+        yield Text(labels.get(row, "").rjust(_MARGIN - 2) + "  ", style="dim").append(blocks, "not dim blue")
 
 
 def _parts(cuts: Sequence[int], columns: int) -> list[Text]:

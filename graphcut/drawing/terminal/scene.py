@@ -67,7 +67,7 @@ def _part_columns(scene: Scene, screen: Screen) -> Iterable[Column]:
         yield Column(cards[0].measure, [need_text(card) for card in cards])
     if any(card.budget_bytes for card in cards):
         first, *others = {card.budget_bytes for card in cards}
-        yield Column("of its budget" if others else of_budget(first).lstrip(), _budget_bars(cards, screen))
+        yield Column("of its budget" if others else of_budget(first).lstrip(), [*_budget_bars(cards, screen)])
     if is_planned:
         yield from _predicted_columns(scene, screen)
     else:
@@ -117,17 +117,15 @@ def _moved(total: BoundaryTotals) -> str:
     return size_text(total) if total.bytes or not total.is_exact else "-"
 
 
-def _budget_bars(cards: Sequence[Card], screen: Screen) -> list[Text]:
+def _budget_bars(cards: Sequence[Card], screen: Screen) -> Iterable[Text]:
     """The need of each part as a share of its budget. The tick is the budget; a part over it goes beyond the tick."""
     shares = [card.need_bytes / card.budget_bytes if card.budget_bytes else 0.0 for card in cards]
     tick = round(BAR_CELLS / max(1.0, *shares))
-    found = []
     for card, share in zip(cards, shares, strict=True):
         bar, style = screen.bar(share, tick), "red" if share > 1 else "cyan"
         beyond = screen.plain(BAR) * max(1, len(bar) - tick) if share > 1 else ""
         parts = (bar[:tick].ljust(tick), style), (screen.plain(TICK), "bold"), (beyond, style)
-        found.append(Text.assemble(*parts) if card.budget_bytes else Text("no limit", style="dim"))
-    return found
+        yield Text.assemble(*parts) if card.budget_bytes else Text("no limit", style="dim")
 
 
 # The cut profile

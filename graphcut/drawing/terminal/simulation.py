@@ -95,7 +95,7 @@ def _bars(shares: Iterable[float], screen: Screen, *, drop_order: int) -> Column
     return Column("", [Text(screen.bar(share), style="cyan") for share in shares], drop_order=drop_order)
 
 
-def _links(result: SimulationResult, screen: Screen) -> Section:
+def _links(result: SimulationResult, screen: Screen) -> Iterable[RenderableType]:
     """The links that carried anything, the busiest first."""
     links = sorted((link for link in result.links if link.bytes), key=lambda link: -link.used)
     shown, rest = links[:MAX_ROWS], links[MAX_ROWS:]
@@ -106,18 +106,17 @@ def _links(result: SimulationResult, screen: Screen) -> Section:
         Column("used", [_share(link.used) for link in shown]),
         _bars([link.used for link in shown], screen, drop_order=1),
     ]
-    lines = section(screen, columns)
+    yield from section(screen, columns)
     if rest:
-        lines.append(screen.more(f"{count(len(rest), 'more link')}, used for at most {_share(rest[0].used)}"))
+        yield screen.more(f"{count(len(rest), 'more link')}, used for at most {_share(rest[0].used)}")
     if result.lost:
-        lines.append(screen.text(f"{count(result.lost, 'message')} lost and sent again", "dim"))
-    return lines
+        yield screen.text(f"{count(result.lost, 'message')} lost and sent again", "dim")
 
 
-def _cost_of_failures(result: SimulationResult, screen: Screen) -> Section:
+def _cost_of_failures(result: SimulationResult, screen: Screen) -> Iterable[RenderableType]:
     """The same run with and without failures."""
     if (without := result.without_failures) is None:
-        return []
+        return
     both = (result, without)
     rows: dict[str, list[str]] = {
         "answers a second": [_rate(one.per_s) for one in both],
@@ -130,11 +129,10 @@ def _cost_of_failures(result: SimulationResult, screen: Screen) -> Section:
         rows["p99 latency"] = [duration(one.p99) for one in latencies]
     cells = zip(*rows.values(), strict=True)
     values = (Column(title, column) for title, column in zip(("with", "without"), cells, strict=True))
-    lines: Section = [table(screen, [Column("cost of failures", list(map(Text, rows))), *values])]
+    yield table(screen, [Column("cost of failures", list(map(Text, rows))), *values])
     if result.restarted:
         text = f"{count(result.restarted, 'request')} restarted: a device that failed had tensors that nothing else has"
-        lines.append(screen.text(text, "dim"))
-    return lines
+        yield screen.text(text, "dim")
 
 
 def _busy(device: DeviceUse) -> float:
