@@ -313,10 +313,9 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: AbstractSet[str], 
 def _logits(cascade: Cascade, states: Sequence[State]) -> str:
     presents = {state.present for state in states}
     others = [name for name in cascade.manifest.writes if name not in presents]
-    tensors = [cascade.tensors[name] for name in others]
-    likely = [name for name in others if LOGITS.search(name.lower())] or [
-        tensor.name for tensor in tensors if tensor.dtype in _FLOATS and len(tensor.shape or ()) in {2, 3}
-    ]
+    floats = [name for name in others if cascade.tensors[name].dtype in _FLOATS]
+    likely = [name for name in others if LOGITS.search(name.lower())]
+    likely = likely or [name for name in floats if len(cascade.tensors[name].shape or ()) in {2, 3}]
     if len(likely) != 1:
         message = f"it is not clear which output holds the logits; there is {', '.join(others) or 'none'}"
         hint = f"name it {_IN_CONFIG}, as model.decoder.outputs.logits, and split again"

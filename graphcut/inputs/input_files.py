@@ -33,10 +33,10 @@ def read_inputs(path: Path, model_reads: Sequence[str], *, tensors: Tensors = _N
     """The inputs that a file or folder holds, by name, in the order of the model; some may be missing.
 
     `path` is a .npz file whose arrays have the names of inputs; or a .wav file for the one input that hears (`sound`);
-    or a folder of ONNX test data, with `input_0.pb`,
-    `input_1.pb`, ... in the order `model_reads` of the model's inputs. Types and shapes are not checked; `tensors` are
-    needed to read sequences and optionals from a folder. A GraphcutError if `path` does not exist or can't be read, a
-    UsageError if it is of another kind, is damaged, or holds a name that is no input.
+    or a folder of ONNX test data, with `input_0.pb`, `input_1.pb`, ... in the order `model_reads` of the model's
+    inputs. Types and shapes are not checked; `tensors` are needed to read sequences and optionals from a folder. A
+    GraphcutError if `path` does not exist or can't be read, a UsageError if it is of another kind, is damaged, or holds
+    a name that is no input.
     """
     try:
         if path.suffix == ".wav":

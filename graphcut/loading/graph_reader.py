@@ -150,13 +150,10 @@ def _check_tensors(entries: Sequence[_Entry], outputs: Sequence[str], outside: A
             if name in written:
                 raise ModelError(f"node {entry.name!r} writes {name!r}, which is already written", hint=hint)
             written.add(name)
-    for entry in entries:
-        for name in entry.reads:
-            if name not in written:
-                raise ModelError(f"node {entry.name!r} reads {name!r}, which no node writes", hint=hint)
-    for name in outputs:
-        if name not in written:
-            raise ModelError(f"the output {name!r} of the model is written by no node", hint=hint)
+    for node, name in ((entry.name, name) for entry in entries for name in entry.reads if name not in written):
+        raise ModelError(f"node {node!r} reads {name!r}, which no node writes", hint=hint)
+    for name in (name for name in outputs if name not in written):
+        raise ModelError(f"the output {name!r} of the model is written by no node", hint=hint)
 
 
 def _topological_order(entries: Sequence[_Entry]) -> list[int]:

@@ -292,11 +292,10 @@ def _each_alone(made: "OrtValueVector", names: Sequence[str], buffers: Values) -
     """The outputs, each without the others: items of ONNX Runtime's vector would keep all of it alive."""
     found = dict(buffers)
     for i, name in enumerate(names):  # to iterate over a vector takes longer than its indices
-        if name in buffers:
-            continue
-        one = OrtValueVector()
-        one.push_back(made[i])
-        found[name] = ort.OrtValue(one[0])
+        if name not in buffers:
+            one = OrtValueVector()
+            one.push_back(made[i])
+            found[name] = ort.OrtValue(one[0])
     return found
 
 

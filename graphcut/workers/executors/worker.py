@@ -37,12 +37,10 @@ class Worker:
         self._cascade = cascade
         self._states = states
         self._load = load
-        presents = {state.present for row in states.values() for state in row}
+        kept = {state.present for row in states.values() for state in row}
+        sent = {state.present for state in cascade.manifest.states} - kept
         #: the parts whose states stay with them; others write states that are read after the step.
-        self._is_closed = [
-            all(state.present in presents or state.present not in part.writes for state in cascade.manifest.states)
-            for part in cascade.parts
-        ]
+        self._is_closed = [sent.isdisjoint(part.writes) for part in cascade.parts]
         self._logits: tuple[Value, np.ndarray[Any, Any]] = None, np.empty(0)
         self._orders: dict[tuple[int, ...], list[tuple[int, frozenset[str]]]] = {}
 

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ...core.errors import UsageError
+from ...core.graph import grouped
 from ...core.manifest import Cascade
 from ...running.stage import SessionConfig
 from ..executors.protocol import Executor
@@ -60,10 +61,8 @@ def assign_parts(
         return WorkerState(name, memory_bytes, owned, overlap=frozenset(near.intersection(range(len(parts)))))
 
     if workers is None and devices and all(part.device is not None for part in parts):
-        return [
-            worker(device.name, device.memory_bytes, tuple(i for i, p in enumerate(parts) if p.device == device.name))
-            for device in devices
-        ]
+        owned = grouped((part.device, i) for i, part in enumerate(parts))
+        return [worker(device.name, device.memory_bytes, tuple(owned.get(device.name, ()))) for device in devices]
     number = workers or min(len(parts), os.cpu_count() or 1, most or len(parts))
     bounds = even_bounds([part.needed.needs + 1.0 for part in parts], min(number, len(parts)))
     spans = spans_of(bounds)

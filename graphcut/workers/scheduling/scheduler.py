@@ -142,11 +142,8 @@ class Scheduler:
             self._recovery.open(index, replay)
             self._employ(index)
             return
-        early = tuple(
-            part
-            for part in state.enabling(parts)
-            if self.log.outlasts_message(index, [later for later in parts if later > part], state.pace)
-        )
+        later = {part: [other for other in parts if other > part] for part in state.enabling(parts)}
+        early = tuple(part for part, row in later.items() if self.log.outlasts_message(index, row, state.pace))
         if early and not self.executor.reports_early:
             parts, early = tuple(part for part in parts if part <= early[0]), ()
         step = state.request.step(state.number, parts, self._routing.wanted(parts), attempt=state.attempt, early=early)
