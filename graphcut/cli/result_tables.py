@@ -71,9 +71,7 @@ def draw_benchmark(results: Sequence[WayResult], screen: Screen) -> RenderableTy
 
 
 def _difference(difference: float | None) -> str:
-    if difference is None:
-        return "not compared"
-    return "same bits" if difference == 0 else f"within {difference:.1e}"
+    return "not compared" if difference is None else f"within {difference:.1e}" if difference else "same bits"
 
 
 def draw_environment(found: Environment, screen: Screen) -> RenderableType:

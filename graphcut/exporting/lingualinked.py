@@ -52,8 +52,7 @@ def export_of(cascade: Cascade, sizes: TensorBytes | None = None) -> Export:
     written, dims = {name: cascade.tensors[name] for part in parts for name in part.writes}, cascade.manifest.dims
     known = {name: (sizes or {}).get(name) or tensor.bytes_for(dims) for name, tensor in written.items()}
     if all(is_exact for _, is_exact in known.values()):
-        numbers = {name: number for name, (number, _) in known.items()}
-        files[SIZES] = _sizes_of_outputs(parts, maps, numbers)
+        files[SIZES] = _sizes_of_outputs(parts, maps, {name: number for name, (number, _) in known.items()})
     return files
 
 

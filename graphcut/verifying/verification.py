@@ -120,9 +120,8 @@ class Verification(Product):
         numbers += filter(None, (self.failure, self.refusal, self.reason))
         answer = f"the {self.subject} {'matches' if self.same else 'does not match'} the model"
         answer += " in these runs" if self.same and self.proof.unread else ""
-        objections = (*self.proof.objections, *self.placement.objections)
-        structure = "; ".join((self.structure_summary, *objections[:3]))
-        return f"{answer}\nstructure: {structure}\nnumbers: {'; '.join(numbers)}"
+        structure = [self.structure_summary, *self.proof.objections, *self.placement.objections][:4]
+        return f"{answer}\nstructure: {'; '.join(structure)}\nnumbers: {'; '.join(numbers)}"
 
 
 def verify(

@@ -154,11 +154,10 @@ def _sample(css: str, x: float, y: float) -> str:
 
 
 def _sentences(scene: Scene, width: float) -> Iterator[Panel]:
-    # The alternatives to a cut are for a screen, where one can try them.
-    reasons = [": ".join(reason.split("\n")[:2]) for reason in scene.reasons()]
     for title, texts in (
         ("Recomputed instead of sent", scene.recomputed),
-        ("Why the cuts are where they are", reasons),
+        # The alternatives to a cut are for a screen, where one can try them.
+        ("Why the cuts are where they are", [": ".join(reason.split("\n")[:2]) for reason in scene.reasons()]),
         ("Notes", scene.notes),
     ):
         if texts:

@@ -67,8 +67,7 @@ def small_card(card: Card, scales: Scales, x: float, y: float, width: float, hei
     marks = [_frame(card, x, y, width, height), *_title(card, x + PADDING, y + 19, inner)]
     marks.append(label(x + PADDING, y + 35, card.content or _nodes_text(card), BODY, room=inner))
     marks += _need_bar(card, scales, x + PADDING, y + 46, inner - width_of(need, BODY) - 8)
-    css = "over" if card.is_over else ""
-    return [*marks, label(x + width - PADDING, y + 53, need, BODY, css=css, anchor="end")]
+    return [*marks, label(x + width - PADDING, y + 53, need, BODY, css="over" if card.is_over else "", anchor="end")]
 
 
 class RowColumns(NamedTuple):
