@@ -374,7 +374,8 @@ def problem_of(
     together += ((node, *sorted(graph.successors(node))) for node in avoided)
     if analysis.repeat is not None and not limits.inside_layers:
         together += analysis.repeat.blocks
-    together = [nodes for row in together for nodes in grouped((phases.get(node), node) for node in row).values()]
+    if phases:
+        together = [nodes for row in together for nodes in grouped((phases.get(node), node) for node in row).values()]
     kept = [node for node in graph.flow if node not in replicable]
     ordered = (*pairwise(nodes[0] for nodes in pinned.values()), *_between_phases(graph, phases))
     groups = contract(graph, kept, together, ordered)
