@@ -148,6 +148,12 @@ def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Ca
     return (open_present if are_here else open_cascade)(path, check_files=check_files)
 
 
+def say_phases(stepwise: Sequence[str]) -> None:
+    """Say that an .onnx file knows nothing of steps, if it is made of a pipeline of models that has some."""
+    if stepwise:
+        say("note: an .onnx file does not say what runs once and what at each step, as the pipeline of models does")
+
+
 def say_gap(*sources: Cascade | Path) -> None:
     """Say which weights of cascades, or of models that are parts, were read but could not be compared with digests."""
     from ..core.file_checks import cascades_with, digest_gap

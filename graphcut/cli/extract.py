@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ..core.errors import UsageError
-from .common_options import Texts, Weights, names_in, say_gap
+from .common_options import Texts, Weights, names_in, say_gap, say_phases
 from .output import say
 
 
@@ -48,6 +48,7 @@ def extract(
     nodes = count(len(graph.nodes), "node") if assume else f"{len(graph.nodes):,} of {len(whole.graph.nodes):,} nodes"
     ends = f"{count(len(graph.reads), 'input')}, {count(len(graph.writes), 'output')}"
     say(f"wrote {output}: {nodes}, {size(made.weight_bytes)} of weights, {ends}")
+    say_phases(whole.stepwise)
     say_gap(whole.path)
 
 

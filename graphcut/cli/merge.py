@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
 from ..core.units import count
-from .common_options import Texts, open_, say_gap
+from .common_options import Texts, open_, say_gap, say_phases
 from .output import say
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def merge(paths: list[Path], output: Path, connect: Texts = None, force: bool = 
     is_original = model.digest == cascade.manifest.source.graph
     equals = f": its graph equals that of the original model{_left_out(original)}" if is_original else ""
     say(f"wrote {output}{equals}")
+    say_phases(cascade.manifest.stepwise)
     say_gap(cascade)
 
 

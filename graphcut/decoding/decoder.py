@@ -66,6 +66,9 @@ class Decoder:
 
     def __init__(self, cascade: Cascade, settings: DecodingSettings) -> None:
         """See `generate` for errors."""
+        if cascade.manifest.loop is not None:
+            message = "the steps of this pipeline of models are counted: it generates no tokens"
+            raise UsageError(message, hint="run it with `run(...)`")
         inputs, dims, tensors = settings.get("inputs", {}), settings.get("dims", {}), cascade.tensors
         config, known = GenaiConfig(cascade), {state.past for state in cascade.manifest.states}
         named = {past: present for past, present in config.states.items() if past not in known}

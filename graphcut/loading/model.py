@@ -285,7 +285,7 @@ def _parse(path: Path) -> ModelProto:
     try:
         if path.is_dir():
             inside = sorted(path.glob("*.onnx"))
-            hint = f"did you mean {inside[0]}?" if inside else "name the .onnx file"
+            hint = f"did you mean {inside[0]}?" if inside else f"name the .onnx file, or write {PIPELINE} there"
             raise ModelError(f"{path} is a folder, not a model", hint=hint)
         if not path.exists():
             raise ModelError(nothing_at(path, f"there is no file {path}"), hint="check the path")

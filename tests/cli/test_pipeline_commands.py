@@ -87,3 +87,9 @@ def test_a_plan_finds_the_models_that_an_exporter_left_without_a_pipeline_file(r
     FAMILIES["t5"].write(tmp_path / "t5")
     assert run("plan", tmp_path / "t5", "--num-splits", 2, "-o", tmp_path / "plan.json").code == 0
     assert run("show", tmp_path / "plan.json").out.startswith("t5  ")
+
+
+def test_one_file_made_of_a_pipeline_is_said_to_know_no_steps(run: Run, home: Path, tmp_path: Path) -> None:
+    words = "does not say what runs once and what at each step"
+    assert words in run("merge", home / "parts", "-o", tmp_path / "whole.onnx").err
+    assert words in run("extract", home / "drawing", "--until", "out_sample", "-o", tmp_path / "step.onnx").err

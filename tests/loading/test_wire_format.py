@@ -355,7 +355,8 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_is_refused_and_a_model_in_it_is_suggested(tmp_path: Path) -> None:
     caught = refusal(tmp_path)
-    assert (str(caught), caught.hint) == (f"{tmp_path} is a folder, not a model", "name the .onnx file")
+    hint = "name the .onnx file, or write pipeline.toml there"
+    assert (str(caught), caught.hint) == (f"{tmp_path} is a folder, not a model", hint)
     (tmp_path / "it.onnx").touch()
     assert refusal(tmp_path).hint == f"did you mean {tmp_path / 'it.onnx'}?"
 

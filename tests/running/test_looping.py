@@ -96,6 +96,12 @@ def test_what_the_loop_gives_need_not_be_fed_and_the_rest_must(cascade: Cascade)
         graphcut.run(cascade, {"input_ids": DIFFUSION.inputs(1)["input_ids"]})
 
 
+def test_a_pipeline_whose_steps_are_counted_generates_no_tokens(cascade: Cascade) -> None:
+    with pytest.raises(graphcut.UsageError, match="generates no tokens") as caught:
+        graphcut.generate(cascade, [[1]], max_tokens=2)
+    assert caught.value.hint == "run it with `run(...)`"
+
+
 def test_a_plan_keeps_apart_what_runs_once_at_each_step_and_at_the_end(cascade: Cascade) -> None:
     model = graphcut.load(cascade.source.parent)
     assert {*model.phases.values()} == {0, 1, 2}
