@@ -39,7 +39,7 @@ def read_inputs(path: Path, model_reads: Sequence[str], *, tensors: Tensors = _N
     a name that is no input.
     """
     try:
-        if path.suffix == ".wav":
+        if path.suffix.lower() == ".wav":
             return sound_inputs(path, {name: tensors[name] for name in model_reads if name in tensors})
         found = _read_folder(path, model_reads, tensors) if path.is_dir() else _read_npz(path)
     except FileNotFoundError:

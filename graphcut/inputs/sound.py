@@ -26,7 +26,9 @@ def sound_inputs(path: Path, tensors: Tensors) -> dict[str, object]:
         UsageError: it is no such file, or not one input hears.
         OSError: it can't be read.
     """
-    hearing = {name: role for name, tensor in tensors.items() if (role := role_of(tensor)) in {"mel", "samples"}}
+    roles = {name: role_of(tensor) for name, tensor in tensors.items()}
+    features = {name for name, tensor in tensors.items() if tensor.shape is None or len(tensor.shape) == 3}
+    hearing = {n: role for n, role in roles.items() if role == "samples" or (role == "mel" and n in features)}
     if len(hearing) != 1:
         what = f"{path} is a sound, and {' and '.join(hearing) or 'no input of the model'} would hear it"
         raise UsageError(what, hint="give arrays instead: a .npz file with the names of the inputs")
@@ -44,10 +46,13 @@ def _samples(path: Path) -> _Array:
         raise UsageError(f"{path} is not a WAV file: {error}", hint=_HINT) from None
     if width != 2:
         raise UsageError(f"{path} has samples of {8 * width} bits, not of 16", hint=_HINT)
-    given = np.frombuffer(read, "<i2").reshape(-1, channels).mean(1) / 2**15
+    whole = len(read) // (2 * channels) * 2 * channels  # a file that was cut off may end within a sample
+    if not whole or not rate:
+        raise UsageError(f"{path} holds no samples", hint=_HINT)
+    given = np.frombuffer(read[:whole], "<i2").reshape(-1, channels).mean(1) / 2**15
     length = round(len(given) * RATE / rate)
     # Resampled by its spectrum, without what is above half of either rate.
-    return np.asarray(np.fft.irfft(np.fft.rfft(given)[: length // 2 + 1], length) * (length / max(1, len(given))))
+    return np.asarray(np.fft.irfft(np.fft.rfft(given)[: length // 2 + 1], length) * (length / len(given)))
 
 
 _HINT: Final = "make a WAV file of 16 bits of it, without compression"

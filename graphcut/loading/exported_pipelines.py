@@ -31,6 +31,26 @@ _FEATURES: Final = "features.onnx"  #: what makes an encoder's input, if a user 
 _FIRST, _LATER, _MERGED = "decoder_model.onnx", "decoder_with_past_model.onnx", "decoder_model_merged.onnx"
 
 
+class _Section(msgspec.Struct, frozen=True):
+    """A model of genai_config.json, and its names of inputs and outputs by those of ONNX Runtime GenAI."""
+
+    filename: str = ""
+    inputs: dict[str, str] = {}
+    outputs: dict[str, str] = {}
+
+
+class _GenaiModel(msgspec.Struct, frozen=True):
+    vision: _Section | None = None
+    speech: _Section | None = None
+    encoder: _Section | None = None
+    embedding: _Section | None = None
+    decoder: _Section | None = None
+
+
+class _GenaiConfig(msgspec.Struct, frozen=True):
+    model: _GenaiModel | None = None
+
+
 def exported_pipeline(folder: Path) -> PipelineFile | None:
     """The pipeline in a folder that Optimum or ONNX Runtime GenAI wrote; None if it holds none.
 
@@ -65,6 +85,8 @@ def save_pipeline(folder: str | Path, output: str | Path, *, force: bool = False
     home, place = output.absolute().parent.resolve(), folder.resolve()
     if not place.is_relative_to(home):
         raise UsageError(f"{folder} is not in the folder of {output}", hint=f"write it to {folder / PIPELINE}")
+    if output.suffix != ".toml":
+        raise UsageError(f"{output} is no name of a pipeline file", hint="let it end with .toml")
     if output.exists() and not force:
         raise UsageError(f"{output} already exists", hint="choose another name with `output`, or add `force=True`")
     models, way = found.models.items(), place.relative_to(home)
@@ -143,13 +165,14 @@ def _of_sentence_transformers(folder: Path) -> PipelineFile | None:
 
 def _of_genai(folder: Path) -> PipelineFile | None:
     """The models that genai_config.json lists, if they are several; None for a decoder alone."""
-    found = json_beside(folder / _GENAI).get("model") or {}
-    sections = {name: one for name in _SECTIONS if isinstance(one := found.get(name), dict) and "filename" in one}
+    found = json_beside(folder / _GENAI, _GenaiConfig).model
+    known = {name: getattr(found, name) for name in _SECTIONS if found is not None}
+    sections: dict[str, _Section] = {name: one for name, one in known.items() if one is not None and one.filename}
     if len(sections) < 2 or "decoder" not in sections:
         return None
-    models = {name: PipelineModel(file=one["filename"], runs=_RUNS.get(name, "once")) for name, one in sections.items()}
+    models = {name: PipelineModel(file=one.filename, runs=_RUNS.get(name, "once")) for name, one in sections.items()}
     connect = dict(_by_keys(sections))
-    names = {key: f"{of}.{name}" for of in sections if of in _RUNS for key, name in _inputs(sections[of]).items()}
+    names = {key: f"{of}.{name}" for of in sections if of in _RUNS for key, name in sections[of].inputs.items()}
     told = {key: names[key] for key in ("input_ids", "attention_mask") if key in names}
     # ONNX Runtime GenAI gives a prompt what was seen or heard, and later steps nothing.
     for reader, source in [*connect.items()] if len(told) == 2 else ():
@@ -161,16 +184,12 @@ def _of_genai(folder: Path) -> PipelineFile | None:
     return PipelineFile(models=models, connect=connect)
 
 
-def _inputs(section: Mapping[str, Any]) -> Mapping[str, str]:
-    return section.get("inputs") or {}
-
-
-def _by_keys(sections: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _by_keys(sections: Mapping[str, _Section]) -> Iterator[tuple[str, str]]:
     """What the configuration connects: an input and an output with one key, under the names that it gives them."""
     for reader, one in sections.items():
-        for key, name in _inputs(one).items():
+        for key, name in one.inputs.items():
             for writer in sections:
-                outputs = sections[writer].get("outputs") or {}
+                outputs = sections[writer].outputs
                 own = key.replace("cross_past", "cross_present")
                 own = "hidden_states" if own == "encoder_hidden_states" and own not in outputs else own
                 if writer != reader and own in outputs:

@@ -3,7 +3,7 @@
 `made_models.toml` has their text.
 """
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from onnx import ModelProto, parser
 
@@ -20,7 +20,7 @@ _FIRST_OPSET: Final = 13  #: before it, ReduceSum has no input for axes.
 def made_model(kind: MadeModel, opset: int) -> ModelProto:
     """The model of a kind; it imports this version of ONNX's operators. A ValueError for one before 13."""
     if opset < _FIRST_OPSET:
-        raise ValueError(f"{' and '.join(get_args(MadeModel))} need operators of opset {_FIRST_OPSET}, not {opset}")
+        raise ValueError(f"{kind!r} needs operators of opset {_FIRST_OPSET}, not {opset}")
     texts = table("loading/made_models.toml", dict[str, str])
     largest = "ReduceMax<axes = [1], keepdims = 0>(seen)" if opset < 18 else "ReduceMax<keepdims = 0>(seen, one)"
     text = texts["pooling"].replace("{body}", texts[kind]) if kind.endswith("pooling") else texts[kind]

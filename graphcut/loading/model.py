@@ -96,7 +96,8 @@ class Model(Product):
     @property
     def files(self) -> tuple[Path, ...]:
         """The files that it is read from: with its graph, then with its weights."""
-        return (*(self.joined_from or (self.path,)), *(file for file, _ in self.data.values()))
+        own = (self.path,) if self.path.exists() or not self.joined_from else ()
+        return tuple(dict.fromkeys((*own, *self.joined_from, *(file for file, _ in self.data.values()))))
 
     @cached_property
     def phases(self) -> Mapping[int, int]:

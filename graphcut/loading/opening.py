@@ -60,12 +60,14 @@ def load(source: ModelLike, *, dims: Dims | None = None, states: Mapping[str, st
 
 
 def _open_path(path: Path) -> Model:
+    file, is_there = path, False
     with suppress(OSError):  # a name that can't be; `load_unchecked` says why
         file = path / PIPELINE if path.is_dir() else path
-        if file.suffix == ".toml" and file.is_file():
-            return open_pipeline(file, read_pipeline(file))
-        if file.name == PIPELINE and (found := exported_pipeline(file.parent)) is not None:
-            return open_pipeline(file, found)
+        is_there = file.suffix == ".toml" and file.is_file()
+    if is_there:
+        return open_pipeline(file, read_pipeline(file))
+    if file.name == PIPELINE and (found := exported_pipeline(file.parent)) is not None:
+        return open_pipeline(file, found)
     model = load_unchecked(path)
     check_parts([path], has_weights=False)
     return model

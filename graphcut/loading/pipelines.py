@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 from onnx import ModelProto
 
-from ..core.errors import ModelError, RecordError, did_you_mean
+from ..core.errors import RecordError, did_you_mean
 from ..core.file_checks import check_parts
 from ..core.manifest import Loop
 from ..core.records import reading
@@ -106,6 +106,9 @@ class _Opening:
 
     def _opened(self, label: str, one: PipelineModel) -> Model:
         """A model of the pipeline, with the inputs and outputs that are used."""
+        if Path(one.file).is_absolute() or ".." in Path(one.file).parts:
+            hint = "put the pipeline file into a folder that has all of its models, or below which they are"
+            raise self._wrong(f"{one.file} is not in this folder or below", hint)
         model = load_unchecked(self._path.parent / one.file)
         check_parts([model.path], has_weights=False)
         found = specialised(model, one.assume, one.outputs, one.dims)
@@ -213,9 +216,6 @@ class _Opening:
         proto, here = deepcopy(model.proto), self._path.absolute().parent
         for place in locations_in(proto):
             file = model.path.absolute().parent / place.value
-            if not file.is_relative_to(here):
-                hint = "put the pipeline file into a folder that has all of its models, or below which they are"
-                raise ModelError(f"the weights in {file} are outside the folder of {self._path}", hint=hint)
             location = file.relative_to(here).as_posix()
             self._data[location] = model.data[place.value]
             place.value = location

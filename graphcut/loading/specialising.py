@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
-from onnx.reference import ReferenceEvaluator
 
 from ..core.errors import UsageError, did_you_mean
 from ..core.graph import reached
@@ -121,6 +120,8 @@ def _value(model: ModelProto, name: str) -> np.ndarray[Any, Any] | None:
     nodes = [node for node in graph.node if needed.intersection(node.output)]
     if needed - read.keys() - weights.keys() or not all(map(_is_known, nodes)):
         return None
+    from onnx.reference import ReferenceEvaluator  # it takes long, and few models need it
+
     made = head_of(model)
     made.graph.node.extend(nodes)
     made.graph.initializer.extend(tensor for one, tensor in weights.items() if one in needed)

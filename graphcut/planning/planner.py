@@ -96,14 +96,17 @@ def default_dims(
 
 def with_metrics(source: AnalysisLike, made: Plan, costs: Costs) -> Plan:
     """A plan without metrics (edited, or made by hand) with those of its parts, and with what they recompute."""
-    planner = _Planner(analyze(source), made.goal, made.limits, _sending(costs, made.limits, made.goal), made.table)
-    return planner.with_repeated(made)
+    phases = costs.model.phases
+    is_apart = all(len({phases[node] for node in part if node in phases} - {2}) <= 1 for part in made.parts)
+    sending = _sending(costs, made.limits, made.goal if is_apart else None)
+    return _Planner(analyze(source), made.goal, made.limits, sending, made.table).with_repeated(made)
 
 
-def _sending(costs: Costs, limits: Limits, goal: Goal) -> Costs:
+def _sending(costs: Costs, limits: Limits, goal: Goal | None) -> Costs:
     """The costs if tensors cross as the limits say; the same ones, with what they have computed, if they do already.
 
-    Of tokens a second those of a step, without what a pipeline of models runs once.
+    Of tokens a second those of a step, without what a pipeline of models runs once; for no goal all counts, as where a
+    part has nodes that run once and nodes of each step, and so runs both.
     """
     is_step = isinstance(goal, Across) and goal.objective == "decode"
     once = frozenset(node for node, phase in costs.model.phases.items() if is_step and phase == 0)
@@ -149,7 +152,8 @@ class _Planner(Finisher):
             return self.within_budgets(goal, prove_s)
         except PlanError as error:
             if self.keeps_phases and self.analysis.model.phases:
-                return replace(self, keeps_phases=False).optimized(goal, prove_s)
+                costs = _sending(self.costs, self.limits, None)  # what runs once may run again at each step
+                return replace(self, keeps_phases=False, costs=costs).optimized(goal, prove_s)
             if not isinstance(goal, Within) or "activations" not in goal.counting or not error.budget_bytes:
                 raise
             named, budget = named_budget(goal, error.budget_bytes), self._met(goal, error.budget_bytes)

@@ -55,14 +55,18 @@ def run_steps(
         send(Request(feeds, title, template, done), lambda answered: end(step, answered))
 
     def end(step: int, answered: Future[Outputs]) -> None:
-        error = answered.exception()
-        if error is not None or step == loop.last:
-            forget(number)
-        if error is not None:
-            answer.set_exception(error)
-            return
+        try:
+            go_on(step, answered)
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the answer gets it; nobody else hears it
+            try:
+                forget(number)
+            finally:
+                answer.set_exception(error)
+
+    def go_on(step: int, answered: Future[Outputs]) -> None:
         found = answered.result()
         if step == loop.last:
+            forget(number)
             answer.set_result({name: found[name] for name in loop.outputs})
         else:
             held.update((name, to_value(found[name], tensors[name])) for name in loop.held & found.keys())

@@ -78,3 +78,20 @@ def test_a_sound_is_an_input_of_generate(tmp_path: Path) -> None:
     inputs = graphcut.read_inputs(path, cascade.manifest.reads, tensors=cascade.tensors)
     wanted = FAMILIES["whisper, from samples"].reference(folder, inputs, 6)
     assert graphcut.generate(cascade, [[4, 5]], max_tokens=6, inputs=inputs).all() == wanted
+
+
+def test_a_file_without_samples_is_refused_and_one_cut_off_is_heard_up_to_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no samples"):
+        sound_inputs(write(tmp_path / "empty.wav", np.zeros(0)), MEL)
+    path = write(tmp_path / "a.WAV", said(0.1), channels=2)
+    path.write_bytes(path.read_bytes()[:-3])
+    tensor = Tensor(name="audio", dtype="float32", shape=("batch", "samples"))
+    heard = sound_inputs(path, {"audio": tensor})["audio"]
+    assert isinstance(heard, np.ndarray)
+    assert heard.shape == (1, round(0.1 * RATE) - 1)
+
+
+def test_features_of_another_rank_are_not_heard(tmp_path: Path) -> None:
+    flat = Tensor(name="input_features", dtype="float32", shape=("batch", 80))
+    with pytest.raises(UsageError, match="no input of the model would hear it"):
+        sound_inputs(write(tmp_path / "a.wav", said(0.1)), {"input_features": flat})

@@ -259,3 +259,27 @@ def test_models_that_are_links_to_files_elsewhere_are_where_the_links_are(tmp_pa
     for file in (tmp_path / "blobs").iterdir():
         (tmp_path / "snapshot" / file.name).symlink_to(file)
     assert graphcut.verify(graphcut.split(tmp_path / "snapshot", Into(2), tmp_path / "parts"))
+
+
+@each("text", ["[]", '{"model": []}', '{"model": {"vision": {"filename": 3}, "decoder": {"filename": "m.onnx"}}}'])
+def test_a_configuration_that_is_none_is_named(text: str, tmp_path: Path) -> None:
+    FAMILIES["vision-language"].write(tmp_path)
+    (tmp_path / "genai_config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(GraphcutError, match=r"genai_config\.json"):
+        graphcut.load(tmp_path)
+
+
+def test_a_model_outside_the_folder_of_the_pipeline_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, a=A)
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "p.toml").write_text('[models.a]\nfile = "../a.onnx"\n', encoding="utf-8")
+    with pytest.raises(GraphcutError, match=r"\.\./a\.onnx is not in this folder or below"):
+        graphcut.load(tmp_path / "below" / "p.toml")
+
+
+def test_a_file_taken_out_never_replaces_the_pipeline_that_it_is_of(tmp_path: Path) -> None:
+    path = pipeline_in(tmp_path, TWO)
+    before = path.read_bytes()
+    with pytest.raises(GraphcutError):
+        graphcut.extract(path, path, outputs=["y"], force=True)
+    assert path.read_bytes() == before

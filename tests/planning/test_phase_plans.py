@@ -102,3 +102,12 @@ def test_a_part_has_several_phases_only_where_nothing_else_is_asked_for(tmp_path
     model = pipeline(tmp_path, 1).model
     assert len(graphcut.plan(model, Into(1)).parts) == 1
     assert len(graphcut.plan(model, Within("1GB")).parts) == 2
+
+
+def test_a_part_of_several_phases_pays_for_all_of_them_at_each_step(tmp_path: Path) -> None:
+    analysis = pipeline(tmp_path, 0)
+    alone = Cluster(devices=(Device(name="a", flops_per_s=1e9),))
+    made = graphcut.plan(analysis, Across(alone, "decode"))
+    assert len(made.parts) == 1
+    all_of_it = graphcut.plan(analysis, Across(alone, "latency"))
+    assert made.metrics[0].run_s == all_of_it.metrics[0].run_s > 0

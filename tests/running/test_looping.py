@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ import graphcut
 from graphcut import Cascade, Into, Runner, Via
 from graphcut.running.in_process.looping import loop_phases, run_loop
 from graphcut.running.stage import SessionConfig, Stage
-from graphcut.running.values import Value, Values, to_value
+from graphcut.running.values import Outputs, Value, Values, to_value
+from graphcut.workers.looping import LoopRouting, run_steps
+from graphcut.workers.scheduling.requests import Request
 
 from cases import each
 from families import FAMILIES, by_hand
@@ -135,3 +138,16 @@ def test_workers_run_the_steps_and_give_the_same_image(via: Via, workers: int, c
     assert runs == [3 * (4 if part in phases.step else 1) for part in range(len(cascade.parts))]
     pairs = zip(found, wanted, strict=True)
     assert [np.array_equal(one["vae/sample"], other) for one, other in pairs if isinstance(one, dict)] == [True] * 3
+
+
+def test_what_fails_between_two_steps_is_the_answer_and_what_workers_keep_is_forgotten(cascade: Cascade) -> None:
+    def send(_: Request, heard: Callable[[Future[Outputs]], None]) -> None:
+        answered = Future[Outputs]()
+        answered.add_done_callback(heard)
+        answered.set_result({})  # without the states of the next step
+
+    forgotten: list[int] = []
+    values = {name: to_value(one, cascade.tensors[name]) for name, one in DIFFUSION.inputs(1).items()}
+    answer = run_steps(LoopRouting(cascade, ["vae/sample"]), values, "run", 7, send, forgotten.append)
+    assert isinstance(answer.exception(timeout=1), KeyError)
+    assert forgotten == [7]
