@@ -33,15 +33,24 @@ def sound_inputs(path: Path, tensors: Tensors) -> dict[str, object]:
         what = f"{path} is a sound, and {' and '.join(hearing) or 'no input of the model'} would hear it"
         raise UsageError(what, hint="give arrays instead: a .npz file with the names of the inputs")
     ((name, role),) = hearing.items()
-    samples = _samples(path)
-    return {name: _samples_for(tensors[name], samples) if role == "samples" else log_mel(samples, tensors[name])}
+    tensor = tensors[name]
+    length = _size(tensor, -1) if role == "samples" else _size(tensor, 2, 3000) * _HOP
+    samples = _samples(path, length)
+    return {name: _samples_for(tensor, samples) if role == "samples" else log_mel(samples, tensor)}
 
 
-def _samples(path: Path) -> _Array:
+def _size(tensor: Tensor, axis: int, usual: int = 0) -> int:
+    """The size of an axis, or `usual` where the model does not fix it."""
+    size = tensor.shape[axis] if tensor.shape else None
+    return size if isinstance(size, int) else usual
+
+
+def _samples(path: Path, length: int) -> _Array:
+    """At least the first `length` samples at 16 kHz, all if 0; a second more, since resampling blurs the end."""
     try:
         with wave.open(str(path)) as file:
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()
-            read = file.readframes(file.getnframes())
+            read = file.readframes((length // RATE + 2) * rate if length else file.getnframes())
     except (wave.Error, EOFError) as error:
         raise UsageError(f"{path} is not a WAV file: {error}", hint=_HINT) from None
     if width != 2:
@@ -59,10 +68,12 @@ _HINT: Final = "make a WAV file of 16 bits of it, without compression"
 
 
 def _samples_for(tensor: Tensor, samples: _Array) -> _Array:
-    shape = tensor.shape or (1, None)
-    length = shape[-1] if isinstance(shape[-1], int) else len(samples)
-    row = np.pad(samples[:length], (0, max(0, length - len(samples)))).astype(tensor.dtype)
-    return row.reshape([1] * (len(shape) - 1) + [length])
+    row = _cut_or_filled(samples, _size(tensor, -1, len(samples))).astype(tensor.dtype)
+    return row.reshape([1] * (len(tensor.shape or (1, 1)) - 1) + [-1])
+
+
+def _cut_or_filled(samples: _Array, length: int) -> _Array:
+    return np.pad(samples[:length], (0, max(0, length - len(samples))))
 
 
 def log_mel(samples: _Array, tensor: Tensor) -> _Array:
@@ -72,11 +83,8 @@ def log_mel(samples: _Array, tensor: Tensor) -> _Array:
     mirrored at both ends, windows of 400 (Hann) each 160, the power of 201 frequencies summed into bands (Slaney), the
     logarithm, at most 8 below the largest, then (x + 4) / 4.
     """
-    sizes = zip((tensor.shape or (None,) * 3)[1:], (80, 3000), strict=True)
-    bands, frames = (size if isinstance(size, int) else usual for size, usual in sizes)
-    length = frames * _HOP
-    filled = np.pad(samples[:length], (0, max(0, length - len(samples))))
-    mirrored = np.pad(filled, _WINDOW // 2, mode="reflect")
+    bands, frames = _size(tensor, 1, 80), _size(tensor, 2, 3000)
+    mirrored = np.pad(_cut_or_filled(samples, frames * _HOP), _WINDOW // 2, mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(mirrored, _WINDOW)[::_HOP][:frames]
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(_WINDOW) / _WINDOW)
     power = np.abs(np.fft.rfft(windows * hann)) ** 2

@@ -57,6 +57,24 @@ def test_a_file_of_any_rate_is_heard_at_16_khz(rate: int, channels: int, tmp_pat
     assert np.abs(found[0] - 0.5 * np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)).max() < 1e-3
 
 
+def test_of_a_file_of_hours_what_the_model_hears_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = said(40)
+    path, asked = write(tmp_path / "long.wav", samples), []
+    readframes = wave.Wave_read.readframes
+
+    def counted(file: wave.Wave_read, frames: int) -> bytes:
+        asked.append(frames / RATE)
+        return readframes(file, frames)
+
+    monkeypatch.setattr(wave.Wave_read, "readframes", counted)
+    tensor = Tensor(name="audio", dtype="float32", shape=(1, RATE))
+    found = sound_inputs(path, {"audio": tensor})["audio"]
+    assert isinstance(found, np.ndarray)
+    assert np.abs(found[0] - samples[:RATE]).max() < 1e-4
+    sound_inputs(path, MEL)
+    assert asked == [3, 32]  # seconds
+
+
 def test_what_is_no_sound_or_not_heard_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.wav", said(0.1))
     for tensors, message in (({}, "no input of the model"), ({**MEL, "audio": MEL["input_features"]}, "would hear it")):
