@@ -76,7 +76,8 @@ def run(
 
     given, texts = given_options(ctx), texts_of(text)
     if bool(inputs) == bool(texts):
-        raise UsageError("inputs are files, or texts", hint="give either --inputs FILE or --text TEXT")
+        what = "--inputs and --text were both given" if texts else "no inputs were given"
+        raise UsageError(what, hint="give --inputs FILE, --inputs random to generate them, or --text TEXT")
     inputs = inputs or [RANDOM]
     is_generated = not texts and any(map(is_random, inputs))
     check_applicable(given, _APPLIES_TO, *["--inputs random"] * is_generated)

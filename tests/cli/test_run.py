@@ -118,6 +118,14 @@ def test_two_inputs_with_one_name_are_refused(run: Run, place: Path, tmp_path: P
     )
 
 
+def test_a_run_without_inputs_or_with_two_kinds_says_what_to_give(run: Run, place: Path) -> None:
+    for words, what in (([], "no inputs were given"), (["--inputs", "random", "--text", "a"], "were both given")):
+        refused = run("run", place, *words)
+        assert refused.code == 2
+        assert what in refused.err
+        assert "--inputs random" in refused.err
+
+
 def test_a_folder_without_inputs_is_refused(run: Run, place: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = run("run", place, "--inputs", tmp_path / "empty", "-o", tmp_path / "out")
