@@ -40,10 +40,7 @@ def _handle_signals(received: list[int]) -> None:
                 signal.signal(each, signal.SIG_IGN)  # a second one would stop the cleaning up
         if number != alarm:
             received.append(number)
-        # Extension modules that are left half loaded may crash the interpreter: an import ends first.
-        while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
-            frame = frame.f_back
-        if frame is None or alarm is None or len(received) > 1:
+        if alarm is None or not _must_go_on(frame, is_second=len(received) > 1):
             raise KeyboardInterrupt
         signal.setitimer(signal.ITIMER_REAL, 0.01)
 
@@ -53,6 +50,22 @@ def _handle_signals(received: list[int]) -> None:
     if alarm is not None:
         signal.signal(alarm, stop)
         sys.unraisablehook = _interrupt_again
+
+
+def _must_go_on(frame: "FrameType | None", *, is_second: bool) -> bool:  # type: ignore[name-defined] # noqa: F821
+    """Whether what runs ends before a signal stops the command. An import does not wait for a second signal.
+
+    Extension modules that are left half loaded may crash the interpreter. What is interrupted while `with` begins or
+    ends is not cleaned up, since nothing knows it yet, or no longer: a scratch folder is left, or an archive open.
+    """
+    if frame is not None and frame.f_globals["__name__"] in {"contextlib", "zipfile"}:
+        return True
+    while frame is not None:
+        is_import = frame.f_code.co_filename.startswith("<frozen importlib")
+        if frame.f_code.co_name == "scratch_folder" or (is_import and not is_second):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _stop_timer() -> None:

@@ -1,7 +1,9 @@
 """Replace files and folders atomically: new ones are written to a scratch folder, then renamed.
 
-An error, Ctrl-C included, undoes what was done. If a process was killed, the next one that writes to the same place
-does. Only a machine that stops between two renames can leave a mixture; the old files are then in the scratch folder.
+An error undoes what was done, and so does Ctrl-C, which waits in the command while a scratch folder is made or deleted
+(in a notebook, one at that moment can leave the folder). If a process was killed, the next one that writes to the same
+place does. Only a machine that stops between two renames can leave a mixture; the old files are then in the scratch
+folder.
 """
 
 import ctypes
@@ -62,14 +64,8 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
     `LeftoverWarning`. A UsageError if another process has it, or a file is in the way of one that is to be put back.
     """
     home = _home(parent, name)
+    lock, scratch = _lock(home), home / "files"
     try:
-        lock = _lock(home)
-    except KeyboardInterrupt:
-        with suppress(UsageError):
-            mend(parent, name)
-        raise
-    try:
-        scratch = home / "files"
         if scratch.exists():
             _clear(scratch)
             warnings.warn(f"removed {home}, which a killed run had left", LeftoverWarning, stacklevel=3)
@@ -77,20 +73,12 @@ def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
         yield scratch
     finally:
         try:
-            _delete(home)
+            _clear(scratch)
+            with suppress(OSError):  # another process has found it, and waits for the lock
+                (home / "lock").unlink()
+                home.rmdir()
         finally:
             os.close(lock)
-
-
-def _delete(home: Path) -> None:
-    try:
-        _clear(home / "files")
-        with suppress(OSError):  # another process has found it, and waits for the lock
-            (home / "lock").unlink()
-            home.rmdir()
-    except KeyboardInterrupt:
-        _delete(home)
-        raise
 
 
 def mend(parent: Path, name: str) -> None:
