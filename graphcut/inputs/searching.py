@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import fields
+from itertools import product
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -66,9 +67,10 @@ def _attempts(survey: InputSurvey, given: Dims, seed: int, used: Sequence[Dimens
     """
     choices = [DimensionSizes(survey, given, len(used), fallback) for fallback in _FALLBACKS]
     shapes, kinds = [one.shapes for one in used], {_varied(one.fallback) for one in used} | {_varied(Fallback())}
-    choices.sort(key=lambda sizes: (bool(used) and _varied(sizes.fallback) not in kinds, sizes.shapes in shapes))
     seen: set[Hashable] = set()
-    for sizes in choices:
+    for is_kin, was_used, sizes in product((True, False), (False, True), choices):
+        if (not used or _varied(sizes.fallback) in kinds) is not is_kin or (sizes.shapes in shapes) is not was_used:
+            continue
         feeds = make_feeds(sizes, seed)
         key = tuple(_key(value) for value in feeds.values())
         if key not in seen:
