@@ -45,6 +45,7 @@ class Browser:
         self._to, self._from = to_browser, from_browser
         self._rest = b""
         self._last = 0
+        self._tabs: list[str] = []  # sessions
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **params: object) -> Any:  # noqa: ANN401 - what CDP answers
@@ -74,30 +75,41 @@ class Browser:
         return answer
 
     def open(self, place: Path | str, *, width: int = 1320, height: int = 900, dark: bool = False) -> Page:
-        """Open a file or an address, and wait until it is loaded."""
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        page = Page(self, target, session)
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            page.call(f"{domain}.enable")
+        """Open a file or an address, and wait until it is loaded. It takes a tab that shows no page any more."""
+        page = Page(self, self._tabs.pop() if self._tabs else self._new_tab())
         page.resize(width, height)
         page.prefer(dark=dark)
+        page.call("Page.bringToFront")
+        self.events = [event for event in self.events if event.get("sessionId") != page.session]
         page.call("Page.navigate", url=place.as_uri() if isinstance(place, Path) else place)
         page.wait_for("document.readyState === 'complete'")
         return page
+
+    def _new_tab(self) -> str:
+        """Its session. To make a tab takes a tenth of a second of processor time."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        session: str = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable", session)
+        return session
+
+    def release(self, session: str) -> None:
+        """Show nothing in a tab, so that it can show another page."""
+        self.call("Page.navigate", session, url="about:blank")
+        self._tabs.append(session)
 
 
 class Page:
     """One page of a browser."""
 
-    def __init__(self, browser: Browser, target: str, session: str) -> None:
-        self._browser, self._target, self._session = browser, target, session
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser, self.session = browser, session
 
     def call(self, method: str, **params: object) -> Any:  # noqa: ANN401 - what CDP answers
-        return self._browser.call(method, self._session, **params)
+        return self._browser.call(method, self.session, **params)
 
     def close(self) -> None:
-        self._browser.call("Target.closeTarget", targetId=self._target)
+        self._browser.release(self.session)
 
     def evaluate(self, expression: str) -> Any:  # noqa: ANN401 - what the script gives
         """What a JavaScript expression gives in the page."""
@@ -118,7 +130,7 @@ class Page:
     def prefer(self, *, dark: bool) -> None:
         """What the reader's system asks of pages."""
         feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[feature])
+        self.call("Emulation.setEmulatedMedia", media="", features=[feature])
 
     def press(self, *keys: str) -> None:
         """Press keys, one after the other, where the focus is."""
@@ -154,7 +166,7 @@ class Page:
 
     def _events(self) -> list[dict[str, Any]]:
         self.evaluate("1")  # events that came before its answer are read with it
-        return [event for event in self._browser.events if event.get("sessionId") == self._session]
+        return [event for event in self._browser.events if event.get("sessionId") == self.session]
 
 
 Show = Callable[..., Page]  #: opens the page of a scene; see tests/conftest.py.

@@ -144,7 +144,7 @@ def frame_in(browser: Browser, page: Path) -> Page:
         time.sleep(0.01)
     (target,) = found
     session = browser.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
-    frame = Page(browser, target["targetId"], session)
+    frame = Page(browser, session)
     for domain in ("Runtime", "Log", "Network"):
         frame.call(f"{domain}.enable")
     frame.wait_for("document.documentElement.dataset.ready === 'yes'")
