@@ -13,7 +13,7 @@ from browser import Browser, Page, find_browser, started
 
 LAYERS = {4_000: 69, 100_000: 1724}  #: the layers of a decoder with so many nodes.
 OPTIONS = ["--hidden", "8", "--attention-heads", "2", "--kv-heads", "1", "--vocab", "64", "--quiet"]
-CANVAS = "document.querySelector('#profile canvas')"
+PLOT = "document.querySelector('#profile .plot')"
 FRAME = "new Promise((done) => requestAnimationFrame(done))"
 TIMES = 15
 
@@ -43,7 +43,7 @@ def measure(browser: Browser, file: Path, nodes: int) -> None:
     page = browser.open(file)
     page.call("Performance.enable", timeDomain="threadTicks")
     page.wait_for("document.querySelector('#graph .box')")
-    page.evaluate(f"{CANVAS}.focus()")
+    page.evaluate(f"{PLOT}.focus()")
     scroll = "document.querySelector('#graph .boxes').scrollTop += 40"
     print(f"  the next node {each(page, lambda _: page.press('ArrowRight')):.0f} ms")
     print(f"  zoom {each(page, lambda i: page.press('+' if i % 6 < 3 else '-')):.0f} ms")
@@ -62,8 +62,8 @@ def measure(browser: Browser, file: Path, nodes: int) -> None:
 
 def middle(page: Page) -> tuple[float, float]:
     """A place in the profile, which is scrolled into sight."""
-    page.evaluate(f"{CANVAS}.scrollIntoView({{block: 'center'}})")
-    x, y = page.evaluate(f"(({{x, y}}) => [x, y])({CANVAS}.getBoundingClientRect())")
+    page.evaluate(f"{PLOT}.scrollIntoView({{block: 'center'}})")
+    x, y = page.evaluate(f"(({{x, y}}) => [x, y])({PLOT}.getBoundingClientRect())")
     return x + 400, y + 150
 
 

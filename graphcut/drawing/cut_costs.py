@@ -18,6 +18,7 @@ from ..planning.disk_size import memory_sizes, serialized_sizes
 from ..planning.goals import Across, Into, Within, counted_by
 from ..planning.plans import ANY_DEVICE, Plan
 from ..planning.predictions import driven_bytes
+from .cut_model import flowing_tensors
 from .scene import PageData
 
 #: what is minimized, as the script names it: by what parts are balanced by, and by the objective for a cluster.
@@ -43,7 +44,7 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     memory = memory_sizes(model, sizes)
     computed = {t: n for node in graph.flow for t, n in computed_bytes(held, node, costs.tensor_bytes).items()}
     index = graph.flow_index
-    names = list(dict.fromkeys(t for n in index for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)))
+    names = flowing_tensors(graph)
     place = {name: i for i, name in enumerate(names)}
     named = plan.devices if plan is not None and isinstance(goal, Across) else ()
     devices = (*named, *(device for device in cluster.devices if device not in named))
@@ -54,21 +55,16 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     value = _OBJECTIVES.get(goal.objective, "") if isinstance(goal, Across) else balanced
     sent = driven_bytes(goal, costs) if isinstance(goal, Across) else {}
     return {
-        # Activations: the node that writes each (-1 for an input of the model), and the nodes that read it; its size,
-        # and whether that is known; what it takes in the file of a part that reads it, and how much less in that of the
-        # part that writes it.
-        "writers": tuple(index.get(graph.producer.get(name, -1), -1) for name in names),
-        "readers": tuple(tuple(index[node] for node in graph.readers.get(name, ())) for name in names),
-        "bytes": tuple(costs.tensor_bytes[name][0] for name in names),
-        # The same where they are computed, and what devices hold of each weight that nodes read, see held_weights.py,
+        # For each tensor of `cut_model_of` its size where it is computed; what it takes in the file of a part that
+        # reads it, and how much less in that of the part that writes it.
         "computed": tuple(computed.get(name, costs.tensor_bytes[name][0]) for name in names),
-        # and what the kernel of each node takes besides, see kernel_work.py.
-        "held": tuple(_held(held, index)),
-        "work": tuple(kernel_work(held, node, costs.tensor_bytes) for node in graph.flow),
-        "exact": tuple(costs.tensor_bytes[name][1] for name in names),
         "declared": tuple(sizes.declarations[name] for name in names),
         "listed": tuple(sizes.listed.get(name, 0) for name in names),
-        # Which of them are outputs of the model, inputs that are caches, outputs that are caches; and those that travel
+        # What devices hold of each weight that nodes read, see held_weights.py, and what the kernel of each node takes
+        # besides, see kernel_work.py.
+        "held": tuple(_held(held, index)),
+        "work": tuple(kernel_work(held, node, costs.tensor_bytes) for node in graph.flow),
+        # Which tensors are outputs of the model, inputs that are caches, outputs that are caches; and those that travel
         # from and to the driver of a cluster, with their bytes.
         "outputs": tuple(place[name] for name in dict.fromkeys(graph.writes) if name in place),
         "pasts": tuple(place[cache.past] for cache in costs.caches),

@@ -52,7 +52,8 @@ def html_of(scene: Scene, *, has_pictures: bool = True) -> str:
         "answer": _answer(scene),
         "notes": "".join(f"<li>{escape(note)}</li>" for note in scene.notes),
         **{word: pictures.get(title, "") for word, title in _PICTURES.items()},
-        **{f"{word}_state": "" if title in pictures else "hidden" for word, title in _PICTURES.items()},
+        "recomputed": "".join(f"<li>{escape(text)}</li>" for text in scene.recomputed),
+        "details": "".join(f"<dt>{escape(word)}</dt><dd>{escape(value)}</dd>" for word, value in scene.details),
         "matrix_legend": matrix_legend(scene),
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
@@ -93,8 +94,6 @@ def _record(scene: Scene) -> dict[str, object]:
         "matrix": to_builtins(matrix_of(scene, MAX_ROWS)),
         "kinds": {kind: (text, CSS[kind]) for kind, text in KINDS.items()},
     }
-    for card in record["cards"]:
-        card["content"] = ", ".join(filter(None, (card["content"], card.pop("runs"))))
     if scene.profile is not None:
         best = [option.nodes_before for option in best_options(scene.profile)]
         for option in record["profile"]["cut_options"]:

@@ -26,10 +26,11 @@ def template(page: str = "page.html") -> str:
     look = {"light": variables(LIGHT), "dark": variables(DARK), "sans": SANS, "mono": MONO, "svg_style": page_style()}
     style = filled(files["page.css"], look)
     script = one_script({name.removesuffix(".js"): text for name, text in files.items() if name.endswith(".js")})
-    loaders = re.findall(r"<script>(.*?)</script>", files[page], re.DOTALL)  # it opens and starts the compressed script
+    whole = files[page].replace("{{head}}", files["head.html"])
+    loaders = re.findall(r"<script>(.*?)</script>", whole, re.DOTALL)  # it opens and starts the compressed script
     allowed = f"style-src {_digest(style)}; script-src {' '.join(map(_digest, (*loaders, script)))}"
     policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    return filled(files[page], {"style": style, "script": packed(script), "policy": policy})
+    return filled(whole, {"style": style, "script": packed(script), "policy": policy})
 
 
 def packed(text: str) -> str:

@@ -71,7 +71,7 @@ def focus_with_tab(page: Page, selector: str) -> None:
 
 def test_cuts_are_chosen_by_keyboard_alone(show: Show, planned: tuple[Plan, Analysis]) -> None:
     page = show(scene_of_plan(*planned), width=1440)
-    focus_with_tab(page, "#profile canvas")
+    focus_with_tab(page, "#profile .plot")
     page.press("]", "]", "c")
     command = "document.querySelector('#parts code').textContent"
     assert page.evaluate("document.querySelectorAll('#parts tbody tr').length") == len(planned[0].parts) + 1

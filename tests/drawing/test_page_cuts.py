@@ -221,7 +221,8 @@ def test_random_cuts_cost_in_the_modules_what_the_planner_says(name: str) -> Non
         """tried.map((nodes) => {
             const model = cutting.completedModel(scene.cut_model);
             const found = cutting.costsOf(model, nodes.map((node) => scene.profile.nodes.indexOf(node)));
-            const { parts, boundaries } = predicted.predicted(memory.completedCosts(scene.cut_costs), found, null);
+            const costs = predicted.completedCosts(model, scene.cut_costs);
+            const { parts, boundaries } = predicted.predicted(costs, found, null);
             return parts.map((part, i) => ({
                 nodes: part.nodes, weights: part.weight_bytes, activations: part.activation_bytes,
                 sends: part.sent.bytes, need: part.need_bytes, time: part.busy_s ?? 0,
@@ -229,7 +230,6 @@ def test_random_cuts_cost_in_the_modules_what_the_planner_says(name: str) -> Non
             }));
         })""",
         "cutting",
-        "memory",
         "predicted",
         scene=data_of(html_of(shown)),
         tried=tried,
@@ -265,7 +265,7 @@ def test_plans_of_the_front_are_one_click_away_and_devices_can_be_exchanged(show
     assert command.endswith(f" --at-nodes={','.join(found.after)} --device={','.join(chosen)}")
     assert chosen == [made.devices[1].name, *found.devices[1:]] != [*found.devices]
     page.evaluate("document.querySelector('#back').click()")
-    assert page.evaluate("document.querySelector('#back').hidden && !document.querySelector('#map').hidden")
+    assert page.evaluate("document.querySelector('#back').hidden && document.querySelector('#map').checkVisibility()")
 
 
 def test_a_cut_is_made_moved_copied_and_taken_away_by_keys(show: Show, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_cut_is_made_moved_copied_and_taken_away_by_keys(show: Show, tmp_path:
     names = [analysis.model.graph.nodes[node].name for node in analysis.model.graph.flow]
     page.evaluate(f"location.hash = '#node={names[100]}'")
     page.wait_for("document.querySelector('#cut')")
-    page.evaluate("document.querySelector('#profile canvas').focus()")
+    page.evaluate("document.querySelector('#profile .plot').focus()")
     page.press("c")
     command = "document.querySelector('#parts code').textContent"
     assert page.evaluate(command).endswith(f"llm.onnx --at-nodes={names[100]}")
@@ -285,8 +285,8 @@ def test_a_cut_is_made_moved_copied_and_taken_away_by_keys(show: Show, tmp_path:
     page.wait_for(f"location.hash === '#cuts={link}&node={link}'")
     assert len(page.evaluate(ROWS)) == 2
     page.press("c")
-    assert page.evaluate("document.querySelector('#parts').hidden")
-    assert not page.evaluate("document.querySelector('#matrix').hidden")
+    assert not page.evaluate("document.querySelector('#parts').checkVisibility()")
+    assert page.evaluate("document.querySelector('#matrix').checkVisibility()")
 
 
 ENTRIES = (
@@ -333,9 +333,9 @@ def test_a_cut_is_dragged(show: Show, tmp_path: Path, kind: str) -> None:
     demos.write("llm", tmp_path / "llm.onnx")
     analysis = analyze(load(tmp_path / "llm.onnx"))
     page = show(scene_of_plan(plan(analysis, Into(2)), analysis), width=390 if kind == "touch" else 1320)
-    page.evaluate("document.querySelector('#profile canvas').scrollIntoView({block: 'center'})")
+    page.evaluate("document.querySelector('#profile .plot').scrollIntoView({block: 'center'})")
     left, top, width = page.evaluate(
-        "(({x, y, width}) => [x, y, width])(document.querySelector('#profile canvas').getBoundingClientRect())"
+        "(({x, y, width}) => [x, y, width])(document.querySelector('#profile .plot').getBoundingClientRect())"
     )
     scene = scene_of_plan(plan(analysis, Into(2)), analysis)
     assert scene.profile is not None
@@ -348,7 +348,7 @@ def test_a_cut_is_dragged(show: Show, tmp_path: Path, kind: str) -> None:
             x = at[0] + share * (at[1] - at[0])
             page.call("Input.dispatchTouchEvent", type="touchMove", touchPoints=[{"x": x, "y": top + 150}])
         # The browser passes moves of a finger on when it draws.
-        said = "document.querySelector('#profile canvas').getAttribute('aria-valuetext')"
+        said = "document.querySelector('#profile .plot').getAttribute('aria-valuetext')"
         page.wait_for(f"/: cut here, .* in [0-9]+ tensors?, p0: .*, p1: /.test({said})")
         page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
     page.wait_for("!document.querySelector('#back').hidden")
@@ -366,4 +366,4 @@ def test_a_cut_is_dragged(show: Show, tmp_path: Path, kind: str) -> None:
     assert page.evaluate("document.querySelector('.answer').textContent").startswith("Your cuts: 2 parts. ")
     assert page.evaluate("document.documentElement.scrollWidth") <= (390 if kind == "touch" else 1320)
     page.evaluate("document.querySelector('#back').click()")
-    assert not page.evaluate("document.querySelector('#map').hidden")
+    assert page.evaluate("document.querySelector('#map').checkVisibility()")

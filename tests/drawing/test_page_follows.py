@@ -16,8 +16,8 @@ from graphcut.planning.finishing import Finisher
 from browser import Browser, Page, Show
 from scenes_by_hand import data_of
 
-CANVAS = "document.querySelector('#profile canvas')"
-SAID = f"{CANVAS}.getAttribute('aria-valuetext')"
+PLOT = "document.querySelector('#profile .plot')"
+SAID = f"{PLOT}.getAttribute('aria-valuetext')"
 PANEL = "[...document.querySelectorAll('#panel dt')].map((word) => [word.textContent, word.nextSibling.textContent])"
 DEVICES = tuple(Device(name=name, flops_per_s=1e10, link_bytes_per_s=3e8, memory_bytes=10**8) for name in "abc")
 GOAL = Across(Cluster(devices=DEVICES, overlap="none"))
@@ -89,7 +89,7 @@ def test_every_picture_is_of_the_cuts_and_the_plan_comes_back(show: Show, analys
 
 def place_of(page: Page, node: int, nodes: int) -> tuple[float, float]:
     """Where the end of a node is in the profile, whose margins are 74 and 12 pixels."""
-    left, top, width = page.evaluate(f"(({{x, y, width}}) => [x, y, width])({CANVAS}.getBoundingClientRect())")
+    left, top, width = page.evaluate(f"(({{x, y, width}}) => [x, y, width])({PLOT}.getBoundingClientRect())")
     return left + 74 + (node + 1) / nodes * (width - 86), top + 100
 
 
@@ -119,7 +119,7 @@ def test_figures_are_at_the_cut_while_it_is_dragged_and_moved_by_keys(show: Show
     def check() -> None:
         cuts = tuple(named(page))
         made = cut_at(analysis, shown, cuts)
-        moved = int(page.evaluate(f"{CANVAS}.getAttribute('aria-valuenow')")) - 1
+        moved = int(page.evaluate(f"{PLOT}.getAttribute('aria-valuenow')")) - 1
         part = sorted(nodes.index(name) for name in cuts).index(moved)
         ends = made.partition.wiring.boundary_tensors
         crossing = [t for t, (source, readers) in ends.items() if source <= part < max(readers)]
@@ -137,13 +137,13 @@ def test_figures_are_at_the_cut_while_it_is_dragged_and_moved_by_keys(show: Show
         check()
     mouse(page, "mouseReleased", start - 60, y)
     page.wait_for(f"document.querySelectorAll('#reasons li').length === {len(scene.profile.cuts)}")
-    page.evaluate(f"{CANVAS}.focus()")
+    page.evaluate(f"{PLOT}.focus()")
     for modifiers in (8, 9):  # Shift; Alt and Shift
         press_right(page, modifiers)
         check()
     alive = scene.profile.alive
     press_right(page, 8)
-    low = int(page.evaluate(f"{CANVAS}.getAttribute('aria-valuenow')")) - 1
+    low = int(page.evaluate(f"{PLOT}.getAttribute('aria-valuenow')")) - 1
     assert alive[low] < alive[low - 1]
     assert alive[low] <= alive[low + 1]
 
@@ -190,14 +190,14 @@ def test_the_decision_is_on_one_screen(show: Show, analysis: Analysis, width: in
         name: page.evaluate(
             f"(({{top, bottom}}) => [top, bottom])(document.querySelector('{name}').getBoundingClientRect())"
         )
-        for name in (".answer", "#profile canvas", "#parts tbody")
+        for name in (".answer", "#profile .plot", "#parts tbody")
     }
     assert [top >= 0 and bottom <= height for top, bottom in tops.values()] == [True] * 3, tops
     page.evaluate("location.hash = '#cuts=/model/layers.0/add_1&node=/model/layers.0/add_1'")
     page.wait_for("document.querySelector('#cut')")
     sheet = page.evaluate("document.querySelector('#panel').getBoundingClientRect().top")
-    canvas = page.evaluate(f"{CANVAS}.getBoundingClientRect().bottom")
-    assert width > 1120 or sheet >= canvas
+    plot = page.evaluate(f"{PLOT}.getBoundingClientRect().bottom")
+    assert width > 1120 or sheet >= plot
 
 
 def test_the_graph_has_the_colours_of_the_parts_and_one_finds_ones_way_in_it(show: Show, analysis: Analysis) -> None:
@@ -210,12 +210,12 @@ def test_the_graph_has_the_colours_of_the_parts_and_one_finds_ones_way_in_it(sho
     names, devices = texts(page, "#map .part b"), texts(page, "#map .part span:nth-child(2)")
     frames = texts(page, "#graph .frame")
     assert not frames or set(frames) <= {f"{name} · {device}" for name, device in zip(names, devices, strict=True)}
-    assert page.evaluate("document.querySelector('#graph .minimap').hidden") is False
+    assert page.evaluate("document.querySelector('#graph .minimap').hasAttribute('hidden')") is False
     page.evaluate("document.querySelector('#graph-fit').click()")
     page.evaluate(frame)
     overflow = "((one) => [one.scrollWidth - one.clientWidth, one.scrollHeight - one.clientHeight])"
     assert max(page.evaluate(f"{overflow}(document.querySelector('#graph .boxes'))")) <= 0
-    assert page.evaluate("document.querySelector('#graph .minimap').hidden")
+    assert page.evaluate("document.querySelector('#graph .minimap').hasAttribute('hidden')")
     page.evaluate("document.querySelector('#graph-search').focus()")
     page.press(*"layers.1/add", "Enter")
     page.wait_for("document.querySelector('#graph .box.chosen')")

@@ -359,8 +359,8 @@ def test_in_a_large_model_the_figures_of_a_dragged_cut_follow_when_the_pointer_r
     page = show(scene_of_analysis(analyze(load(model_of(nodes, [x], [y])))))
     follow(page, "#node=n10000")
     press(page, "c")
-    page.evaluate("document.querySelector('#profile canvas').scrollIntoView({block: 'center'})")
-    box = "(({x, y, width}) => [x, y, width])(document.querySelector('#profile canvas').getBoundingClientRect())"
+    page.evaluate("document.querySelector('#profile .plot').scrollIntoView({block: 'center'})")
+    box = "(({x, y, width}) => [x, y, width])(document.querySelector('#profile .plot').getBoundingClientRect())"
     left, top, width = page.evaluate(box)
     page.drag(left + 74 + (width - 86) / 2, left + 74 + 0.75 * (width - 86), top + 150)
     drawn(page)

@@ -32,10 +32,10 @@ def test_numbers_are_written_as_units_py_does() -> None:
     seconds = [number / 7e7 for number in numbers]
     answer = asked(
         """numbers.map((n, i) => {
-            const { size, flop, duration, count, sizeLike } = number_words;
+            const { size, flop, duration, count, sizeLike } = words;
             return [size(n), flop(n), duration(seconds[i]), count(n, 'node'), sizeLike(n, 20e6), sizeLike(n, 12345678)];
         })""",
-        "number_words",
+        "words",
         numbers=numbers,
         seconds=seconds,
     )
@@ -60,7 +60,7 @@ def test_names_are_shortened_as_on_the_terminal() -> None:
         for room in (0, 1, 3, 8, 24, 26, 60)
         for _ in range(40)
     ]
-    answer = asked("asks.map(([given, room]) => names.shortened(given, room))", "names", asks=asks)
+    answer = asked("asks.map(([given, room]) => words.shortened(given, room))", "words", asks=asks)
     assert answer == [shortened(given, room) for given, room in asks]
 
 

@@ -66,16 +66,14 @@ def test_a_layer_has_for_each_node_the_error_that_compare_found_and_what_a_devic
     page.evaluate(f"location.hash = '#node={nodes[1]}'")
     page.wait_for("document.querySelector('#cut')")
     assert f"t2: {found[nodes[1]]:.1f} dB" in page.evaluate("document.querySelector('#panel').textContent")
-    said = page.evaluate("document.querySelector('#profile canvas').getAttribute('aria-valuetext')")
+    said = page.evaluate("document.querySelector('#profile .plot').getAttribute('aria-valuetext')")
     assert said.endswith(f"; t2: {found[nodes[1]]:.1f} dB")
     # The line of the device is at the top over the last node alone.
-    canvas = "document.querySelector('#profile canvas')"
-    row = page.evaluate(f"[...{canvas}.getContext('2d').getImageData(0, 30, {canvas}.width, 1).data]")
-    width = len(row) // 4
-    orange = [x for x in range(width) if row[4 * x] > 150 and row[4 * x + 2] < 60]
-    last = 74 + 3 / 4 * (width - 86)
-    assert last - 2 < orange[0] < last + 2
-    assert len(orange) > (width - 86) / 4 - 4
+    line = page.evaluate("document.querySelectorAll('#profile .layer')[1].getAttribute('d')")
+    points = [tuple(map(float, point.split(","))) for point in line.removeprefix("M").split("L")]
+    columns = len(points)
+    assert [x for x, y in points if y == 0] == [*range(columns * 3 // 4, columns)]
+    assert {y for _, y in points} == {0, 1}
 
 
 def test_tensors_without_a_ratio_are_told_from_those_without_an_error(files: dict[str, Path]) -> None:

@@ -230,7 +230,10 @@ def test_dark_and_light_differ_only_in_colours() -> None:
 def test_text_has_contrast(theme: int) -> None:
     """WCAG 2.2: text 4.5 to 1 (1.4.3), lines and bars 3 to 1 (1.4.11)."""
     style = svg_of(heads()).split("@media (prefers-color-scheme:dark){")[theme]
-    colours = dict(re.findall(r"svg ([^,{]+)\{(?:fill|stroke):(#[0-9a-f]{6})", style))
+    colours = dict[str, str]()
+    for marks, colour in re.findall(r"(svg [^{]+)\{(?:fill|stroke):(#[0-9a-f]{6})", style):
+        for mark in marks.split(","):
+            colours.setdefault(mark.removeprefix("svg "), colour)
     behind = [colours[name] for name in (".paper", ".card", ".stripe")]
     assert all(contrast(colours["text"], colours[band]) >= 4.5 for band in (".even", ".odd"))
     for name in ("text", "text.muted", "text.near", "text.far", "text.over"):

@@ -2,20 +2,17 @@
    Those in the page already are for readers without scripts, and stay where one can't cut. */
 
 import { kindOf } from "./cutting.js";
-import { $, colourOf, html, isNarrow, listen } from "./elements.js";
-import { groupsOf, shortPart, shortened, visible } from "./names.js";
-import { count, duration, figuresOf, grouped, isOver, size, sizeOf, sumOf } from "./number_words.js";
+import { $, coloured, html, isNarrow, share } from "./elements.js";
 import { isOne, showFlows, showPinned } from "./panel.js";
 import { cutter, isRanked, kinds, names, scene, shown, state, when, whenCutRests } from "./shown.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
+import { count, duration, figuresOf, grouped, groupsOf, isOver, shortPart, shortened, size, sizeOf, sumOf, visible } from "./words.js";
 
 const [FEW_TENSORS, MOST_ROWS] = [12, 40]; // more tensors are a line for all with the same ends
 const [MOST_TOTALS, MOST_HEADS] = isNarrow ? [5, 4] : [10, 9];
 const FEW_COLUMNS = isNarrow ? 5 : 8; // of a matrix with room for the bytes in each cell
 
-/** A mark at a share of the width of its row. */
-const mark = (css, left, width = null, style = {}, text = "") => html("i", {
-  class: css, style: { left: `${left * 100}%`, ...width === null ? {} : { width: `${width * 100}%` }, ...style } }, text);
+const mark = (css, left, style = {}, text = "") => html("i", { class: css, style: { left: share(left), ...style } }, text);
 
 const row = (css, name, amount, title, ...marks) => html("div", { class: `lane ${css}`, title },
   html("span", { class: "what" }, name), html("span", { class: "bytes" }, amount), html("span", { class: "track" }, ...marks));
@@ -24,7 +21,7 @@ function headOf(part) {
   const lines = [part.device, ...figuresOf(part), isOver(part) ? "over budget" : ""].filter(Boolean);
   const title = [part.name, part.content, ...lines].filter(Boolean).join(", ");
   const fitting = shown().parts.length > MOST_HEADS ? [] : lines; // no room for them
-  return isOne(html("span", { class: `part${isOver(part) ? " bad" : ""}`, title, style: { "--part": colourOf(part.index) } },
+  return isOne(html("span", { class: `part${isOver(part) ? " bad" : ""}`, title, style: coloured(part.index) },
     html("b", {}, shortPart(part.name)), ...fitting.map((line) => html("span", {}, line))), "card", part.index);
 }
 
@@ -34,7 +31,7 @@ function lane(flow, kind, index, name, short, most) {
   const at = (part) => (part + 0.5) / parts;
   const [meaning, css] = kinds[kindOf(flow)];
   const thick = `${4 - 2.5 * Math.min(Math.log2((most + 1) / (flow.bytes + 1)) / 16, 1)}px`;
-  const wire = mark("wire", at(flow.source), (flow.readers.at(-1) - flow.source) / parts, { height: thick });
+  const wire = mark("wire", at(flow.source), { width: share((flow.readers.at(-1) - flow.source) / parts), height: thick });
   const title = `${name}, ${sizeOf(flow)}, from ${names([flow.source])} to ${names(flow.readers)}; ${meaning}`;
   return isOne(row(css, short, sizeOf(flow), title, wire, mark("made", at(flow.source)), ...flow.readers.map((part) => mark("read", at(part)))), kind, index);
 }
@@ -56,13 +53,12 @@ function lanes({ tensors, buses }) {
 
 function showParts() {
   const { parts, boundaries } = shown();
-  $("#map").hidden = !parts.length;
   const heads = row("heads", "tensor", "bytes", null, ...parts.map(headOf));
-  const totals = row("totals", "crosses in total", "", null, ...boundaries.map((total, i) => mark("total", (i + 1) / parts.length, null, {}, sizeOf(total))));
-  $("#map .chart").replaceChildren(heads, ...lanes(shown()), ...boundaries.length && parts.length <= MOST_TOTALS ? [totals] : []);
+  const totals = row("totals", "crosses in total", "", null, ...boundaries.map((total, i) => mark("total", (i + 1) / parts.length, {}, sizeOf(total))));
+  const below = boundaries.length && parts.length <= MOST_TOTALS ? [totals] : [];
+  $("#map .chart").replaceChildren(...parts.length ? [heads, ...lanes(shown()), ...below] : []);
 }
 
-/** The flows between parts, the totals of boundaries, and the tensors. */
 function flowTables() {
   const { boundaries, buses, tensors } = shown();
   const ends = (flow) => names([flow.source]);
@@ -86,11 +82,10 @@ function flowTables() {
   ], tensors.slice(0, MAX_ROWS))];
 }
 
-/** A block for each run of `runs`, in a row for each device. */
 function schedule(runs) {
   const end = Math.max(...runs.map((run) => run.began_s + run.seconds)) || 1;
   return [...groupsOf(runs, (run) => run.device)].map(([device, own]) => row("schedule", device, "", null, ...own.map((run) => {
-    const block = mark("run", run.began_s / end, run.seconds / end, { "--part": colourOf(run.part) }, grouped(run.part));
+    const block = mark("run", run.began_s / end, { width: share(run.seconds / end), ...coloured(run.part) }, grouped(run.part));
     block.title = `part ${run.part}, request ${run.request + 1}: ${duration(run.seconds)}, from ${duration(run.began_s)} on`;
     return isOne(block, "run", shown().runs.indexOf(run));
   })));
@@ -100,7 +95,6 @@ const simulated = [...$("#schedule .chart").childNodes]; // of the plan, if it i
 
 function showSchedule() {
   const { runs } = shown();
-  $("#schedule").hidden = !runs.length;
   const charts = () => [...groupsOf(runs, (run) => run.title)].flatMap(([text, own]) => [html("p", { class: "lead", text }), ...schedule(own)]);
   $("#schedule .chart").replaceChildren(...state.yours || !simulated.length ? charts() : simulated);
 }
@@ -118,27 +112,24 @@ function matrixCell(titles, cell) {
   const title = `${titles[cell.source]} → ${titles[cell.readers[0]]}`;
   const what = `${title}: ${sizeOf(cell)}, ${count(cell.tensors.length, "tensor")}; ${kindOf(cell)}`;
   const isText = titles.length <= FEW_COLUMNS;
-  const button = html("button", {
+  return html("button", {
     class: kinds[kindOf(cell)][1], title: what, "aria-label": what, text: isText ? sizeOf(cell) : "",
-    style: { "--share": `${isText ? 12 + 20 * cell.share : 30 + 70 * cell.share}%` },
+    style: { "--share": share(isText ? 0.12 + 0.2 * cell.share : 0.3 + 0.7 * cell.share) },
+    on: { "pointerenter focus click": () => showFlows(title, cell, cell.tensors), "pointerleave blur": showPinned },
   });
-  listen(button, { "pointerenter focus click": () => showFlows(title, cell, cell.tensors), "pointerleave blur": showPinned });
-  return button;
 }
 
 function showMatrix() {
   const { cells, names: titles } = shown().matrix;
   const at = new Map(cells.map((cell) => [`${cell.source} ${cell.readers[0]}`, cell]));
   const short = shortened(titles.map(visible), isNarrow ? 14 : 26);
-  const body = titles.map((title, line) => html("tr", { role: "row" },
-    html("th", { role: "rowheader", scope: "row", title }, html("bdi", {}, short[line])),
-    ...titles.map((_, column) => {
-      const cell = at.get(`${line} ${column}`);
-      if (cell) return html("td", { role: "cell" }, matrixCell(titles, cell));
-      return html("td", { role: "cell", class: column === line ? "own" : null, text: column === line ? line : "" });
-    })));
-  $("#matrix").hidden = !cells.length;
-  $("#matrix .scroll").replaceChildren(html("table", { role: "table", "aria-label": "dependency maps" }, html("tbody", { role: "rowgroup" }, ...body)));
+  const cellAt = (line, column) => {
+    const cell = at.get(`${line} ${column}`);
+    return html("td", { class: column === line ? "own" : null }, cell ? matrixCell(titles, cell) : column === line ? line : "");
+  };
+  const rows = titles.map((title, line) => html("tr", {},
+    html("th", { scope: "row", title }, html("bdi", {}, short[line])), ...titles.map((_, column) => cellAt(line, column))));
+  $("#matrix .scroll").replaceChildren(...cells.length ? [html("table", { "aria-label": "dependency maps" }, ...rows)] : []);
 }
 
 export function startCharts() {

@@ -3,7 +3,7 @@
 import { costsOf, namedCut } from "./cutting.js";
 import { predicted } from "./predicted.js";
 import { costs, cutter, profile, select, shownCuts, state, tell } from "./shown.js";
-import { sizeOf } from "./number_words.js";
+import { sizeOf } from "./words.js";
 
 export const aliveAt = (index) => sizeOf({ bytes: profile.alive[index], is_exact: profile.exact[index] });
 export const nearAt = (index) => sizeOf({ bytes: profile.near[index], is_exact: profile.near_exact[index] });
@@ -27,7 +27,6 @@ export function tried(chosen, on = null) {
 const [past, future] = [[], []]; // cuts and devices before the last changes, and before they were undone
 const held = () => (state.yours ? [state.yours.cuts, state.yours.on] : null);
 
-/** Shows other cuts; null is the plan. */
 function put(yours) {
   state.yours = yours && shownCuts(yours);
   tell("cut");
@@ -82,14 +81,12 @@ export function moveCut(from, to) {
   return cutAt(cuts.map((cut) => (cut === at ? to : cut)), state.yours?.on);
 }
 
-/** Takes a cut away. */
 export function dropCut(index) {
   const rest = currentCuts().filter((cut) => cut !== index && cut !== namedCut(cutter, index));
   if (rest.length) cutAt(rest);
   else stopCutting();
 }
 
-/** Takes a cut away, or makes one. */
 export function toggleCut(index) {
   if (currentCuts().includes(index)) dropCut(index);
   else cutAt([...currentCuts(), index]);

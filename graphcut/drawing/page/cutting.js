@@ -1,119 +1,104 @@
 /* What `graphcut split --at-nodes` makes, by the rules of the planner (a test compares the two).
    A model is a `CutModel` of cut_model.py, completed; a node is named by its index there. */
 
-import { groupsOf } from "./names.js";
+import { groupsOf } from "./words.js";
 
-/** A cut model with what follows from it: the nodes before and after each, its tensors, and its index in the profile. */
+/** A model with what follows from it: the index of each node in the profile, and what it reads, writes and uses; the nodes next to it. */
 export function completedModel(model) {
-  const [before, after, touched] = [0, 1, 2].map(() => model.order.map(() => []));
+  const [before, after, reads, writes] = [0, 1, 2, 3].map(() => model.order.map(() => []));
   const shown = [];
   model.order.forEach((node, i) => { shown[node] = i; });
   model.writers.forEach((writer, tensor) => {
-    touched[writer].push(tensor);
+    for (const reader of model.readers[tensor]) reads[reader].push(tensor);
+    if (writer < 0) return; // an input of the model
+    writes[writer].push(tensor);
     for (const reader of model.readers[tensor]) {
       before[reader].push(writer);
       after[writer].push(reader);
-      touched[reader].push(tensor);
     }
   });
-  return { ...model, touched, shown, stack: new Int32Array(shown.length), before: packed(before), after: packed(after) };
-}
-
-/** Lists of nodes in one array, which is read faster: that of a node ends where the next one starts. */
-function packed(lists) {
-  const starts = new Int32Array(lists.length + 1);
-  lists.forEach((list, i) => { starts[i + 1] = starts[i] + list.length; });
-  return { starts, all: Int32Array.from(lists.flat()) };
-}
-
-const afterNode = ({ after: { starts, all } }, node) => all.subarray(starts[node], starts[node + 1]);
-
-/** Marks nodes, and all that the packed lists lead to from them. */
-function mark({ stack }, nodes, marks, value, unmarked, { starts, all }) {
-  let waiting = 0;
-  const visit = (node) => {
-    if (marks[node] !== unmarked) return;
-    marks[node] = value;
-    stack[waiting] = node;
-    waiting += 1;
-  };
-  nodes.forEach(visit);
-  while (waiting) {
-    waiting -= 1;
-    const node = stack[waiting];
-    for (let i = starts[node]; i < starts[node + 1]; i += 1) visit(all[i]);
-  }
+  const used = reads.map((read, node) => [...new Set([...read, ...writes[node]])]);
+  return { ...model, shown, reads, writes, used, before, after };
 }
 
 /** The part of each node if the model is cut after `cuts`, ascending; null if nothing is left after the last. */
 export function partsAt(model, cuts) {
+  const { before, after } = model;
   const last = cuts.length - 1;
-  const firstAfter = new Int32Array(model.order.length).fill(cuts.length);
-  const lastBefore = new Int32Array(model.order.length).fill(-1);
-  cuts.forEach((cut, i) => mark(model, [cut], firstAfter, i, cuts.length, model.before));
-  let following = afterNode(model, cuts[last]);
-  if (!following.length) following = model.ends.filter((node) => firstAfter[node] === cuts.length);
-  if (!following.length) return null;
-  mark(model, following, lastBefore, last, -1, model.after);
-  for (let i = last; i > 0; i -= 1) {
-    lastBefore[cuts[i]] = Math.max(lastBefore[cuts[i]], i - 1);
-    mark(model, afterNode(model, cuts[i - 1]), lastBefore, i - 1, -1, model.after);
+  const cutAt = new Int32Array(after.length).fill(-1);
+  const firstAfter = new Int32Array(after.length).fill(cuts.length); // the first cut that a node has to be before
+  const lastBefore = new Int32Array(after.length).fill(-1); // and the last cut that it has to be after
+  cuts.forEach((cut, i) => {
+    [cutAt[cut], firstAfter[cut], lastBefore[cut]] = [i, i, i - 1];
+  });
+  for (let node = after.length - 1; node >= 0; node -= 1) { // nodes are in topological order
+    for (const reader of after[node]) firstAfter[node] = Math.min(firstAfter[node], firstAfter[reader]);
   }
+  if (!after[cuts[last]].length) {
+    const following = model.ends.filter((node) => firstAfter[node] === cuts.length);
+    if (!following.length) return null;
+    for (const node of following) lastBefore[node] = last;
+  }
+  before.forEach((writers, node) => {
+    for (const writer of writers) lastBefore[node] = Math.max(lastBefore[node], cutAt[writer], lastBefore[writer]);
+  });
   const part = firstAfter.slice();
   for (let cut = 0; cut <= last; cut += 1) {
     const free = [];
     part.forEach((own, node) => { if (own > cut && lastBefore[node] < cut && cut < firstAfter[node]) free.push(node); });
-    for (const node of cheapestCut(model, free, (other) => (part[other] <= cut ? 0 : 1))) part[node] = cut;
+    for (const node of cheapestCut(model, free, (other) => (part[other] <= cut ? BEFORE : AFTER))) part[node] = cut;
   }
   return part;
 }
 
+const [BEFORE, AFTER] = ["before", "after"]; // what can't be but before or after a cut
+
 /** The free nodes that go before a cut so that the fewest bytes cross it: the largest minimum cut. */
 function cheapestCut(model, free, side) {
-  if (!free.length) return [];
-  const vertices = new Map(free.map((node, i) => [node, i + 2])); // 0 is what is before the cut, 1 what is after it
-  const vertex = (node) => vertices.get(node) ?? side(node);
-  const leaving = Array.from({ length: free.length + 2 }, () => []);
-  const [target, residual] = [[], []];
-  const arc = (source, to, capacity) => {
-    leaving[source].push(target.length);
-    leaving[to].push(target.length + 1);
-    target.push(to, source);
-    residual.push(capacity, 0);
+  const isFree = new Set(free);
+  const vertex = (node) => (isFree.has(node) ? node : side(node));
+  const room = new Map(); // for each vertex, how much more can go from it to each neighbour
+  const addRoom = (from, to, bytes) => {
+    if (!room.has(from)) room.set(from, new Map());
+    room.get(from).set(to, (room.get(from).get(to) ?? 0) + bytes);
   };
-  for (const tensor of new Set(free.flatMap((node) => model.touched[node]))) {
+  const addArc = (from, to, bytes) => {
+    addRoom(from, to, bytes);
+    addRoom(to, from, 0);
+  };
+  for (const tensor of new Set(free.flatMap((node) => model.used[node]))) {
+    if (model.writers[tensor] < 0) continue;
     const writer = vertex(model.writers[tensor]);
-    const readers = [...new Set(model.readers[tensor].map(vertex))].filter((reader) => reader !== 0);
-    if (writer === 1 || !readers.some((reader) => reader !== writer)) continue;
-    const own = leaving.push([]) - 1;
-    arc(writer, own, model.prices[tensor]);
+    const readers = [...new Set(model.readers[tensor].map(vertex))].filter((reader) => reader !== BEFORE);
+    if (writer === AFTER || !readers.some((reader) => reader !== writer)) continue;
+    addArc(writer, `tensor ${tensor}`, model.prices[tensor]);
     for (const reader of readers) {
-      arc(own, reader, Infinity);
-      if (writer !== 0 && reader !== 1) arc(reader, writer, Infinity);
+      addArc(`tensor ${tensor}`, reader, Infinity);
+      if (writer !== BEFORE && reader !== AFTER) addArc(reader, writer, Infinity);
     }
   }
-  /** The arc by which each vertex is reached from one; `next` gives the vertex at the end of an arc, or -1. */
-  const reachable = (start, next) => {
-    const found = new Map([[start, -1]]);
-    for (const at of found.keys()) for (const one of leaving[at]) {
-      const to = next(one);
-      if (to >= 0 && !found.has(to)) found.set(to, one);
+  /** For each vertex that can be reached from one, over what has room, the vertex before it. */
+  const reached = (start, roomOf) => {
+    const found = new Map([[start, null]]);
+    for (const at of found.keys()) for (const to of room.get(at)?.keys() ?? []) {
+      if (!found.has(to) && roomOf(at, to) > 0) found.set(to, at);
     }
     return found;
   };
-  for (;;) { // saturate a shortest path from 0 to 1
-    const found = reachable(0, (one) => (residual[one] ? target[one] : -1));
-    if (!found.has(1)) break;
+  const forwards = (from, to) => room.get(from).get(to);
+  for (;;) { // fill a shortest path
+    const found = reached(BEFORE, forwards);
+    if (!found.has(AFTER)) break;
     const path = [];
-    for (let at = 1; at !== 0; at = target[path.at(-1) ^ 1]) path.push(found.get(at));
-    const sent = Math.min(...path.map((one) => residual[one]));
-    for (const one of path) {
-      residual[one] -= sent;
-      residual[one ^ 1] += sent;
+    for (let to = AFTER; to !== BEFORE; to = found.get(to)) path.push([found.get(to), to]);
+    const sent = Math.min(...path.map(([from, to]) => forwards(from, to)));
+    for (const [from, to] of path) {
+      addRoom(from, to, -sent);
+      addRoom(to, from, sent);
     }
   }
-  const late = reachable(1, (one) => (residual[one ^ 1] ? target[one] : -1));
-  return free.filter((node) => !late.has(vertices.get(node)));
+  const late = reached(AFTER, (to, from) => forwards(from, to));
+  return free.filter((node) => !late.has(node));
 }
 
 /** What cuts after some nodes of the profile cost; null if they are not possible. */
@@ -133,7 +118,6 @@ export function costsOf(model, chosen) {
   return { cuts: cuts.map((node) => model.shown[node]), part, parts, tensors, boundaries: boundariesOf(parts, tensors) };
 }
 
-/** Whether all nodes are in one part. */
 function areIn(nodes, part, own) {
   for (const node of nodes) if (part[node] !== own) return false;
   return true;
@@ -142,7 +126,7 @@ function areIn(nodes, part, own) {
 /** The node that names a cut after one of the profile: the last one up to there whose readers all come later. */
 export function namedCut(model, index) {
   for (let i = index; i >= 0; i -= 1) {
-    const after = afterNode(model, model.order[i]);
+    const after = model.after[model.order[i]];
     if (after.length && after.every((reader) => model.shown[reader] > index)) return i;
   }
   return index;
@@ -154,7 +138,7 @@ export function namedCut(model, index) {
 export function flowsBetween(model, part) {
   return model.writers.flatMap((writer, tensor) => {
     const source = part[writer];
-    if (areIn(model.readers[tensor], part, source)) return [];
+    if (writer < 0 || areIn(model.readers[tensor], part, source)) return [];
     const readers = [...new Set(model.readers[tensor].map((node) => part[node]))].filter((own) => own !== source);
     return [{ source, readers: readers.sort((a, b) => a - b), bytes: model.bytes[tensor], is_exact: model.exact[tensor], tensor: model.tensors[tensor] }];
   });

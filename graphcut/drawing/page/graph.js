@@ -1,21 +1,22 @@
-/* The graph: the nodes around a cut, a tensor or a node, a part, or the whole model. */
+/* The graph: the nodes around a cut, a tensor or a node, a part, or the whole model; boxes are HTML, edges an SVG below them. */
 
-import { $, all, button, onKeys } from "./elements.js";
-import { canvasOf, drawMinimap, startMinimap } from "./graph_drawing.js";
+import { $, all, button, coloured, html, listen, onKeys, svg } from "./elements.js";
 import { AROUND, MANY, completed, endsOf, kindOfLink, nodesAround, pictureOf, typed, worded } from "./graph_picture.js";
 import { layered, mean } from "./layered_layout.js";
-import { listed, visible } from "./names.js";
-import { count, grouped } from "./number_words.js";
 import { fillPanel } from "./panel.js";
 import { nodesWith } from "./sections.js";
 import { flowsAt, isRanked, kinds, names, partIn, placed, profile, select, shown, state, unpacked, when } from "./shown.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
+import { count, grouped, groupsOf, listed, visible } from "./words.js";
 
 const FEW = 250; // more nodes than these are folded by module and repeated block
-const place = $("#graph .boxes");
+const CLASSES = { in: "end", out: "end", before: "more", after: "more", copies: "more", fold: "fold", node: "" };
+const [place, minimap] = [$("#graph .boxes"), $("#graph .minimap")];
 let whole = null; // the graph of the model
 let fillTable = null; // makes the table anew, if it is open
 let drawn = null; // what is shown: a view, see `startView`
+
+/* What is shown. */
 
 /** What a view shows of the parts: a body has none. */
 function partsNow(graph) {
@@ -26,7 +27,8 @@ function partsNow(graph) {
 /** Shows the nodes up to `steps` from `start`; all of these if `steps` is null. */
 function startView(graph, title, start, steps, { isFolded = start.length > FEW, trail = [], chosen = null } = {}) {
   const nodes = nodesAround(graph, start, steps ?? 0);
-  drawn = { graph, functions: whole.functions, title, start, steps, isFolded, trail, chosen, zoom: drawn?.zoom ?? null, picture: drawn?.picture, opened: null, nodes, goal: start[0] };
+  const { zoom = null, picture } = drawn ?? {};
+  drawn = { graph, functions: whole.functions, title, start, steps, isFolded, trail, chosen, zoom, picture, opened: null, nodes, goal: start[0] };
   drawGraph();
 }
 
@@ -53,17 +55,10 @@ function showAround() {
   ofKind[kind]?.();
 }
 
-function showTensors(title, own, kind, graph) {
-  fillPanel(title, [
-    ["kind", kinds[kind]?.[0]],
-    ...own.slice(0, 12).map((tensor) => [graph.tensors[tensor], graph.types[tensor] || "type unknown"]),
-    ["more", own.length > 12 ? grouped(own.length - 12) : null],
-  ]);
-}
+/* How it is drawn. */
 
 let frame = 0;
 
-/** Draws at most once a frame. */
 function drawGraph() {
   cancelAnimationFrame(frame);
   frame = requestAnimationFrame(drawNow);
@@ -74,12 +69,15 @@ function drawNow() {
   const picture = pictureOf(Object.assign(drawn, partsNow(graph)));
   const isDense = picture.boxes.length > 60;
   for (const box of picture.boxes) worded(box, drawn, isDense ? 2 : 6).width = isDense ? 176 : 228;
-  const size = layered(picture.boxes, picture.links);
-  picture.boxes.sort((a, b) => a.y - b.y || a.x - b.x);
-  drawn.picture = { ...picture, ...size };
-  drawn.zoom ??= Math.max(0.7, Math.min(1, (place.clientWidth - 32) / size.width)); // at first as wide as can be read
+  const { width, height } = layered(picture.boxes, picture.links);
+  picture.boxes.sort((a, b) => a.top - b.top || a.x - b.x);
+  drawn.picture = { ...picture, width, height };
+  drawn.zoom ??= Math.max(0.7, Math.min(1, (place.clientWidth - 32) / width)); // at first as wide as can be read
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  place.replaceChildren(canvasOf(drawn, graph === whole && shown().parts.length, { activate, openBody, showTensors }));
+  place.replaceChildren(html("div", { class: "canvas", style: { width: `${width}px`, height: `${height}px`, zoom: drawn.zoom } },
+    ...graph === whole && shown().parts.length ? frameElements(picture.boxes) : [],
+    svg("svg", { "aria-hidden": "true", width: "100%", height: "100%" }, ...picture.links.map(linkElement)),
+    ...picture.boxes.map(boxElement)));
   showTools();
   fillTable();
   const [{ boxes, home }, goal] = [picture, drawn.goal];
@@ -89,14 +87,75 @@ function drawNow() {
   if (focused) focusOn(boxes.find((box) => box.key === focused) ?? first);
   if (goal !== undefined) scrollTo(first, drawn.steps === null && goal === drawn.start[0]);
   delete drawn.goal;
-  drawMinimap(drawn);
+  drawMinimap();
+}
+
+/** Where something is in the picture, and the colour of its part, if it is in one, as properties of its style. */
+const styleOf = ({ left, top, width, height, part }) => ({
+  left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px`, ...part === undefined ? {} : coloured(part) });
+
+function boxElement(box) {
+  const said = [[box.head, ...box.tags].join(" "), ...box.lines.map((line) => line.title ?? line.text)].join(", ");
+  const head = html("button", { class: "head", tabindex: -1, "data-key": box.key, "aria-label": said, title: box.head },
+    html("span", {}, box.head), ...box.tags.flatMap((tag) => [" ", html("i", {}, tag)]));
+  const lines = box.lines.map(({ text, title, css }) => (
+    html("div", { class: `line ${css ?? ""}`, title: title ?? text, "aria-hidden": "true" }, html("bdi", { dir: "ltr" }, text))));
+  const bodies = box.bodies.map(([name, body]) => {
+    const open = (event) => {
+      event.stopPropagation();
+      openBody(box, name, body);
+    };
+    return html("button", { class: "body", on: { click: open } }, `▸ ${name}, ${count(body.nodes.length, "node")}`);
+  });
+  const css = `box ${CLASSES[box.kind]}${box.part === undefined ? "" : " own"}${box.key === drawn.chosen ? " chosen" : ""}`;
+  return html("div", { class: css, style: styleOf(box), on: { click: () => activate(box) } }, head, ...lines, ...bodies);
+}
+
+/** A frame around each part, with its name, where no two of them overlap. */
+function frameElements(boxes) {
+  const around = [...groupsOf(boxes.filter((box) => box.part !== undefined), (box) => box.part)].map(([part, own]) => {
+    const [left, top] = ["left", "top"].map((side) => Math.min(...own.map((box) => box[side])));
+    const right = Math.max(...own.map((box) => box.left + box.width));
+    const bottom = Math.max(...own.map((box) => box.top + box.height));
+    return { part, left: left - 12, top: top - 20, width: right - left + 24, height: bottom - top + 30 };
+  });
+  const isApart = (a, b) => a.left + a.width <= b.left || a.top + a.height <= b.top;
+  const areApart = around.every((a, i) => around.slice(i + 1).every((b) => isApart(a, b) || isApart(b, a)));
+  return areApart ? around.map((one) => html("div", { class: "frame", style: styleOf(one) }, html("b", {}, placed(one.part)))) : [];
+}
+
+function linkElement(link) {
+  const { from, to, tensors, path: d, tip: [x, y, up] } = link;
+  const kind = kindOfLink(link, drawn);
+  const css = kinds[kind]?.[1] ?? "";
+  const click = () => showTensors(`${from.head} → ${to.head}`, tensors, kind);
+  return svg("g", { on: { click } }, svg("title", {}, tensors.map((tensor) => typed(drawn.graph, tensor)).join("\n")),
+    svg("path", { class: css, d }), svg("path", { class: "hit", d }),
+    svg("path", { class: `tip ${css}`, d: `M${x - 4},${y + 8 * up}h8L${x},${y}Z` }));
+}
+
+/** A small picture of all that is drawn, with what is in sight of it; none if all is in sight. */
+function drawMinimap() {
+  const { picture: { boxes, width, height }, zoom } = drawn;
+  minimap.toggleAttribute("hidden", place.scrollWidth <= place.clientWidth && place.scrollHeight <= place.clientHeight);
+  minimap.setAttribute("viewBox", `0 0 ${width} ${height}`);
+  const rect = (css, [x, y, across, down], style = {}) => svg("rect", { class: css, x, y, width: across, height: down, style });
+  const seen = [place.scrollLeft, place.scrollTop, place.clientWidth, place.clientHeight].map((pixels) => pixels / zoom);
+  const all = boxes.map((box) => rect("", [box.left, box.top, box.width, box.height], box.part === undefined ? {} : coloured(box.part)));
+  minimap.replaceChildren(...all, rect("seen", seen));
+}
+
+function scrollByMinimap({ clientX, clientY, buttons }) {
+  if (!buttons) return;
+  const { x, y } = new DOMPoint(clientX, clientY).matrixTransform(minimap.getScreenCTM().inverse());
+  place.scrollTo(x * drawn.zoom - place.clientWidth / 2, y * drawn.zoom - place.clientHeight / 2);
 }
 
 /** Brings a box in sight; the first one with the middle of what is beside it. */
 function scrollTo(box, isFirst) {
   const { picture: { boxes }, zoom } = drawn;
-  const x = isFirst ? mean(boxes.filter(({ y }) => y * zoom < place.clientHeight).map((one) => one.x)) : box.x;
-  const y = (box.y + box.height / 2 + 14) * zoom - place.clientHeight / 2;
+  const x = isFirst ? mean(boxes.filter(({ top }) => top * zoom < place.clientHeight).map((one) => one.x)) : box.x;
+  const y = (box.top + box.height / 2 + 14) * zoom - place.clientHeight / 2;
   place.scrollTo((x + 14) * zoom - place.clientWidth / 2, isFirst ? 0 : y);
 }
 
@@ -106,6 +165,17 @@ function focusOn(box) {
   for (const head of all(".head[tabindex='0']", place)) head.tabIndex = -1;
   headOf(box).tabIndex = 0;
   headOf(box).focus();
+}
+
+/* What one can do with it. */
+
+function showTensors(title, own, kind) {
+  const { tensors, types } = drawn.graph;
+  fillPanel(title, [
+    ["kind", kinds[kind]?.[0]],
+    ...own.slice(0, 12).map((tensor) => [tensors[tensor], types[tensor] || "type unknown"]),
+    ["more", own.length > 12 ? grouped(own.length - 12) : null],
+  ]);
 }
 
 function openBody(box, name, body) {
@@ -127,7 +197,7 @@ function activate(box) {
     drawn.isChoosing = false;
     return drawGraph();
   }
-  if (box.kind !== "fold" && box.kind !== "before" && box.kind !== "after") return showTensors(box.head, box.tensors, "", graph);
+  if (!["fold", "before", "after"].includes(box.kind)) return showTensors(box.head, box.tensors, "");
   drawn.goal = node;
   if (box.kind === "fold") drawn.opened.add(box.fold.key);
   else for (const one of box.nodes.slice(0, 40)) drawn.nodes.add(one);
@@ -135,16 +205,20 @@ function activate(box) {
   return drawGraph();
 }
 
+const isAll = () => drawn.nodes.size === drawn.graph.nodes.length;
+
+/** The buttons: a name, a text, a title, what they do, and when there is nothing to do. */
 const TOOLS = [
-  ["back", "‹ back", "leave the subgraph", () => { drawn = drawn.trail.at(-1); }],
-  ["fewer", "Fewer steps", "", () => changeSteps(-1)],
-  ["more", "More steps", "", () => changeSteps(1)],
-  ["fold", "Fold", "by module and repeated block", () => { drawn.isFolded = !drawn.isFolded; drawn.opened = null; }],
-  ["whole", "Whole model", "", showWhole],
-  ["collapse", "Collapse", "to layers", () => { drawn.opened = null; drawn.isOpened = false; }],
-  ["fit", "Fit", "the whole picture in sight", fit],
-  ["smaller", "Zoom out", "", () => { drawn.zoom = Math.max(0.1, drawn.zoom / 1.25); }],
-  ["larger", "Zoom in", "", () => { drawn.zoom = Math.min(2, drawn.zoom * 1.25); }],
+  ["back", "‹ back", "leave the subgraph", () => { drawn = drawn.trail.at(-1); }, () => !drawn.trail.length],
+  ["fewer", "Fewer steps", "", () => changeSteps(-1), () => drawn.steps === null],
+  ["more", "More steps", "", () => changeSteps(1), () => drawn.steps === null],
+  ["fold", "Fold", "by module and repeated block", () => { drawn.isFolded = !drawn.isFolded; drawn.opened = null; },
+    () => drawn.nodes.size > FEW || drawn.nodes.size < 20],
+  ["whole", "Whole model", "", showWhole, () => drawn.graph === whole && isAll()],
+  ["collapse", "Collapse", "to layers", () => { drawn.opened = null; drawn.isOpened = false; }, () => !drawn.isFolded || !drawn.isOpened],
+  ["fit", "Fit", "the whole picture in sight", fit, () => false],
+  ["smaller", "Zoom out", "", () => { drawn.zoom = Math.max(0.1, drawn.zoom / 1.25); }, () => false],
+  ["larger", "Zoom in", "", () => { drawn.zoom = Math.min(2, drawn.zoom * 1.25); }, () => false],
 ];
 
 function fit() {
@@ -164,15 +238,10 @@ function changeSteps(by) {
 }
 
 function showTools() {
-  const { graph, nodes, steps, trail, title, isFolded, picture } = drawn;
-  const isAll = nodes.size === graph.nodes.length;
-  const hidden = {
-    back: !trail.length, fewer: steps === null, more: steps === null, whole: graph === whole && isAll,
-    fold: nodes.size > FEW || nodes.size < 20, collapse: !isFolded || !drawn.isOpened,
-  };
-  for (const [name, isHidden] of Object.entries(hidden)) $(`#graph-${name}`).hidden = isHidden;
+  const { graph, nodes, steps, title, isFolded, picture } = drawn;
+  for (const [name, , , , isIdle] of TOOLS) $(`#graph-${name}`).hidden = isIdle();
   $("#graph-fewer").disabled = steps === 0;
-  $("#graph-more").disabled = nodes.size >= AROUND || isAll;
+  $("#graph-more").disabled = nodes.size >= AROUND || isAll();
   $("#graph-fold").setAttribute("aria-pressed", isFolded);
   const around = steps === null ? "" : `, within ${count(steps, "step")}`;
   $("#graph .lead").textContent = visible([
@@ -183,7 +252,6 @@ function showTools() {
   ].filter(Boolean).join(" "));
 }
 
-/** The links as a table. */
 function linkTable() {
   const { graph, picture } = drawn;
   const named = ({ head, kind, nodes }) => (kind === "node" ? `${head} ${graph.nodes[nodes[0]]}` : head);
@@ -222,7 +290,8 @@ export async function startGraph() {
     $("#graph .toolbar").append(button({ id: `graph-${name}`, text, title }, () => { action(); drawGraph(); }));
   }
   onKeys($("#graph-search"), { Enter: ({ target }) => find(target.value) });
-  startMinimap(() => drawn);
+  place.addEventListener("scroll", drawMinimap, { passive: true });
+  listen(minimap, { "pointerdown pointermove": scrollByMinimap });
   fillTable = asTable("graph", linkTable);
   onKeys(place, Object.fromEntries(Object.keys(STEPS).map((key) => [key, stepInGraph])));
   showWhole();

@@ -3,14 +3,11 @@
    `graph` are shown, the part of each (`partOf`), and the flows between parts by name (`flows`). */
 
 import { kindOf } from "./cutting.js";
-import { closedFold, foldedLists, openedFirst } from "./folds.js";
-import { groupsOf, shortOperator } from "./names.js";
-import { count, grouped } from "./number_words.js";
+import { count, grouped, groupsOf, shortOperator } from "./words.js";
 
 export const AROUND = 80; // the most nodes around something
 export const MANY = 6; // a tensor with more readers has its name in each of them instead of an edge to it
 
-/** Adds the writer and the readers of each tensor. */
 export function completed(graph) {
   if (graph.writer) return graph;
   graph.writer = new Int32Array(graph.tensors.length).fill(-1);
@@ -36,7 +33,6 @@ export function nodesAround(graph, start, steps) {
   return found;
 }
 
-/** The writers and the readers of tensors with some names. */
 export function endsOf(graph, names) {
   const wanted = new Set(names);
   const ends = graph.tensors.flatMap((name, tensor) => (wanted.has(name) && (graph.writer[tensor] >= 0 || graph.isInput.has(tensor))
@@ -44,7 +40,93 @@ export function endsOf(graph, names) {
   return [...new Set(ends)].filter((node) => node >= 0);
 }
 
-/** The boxes of a view, and the links between them with their tensors. */
+/* Folds: modules, rows of numbered modules, and ranges of long lists, shown as one box; in each part its own. */
+
+/** The ranges around a position, outermost first, so that no list is long. */
+export function rangesAround(position, length) {
+  const found = [];
+  let [from, size] = [0, length];
+  while (size > 100) {
+    const each = Math.max(50, Math.ceil(size / 40));
+    const start = from + Math.floor((position - from) / each) * each;
+    [from, size] = [start, Math.min(each, from + size - start)];
+    found.push([from, from + size - 1]);
+  }
+  return found;
+}
+
+/** The modules on a path: the key of each, and that of the row of modules with its name. */
+function modulesOf(part, path) {
+  let inner = `${part ?? ""}|`;
+  return path.map(([name, number]) => {
+    const row = `${inner}/${name}`;
+    inner = number === null ? row : `${row}.${number}`;
+    return { name, number, row, inner };
+  });
+}
+
+/** The shown nodes in lists, each with the folds around it, outermost first. */
+export function foldedLists({ graph, nodes, partOf }) {
+  const lists = [...groupsOf(nodes, (node) => `${partOf(node)} ${graph.module?.[node]}`).values()].map((own) => {
+    const part = partOf(own[0]);
+    return { own, part, path: modulesOf(part, graph.module ? graph.modules[graph.module[own[0]]] : []) };
+  });
+  const numbered = lists.flatMap(({ path }) => path.filter(({ number }) => number !== null));
+  const rows = new Map([...groupsOf(numbered, ({ row }) => row)].map(([row, found]) => (
+    [row, [...new Set(found.map(({ number }) => number))].sort((a, b) => a - b)])));
+  const folds = new Map();
+  const fold = (key, title, part, times = 1) => {
+    if (!folds.has(key)) folds.set(key, { key, title, part, times, size: 0 });
+    return folds.get(key);
+  };
+  return lists.flatMap(({ own, part, path }) => {
+    const chain = [];
+    let outer = ""; // the numbered module around these
+    for (const { name, number, row, inner } of path) {
+      const all = number === null ? [] : rows.get(row);
+      const ranges = all.length > 1 ? [[0, all.length - 1], ...rangesAround(all.indexOf(number), all.length)] : [];
+      for (const [from, to] of ranges) chain.push(fold(`${row}#${from}-${to}`, `${outer}${name} ${all[from]}-${all[to]}`, part, to - from + 1));
+      const title = number === null ? name : `${name}.${number}`;
+      chain.push(fold(inner, outer + title, part));
+      if (number !== null) outer = `${title}/`;
+    }
+    return [...groupsOf(own.keys(), (i) => String(rangesAround(i, own.length))).values()].map((places) => {
+      const ranges = rangesAround(places[0], own.length).map(([from, to]) => (
+        fold(`${path.at(-1)?.inner ?? part}:${from}-${to}`, `nodes ${from + 1}-${to + 1}`, part)));
+      const list = { nodes: places.map((i) => own[i]), folds: [...chain, ...ranges] };
+      for (const one of list.folds) one.size += list.nodes.length;
+      return list;
+    });
+  });
+}
+
+/** The outermost fold that is not open, or the innermost one with the same nodes; a fold of one node is none. */
+export function closedFold({ folds }, opened) {
+  const outermost = folds.find((fold) => fold.size > 1 && !opened.has(fold.key));
+  return folds.findLast((fold) => fold.size === outermost?.size);
+}
+
+/** The folds to open at first: the largest ones, as long as there are few boxes. */
+export function openedFirst(lists) {
+  const [opened, tried] = [new Set(), new Set()];
+  const shown = () => {
+    const folds = groupsOf(lists, (list) => closedFold(list, opened));
+    const boxes = (folds.get(undefined) ?? []).reduce((sum, list) => sum + list.nodes.length, 0);
+    folds.delete(undefined);
+    return { folds: [...folds.keys()].sort((a, b) => b.size - a.size), boxes: boxes + folds.size };
+  };
+  for (;;) {
+    const { folds, boxes } = shown();
+    const next = folds.find((fold) => !tried.has(fold.key) && (fold.times === 1 || boxes === 1));
+    if (!next) return opened;
+    tried.add(next.key);
+    opened.add(next.key);
+    if (boxes > 1 && shown().boxes > 30) opened.delete(next.key);
+  }
+}
+
+/* Boxes and links. */
+
 export function pictureOf(view) {
   const { graph, nodes, partOf, flows } = view;
   const [boxes, links] = [new Map(), new Map()];
@@ -118,7 +200,6 @@ export function kindOfLink({ from, to, tensors: own }, { graph, flows }) {
 
 const ROW = 17;
 
-/** The last word of a name. */
 export const tail = (name) => /[^/.:]*.?$/.exec(name.replace(/_output_\d+$/, ""))[0] || name;
 export const typed = (graph, tensor) => [graph.tensors[tensor], graph.types[tensor]].filter(Boolean).join(" ");
 

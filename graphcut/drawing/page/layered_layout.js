@@ -6,7 +6,7 @@ const LANE = 12; // the width that an edge takes where it passes a layer
 const BETWEEN = 40; // between layers
 const SWEEPS = 12;
 
-/** Positions: adds x, y of its centre and top to each box, and a path to each edge; gives width and height.
+/** Positions: adds left, top and x, its centre, to each box, and a path to each edge; gives width and height.
  *  Boxes have `width`, `height` and `rank`, edges `from` and `to`, which are boxes. In a cycle an edge to a lower rank
  *  points up. */
 export function layered(boxes, edges) {
@@ -44,12 +44,15 @@ export function layered(boxes, edges) {
   }
   let top = 0;
   for (const layer of layers) {
-    for (const item of layer) item.y = top;
+    for (const item of layer) item.top = top;
     top += Math.max(...layer.map((item) => item.height)) + BETWEEN;
   }
   const items = layers.flat();
   const left = Math.min(...items.map((item) => item.x - item.width / 2));
-  for (const item of items) item.x -= left;
+  for (const item of items) {
+    item.x -= left;
+    item.left = item.x - item.width / 2;
+  }
   route(layers, chains);
   return { width: Math.max(0, ...items.map((item) => item.x + item.width / 2)), height: Math.max(0, top - BETWEEN) };
 }
@@ -122,7 +125,7 @@ function spread(layer, sides) {
 
 /** The path of each edge: straight down beside boxes, in curves between the layers. */
 function route(layers, chains) {
-  const bottoms = layers.map((layer) => layer[0].y + Math.max(...layer.map((item) => item.height)));
+  const bottoms = layers.map((layer) => layer[0].top + Math.max(...layer.map((item) => item.height)));
   // Where an edge meets a box: side by side, in the order of where they come from.
   const port = (box, other) => {
     const side = (other.layer > box.layer ? box.below : box.above).toSorted((a, b) => a.x - b.x);
@@ -131,12 +134,12 @@ function route(layers, chains) {
   for (const { edge, chain } of chains) {
     const [first, last] = [chain[0], chain.at(-1)];
     const xs = [port(first, chain[1]), ...chain.slice(1, -1).map((item) => item.x), port(last, chain.at(-2))].map(round);
-    const start = round(first.y + first.height);
+    const start = round(first.top + first.height);
     const steps = chain.slice(1).map((item, i) => {
-      const [from, to] = [bottoms[chain[i].layer], item.y];
+      const [from, to] = [bottoms[chain[i].layer], item.top];
       return `V${round(from)}C${xs[i]},${round(from + BETWEEN / 2)} ${xs[i + 1]},${round(to - BETWEEN / 2)} ${xs[i + 1]},${round(to)}`;
     });
-    const tip = edge.from === first ? [xs.at(-1), last.y, -1] : [xs[0], start, 1];
+    const tip = edge.from === first ? [xs.at(-1), last.top, -1] : [xs[0], start, 1];
     Object.assign(edge, { path: `M${xs[0]},${start}${steps.join("")}`, tip });
   }
 }

@@ -1,4 +1,4 @@
-/* Starts the page, and watches what concerns all of it: address, theme, keys, size, print. */
+/* Starts the page, and watches what concerns all of it: address, theme, keys. */
 
 import { startCharts } from "./charts.js";
 import { cutAfter, redo, toggleCut, undo } from "./cuts.js";
@@ -8,21 +8,12 @@ import { linkTo, linkToCuts, readAddress, thingAt } from "./links.js";
 import { startPanel } from "./panel.js";
 import { startParts } from "./parts.js";
 import { selectKey, startProfile } from "./profile.js";
-import { canvas, drawInTheme, measure } from "./profile_drawing.js";
-import { drawRows, startSections } from "./sections.js";
+import { startSections } from "./sections.js";
 import { costs, cutter, pin, profile, select, shown, started, state, unpin, when } from "./shown.js";
 
-const wantsDark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.documentElement;
 
-/** Shows a theme, `light` or `dark`; that of the system if there is none. Canvases have to be drawn again for it. */
-function showTheme(theme) {
-  if (theme) root.dataset.theme = theme;
-  else delete root.dataset.theme;
-  drawInTheme();
-}
-
-const switchTheme = () => showTheme((root.dataset.theme ?? (wantsDark.matches ? "dark" : "light")) === "dark" ? "light" : "dark");
+const switchTheme = () => { root.dataset.theme = getComputedStyle(root).colorScheme === "dark" ? "light" : "dark"; };
 
 function watchKeys() {
   const dialog = $("#keys");
@@ -46,19 +37,6 @@ function watchKeys() {
   } });
 }
 
-/** Draws again in another theme or width; a frame of a notebook gets its width only after the script has run. Prints the light theme. */
-function watchWindow() {
-  let before;
-  new ResizeObserver(measure).observe(canvas);
-  new ResizeObserver(drawRows).observe($("#nodes"));
-  listen(wantsDark, { change: drawInTheme });
-  listen(window, { beforeprint: () => {
-    before = root.dataset.theme;
-    $(".notes").open = true;
-    showTheme("light");
-  }, afterprint: () => showTheme(before) });
-}
-
 let writing = 0;
 let address = location.hash; // as it was last written or followed
 
@@ -80,7 +58,6 @@ function writeNow() {
   address = location.hash;
 }
 
-/** Cuts and pins what the address names; ignores an address that names nothing. */
 function followAddress() {
   address = location.hash;
   const { cuts, on, link } = readAddress(address);
@@ -97,7 +74,6 @@ startCharts();
 startProfile();
 startSections();
 watchKeys();
-watchWindow();
 when("pinned", writeAddress);
 when("cut", writeAddress);
 followAddress();

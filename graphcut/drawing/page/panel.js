@@ -5,9 +5,8 @@ import { alone, nearAt, sentBy, toggleCut } from "./cuts.js";
 import { kindOf } from "./cutting.js";
 import { $, all, button, copyText, html, listen, onKeys } from "./elements.js";
 import { command } from "./links.js";
-import { listed } from "./names.js";
-import { duration, figuresOf, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeLike, sizeOf, three, titleOf } from "./number_words.js";
 import { crossesAt, cutter, flowsAt, kinds, names, partIn, pin, profile, scene, shown, state, unpin, when } from "./shown.js";
+import { duration, figuresOf, flop, grouped, isKnown, isOver, leastOf, listed, needOf, percent, size, sizeLike, sizeOf, three, titleOf } from "./words.js";
 
 const panel = $("#panel");
 
@@ -87,10 +86,8 @@ function showStart() {
   panel.append(html("p", { class: "hint" }, "Point at anything, or reach it with Tab, to read about it here. ? lists the keys."));
 }
 
-/** The names of tensors with their sizes, the largest first. */
 const largest = (flows) => listed([...flows].sort((a, b) => b.bytes - a.bytes).map((flow) => `${flow.tensor} ${sizeOf(flow)}`));
 
-/** What crosses a cut, and what both of its parts need. */
 function ofCut(index) {
   const { cuts, parts } = shown();
   const part = partIn(index);
@@ -103,7 +100,6 @@ function ofCut(index) {
   ];
 }
 
-/** What one cut after a node makes. */
 function ofNode(index) {
   const { alive, near, tensors: counts, weights } = profile;
   const made = alone(index);
@@ -178,7 +174,6 @@ function startPictures() {
 }
 
 export function startPanel() {
-  panel.hidden = false;
   startPictures();
   showStart();
   when("pinned", () => {

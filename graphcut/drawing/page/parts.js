@@ -3,11 +3,10 @@
 import { canRedo, canUndo, cutAt, redo, stopCutting, undo } from "./cuts.js";
 import { $, all, copyText, html } from "./elements.js";
 import { command } from "./links.js";
-import { shortened, visible } from "./names.js";
-import { count, duration, grouped, isOver, needOf, sizeLike, sizeOf, titleOf } from "./number_words.js";
 import { against } from "./predicted.js";
 import { costs, cutter, plan, profile, scene, shown, state, when } from "./shown.js";
 import { exactly, nodeLink, partTable } from "./tables.js";
+import { count, duration, grouped, isOver, needOf, shortened, sizeLike, sizeOf, titleOf, visible } from "./words.js";
 
 let isCompared = false; // whether the parts of the plan are beside yours
 const answer = [...$(".answer").childNodes]; // of the plan
@@ -66,7 +65,6 @@ function showTools(yours) {
 function showParts() {
   const { yours } = state;
   $(".answer").replaceChildren(...yours ? answerOf(yours) : answer);
-  $("#parts").hidden = !shown().parts.length;
   if (cutter) showTools(yours);
   const tables = shown().parts.length ? [tableOf("parts", shown(), yours)] : [];
   if (yours && isCompared && scene.cards.length) tables.push(html("h3", { text: "The plan" }), tableOf("parts of the plan", plan, false));

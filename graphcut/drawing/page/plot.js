@@ -1,9 +1,6 @@
 /* The geometry of the cut profile. A view has the nodes `from` to `to`, and `log`, whether its scale is logarithmic. */
 
-export const PLOT = { left: 74, right: 12, top: 30, bottom: 52 };
-
-/** How many nodes there are in a pixel of a canvas of some width. */
-export const nodesPerPixel = ({ from, to }, width) => (to - from) / (width - PLOT.left - PLOT.right);
+export const LEFT = 74; // where the nodes begin; `width` is that of all nodes in sight, in pixels
 
 /** The view from one node to another, at least 8 wide where there are so many. */
 export function zoomed(from, to, all) {
@@ -12,7 +9,6 @@ export function zoomed(from, to, all) {
   return { from: start, to: Math.min(all, start + Math.round(width)) };
 }
 
-/** The lowest and the highest value in each pixel column. */
 export function envelope(values, view, pixels) {
   const low = new Float64Array(pixels);
   const high = new Float64Array(pixels);
@@ -29,14 +25,11 @@ export function envelope(values, view, pixels) {
   return { low, high };
 }
 
-/** The scale from bytes to a height on the canvas. */
-export function scaleFor(high, isLog, height) {
-  let most = 1;
-  for (const value of high) if (value > most) most = value;
-  const room = height - PLOT.top - PLOT.bottom;
-  const base = height - PLOT.bottom;
-  if (!isLog) return { most, y: (bytes) => base - (room * bytes) / (most * 1.05) };
-  return { most, y: (bytes) => base - (room * Math.log2(1 + bytes / 64)) / Math.log2(1 + (most * 2) / 64) };
+/** The scale: for a number of bytes the share of the height. */
+export function scaleFor(high, isLog) {
+  const most = high.reduce((best, bytes) => Math.max(best, bytes), 1);
+  if (!isLog) return { most, heightOf: (bytes) => bytes / (most * 1.05) };
+  return { most, heightOf: (bytes) => Math.log2(1 + bytes / 64) / Math.log2(1 + (most * 2) / 64) };
 }
 
 /** The bytes at which there are lines: a few powers of two, or of four if the scale is logarithmic. */
@@ -52,10 +45,10 @@ export function gridLines(most, isLog) {
   return Array.from({ length: Math.floor((most * 1.05) / step) }, (_, i) => step * (i + 1));
 }
 
-/** The node at an x on the canvas; the cheapest of those within `reach` pixels, and of equal ones the nearest. */
+/** The node at an x; the cheapest of those within `reach` pixels, and of equal ones the nearest. */
 export function nodeAt(values, view, x, width, reach) {
-  const each = nodesPerPixel(view, width);
-  const exact = view.from + (x - PLOT.left) * each - 1;
+  const each = (view.to - view.from) / width;
+  const exact = view.from + (x - LEFT) * each - 1;
   const inside = (index) => Math.max(view.from, Math.min(view.to - 1, Math.round(index)));
   let best = inside(exact);
   for (let i = inside(exact - reach * each); i <= inside(exact + reach * each); i += 1) {
@@ -74,7 +67,7 @@ export function nextLow(values, at, direction) {
 
 /** The cut whose line is at most `pixels` from x; null if there is none. */
 export function cutNear(cuts, view, x, pixels, width) {
-  const off = (cut) => Math.abs(PLOT.left + (cut + 1 - view.from) / nodesPerPixel(view, width) - x);
+  const off = (cut) => Math.abs(LEFT + ((cut + 1 - view.from) / (view.to - view.from)) * width - x);
   const near = [...cuts].sort((a, b) => off(a) - off(b))[0];
   return near !== undefined && off(near) <= pixels ? near : null;
 }

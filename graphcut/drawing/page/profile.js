@@ -1,19 +1,124 @@
-/* The cut profile: what one can do with it by pointer and by keys, and its table. */
+/* The cut profile: its picture, what one can do with it by pointer and by keys, and its table.
+   Curves are SVG, stretched to the room that there is; parts, cuts and words are HTML over it. */
 
-import { aliveAt, dropCut, moveCut, sentBy, toggleCut } from "./cuts.js";
-import { $, html, listen, onKeys } from "./elements.js";
-import { count, grouped } from "./number_words.js";
-import { PLOT, cutNear, nextKey, nextLow, nodeAt, nodesPerPixel, zoomed } from "./plot.js";
-import { LINES, canvas, cutWords, drawProfile, extent, measure, values, view } from "./profile_drawing.js";
-import { LARGE, cutter, isRanked, profile, scene, select, shown, state, tell, when } from "./shown.js";
+import { aliveAt, dropCut, moveCut, nearAt, sentBy, toggleCut } from "./cuts.js";
+import { $, coloured, html, listen, onKeys, share, svg } from "./elements.js";
+import { LEFT, cutNear, envelope, gridLines, nextKey, nextLow, nodeAt, scaleFor, zoomed } from "./plot.js";
+import { LARGE, crossesAt, cutter, isRanked, partIn, placed, plan, profile, scene, select, shown, state, tell, when } from "./shown.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
+import { count, figuresOf, grouped, shortPart, size, sizeOf } from "./words.js";
 
 const SNAP = 8; // so many pixels around the pointer are searched for a low place
 const OFF = 30; // so many pixels above or below the profile a cut is dropped
+const COLUMNS = 1500; // of the curves, as many as a wide window has pixels
+const LINES = [["over", "Red"], ["far", "Orange"], ["pick", "Purple"]]; // of layers: a colour of the theme, and its name
 
-const nodeUnder = (x, reach) => nodeAt(values(), view, x, extent.width, reach);
-const cutUnder = (x, pixels) => (cutter ? cutNear(shown().cuts, view, x, pixels, extent.width) : null);
-const perPixel = () => nodesPerPixel(view, extent.width);
+const plot = $("#profile .plot");
+const area = $(".area", plot);
+const view = { from: 0, to: profile ? profile.nodes.length : 0, log: false, hide: false };
+const values = () => (view.hide ? profile.near : profile.alive);
+const isIn = (node) => node >= view.from && node < view.to;
+const shareOf = (node) => (node + 1 - view.from) / (view.to - view.from);
+
+/* The picture. */
+
+let frame = 0;
+let curves = { of: "" }; // the view that the curves are of, and the scale of their heights
+
+/** Draws at most once a frame; the curves only if the view is another one. */
+function drawProfile() {
+  cancelAnimationFrame(frame);
+  frame = requestAnimationFrame(() => {
+    $("#reset").hidden = view.to - view.from === profile.nodes.length;
+    const of = Object.values(view).join();
+    if (of !== curves.of) drawCurves(of);
+    const { spans, cuts } = shown();
+    $(".parts", area).replaceChildren(...spans.length ? partMarks(spans) : endMarks());
+    const before = state.yours ? plan.cuts.filter(isIn).map((cut) => mark("before", shareOf(cut))) : [];
+    $(".cuts", area).replaceChildren(...before, ...cutMarks(cuts.filter(isIn)), ...cursorMarks());
+  });
+}
+
+const mark = (css, left, style, ...content) => html("div", { class: css, style: { left: share(left), ...style } }, ...content);
+
+/** Pale up to the highest value of a column, dark up to the lowest: the cheapest cut there. */
+function drawCurves(of) {
+  const { low, high } = envelope(values(), view, COLUMNS);
+  const { most, heightOf } = scaleFor(high, view.log);
+  curves = { of, heightOf };
+  const steps = (bytes) => Array.from(bytes, (one, x) => `V${1 - heightOf(one)}H${x + 1}`).join("");
+  const layer = ({ heights }) => `M${Array.from(envelope(heights, view, COLUMNS).high, (one, x) => `${x},${1 - one}`).join("L")}`;
+  const path = (css, d, style) => svg("path", { class: css, d, style });
+  $("svg", area).replaceChildren(
+    path("high", `M0,1${steps(high)}V1Z`), path("low", `M0,1${steps(low)}V1Z`),
+    path("edge", `M0,${1 - heightOf(low[0])}${steps(low)}`),
+    ...scene.layers.map((one, i) => path("edge layer", layer(one), { stroke: `var(--${LINES[i % LINES.length][0]})` })),
+    ...keyPaths(profile.keys.filter(isIn)).map(([css, d]) => path(css, d)));
+  const lines = [0, ...gridLines(most, view.log)].filter((bytes) => heightOf(bytes) <= 1);
+  $(".grid", area).replaceChildren(...lines.map((bytes) => (
+    html("div", { style: { bottom: share(heightOf(bytes)) } }, html("span", {}, bytes ? size(bytes) : "0")))));
+}
+
+/** A tick below each key node, and a dot on it where there are few. */
+function keyPaths(keys) {
+  const at = (key) => Math.round(shareOf(key) * COLUMNS);
+  const dots = keys.length > COLUMNS / 7 ? [] : keys.map((key) => `M${at(key)},${1 - curves.heightOf(values()[key])}h0`);
+  return [["key", [...new Set(keys.map(at))].map((x) => `M${x},1.04v.06`).join("")], ["dot", dots.join("")]];
+}
+
+/** The colour of each part, and as much of its name as there is room for. */
+function partMarks(spans) {
+  let start = 0;
+  return spans.flatMap(([part, length]) => {
+    const [from, to] = [start, start + length].map((node) => Math.min(1, Math.max(0, shareOf(node - 1))));
+    start += length;
+    const names = [html("span", {}, placed(part)), html("b", {}, part)];
+    return to > from ? [mark("span", from, { width: share(to - from), ...coloured(part) }, ...names)] : [];
+  });
+}
+
+const endMarks = () => [[0, `node ${grouped(view.from + 1)}`], [1, grouped(view.to)]].map(([at, text]) => mark("end", at, {}, text));
+
+/** What crosses a cut, and the figures of the parts before and after it. */
+function cutWords(cut) {
+  const { parts } = shown();
+  const around = parts.slice(partIn(cut), partIn(cut) + 2).map((one) => `${shortPart(one.name)}: ${figuresOf(one).join(", ")}`);
+  return [`${sizeOf(crossesAt(cut))} in ${count(crossesAt(cut).tensors, "tensor")}`, ...cutter ? around : []];
+}
+
+/** A line for each cut, and what the parts send there, if there is room for it since the cut before. */
+function cutMarks(cuts) {
+  return cuts.toSorted((a, b) => a - b).map((cut, i, sorted) => {
+    const from = i ? shareOf(sorted[i - 1]) : 0;
+    const style = { "--width": share(shareOf(cut) - from), opacity: state.drag?.isOff && cut === state.drag.cut ? 0.3 : 1 };
+    // With recomputation parts send less than what is alive.
+    return mark(i ? "cut" : "first cut", from, style, html("span", {}, view.hide && !state.yours ? nearAt(cut) : sizeOf(crossesAt(cut))));
+  });
+}
+
+/** The chosen node, what is said of a cut after it, and the nodes to zoom to. */
+function cursorMarks() {
+  const { at, drag } = state;
+  const found = [];
+  if (drag && drag.end !== drag.start) {
+    const [left, right] = [drag.start, drag.end].sort((a, b) => a - b).map((x) => `${x - LEFT}px`);
+    found.push(html("div", { class: "chosen", style: { left, width: `calc(${right} - ${left})` } }));
+  }
+  if (at === null || !isIn(at)) return found;
+  const dot = html("i", { style: { bottom: share(curves.heightOf(values()[at])) } });
+  return [...found, mark("cursor", shareOf(at), {}, dot, ...shown().cuts.includes(at) ? [cursorWords(at)] : [])];
+}
+
+function cursorWords(cut) {
+  const words = state.drag?.isOff ? ["let go to take", "this cut away"] : cutWords(cut);
+  // Moved to the left by its share of the width, the text ends where the area does.
+  return html("p", { style: { translate: share(-shareOf(cut)) } }, ...words.map((line) => html("span", {}, line)));
+}
+
+/* What one can do with it. */
+
+const nodeUnder = (x, reach) => nodeAt(values(), view, x, area.clientWidth, reach);
+const cutUnder = (x, pixels) => (cutter ? cutNear(shown().cuts, view, x, pixels, area.clientWidth) : null);
 
 function zoom(from, to) {
   Object.assign(view, zoomed(from, to, profile.nodes.length));
@@ -32,11 +137,10 @@ function describe() {
   if (at === null) return;
   const key = profile.keys.includes(at) ? ", key node" : "";
   const said = shown().cuts.includes(at) ? `cut here, ${cutWords(at).join(", ")}` : `a cut here sends ${sentBy(at)}`;
-  canvas.setAttribute("aria-valuenow", at + 1);
-  canvas.setAttribute("aria-valuetext", [`${profile.nodes[at]}, ${profile.ops[at]}${key}: ${said}`, ...scene.layers.map(({ words }) => words[at])].filter(Boolean).join("; "));
+  const all = [`${profile.nodes[at]}, ${profile.ops[at]}${key}: ${said}`, ...scene.layers.map(({ words }) => words[at])];
+  Object.assign(plot, { ariaValueNow: at + 1, ariaValueText: all.filter(Boolean).join("; ") });
 }
 
-/** Chooses the next key node, or the one before if `direction` is negative. */
 export function selectKey(direction) {
   const next = nextKey(profile.keys, state.at ?? (direction > 0 ? -1 : profile.nodes.length), direction);
   if (next !== undefined) select(next);
@@ -47,7 +151,7 @@ let resting = 0;
 function startDrag({ button, offsetX, pointerType, pointerId }) {
   if (button !== 0) return;
   state.drag = { start: offsetX, end: offsetX, cut: cutUnder(offsetX, pointerType === "mouse" ? 5 : 16) };
-  canvas.setPointerCapture(pointerId);
+  plot.setPointerCapture(pointerId);
 }
 
 /** Moves a cut, and chooses the node that it is after then. */
@@ -61,12 +165,12 @@ function moveChosen(from, to) {
 
 function drag({ offsetX, offsetY, altKey }) {
   const { drag } = state;
-  if (!drag) return canvas.classList.toggle("moves", cutUnder(offsetX, 5) !== null);
+  if (!drag) return plot.classList.toggle("moves", cutUnder(offsetX, 5) !== null);
   if (drag.cut === null) {
     drag.end = offsetX;
     return drawProfile();
   }
-  drag.isOff = offsetY < -OFF || offsetY > extent.height + OFF;
+  drag.isOff = offsetY < -OFF || offsetY > plot.clientHeight + OFF;
   const node = drag.isOff || offsetX === drag.start ? drag.cut : nodeUnder(offsetX, altKey ? 0 : SNAP);
   drag.move = () => { if (node !== drag.cut && moveChosen(drag.cut, node)) drag.cut = node; };
   clearTimeout(resting);
@@ -88,9 +192,10 @@ function endDrag() {
   if (drag.isOff) dropCut(drag.cut);
   state.drag = null;
   if (drag.isRemembered) tell("cut"); // for what waited for the end
+  const perPixel = (view.to - view.from) / area.clientWidth;
   if (drag.cut !== null) return select(drag.cut);
-  if (high - low < 5) return select(nodeUnder(high, perPixel() < 1 ? 0 : 2));
-  return zoom(...[low, high].map((x) => view.from + (x - PLOT.left) * perPixel()));
+  if (high - low < 5) return select(nodeUnder(high, perPixel < 1 ? 0 : 2));
+  return zoom(...[low, high].map((x) => view.from + (x - LEFT) * perPixel));
 }
 
 const step = (by) => select(state.at === null ? (by > 0 ? view.from : view.to - 1) : state.at + by);
@@ -132,10 +237,11 @@ export function startProfile() {
   if (!profile?.nodes.length) return;
   const last = profile.nodes.length - 1;
   $("#profile").hidden = false;
-  canvas.ariaValueMax = last + 1;
+  plot.ariaValueMax = last + 1;
   $("#hide").hidden = isRanked || profile.alive.every((bytes, i) => bytes === profile.near[i]);
   $("#profile .lead").textContent = explanation();
-  listen(canvas, {
+  if (profile.keys.length) area.dataset.below = "key nodes";
+  listen(plot, {
     pointerdown: startDrag, pointermove: drag, pointerup: endDrag,
     pointercancel: () => {
       clearTimeout(resting);
@@ -149,7 +255,7 @@ export function startProfile() {
     describe();
   });
   when("cut", describe);
-  onKeys(canvas, {
+  onKeys(plot, {
     ArrowRight: (event) => stepOrMove(event, 1), ArrowLeft: (event) => stepOrMove(event, -1), PageDown: () => step(100), PageUp: () => step(-100),
     Home: () => select(0), End: () => select(last), "+": () => zoomBy(0.5), "-": () => zoomBy(2), Enter: () => step(0),
   });
@@ -160,5 +266,5 @@ export function startProfile() {
   });
   $("#reset").addEventListener("click", () => zoom(0, last + 1));
   asTable("profile", profileTable);
-  measure();
+  drawProfile();
 }

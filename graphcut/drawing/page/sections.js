@@ -1,12 +1,11 @@
 /* The sections that have words and tables alone: cut points, other plans, reasons, details, the list of nodes. */
 
 import { alone, aliveAt, cutAfter, tried } from "./cuts.js";
-import { $, button, html, onKeys, show } from "./elements.js";
-import { shortOperator } from "./names.js";
-import { againstMean, count, duration, grouped, size, sizeOf } from "./number_words.js";
+import { $, button, html, onKeys } from "./elements.js";
 import { valueOf } from "./predicted.js";
 import { LARGE, costs, cutter, partIn, profile, scene, select, shown, state, when, whenCutRests } from "./shown.js";
 import { nodeLink, table } from "./tables.js";
+import { againstMean, count, duration, grouped, shortOperator, size, sizeOf } from "./words.js";
 
 /** What a cut at each cut point makes, where that is known; else what is alive there. */
 function cutPointTable(options) {
@@ -43,11 +42,9 @@ function startCutPoints() {
     fill(all.slice(0, most));
     more.remove();
   });
-  $("#cut-points").hidden = false;
   if (best.length < all.length) $("#cut-points").append(more);
 }
 
-/** Cuts as another plan does. */
 function otherPlanButton({ after, devices }) {
   if (!after.length) return "";
   return button({ text: "Cut so" }, () => {
@@ -58,18 +55,14 @@ function otherPlanButton({ after, devices }) {
 
 function startWords() {
   const plans = scene.other_plans;
-  if (plans.length) show("other-plans", table("other plans", [
+  if (plans.length) $("#other-plans .scroll").append(table("other plans", [
     ["between two requests", "number", (plan) => duration(plan.period_s)],
     ["one request", "number", (plan) => duration(plan.latency_s)],
     plans.some((plan) => plan.devices.length) ? ["parts", "number", (plan) => grouped(plan.devices.length)] : null,
     ["shown", "", (plan) => (plan.is_chosen ? "this plan" : "")],
     cutter && plans.some((plan) => plan.after.length) ? ["choose", "", otherPlanButton] : null,
   ], plans));
-  if (scene.details.length) show("details", table("details", [["", "word", ([word]) => word], ["", "name", ([, value]) => value]], scene.details));
-  const showRecomputed = () => { $("#recomputed").hidden = !scene.recomputed.length || state.yours; }; // nothing is in your cuts
-  show("recomputed", html("ul", { class: "plain" }, ...scene.recomputed.map((text) => html("li", { text }))));
-  showRecomputed();
-  when("cut", showRecomputed);
+  when("cut", () => { $("#recomputed").hidden = state.yours; }); // in your cuts nothing is
 }
 
 /* Why the cuts are where they are: of the plan as it says, of yours by trying cut points beside them. */
@@ -115,7 +108,6 @@ async function reasonOf({ cuts, parts, on, boundaries }, here, i, ask) {
 
 function fillReasons(texts) {
   const lines = (text) => text.split("\n").map((line) => html("div", { text: line }));
-  $("#reasons").hidden = !texts.length;
   $("#reasons .list").replaceChildren(...texts.map((text) => html("li", {}, ...lines(text))));
 }
 
@@ -152,7 +144,7 @@ function rowElement(row) {
   }, ...cells.map((cell) => html("span", {}, cell)));
 }
 
-export function drawRows() {
+function drawRows() {
   const first = Math.max(0, Math.floor(list.scrollTop / ROW_HEIGHT) - 4);
   const last = Math.min(hits.length, first + Math.ceil(list.clientHeight / ROW_HEIGHT) + 8);
   const rows = Array.from({ length: Math.max(0, last - first) }, (_, i) => rowElement(first + i));
@@ -160,7 +152,6 @@ export function drawRows() {
   list.setAttribute("aria-activedescendant", chosen >= first && chosen < last ? `row${chosen}` : "");
 }
 
-/** The nodes with these letters in their name or operator. */
 export function nodesWith(words) {
   const wanted = words.trim().toLowerCase();
   searched ??= profile.nodes.map((name, i) => `${profile.ops[i]} ${name}`.toLowerCase());
@@ -192,6 +183,7 @@ function startNodes() {
   when("chosen", drawRows);
   whenCutRests(drawRows);
   list.addEventListener("scroll", drawRows, { passive: true });
+  new ResizeObserver(drawRows).observe(list);
   $("#search").addEventListener("input", ({ target }) => search(target.value));
   const enterList = () => { list.focus(); choose(0); };
   onKeys($("#search"), { Enter: enterList, ArrowDown: enterList });

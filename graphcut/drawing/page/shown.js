@@ -1,8 +1,8 @@
 /* What the page shows: the scene, from its compressed data, and in it the parts of the plan, or those of your cuts. */
 
 import { boundariesOf, busesOf, completedModel, crossing, matrixOf, totalOf } from "./cutting.js";
-import { completedCosts } from "./memory.js";
-import { groupsOf, shortPart } from "./names.js";
+import { completedCosts } from "./predicted.js";
+import { groupsOf, shortPart } from "./words.js";
 
 export const started = performance.now();
 
@@ -14,7 +14,7 @@ export const profile = scene.profile;
 export const kinds = scene.kinds; // for each kind of a flow what it means, and the class for its colour
 export const LARGE = 20000; // what cuts of more nodes cost takes too long for each frame, and for the opening of the page
 export const cutter = scene.cut_model && completedModel(scene.cut_model);
-export const costs = cutter && scene.cut_costs && completedCosts(scene.cut_costs);
+export const costs = cutter && scene.cut_costs && completedCosts(cutter, scene.cut_costs);
 export const isRanked = scene.cards.some((card) => card.rank !== null);
 
 scene.model ||= scene.title;
@@ -73,7 +73,8 @@ function completed(made) {
 }
 
 export const plan = completed({
-  cuts: profile?.cuts ?? [], tensors: scene.tensors, buses: scene.buses, parts: scene.cards, matrix: scene.matrix,
+  cuts: profile?.cuts ?? [], tensors: scene.tensors, buses: scene.buses, matrix: scene.matrix,
+  parts: scene.cards.map((card) => ({ ...card, content: [card.content, card.runs].filter(Boolean).join(", ") })),
   boundaries: boundariesOf(scene.cards, scene.tensors),
   spans: [...groupsOf(profile?.parts ?? [], (part) => part)].map(([part, own]) => [part, own.length]), // parts in the order of the profile
   runs: scene.schedules.flatMap(({ title, devices, runs }) => runs.map((run) => ({ ...run, title, device: devices[run.worker] }))),
@@ -111,14 +112,12 @@ export function shownCuts(yours) {
 
 export const shown = () => state.yours ?? plan;
 export const names = (parts) => parts.map((part) => shown().parts[part].name).join(", ");
-export const partName = (part) => shortPart(shown().parts[part].name);
+const partName = (part) => shortPart(shown().parts[part].name);
 
-/** The name of a part, with that of its device. */
 export const placed = (part) => [partName(part), shown().parts[part].device].filter(Boolean).join(" · ");
 
 /** The index of the part of a node of the profile; undefined if nothing is cut. */
 export const partIn = (index) => (state.yours ? state.yours.part[cutter.order[index]] : profile.parts[index]);
 
-/** What crosses a cut after a node, in total and as flows. */
 export const crossesAt = (cut) => shown().boundaries[partIn(cut)];
 export const flowsAt = (cut) => crossing(shown().tensors, partIn(cut));

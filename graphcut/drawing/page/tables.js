@@ -1,9 +1,8 @@
 /* Tables. */
 
 import { $, button, html } from "./elements.js";
-import { shortened, visible } from "./names.js";
-import { againstMean, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeOf, sumOf } from "./number_words.js";
 import { profile, select, when } from "./shown.js";
+import { againstMean, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, shortened, size, sizeOf, sumOf, visible } from "./words.js";
 
 export const MAX_ROWS = 1000;
 
@@ -73,6 +72,6 @@ export function partTable(title, parts, before, after = []) {
 /** A node of the profile that a click chooses; the arrow keys step from there. */
 export const nodeLink = (index, text) => button({ class: "link", text, title: profile.nodes[index] }, () => {
   select(index);
-  $("#profile canvas").focus({ preventScroll: true });
+  $("#profile .plot").focus({ preventScroll: true });
   $("#profile").scrollIntoView({ block: "nearest" });
 });

@@ -14,16 +14,15 @@ MONO: Final = 'ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono"
 
 _MARGIN: Final = 24.0
 
-_COLOURS: Final = table("drawing/svg/colours.toml", dict[str, tuple[str, str]])
-LIGHT: Final = {name: light for name, (light, _) in _COLOURS.items()}
-DARK: Final = {name: dark for name, (_, dark) in _COLOURS.items()}
+_COLOURS: Final = table("drawing/svg/colours.toml", dict[str, dict[str, str]])
+LIGHT: Final = {name: colour["light"] for name, colour in _COLOURS.items()}
+DARK: Final = {name: colour["dark"] for name, colour in _COLOURS.items()}
 
 
 def file_style() -> str:
     """The style sheet of an SVG file. It has no variables, since not every program that reads SVG knows them."""
-    dark = "\n".join(f"  {rule}" for rule in _rules("colours.css", DARK))
-    colours = _rules("colours.css", LIGHT)
-    return "\n".join([*_shape_rules(), *colours, "@media (prefers-color-scheme:dark){", dark, "}"])
+    dark = "\n".join(f"  {rule}" for rule in _colour_rules(DARK))
+    return "\n".join([_shape_rules(), *_colour_rules(LIGHT), "@media (prefers-color-scheme:dark){", dark, "}"])
 
 
 def svg_file(title: str, description: str, panel: Panel) -> str:
@@ -43,7 +42,7 @@ def svg_file(title: str, description: str, panel: Panel) -> str:
 
 def page_style() -> str:
     """The same rules for a page that defines each colour as a CSS variable."""
-    return "\n".join([*_shape_rules(), *_rules("colours.css", {name: f"var(--{name})" for name in LIGHT})])
+    return "\n".join([_shape_rules(), *_colour_rules({name: f"var(--{name})" for name in LIGHT})])
 
 
 def variables(colours: Mapping[str, str]) -> str:
@@ -51,15 +50,17 @@ def variables(colours: Mapping[str, str]) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in colours.items())
 
 
-def _shape_rules() -> list[str]:
+def _shape_rules() -> str:
     faces = ((face, ";font-weight:600" if face.is_bold else "") for face in FACES)
     sizes = "\n".join(f"svg text.{face.css}{{font-size:{number(face.size)}px{weight}}}" for face, weight in faces)
-    return _rules("shapes.css", {"sans": SANS, "mono": MONO, "faces": sizes})
+    rules = resources.files(__package__).joinpath("shapes.css").read_text(encoding="utf-8").rstrip("\n")
+    return filled(rules, {"sans": SANS, "mono": MONO, "faces": sizes})
 
 
-def _rules(file: str, values: Mapping[str, str]) -> list[str]:
-    """The rules in a file of this folder, one in each line, with these values."""
-    return filled(resources.files(__package__).joinpath(file).read_text(encoding="utf-8"), values).splitlines()
+def _colour_rules(values: Mapping[str, str]) -> list[str]:
+    """What each colour fills and strokes."""
+    uses = [(name, use, colour.get(use, "")) for name, colour in _COLOURS.items() for use in ("fill", "stroke")]
+    return [f"svg {marks.replace(', ', ',svg ')}{{{use}:{values[name]}}}" for name, use, marks in uses if marks]
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { completedCosts, memoryOf, memoryOfAll, peakOf, runOrder } from "../../../graphcut/drawing/page/memory.js";
-import { sumOf } from "../../../graphcut/drawing/page/number_words.js";
-import { against, predicted, routeOf, slowedBy, timesOf, valueOf } from "../../../graphcut/drawing/page/predicted.js";
+import { completedModel } from "../../../graphcut/drawing/page/cutting.js";
+import { against, completedCosts, memoryOf, memoryOfAll, peakOf, predicted, routeOf, runOrder, slowedBy, timesOf, valueOf } from "../../../graphcut/drawing/page/predicted.js";
+import { sumOf } from "../../../graphcut/drawing/page/words.js";
 
 /* Nodes 0, 1, 2 in a chain with input `x`, and what the first writes is read by the last again:
    x (1) > 0 > a (10) > 1 > b (100) > 2 > y (1000, an output); 2 reads a, too. */
@@ -14,10 +14,11 @@ const CHAIN = {
   devices: [{ name: "one" }], links: [], driver: { name: "driver", link_bytes_per_s: 100, latency_s: 0 }, overlap: "none", message_bytes: -1,
   store_s: 0, step_s: 0, session: 300, inner: [3, 4, 5], loaded: [[8, [0, 2]]], counting: ["activations", "inputs"], budget_bytes: null, value: "", in_flight: 1, step_tokens: 1, best: null, needs_parts: false,
 };
+const completed = (costs) => completedCosts(completedModel({ ...costs, order: [...costs.nodes.keys()] }), costs);
 const machine = (name, more = {}) => ({ name, link_bytes_per_s: 100, latency_s: 0.5, memory_bytes: null, ...more });
 
 test("a part counts its file, what it reads and what it holds at most at once", () => {
-  const costs = completedCosts(CHAIN);
+  const costs = completed(CHAIN);
   assert.deepEqual(memoryOf(costs, [0, 1, 2]), {
     written_bytes: 200 + 30 + 40 + 50 + 5 + 5 + 7, // what is shared, once
     need_bytes: 300 + 3 + 4 + 5 + 8 + (10 + 100 + 1000) + 1, // a session, nodes, weights, what it computes and reads
@@ -29,15 +30,15 @@ test("a part counts its file, what it reads and what it holds at most at once", 
 });
 
 test("what another part reads is kept, and what is shared counts where one of its nodes is", () => {
-  const first = memoryOf(completedCosts({ ...CHAIN, writers: [-1, 0, 1, 2], readers: [[0], [1, 2], [], []] }), [0, 1]);
+  const first = memoryOf(completed({ ...CHAIN, writers: [-1, 0, 1, 2], readers: [[0], [1, 2], [], []] }), [0, 1]);
   assert.equal(first.written_bytes, 200 + 30 + 40 + 5 + 5 - 2 + 7); // it declares x and a
-  const both = memoryOf(completedCosts(CHAIN), [0, 1]);
+  const both = memoryOf(completed(CHAIN), [0, 1]);
   assert.equal(both.written_bytes, first.written_bytes + 5 - 2); // and b
   assert.equal(both.activation_bytes, 1 + 10 + 100);
 });
 
 test("caches count once each where they count, and are no activations", () => {
-  const costs = completedCosts({ ...CHAIN, pasts: [0], presents: [3], counting: ["activations", "inputs", "cache"] });
+  const costs = completed({ ...CHAIN, pasts: [0], presents: [3], counting: ["activations", "inputs", "cache"] });
   const loaded = 300 + 3 + 4 + 5 + 8;
   assert.equal(memoryOf(costs, [0, 1, 2]).need_bytes - loaded, (10 + 100) + 0 + (1 + 1000));
 });
@@ -46,7 +47,7 @@ test("a weight that is widened counts as it is held, and once where several node
   const widened = [2, 2, 0, 1, 0];
   const need = (held, nodes) => {
     const costs = { ...CHAIN, session: 0, inner: [0, 0, 0], loaded: [], counting: ["activations"], held };
-    return memoryOf(completedCosts(costs), nodes).need_bytes;
+    return memoryOf(completed(costs), nodes).need_bytes;
   };
   assert.equal(need([[5000, [[0, ...widened]]]], [0, 1]), 5000 + 10000); // 5000 more, and the largest while it opens
   assert.equal(need([[5000, [[0, ...widened], [1, ...widened]]]], [0, 1]), 10000); // as in its file, one cast at a time
@@ -57,7 +58,7 @@ test("a weight that is widened counts as it is held, and once where several node
 });
 
 test("kernels take memory besides: always, where they read from another part, where another part reads", () => {
-  const need = (nodes) => memoryOf(completedCosts({ ...CHAIN, work: [[0, 0, 0], [5, 50, 500], [0, 0, 0]], counting: ["activations"] }), nodes).need_bytes;
+  const need = (nodes) => memoryOf(completed({ ...CHAIN, work: [[0, 0, 0], [5, 50, 500], [0, 0, 0]], counting: ["activations"] }), nodes).need_bytes;
   const loaded = 300 + 4;
   assert.equal(need([1]) - loaded, 100 + 500); // both neighbours are in other parts
   assert.equal(need([0, 1]) - loaded - 3 - 8, 10 + 100 + 500);
@@ -65,7 +66,7 @@ test("kernels take memory besides: always, where they read from another part, wh
 });
 
 test("a tensor is freed after the last node that reads it", () => {
-  const costs = completedCosts({ ...CHAIN, readers: [[0], [1], [2], []] });
+  const costs = completed({ ...CHAIN, readers: [[0], [1], [2], []] });
   const sizes = (tensor) => costs.bytes[tensor];
   const isOwn = (tensor) => tensor > 0;
   assert.equal(peakOf(costs, [0, 1, 2], isOwn, (tensor) => tensor === 3, sizes), 1 + 100 + 1000); // the input stays
@@ -74,13 +75,13 @@ test("a tensor is freed after the last node that reads it", () => {
 
 test("nodes run as ONNX Runtime lists them: from what nobody reads backwards", () => {
   // 0 and 1 have no inputs, 2 reads both in one tensor each, 3 stands alone.
-  const costs = completedCosts({ ...CHAIN, nodes: [1, 1, 1, 1], writers: [0, 1, 2, 3], readers: [[2], [2], [], []] });
+  const costs = completed({ ...CHAIN, nodes: [1, 1, 1, 1], writers: [0, 1, 2, 3], readers: [[2], [2], [], []] });
   assert.deepEqual(runOrder(costs, [0, 1, 2, 3], new Set([0, 1, 2, 3])), [3, 1, 0, 2]);
   assert.deepEqual(runOrder(costs, [0, 2], new Set([0, 2])), [0, 2]);
 });
 
 test("memory is kept for parts that the next cuts have again, of each model its own", () => {
-  const [one, other] = [completedCosts(CHAIN), completedCosts({ ...CHAIN, part: 1 })];
+  const [one, other] = [completed(CHAIN), completed({ ...CHAIN, part: 1 })];
   const [first] = memoryOfAll(one, [[0], [1, 2]]);
   assert.equal(memoryOfAll(one, [[0], [1], [2]])[0], first);
   assert.notEqual(memoryOfAll(other, [[0], [1, 2]])[0].written_bytes, first.written_bytes);
@@ -140,17 +141,17 @@ const FOUND = {
 };
 
 test("parts have memory, operations and times, and a cluster's parts the budgets of their devices", () => {
-  const { parts, times } = predicted(completedCosts({ ...CHAIN, budget_bytes: 9 }), FOUND, null);
+  const { parts, times } = predicted(completed({ ...CHAIN, budget_bytes: 9 }), FOUND, null);
   assert.deepEqual(parts.map((one) => [one.flops, one.budget_bytes, one.place]), [[7, 9, 0], [5, 9, 0]]);
   assert.equal(times.latency_s, parts[0].busy_s + parts[1].busy_s);
   const devices = [machine("a", { memory_bytes: 5 }), machine("b", { memory_bytes: 6 })];
   const cluster = { ...CHAIN, is_cluster: true, devices, seconds: [[1, 2, 4], [10, 20, 40]], kinds: [0, 1], sent: [[0, 100], [3, 1000]] };
-  const swapped = predicted(completedCosts(cluster), FOUND, [1, 0]);
+  const swapped = predicted(completed(cluster), FOUND, [1, 0]);
   assert.deepEqual(swapped.parts.map((one) => [one.budget_bytes, one.place]), [[6, 1], [5, 0]]);
   // Part 0 computes 30 s, has 100 bytes from the driver and sends 110; part 1 computes 4 s, receives these and sends 1000.
   assert.deepEqual(swapped.parts.map((one) => one.busy_s), [30 + 1 + 0.5 + 1.1, 4 + 1.1 + 0.5 + 10]);
   // An output that part 1 reads, too, is sent from there to the driver once: 10 bytes, in the same transfer.
-  const output = predicted(completedCosts({ ...cluster, outputs: [1], sent: [[1, 10]] }), FOUND, [0, 1]);
+  const output = predicted(completed({ ...cluster, outputs: [1], sent: [[1, 10]] }), FOUND, [0, 1]);
   assert.deepEqual(output.parts.map((one) => one.busy_s), [3 + 1.1, 40 + 1.1 + 0.5]);
   assert.equal(predicted(null, FOUND, null), FOUND);
 });
@@ -158,14 +159,14 @@ test("parts have memory, operations and times, and a cluster's parts the budgets
 test("a state that a cut separates goes to the driver and from it at each step; one that stays in its part does not", () => {
   const devices = [machine("a"), machine("b")];
   const costs = { ...CHAIN, is_cluster: true, devices, seconds: [[1, 2, 4]], kinds: [0, 0], pasts: [0] };
-  const separated = predicted(completedCosts({ ...costs, presents: [3] }), FOUND, null); // node 0 reads it, node 2 writes it
+  const separated = predicted(completed({ ...costs, presents: [3] }), FOUND, null); // node 0 reads it, node 2 writes it
   assert.deepEqual(separated.parts.map((one) => one.busy_s), [3 + 0.01 + 0.5 + 1.1, 4 + 1.1 + 0.5 + 10]);
-  const kept = predicted(completedCosts({ ...costs, presents: [1] }), FOUND, null);
+  const kept = predicted(completed({ ...costs, presents: [1] }), FOUND, null);
   assert.deepEqual(kept.parts.map((one) => one.busy_s), [3 + 1.1, 4 + 1.1 + 0.5]);
 });
 
 test("parts more than there are devices take turns on them", () => {
-  const costs = completedCosts({ ...CHAIN, is_cluster: true, devices: [machine("a")], kinds: [0] });
+  const costs = completed({ ...CHAIN, is_cluster: true, devices: [machine("a")], kinds: [0] });
   const found = predicted(costs, FOUND, null);
   assert.deepEqual(found.parts.map((one) => one.place), [0, 0]);
   assert.equal(found.times.period_s, sumOf(found.parts, (one) => one.busy_s)); // both are on its one device

@@ -1,10 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { closedFold, foldedLists, openedFirst, rangesAround } from "../../../graphcut/drawing/page/folds.js";
-import { AROUND, completed, endsOf, kindOfLink, nodesAround, pictureOf, tail, worded } from "../../../graphcut/drawing/page/graph_picture.js";
+import { AROUND, closedFold, completed, endsOf, foldedLists, kindOfLink, nodesAround, openedFirst, pictureOf, rangesAround, tail, worded } from "../../../graphcut/drawing/page/graph_picture.js";
 import { layered } from "../../../graphcut/drawing/page/layered_layout.js";
-import { groupsOf } from "../../../graphcut/drawing/page/names.js";
+import { groupsOf } from "../../../graphcut/drawing/page/words.js";
 
 /** A graph whose nodes are [reads, writes], by the names of tensors. */
 function graphOf(nodes, { inputs = [], outputs = [], ...more } = {}) {
@@ -149,13 +148,13 @@ test("boxes of a layout don't overlap, and each is below what it reads", () => {
   const edges = boxes.slice(1).flatMap((to, i) => [{ from: boxes[Math.floor(i / 2)], to }, ...(i % 5 ? [] : [{ from: boxes[Math.max(0, i - 9)], to }])]);
   const { width, height } = layered(boxes, edges);
   for (const { from, to, path } of edges) {
-    assert.ok(from.y + from.height < to.y);
+    assert.ok(from.top + from.height < to.top);
     assert.match(path, /^M[-\d.,]+(V[-\d.]+C[-\d., ]+)+$/);
   }
   for (const [i, a] of boxes.entries()) {
-    assert.ok(a.x - a.width / 2 >= 0 && a.x + a.width / 2 <= width && a.y + a.height <= height);
+    assert.ok(a.x - a.width / 2 >= 0 && a.x + a.width / 2 <= width && a.top + a.height <= height);
     for (const b of boxes.slice(i + 1)) {
-      assert.ok(Math.abs(a.x - b.x) >= (a.width + b.width) / 2 || a.y + a.height <= b.y || b.y + b.height <= a.y, `${a.rank} ${b.rank}`);
+      assert.ok(Math.abs(a.x - b.x) >= (a.width + b.width) / 2 || a.top + a.height <= b.top || b.top + b.height <= a.top, `${a.rank} ${b.rank}`);
     }
   }
 });

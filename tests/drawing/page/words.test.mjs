@@ -1,8 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { listed, shortOperator, shortPart, visible } from "../../../graphcut/drawing/page/names.js";
-import { againstMean, count, duration, flop, grouped, percent, signed, size, sizeLike, sizeOf, three } from "../../../graphcut/drawing/page/number_words.js";
+import { againstMean, count, duration, flop, grouped, listed, percent, shortOperator, shortPart, signed, size, sizeLike, sizeOf, three, visible } from "../../../graphcut/drawing/page/words.js";
 
 test("three digits are rounded to even where a number is between two", () => {
   assert.deepEqual([1.125, 1.375, 1.126, 112.5, 1125, 0.5, 999.4].map(three), ["1.12", "1.38", "1.13", "112", "1120", "0.5", "999"]);
