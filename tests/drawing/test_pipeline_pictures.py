@@ -92,8 +92,9 @@ def test_the_svg_has_a_line_around_each_phase_and_an_arrow_at_the_first_part_of_
 
 
 def test_the_page_says_it_beside_the_models() -> None:
-    contents = [card["content"] for card in data_of(html_of(pipeline(1)))["cards"]]
-    assert contents == ["text, once", "text, once", "unet, each of 4 steps", "vae: up, out, at the end"]
+    cards = data_of(html_of(pipeline(1)))["cards"]
+    models = [("text", "once"), ("text", "once"), ("unet", "each of 4 steps"), ("vae: up, out", "at the end")]
+    assert [(card["content"], card["runs"]) for card in cards] == models
 
 
 def test_parts_of_a_later_phase_are_deeper(tmp_path: Path) -> None:

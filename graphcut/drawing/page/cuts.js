@@ -24,33 +24,32 @@ export function tried(chosen, on = null) {
   return found && predicted(costs, found, on?.length === found.parts.length ? on : null);
 }
 
-const [past, future] = [[], []]; // cuts and devices before the last changes, and before they were undone
-const held = () => (state.yours ? [state.yours.cuts, state.yours.on] : null);
+const steps = [null]; // the cuts and devices after each change; null is the plan
+let now = 0; // which of them are shown
 
-function put(yours) {
+function show(yours) {
   state.yours = yours && shownCuts(yours);
   tell("cut");
 }
 
-/** Remembers what a change replaces; a drag is one change. */
+/** Makes a step; a drag is one. */
 function change(yours) {
-  if (!state.drag?.isRemembered) past.push(held());
+  if (!state.drag?.isRemembered) now += 1;
   if (state.drag) state.drag.isRemembered = true;
-  future.length = 0;
-  put(yours);
+  steps.splice(now, Infinity, yours && [yours.cuts, yours.on]);
+  show(yours);
 }
 
-function goBack(from, to) {
-  if (!from.length) return;
-  to.push(held());
-  const cuts = from.pop();
-  put(cuts && tried(...cuts));
+function goTo(step) {
+  if (!(step in steps)) return;
+  now = step;
+  show(steps[now] && tried(...steps[now]));
 }
 
-export const undo = () => goBack(past, future);
-export const redo = () => goBack(future, past);
-export const canUndo = () => past.length > 0;
-export const canRedo = () => future.length > 0;
+export const undo = () => goTo(now - 1);
+export const redo = () => goTo(now + 1);
+export const canUndo = () => now > 0;
+export const canRedo = () => now + 1 < steps.length;
 
 /**
  * Cuts the model after these nodes of the profile; false, and nothing changes, if that is not possible.

@@ -46,6 +46,15 @@ export const svg = (tag, attributes, ...children) =>
 
 export const button = (attributes, action) => html("button", { ...attributes, on: { click: action } });
 
+/** Draws in the next frame, once however often it was asked for. */
+export function inNextFrame(draw) {
+  let frame = 0;
+  return () => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(draw);
+  };
+}
+
 /** Copies the text of an element; where a page may not, it is selected for the reader to do so. */
 export async function copyText(element, button) {
   const isCopied = await navigator.clipboard?.writeText(element.textContent).then(() => true, () => false);

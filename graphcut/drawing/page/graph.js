@@ -1,6 +1,6 @@
 /* The graph: the nodes around a cut, a tensor or a node, a part, or the whole model; boxes are HTML, edges an SVG below them. */
 
-import { $, all, button, coloured, html, listen, onKeys, svg } from "./elements.js";
+import { $, all, button, coloured, html, inNextFrame, listen, onKeys, svg } from "./elements.js";
 import { AROUND, MANY, completed, endsOf, kindOfLink, nodesAround, pictureOf, typed, worded } from "./graph_picture.js";
 import { layered, mean } from "./layered_layout.js";
 import { fillPanel } from "./panel.js";
@@ -57,14 +57,7 @@ function showAround() {
 
 /* How it is drawn. */
 
-let frame = 0;
-
-function drawGraph() {
-  cancelAnimationFrame(frame);
-  frame = requestAnimationFrame(drawNow);
-}
-
-function drawNow() {
+const drawGraph = inNextFrame(() => {
   const { graph } = drawn;
   const picture = pictureOf(Object.assign(drawn, partsNow(graph)));
   const isDense = picture.boxes.length > 60;
@@ -88,7 +81,7 @@ function drawNow() {
   if (goal !== undefined) scrollTo(first, drawn.steps === null && goal === drawn.start[0]);
   delete drawn.goal;
   drawMinimap();
-}
+});
 
 /** Where something is in the picture, and the colour of its part, if it is in one, as properties of its style. */
 const styleOf = ({ left, top, width, height, part }) => ({

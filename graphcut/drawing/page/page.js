@@ -9,7 +9,7 @@ import { startPanel } from "./panel.js";
 import { startParts } from "./parts.js";
 import { selectKey, startProfile } from "./profile.js";
 import { startSections } from "./sections.js";
-import { costs, cutter, pin, profile, select, shown, started, state, unpin, when } from "./shown.js";
+import { costs, cutter, pin, profile, resting, select, shown, started, state, unpin, when } from "./shown.js";
 
 const root = document.documentElement;
 
@@ -37,16 +37,10 @@ function watchKeys() {
   } });
 }
 
-let writing = 0;
 let address = location.hash; // as it was last written or followed
 
 /** Writes the address when nothing has changed for a moment: browsers refuse many changes in a short time, and they take long. */
-function writeAddress() {
-  clearTimeout(writing);
-  if (window.parent === window) writing = setTimeout(writeNow, 100); // the frame of a notebook has no address to share
-}
-
-function writeNow() {
+const writeAddress = resting(() => {
   if (location.hash !== address) return; // it was changed just now, and is followed next
   const { pinned, yours } = state;
   const devices = yours?.on?.map((device) => costs.devices[device]?.name ?? "");
@@ -56,7 +50,7 @@ function writeNow() {
   ];
   history.replaceState(null, "", `#${words.filter(Boolean).join("&")}`);
   address = location.hash;
-}
+}, 100);
 
 function followAddress() {
   address = location.hash;
@@ -74,8 +68,7 @@ startCharts();
 startProfile();
 startSections();
 watchKeys();
-when("pinned", writeAddress);
-when("cut", writeAddress);
+if (window.parent === window) for (const change of ["pinned", "cut"]) when(change, writeAddress); // a frame has no address to share
 followAddress();
 for (const section of all("section")) section.setAttribute("aria-label", $("h2", section).textContent);
 listen(window, { hashchange: followAddress });

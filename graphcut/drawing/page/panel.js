@@ -20,29 +20,6 @@ export function fillPanel(title, pairs, ...content) {
 
 const ifKnown = (text, value, least = "") => (isKnown(value) ? least + text(value) : null);
 
-function showCard(index) {
-  const card = shown().parts[index];
-  const over = isOver(card) ? `, ${sizeLike(card.need_bytes - card.budget_bytes, card.budget_bytes)} over` : "";
-  fillPanel(titleOf(card), [
-    ["device", card.device],
-    ["nodes", grouped(card.nodes)],
-    ["replicas", card.replicas ? grouped(card.replicas) : null],
-    ["weights", size(card.weight_bytes)],
-    [card.measure, card.need_bytes >= 0 ? needOf(card) : null],
-    ["budget", ifKnown((budget) => sizeLike(budget, budget), card.budget_bytes)],
-    ["of budget", card.budget_bytes ? percent(card.need_bytes / card.budget_bytes) + over : null],
-    ["activations", ifKnown(size, card.activation_bytes, leastOf(card))],
-    ["compute", ifKnown(flop, card.flops, leastOf(card))],
-    ["time", ifKnown(duration, card.busy_s, leastOf(card))],
-    ["FLOP per byte", ifKnown(three, card.intensity)],
-    ["receives", card.received.tensors ? sizeOf(card.received) : null],
-    ["sends", card.sent.tensors ? sizeOf(card.sent) : null],
-    ["last node", card.last_node ?? profile.nodes[card.cut]],
-    ["reads", listed(card.reads ?? card.read.map(({ tensor }) => tensor))],
-    ["writes", listed(card.writes ?? card.written.map(({ tensor }) => tensor))],
-  ]);
-}
-
 /** What parts send to others: all tensors of a bus, or of a cell of the dependency maps. */
 export const showFlows = (title, flow, tensors) => fillPanel(title, [
   ["size", sizeOf(flow)],
@@ -50,41 +27,6 @@ export const showFlows = (title, flow, tensors) => fillPanel(title, [
   ["tensors", grouped(tensors.length)],
   ["names", listed(tensors)],
 ]);
-
-function showBus(index) {
-  const bus = shown().buses[index];
-  showFlows(`${names([bus.source])} → ${names(bus.readers)}`, bus, bus.tensors.map((tensor) => shown().tensors[tensor].tensor));
-}
-
-function showTensor(index) {
-  const tensor = shown().tensors[index];
-  fillPanel(tensor.tensor, [
-    ["type", tensor.type],
-    ["size", sizeOf(tensor)],
-    ["kind", kinds[kindOf(tensor)][0]],
-    ["made by", names([tensor.source])],
-    ["read by", names(tensor.readers)],
-  ]);
-}
-
-function showRun(index) {
-  const run = shown().runs[index];
-  fillPanel(`part ${run.part} · request ${run.request + 1}`, [
-    ["device", run.device],
-    ["begins", duration(run.began_s)],
-    ["takes", duration(run.seconds)],
-    ["of", run.title],
-  ]);
-}
-
-/** What is told if nothing is pinned: the part that needs most, and what one can do. */
-function showStart() {
-  const { parts } = shown();
-  if (parts.length) showCard(parts.reduce((best, part, index) => (part.need_bytes > parts[best].need_bytes ? index : best), 0));
-  else fillPanel(scene.title, []);
-  panel.classList.add("idle");
-  panel.append(html("p", { class: "hint" }, "Point at anything, or reach it with Tab, to read about it here. ? lists the keys."));
-}
 
 const largest = (flows) => listed([...flows].sort((a, b) => b.bytes - a.bytes).map((flow) => `${flow.tensor} ${sizeOf(flow)}`));
 
@@ -115,30 +57,88 @@ function ofNode(index) {
   ];
 }
 
-function showNode(index) {
-  const { nodes, ops, keys, cut_options: options } = profile;
-  const cut = ofCut(index);
-  const text = command(scene.model, cutter?.dims ?? {}, [nodes[index]]);
-  const copying = () => [html("code", { class: "command", text }), button({ id: "copy", text: "Copy command" }, ({ target }) => copyText($("code", panel), target))];
-  const cutting = () => [button({ id: "cut", title: "c", text: cut.length ? "Take this cut away" : "Cut here" }, () => toggleCut(index))];
-  fillPanel(nodes[index] || "(no name)", [
-    ...cut,
-    ["operator", ops[index]],
-    ["node", `${grouped(index + 1)} of ${grouped(nodes.length)}`],
-    ["part", shown().parts[partIn(index)]?.name],
-    ["module", options.find((option) => option.nodes_before === index + 1)?.module],
-    ["key node", keys.includes(index) ? "yes" : "no"],
-    ...scene.layers.map(({ title, words }) => [title, words[index]]),
-    ...cut.length ? [] : ofNode(index),
-  ], ...!cutter ? copying() : cut.length || alone(index) ? cutting() : []);
+/** A button that cuts after a node, or takes that cut away; where one can't cut, the command to copy. */
+function cutting(index, isCut) {
+  const text = command(scene.model, cutter?.dims ?? {}, [profile.nodes[index]]);
+  if (!cutter) return [html("code", { class: "command", text }), button({ id: "copy", text: "Copy command" }, ({ target }) => copyText($("code", panel), target))];
+  return isCut || alone(index) ? [button({ id: "cut", title: "c", text: isCut ? "Take this cut away" : "Cut here" }, () => toggleCut(index))] : [];
 }
 
-const SHOWS = { card: showCard, bus: showBus, tensor: showTensor, run: showRun, node: showNode };
+/** For each kind of a thing what fills the panel with it. */
+const SHOWS = {
+  card(index) {
+    const card = shown().parts[index];
+    const over = isOver(card) ? `, ${sizeLike(card.need_bytes - card.budget_bytes, card.budget_bytes)} over` : "";
+    fillPanel(titleOf(card), [
+      ["device", card.device],
+      ["nodes", grouped(card.nodes)],
+      ["replicas", card.replicas ? grouped(card.replicas) : null],
+      ["weights", size(card.weight_bytes)],
+      [card.measure, card.need_bytes >= 0 ? needOf(card) : null],
+      ["budget", ifKnown((budget) => sizeLike(budget, budget), card.budget_bytes)],
+      ["of budget", card.budget_bytes ? percent(card.need_bytes / card.budget_bytes) + over : null],
+      ["activations", ifKnown(size, card.activation_bytes, leastOf(card))],
+      ["compute", ifKnown(flop, card.flops, leastOf(card))],
+      ["time", ifKnown(duration, card.busy_s, leastOf(card))],
+      ["FLOP per byte", ifKnown(three, card.intensity)],
+      ["receives", card.received.tensors ? sizeOf(card.received) : null],
+      ["sends", card.sent.tensors ? sizeOf(card.sent) : null],
+      ["last node", card.last_node ?? profile.nodes[card.cut]],
+      ["reads", listed(card.reads ?? card.read.map(({ tensor }) => tensor))],
+      ["writes", listed(card.writes ?? card.written.map(({ tensor }) => tensor))],
+    ]);
+  },
+  bus(index) {
+    const { buses, tensors } = shown();
+    const { source, readers, tensors: own } = buses[index];
+    showFlows(`${names([source])} → ${names(readers)}`, buses[index], own.map((tensor) => tensors[tensor].tensor));
+  },
+  tensor(index) {
+    const tensor = shown().tensors[index];
+    fillPanel(tensor.tensor, [
+      ["type", tensor.type],
+      ["size", sizeOf(tensor)],
+      ["kind", kinds[kindOf(tensor)][0]],
+      ["made by", names([tensor.source])],
+      ["read by", names(tensor.readers)],
+    ]);
+  },
+  run(index) {
+    const { part, request, device, began_s, seconds, title } = shown().runs[index];
+    fillPanel(`part ${part} · request ${request + 1}`, [
+      ["device", device],
+      ["begins", duration(began_s)],
+      ["takes", duration(seconds)],
+      ["of", title],
+    ]);
+  },
+  node(index) {
+    const { nodes, ops, keys, cut_options: options } = profile;
+    const cut = ofCut(index);
+    fillPanel(nodes[index] || "(no name)", [
+      ...cut,
+      ["operator", ops[index]],
+      ["node", `${grouped(index + 1)} of ${grouped(nodes.length)}`],
+      ["part", shown().parts[partIn(index)]?.name],
+      ["module", options.find((option) => option.nodes_before === index + 1)?.module],
+      ["key node", keys.includes(index) ? "yes" : "no"],
+      ...scene.layers.map(({ title, words }) => [title, words[index]]),
+      ...cut.length ? [] : ofNode(index),
+    ], ...cutting(index, cut.length > 0));
+  },
+};
 
+/** Shows what is pinned; else the part that needs most, and what one can do. */
 export function showPinned() {
-  if (!state.pinned) return showStart();
-  SHOWS[state.pinned.kind](state.pinned.index);
-  return panel.append(button({ text: "Unpin", title: "Esc" }, unpin));
+  const { parts } = shown();
+  if (state.pinned) {
+    SHOWS[state.pinned.kind](state.pinned.index);
+    return panel.append(button({ text: "Unpin", title: "Esc" }, unpin));
+  }
+  if (parts.length) SHOWS.card(parts.reduce((best, part, index) => (part.need_bytes > parts[best].need_bytes ? index : best), 0));
+  else fillPanel(scene.title, []);
+  panel.classList.add("idle");
+  return panel.append(html("p", { class: "hint" }, "Point at anything, or reach it with Tab, to read about it here. ? lists the keys."));
 }
 
 function markPinned() {
@@ -146,7 +146,7 @@ function markPinned() {
     const { kind, index } = element.dataset;
     const isPinned = kind === state.pinned?.kind && Number(index) === state.pinned.index;
     element.classList.toggle("hot", isPinned);
-    element.setAttribute("aria-pressed", isPinned);
+    element.ariaPressed = isPinned;
   }
 }
 
@@ -154,32 +154,22 @@ function markPinned() {
 export function isOne(element, kind, index) {
   const choose = () => pin(kind, index);
   Object.assign(element.dataset, { kind, index });
-  for (const [name, value] of [["tabindex", 0], ["role", "button"], ["aria-pressed", false]]) element.setAttribute(name, value);
+  Object.assign(element, { tabIndex: 0, role: "button", ariaPressed: false });
   listen(element, { "pointerenter focus": () => SHOWS[kind](index), "pointerleave blur": showPinned, click: choose });
   onKeys(element, { Enter: choose, " ": choose });
   return element;
 }
 
-/** The same for what the pictures in the page show; a thin line gets a wider one around it, which is easier to hit. */
-function startPictures() {
-  for (const group of all("[data-kind]")) {
-    const { kind, index } = group.dataset;
-    for (const wire of kind === "bus" ? all(".wire", group) : []) {
-      const grip = wire.cloneNode();
-      grip.setAttribute("class", "grip");
-      group.prepend(grip);
-    }
-    isOne(group, kind, Number(index));
-  }
-}
-
 export function startPanel() {
-  startPictures();
-  showStart();
-  when("pinned", () => {
-    showPinned();
-    markPinned();
-  });
+  for (const wire of all("[data-kind=bus] .wire")) { // a wider line around it is easier to hit
+    const grip = wire.cloneNode();
+    grip.setAttribute("class", "grip");
+    wire.closest("[data-kind]").prepend(grip);
+  }
+  for (const picture of all("[data-kind]")) isOne(picture, picture.dataset.kind, Number(picture.dataset.index));
+  showPinned();
+  when("pinned", showPinned);
+  when("pinned", markPinned);
   when("cut", () => { // parts and tensors are others now
     if (state.pinned && state.pinned.kind !== "node") unpin();
     else showPinned();

@@ -1,12 +1,12 @@
 /* The parts as a table, the headline, and how your cuts compare with the plan. */
 
 import { canRedo, canUndo, cutAt, redo, stopCutting, undo } from "./cuts.js";
-import { $, all, copyText, html } from "./elements.js";
+import { $, all, copyText, html, share } from "./elements.js";
 import { command } from "./links.js";
 import { against } from "./predicted.js";
 import { costs, cutter, plan, profile, scene, shown, state, when } from "./shown.js";
-import { exactly, nodeLink, partTable } from "./tables.js";
-import { count, duration, grouped, isOver, needOf, shortened, sizeLike, sizeOf, titleOf, visible } from "./words.js";
+import { nodeLink, table } from "./tables.js";
+import { againstMean, count, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, shortened, size, sizeLike, sizeOf, sumOf, titleOf, visible } from "./words.js";
 
 let isCompared = false; // whether the parts of the plan are beside yours
 const answer = [...$(".answer").childNodes]; // of the plan
@@ -25,16 +25,49 @@ function deviceOf(part) {
   return choice;
 }
 
-function tableOf(title, { parts }, isOwn) {
-  const cuts = parts.map((one) => one.cut).filter((cut) => cut !== undefined);
+/** A number with a bar below it; `tick` is where the budget ends, as a share of the bar. */
+function meter(number, part, isBad = false, tick = null) {
+  const bar = html("i", { class: isBad ? "bad" : "", style: { left: 0, width: share(part) } });
+  const end = tick === null ? [] : [html("i", { class: "tick", style: { left: share(tick) } })];
+  number.classList.toggle("bad", isBad);
+  return html("span", {}, number, html("span", { "aria-hidden": "true" }, bar, ...end));
+}
+
+const exactly = (text, number, unit = "B") => html("span", { text, title: `${unit === "s" ? number : grouped(number)} ${unit}` });
+
+/** A table of parts: what is not known of any part has no column. */
+function partTable(title, { parts }, isOwn) {
+  const known = (...names) => names.flatMap((name) => parts.map((one) => one[name]).filter(isKnown));
+  const areKnown = (name) => known(name).length === parts.length && known(name).some((value) => value > 0);
+  const load = ["busy_s", "flops", "need_bytes", "weight_bytes", "nodes"].find(areKnown);
+  const mean = sumOf(parts, (one) => one[load]) / parts.length;
+  const scale = Math.max(1, ...known("need_bytes", "budget_bytes"));
+  const most = Math.max(1, ...known("flops"));
+  const cuts = known("cut");
   const texts = shortened(cuts.map((cut) => visible(profile.nodes[cut])), 24);
-  const nameOf = (part) => (part.cut === undefined ? titleOf(part) : html("span", {},
-    html("span", {}, titleOf(part)), nodeLink(part.cut, texts[cuts.indexOf(part.cut)])));
+  const nameOf = (one) => (isKnown(one.cut) ? html("span", {},
+    html("span", {}, titleOf(one)), nodeLink(one.cut, texts[cuts.indexOf(one.cut)])) : titleOf(one));
+  const need = (one) => {
+    const text = one.budget_bytes ? `${needOf(one)}, ${percent(one.need_bytes / one.budget_bytes)}` : needOf(one);
+    return meter(exactly(text, one.need_bytes), one.need_bytes / scale, isOver(one), one.budget_bytes ? one.budget_bytes / scale : null);
+  };
   const crosses = ({ crosses: one }) => (one ? exactly(`${sizeOf(one)} in ${grouped(one.tensors)}`, one.bytes, `B in ${one.tensors}`) : "");
-  return partTable(title, parts, [
+  const optional = (name, word, css, cell) => (known(name).length ? [word, css, (one) => (isKnown(one[name]) ? cell(one) : "–")] : null);
+  const ofSeveral = (column) => (parts.length > 1 ? column : null);
+  return table(title, [
     [cuts.length ? "part, ends after" : "part", "name", nameOf],
     isOwn && costs?.is_cluster ? ["device", "", deviceOf] : parts.some((one) => one.device) ? ["device", "mono clip", (one) => one.device] : null,
-  ], cuts.length ? [["crosses here", "number", crosses]] : []);
+    ["nodes", "number", (one) => grouped(one.nodes)],
+    parts.some((one) => one.replicas) ? ["replicas", "number", (one) => grouped(one.replicas)] : null,
+    ["weights", "number", (one) => exactly(size(one.weight_bytes), one.weight_bytes)],
+    optional("activation_bytes", "activations", "number", (one) => exactly(leastOf(one) + size(one.activation_bytes), one.activation_bytes)),
+    optional("need_bytes", parts[0].measure + (known("budget_bytes").length ? ", of budget" : ""), "meter", need),
+    optional("flops", "compute", "meter", (one) => meter(html("span", { text: leastOf(one) + flop(one.flops) }), one.flops / most)),
+    optional("busy_s", "time", "number", (one) => exactly(leastOf(one) + duration(one.busy_s), one.busy_s, "s")),
+    ofSeveral(["vs. mean", "number", (one) => againstMean(one[load], mean)]),
+    ofSeveral(["sends", "number", (one) => (one.sent.tensors ? exactly(sizeOf(one.sent), one.sent.bytes) : "–")]),
+    cuts.length ? ["crosses here", "number", crosses] : null,
+  ], parts);
 }
 
 /** What your cuts make, in the words of the headline of a plan. */
@@ -66,8 +99,8 @@ function showParts() {
   const { yours } = state;
   $(".answer").replaceChildren(...yours ? answerOf(yours) : answer);
   if (cutter) showTools(yours);
-  const tables = shown().parts.length ? [tableOf("parts", shown(), yours)] : [];
-  if (yours && isCompared && scene.cards.length) tables.push(html("h3", { text: "The plan" }), tableOf("parts of the plan", plan, false));
+  const tables = shown().parts.length ? [partTable("parts", shown(), yours)] : [];
+  if (yours && isCompared && scene.cards.length) tables.push(html("h3", { text: "The plan" }), partTable("parts of the plan", plan, false));
   $("#parts .scroll").replaceChildren(...tables);
 }
 

@@ -2,7 +2,7 @@
    Curves are SVG, stretched to the room that there is; parts, cuts and words are HTML over it. */
 
 import { aliveAt, dropCut, moveCut, nearAt, sentBy, toggleCut } from "./cuts.js";
-import { $, coloured, html, listen, onKeys, share, svg } from "./elements.js";
+import { $, coloured, html, inNextFrame, listen, onKeys, share, svg } from "./elements.js";
 import { LEFT, cutNear, envelope, gridLines, nextKey, nextLow, nodeAt, scaleFor, zoomed } from "./plot.js";
 import { LARGE, crossesAt, cutter, isRanked, partIn, placed, plan, profile, scene, select, shown, state, tell, when } from "./shown.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
@@ -22,22 +22,18 @@ const shareOf = (node) => (node + 1 - view.from) / (view.to - view.from);
 
 /* The picture. */
 
-let frame = 0;
 let curves = { of: "" }; // the view that the curves are of, and the scale of their heights
 
-/** Draws at most once a frame; the curves only if the view is another one. */
-function drawProfile() {
-  cancelAnimationFrame(frame);
-  frame = requestAnimationFrame(() => {
-    $("#reset").hidden = view.to - view.from === profile.nodes.length;
-    const of = Object.values(view).join();
-    if (of !== curves.of) drawCurves(of);
-    const { spans, cuts } = shown();
-    $(".parts", area).replaceChildren(...spans.length ? partMarks(spans) : endMarks());
-    const before = state.yours ? plan.cuts.filter(isIn).map((cut) => mark("before", shareOf(cut))) : [];
-    $(".cuts", area).replaceChildren(...before, ...cutMarks(cuts.filter(isIn)), ...cursorMarks());
-  });
-}
+/** Draws the curves only if the view is another one. */
+const drawProfile = inNextFrame(() => {
+  $("#reset").hidden = view.to - view.from === profile.nodes.length;
+  const of = Object.values(view).join();
+  if (of !== curves.of) drawCurves(of);
+  const { spans, cuts } = shown();
+  $(".parts", area).replaceChildren(...spans.length ? partMarks(spans) : endMarks());
+  const before = state.yours ? plan.cuts.filter(isIn).map((cut) => mark("before", shareOf(cut))) : [];
+  $(".cuts", area).replaceChildren(...before, ...cutMarks(cuts.filter(isIn)), ...cursorMarks());
+});
 
 const mark = (css, left, style, ...content) => html("div", { class: css, style: { left: share(left), ...style } }, ...content);
 

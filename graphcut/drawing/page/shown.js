@@ -31,18 +31,23 @@ export const state = {
 const listeners = { pinned: [], chosen: [], cut: [] };
 const REST_MS = 120;
 
+/** Calls an action when it was not asked for again for some time. */
+export function resting(action, milliseconds) {
+  let waiting = 0;
+  return () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(action, milliseconds);
+  };
+}
+
 /** Calls `listener` after each change of one kind, in the order in which listeners were added. */
 export const when = (change, listener) => listeners[change].push(listener);
 export const tell = (change) => listeners[change].forEach((listener) => listener());
 
 /** Calls a function after a change of the cuts: while a cut is dragged only when it rests. For what is below the fold, and takes long. */
 export function whenCutRests(listener) {
-  let waiting = 0;
-  when("cut", () => {
-    clearTimeout(waiting);
-    if (state.drag) waiting = setTimeout(listener, REST_MS);
-    else listener();
-  });
+  const later = resting(listener, REST_MS);
+  when("cut", () => (state.drag ? later() : listener()));
 }
 
 function setPinned(thing) {
