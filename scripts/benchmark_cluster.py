@@ -1,7 +1,8 @@
 """`scripts/benchmark cluster`: machines made of namespaces (root, iproute2), with links of a known rate.
 
-First decoding beside llama.cpp's RPC: two machines of one core each, half of the layers on each. Then what plans and
-simulations predict for three machines, beside what is measured. Both sides of a ratio run in turn.
+First decoding beside llama.cpp's RPC: two machines of one core each, half of the layers on each. Then decoding on three
+machines whose messages take 5 ms longer, with `lookup` and without. Then what plans and simulations predict for three
+machines, beside what is measured. Both sides of a ratio run in turn.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dataclasses import replace as replace_sizes
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,6 +38,7 @@ from graphcut import (
     Model,
     Plan,
     RunLog,
+    Sampling,
     SessionConfig,
     demos,
     scenario_of_plan,
@@ -46,12 +48,14 @@ from graphcut import (
 )
 from graphcut.planning.goals import Objective
 from graphcut.planning.planner import with_metrics
+from graphcut.running.sampling import GREEDY
 
 NETCLUSTER = Path(__file__).with_name("netcluster")
 PROMPT, DECODED, ROUNDS = 128, 48, 3
 SEQUENCES = (1, 2, 4)
 REQUESTS, ALONE, WARM, WINDOW = 24, 12, 4, 6  # ALONE: requests one by one
 RATES = ("100mbit", "20mbit")
+LATE = "100mbit/5ms"
 ADDRESS = "10.77.0.10"
 TMP = "/tmp"  # noqa: S108 - each machine has one of its own
 
@@ -160,11 +164,12 @@ def limited(name: str, sharing: int) -> Path:
 
 
 def bench_cluster(folder: Path, *, small: bool, llama_cpp: Path | None) -> None:
-    """Both benchmarks."""
+    """All benchmarks."""
     if os.geteuid() or shutil.which("tc") is None:
         sys.exit("needs root and iproute2")
     llama = Llama(hidden=256, layers=4, heads=4, width=512) if small else Llama()
     bench_rival(folder, llama, llama_cpp)
+    bench_late(folder, llama)
     bench_predictions(folder, small=small)
 
 
@@ -235,6 +240,36 @@ class Trial:
         return with_metrics(analysis, bare, costs)
 
 
+def bench_late(folder: Path, llama: Llama) -> None:
+    """Tokens of text that repeats and of text that does not, with `lookup` and without, beside what is planned."""
+    write_onnx(llama, folder / "late.onnx")
+    model = graphcut.load(folder / "late.onnx", dims={"batch": 1, "seq": 1, "past": PROMPT, "total": PROMPT + 1})
+    trial = Trial("late", model, "decode", 1, [("repeat", f"{TMP}/late", *way) for way in product((0, 1), (0, 1))])
+    found: dict[tuple[object, ...], list[dict[str, Any]]] = {tuple(words[2:]): [] for words in trial.runs}
+    with machines([LATE] * 3, [0, 1, 1]) as made:
+        made.start_ray()
+        cluster = measured_cluster(made)
+        shutil.rmtree(folder / "late", ignore_errors=True)
+        graphcut.split(trial.model, trial.planned(cluster), folder / "late")
+        made.put(folder / "late")
+        for _ in range(ROUNDS):
+            for words in trial.runs:
+                found[tuple(words[2:])].append(made.measured(*words))
+    latency_ms = ", ".join(f"{one.name} {one.latency_s * 1e3:.1f}" for one in cluster.devices)
+    print(f"three machines, {LATE}, {4 * DECODED} tokens decoded; latency measured in ms: {latency_ms}")
+    for is_drawn, what in enumerate(("that repeats", "that does not")):
+        without, looked_up = found[0, is_drawn], found[1, is_drawn]
+        times = fitted(trial, cluster, without).times
+        planned_per_s = 1 / times.latency_s if times is not None else 0.0
+        ratios = sorted(b["per_s"] / a["per_s"] for a, b in zip(without, looked_up, strict=True))
+        per_s = [statistics.median(one["per_s"] for one in own) for own in (without, looked_up)]
+        print(
+            f"text {what:14} {per_s[0]:6.1f} tokens/s (planned {planned_per_s:.1f}), with lookup {per_s[1]:6.1f}:",
+            f"{statistics.median(ratios):.2f} times ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            flush=True,
+        )
+
+
 def bench_predictions(folder: Path, *, small: bool) -> None:
     """Three machines, the second and the third on one core. Links are measured before the runs of each round."""
     demos.write("unet", folder / "unet.onnx")
@@ -300,10 +335,7 @@ def typical(clusters: Sequence[Cluster]) -> Cluster:
 
 def _compare(title: str, trial: Trial, cluster: Cluster, what: str, found: Sequence[dict[str, Any]]) -> None:
     """Print what is predicted with the times of the parts in the same runs, beside what was measured."""
-    run_s = [statistics.median(own) for own in zip(*(one["parts"] for one in found), strict=True)]
-    first = trial.planned(cluster)
-    speeds = [part.run_s / seconds for part, seconds in zip(first.metrics, run_s, strict=True)]
-    again = trial.planned(replace(cluster, devices=tuple(map(_faster, first.devices, speeds))))
+    again = fitted(trial, cluster, found)
     is_period, is_decoder = what == "period", trial.objective == "decode"
     scenario, times = scenario_of_plan(again, trial.model, None), again.times
     assert times is not None  # noqa: S101 - it is a plan for a cluster
@@ -320,6 +352,14 @@ def _compare(title: str, trial: Trial, cluster: Cluster, what: str, found: Seque
         f"{found_s / planned_s:6.2f} {found_s / simulated_s:6.2f}   {wire:.2f}",
         flush=True,
     )
+
+
+def fitted(trial: Trial, cluster: Cluster, found: Sequence[dict[str, Any]]) -> Plan:
+    """The plan for devices on which its parts take what they took in these runs."""
+    run_s = [statistics.median(own) for own in zip(*(one["parts"] for one in found), strict=True)]
+    first = trial.planned(cluster)
+    speeds = [part.run_s / seconds for part, seconds in zip(first.metrics, run_s, strict=True)]
+    return trial.planned(replace(cluster, devices=tuple(map(_faster, first.devices, speeds))))
 
 
 def _faster(device: Device, times: float) -> Device:
@@ -346,15 +386,22 @@ def decode(parts: str, number: int) -> dict[str, Any]:
     return decoded(parts, [draw.integers(0, 256, PROMPT).tolist() for _ in range(number)], DECODED)
 
 
-def repeat(parts: str, has_lookup: int) -> dict[str, Any]:
-    """Decode a sequence whose prompt repeats, and what follows, too."""
-    return decoded(parts, [[5, 6, 7, 8, 9, 11] * 8], 4 * DECODED, "lookup" if has_lookup else None)
+def repeat(parts: str, has_lookup: int, is_drawn: int = 0) -> dict[str, Any]:
+    """Decode a sequence whose prompt repeats, and what follows, too, unless it is drawn."""
+    sampling, draft = Sampling(temperature=float(is_drawn)), "lookup" if has_lookup else None
+    return decoded(parts, [[5, 6, 7, 8, 9, 11] * 8], 4 * DECODED, sampling, draft)
 
 
-def decoded(parts: str, prompts: list[list[int]], most: int, draft: Literal["lookup"] | None = None) -> dict[str, Any]:
+def decoded(
+    parts: str,
+    prompts: list[list[int]],
+    most: int,
+    sampling: Sampling = GREEDY,
+    draft: Literal["lookup"] | None = None,
+) -> dict[str, Any]:
     """Decode so many tokens after each prompt."""
-    number, config = len(prompts), SessionConfig(threads=1)
-    tokens = graphcut.generate(parts, prompts, max_tokens=most, via="ray", config=config, draft=draft)
+    number, how = len(prompts), SessionConfig(threads=1)
+    tokens = graphcut.generate(parts, prompts, max_tokens=most, sampling=sampling, via="ray", config=how, draft=draft)
     tokens.log.is_tracing = True
     stream = iter(tokens)
     for _ in islice(stream, number):

@@ -57,6 +57,7 @@ class Generation:
         workers: the names of the workers in the log.
         ends: by index of the prompt, why a sequence ended.
         errors: by index of the prompt, the error of a sequence that failed.
+        sharing: its `verdict` is whether sequences of other lengths share steps; None before there was occasion to try.
         reused: how many tokens of prompts were not computed, because states of sequences before were kept.
         limited: with a memory limit, the worker, which knows the predicted and the measured memory; else None.
     """
@@ -121,7 +122,7 @@ class Generation:
         self._in_flight: deque[SequenceBatch] = deque()
         self._numbers = count()
         may_share = settings.get("memory_bytes") is None and self._batch > 1
-        self._sharing = SharedSteps(decoder, self._numbers, may=may_share)
+        self.sharing = SharedSteps(decoder, self._numbers, may=may_share)
         self._rows = self._batch * len(pool)  # sequences that are decoded at once, if they share steps
         self._tokens = self._decode()
 
@@ -176,11 +177,6 @@ class Generation:
         """The tokens of all sequences as they are generated; those of one sequence in order."""
         return self._tokens
 
-    @property
-    def shares_steps(self) -> bool | None:
-        """Whether sequences of other lengths share steps; None as long as there was no occasion to try it."""
-        return self._sharing.verdict
-
     def close(self) -> None:
         """End early."""
         self._tokens.close()
@@ -206,7 +202,7 @@ class Generation:
 
     def _tried(self, batch: SequenceBatch, answer: Answer) -> None:
         """A step of the trial is done."""
-        sharing = self._sharing
+        sharing = self.sharing
         if isinstance(answer, RunError):
             sharing.failed(is_lost=isinstance(answer, LostStatesError))
         else:
@@ -277,7 +273,7 @@ class Generation:
         while self._begin_later() or self._open:
             while self._begin_waiting():
                 pass
-            batch = self._sharing.next_batch() or self._next_batch()
+            batch = self.sharing.next_batch() or self._next_batch()
             if batch is None:
                 yield None
                 continue
@@ -289,15 +285,15 @@ class Generation:
 
         Returns whether any began.
         """
-        if not self._waiting or (self._ready and self._sharing.verdict is not True):
+        if not self._waiting or (self._ready and self.sharing.verdict is not True):
             return False
         row = self._waiting[-self._batch :]
         lengths = {len(one.unfed) for one in row}
         if len(lengths) > 1:
-            self._sharing.begin()
-            if self._sharing.verdict is None:
+            self.sharing.begin()
+            if self.sharing.verdict is None:
                 return False
-        if self._sharing.verdict:
+        if self.sharing.verdict:
             free = self._rows - sum(len(batch.sequences) for batch in (*self._ready, *self._in_flight))
             same = [one for one in row if len(one.unfed) == len(self._waiting[-1].unfed)]
             row = same[max(0, len(same) - free) :] if free > 0 else []
@@ -313,10 +309,10 @@ class Generation:
             return self._ready.pop()
         going = [len(batch.sequences) for batch in (*self._ready, *self._in_flight) if self._may_share(batch)]
         if sum(sorted(going)[:2]) <= self._batch and (len(going) > 1 or (going and self._waiting)):
-            self._sharing.begin()
+            self.sharing.begin()
         running = sum(map(self._may_share, self._in_flight))
         for batch in list(self._ready):
-            if not (self._sharing.verdict and self._may_share(batch)):
+            if not (self.sharing.verdict and self._may_share(batch)):
                 self._ready.remove(batch)
                 if batch.is_generating and len(self._open) == 1:
                     self._propose(batch)
@@ -341,7 +337,7 @@ class Generation:
             self._ready.remove(one)
         if len(mates) == 1:
             return batch
-        joined = self._sharing.join(mates, self._cache.piece)
+        joined = self.sharing.join(mates, self._cache.piece)
         self._left[joined.number] = [(one.number, self._cache.keep(one)) for one in mates]
         return joined
 

@@ -4,14 +4,19 @@ import ctypes
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import onnxruntime as ort
 
+_HUGE_BYTES: Final = 2 << 20  #: a huge page of x86-64, and of others with pages of 4 KiB.
+_HUGE_PAGES: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_MADV_COLLAPSE: Final = 25  #: the advice of Linux's madvise, from 6.1 on.
 _SELF: Final = Path("/proc/self")
 _M_MMAP_THRESHOLD: Final = -3  #: the parameter of glibc's mallopt, from malloc.h.
 #: half of glibc's initial M_MMAP_THRESHOLD. Activations of 96 KiB left up to 3.5 MiB of holes in the heap, a third of
@@ -108,11 +113,10 @@ class PeakMemory:
     """
 
     def __init__(self) -> None:
-        self.is_since_start = False  #: there is no counter to reset, so the maximum is that since the process began.
-        try:
+        self.is_since_start = True  #: there is no counter to reset, so the maximum is that since the process began.
+        with suppress(OSError):
             (_SELF / "clear_refs").write_text("5")
-        except OSError:
-            self.is_since_start = True
+            self.is_since_start = False
 
     @property
     def bytes(self) -> int:
@@ -135,6 +139,34 @@ def return_large_blocks() -> None:
     """
     if (option := getattr(_c_library(), "mallopt", None)) and hasattr(_c_library(), "malloc_trim"):
         option(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+
+
+@contextmanager
+def using_huge_pages() -> Iterator[None]:
+    """Move what is allocated meanwhile to huge pages (2 MiB), where Linux has any and they are not turned off.
+
+    No more memory is resident afterwards: only what fills such a page is moved. A decoder reads all its weights for
+    each token, and in small pages up to a quarter of its time is spent on finding them. Moving takes a second for some
+    hundred MiB.
+    """
+    before = _filled_blocks()
+    yield
+    for block in _filled_blocks() - before:
+        _c_library().madvise(ctypes.c_void_p(block * _HUGE_BYTES), _HUGE_BYTES, _MADV_COLLAPSE)
+
+
+def _filled_blocks() -> set[int]:
+    """The memory of this process that would fill huge pages, as addresses in these; none if these are turned off."""
+    found = set[int]()
+    with suppress(OSError):
+        text = "" if "[never]" in _HUGE_PAGES.read_text() else (_SELF / "maps").read_text()
+        for begin, end in re.findall(r"^(\w+)-(\w+) rw-p \w+ 00:00 0 +(?:\[heap\])?$", text, re.MULTILINE):
+            blocks = range(-(-int(begin, 16) // _HUGE_BYTES), int(end, 16) // _HUGE_BYTES)
+            place, length = ctypes.c_void_p(blocks.start * _HUGE_BYTES), ctypes.c_size_t(len(blocks) * _HUGE_BYTES)
+            pages = np.zeros((len(blocks), _HUGE_BYTES // PAGESIZE), np.uint8)
+            _c_library().mincore(place, length, pages.ctypes)
+            found.update(blocks.start + int(i) for i in np.flatnonzero(pages.all(1)))
+    return found
 
 
 @cache

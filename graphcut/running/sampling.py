@@ -159,15 +159,12 @@ class LogitsChoice(msgspec.Struct, frozen=True):
     length: int  #: the number of tokens that were fed of each sequence.
     rows: tuple[ScoredRow, ...]  #: the rows whose next token is chosen.
 
-    def scores(self, logits: Value) -> np.ndarray[Any, Any]:
-        """Logits for each row and scored token, where they are."""
-        *axes, vocabulary = logits.shape()
-        scored = axes[-1] if axes and len(axes) == 1 + self.has_batch else 1
-        return memory_of(logits).view(bits_type(self.dtype)).reshape(-1, scored, vocabulary)
-
-    def tokens(self, scores: np.ndarray[Any, Any]) -> Value:
+    def tokens(self, logits: Value) -> Value:
         """The token of each of `rows`, from its last scores; after a token its scores, if asked for, as their bits."""
-        numbers, scored = list[int](), min(scores.shape[1], self.length)
+        *axes, vocabulary = logits.shape()
+        given = axes[-1] if axes and len(axes) == 1 + self.has_batch else 1
+        scores = memory_of(logits).view(bits_type(self.dtype)).reshape(-1, given, vocabulary)
+        numbers, scored = list[int](), min(given, self.length)
         if scored < self.length and any(row.place for row in self.rows):
             message = "the model scores the last token alone, and so no proposed tokens"
             raise RunError(message, hint="leave out `draft`")

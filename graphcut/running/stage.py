@@ -96,6 +96,7 @@ class Stage:
         nodes_by_provider: how many of its nodes each provider took; empty if its provider took all.
         memory: the memory of its device.
         stays: the outputs that stay in that memory, since parts on the device read them.
+        bound: the memory of steps, by sequence and number of tokens, see `bind`.
     """
 
     def __init__(self, cascade: Cascade, part: Part, *, config: SessionConfig) -> None:
@@ -140,7 +141,7 @@ class Stage:
         self.stays = read_on_device(cascade, part, self.memory, zip(others, places, strict=True))
         self._has_devices = not {self.memory, *places} <= {OF_CPU}
         self._checked_s = 0.0
-        self._bound: dict[tuple[int, int], _Bound] = {}
+        self.bound: dict[tuple[int, int], _Bound] = {}
         self._mapped = [(os.fspath(file), versions[file]) for file in map(cascade.root.joinpath, part.data) if versions]
 
     def step(
@@ -162,7 +163,7 @@ class Stage:
         """
         try:
             if again is not None:
-                outputs = self._bound[again].run(values)
+                outputs = self.bound[again].run(values)
             else:
                 fed = {name: values[name] for name in self._reads if name in values}
                 if self._has_devices:
@@ -191,27 +192,23 @@ class Stage:
         read = [values[name] for name in self._reads if name in values]
         return self.memory.copied_bytes([*read, *(outputs[name] for name in self._writes)])
 
-    def has_bound(self, sequence: int, length: int) -> bool:
-        """See `bind`."""
-        return (sequence, length) in self._bound
-
     def bind(self, sequence: int, length: int, inputs: Values, outputs: Values) -> bool:
         """Keep the memory of steps of a sequence that feed so many tokens, whose states are `inputs` and `outputs`.
 
         Returns False if this stage can't.
         """
         if self._is_direct:
-            self._bound[sequence, length] = _Bound(self._session._sess, self.part, inputs, outputs)  # noqa: SLF001 - see `CPU_MEMORY`
+            self.bound[sequence, length] = _Bound(self._session._sess, self.part, inputs, outputs)  # noqa: SLF001 - see `CPU_MEMORY`
         return self._is_direct
 
     def forget(self, sequence: int) -> None:
         """Forget the memory of a sequence."""
-        for key in [key for key in self._bound if key[0] == sequence]:
-            del self._bound[key]
+        for key in [key for key in self.bound if key[0] == sequence]:
+            del self.bound[key]
 
     def close(self) -> None:
         """Free the session, even if this stage is still referenced. It can't run any more."""
-        self._bound.clear()
+        self.bound.clear()
         del self._session
 
     def _check_mapped(self) -> None:

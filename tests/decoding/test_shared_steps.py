@@ -112,7 +112,7 @@ def test_sequences_that_come_and_end_at_any_time_share_steps(
     expected = alone(cascades[name], list(LATER.values()))
     sizes.clear()
     told = Told(cascades[name])
-    assert (told.tokens, told.said, told.made.shares_steps) == (expected, [], True)
+    assert (told.tokens, told.said, told.made.sharing.verdict) == (expected, [], True)
     # One step for each prompt, and all others as wide as sequences go on.
     assert sum(sizes) == sum(map(len, expected)) + TRIAL + 1
     assert (max(sizes), len(sizes) < 40) == (5, True)
@@ -156,7 +156,7 @@ def test_the_trial_finds_padding_on_the_wrong_side(
     assert Decoder(cascades[name], {}).padding not in (None, wrong)
     monkeypatch.setattr(Decoder, "_padding", lambda *_: wrong)
     told = Told(cascades[name])
-    assert (told.made.shares_steps, len(told.said)) == (False, 1)
+    assert (told.made.sharing.verdict, len(told.said)) == (False, 1)
     assert told.tokens == alone(cascades[name], list(LATER.values()))
 
 

@@ -1,12 +1,22 @@
-"""Available memory: of the machine, and of the cgroups around this process."""
+"""Available memory: of the machine, and of the cgroups around this process. Huge pages."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from decoders import with_concat
 
-from graphcut.running.process_memory import available_bytes
+import graphcut
+from graphcut import Into
+from graphcut.running import process_memory
+from graphcut.running.process_memory import available_bytes, resident_bytes, using_huge_pages
+from graphcut.workers.executors.worker import Worker
 
 MIB = 1 << 20
 
@@ -51,3 +61,53 @@ def test_no_limit_and_an_exceeded_limit(tmp_path: Path, limit_bytes: int | str, 
     machine(tmp_path, 900 * MIB, "/somewhere/outside")
     limit(tmp_path / "sys/fs/cgroup", limit_bytes, current=120 * MIB)
     assert available_bytes(tmp_path) == expected
+
+
+HAS_HUGE_PAGES = process_memory._HUGE_PAGES.exists() and tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 1)
+needs_huge_pages = pytest.mark.skipif(not HAS_HUGE_PAGES, reason="Linux moves what is there to huge pages since 6.1")
+
+
+def in_huge_pages() -> int:
+    """The bytes of this process that are in huge pages."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages"))
+
+
+def weights() -> list[np.ndarray[Any, Any]]:
+    """32 MiB in pieces of 1 MiB, as ONNX Runtime holds weights: numpy itself asks for huge pages from 4 MiB on."""
+    return [np.full(MIB, i, np.uint8) for i in range(32)]
+
+
+@needs_huge_pages
+def test_what_is_allocated_moves_to_huge_pages_and_takes_no_more_memory() -> None:
+    before = in_huge_pages()
+    with using_huge_pages():
+        held = weights()
+        resident = resident_bytes()
+    assert in_huge_pages() - before > 16 * MIB
+    assert resident_bytes() < resident + MIB
+    assert all((piece == i).all() for i, piece in enumerate(held))
+
+
+@needs_huge_pages
+def test_without_huge_pages_nothing_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "enabled").write_text("always madvise [never]\n")
+    monkeypatch.setattr(process_memory, "_HUGE_PAGES", tmp_path / "enabled")
+    before = in_huge_pages()
+    with using_huge_pages():
+        held = weights()
+    assert in_huge_pages() - before < 16 * MIB
+    assert len(held) == 32
+
+
+@needs_huge_pages
+@pytest.mark.parametrize("is_decoder", [True, False])
+def test_weights_are_in_huge_pages_where_parts_keep_states(tmp_path: Path, *, is_decoder: bool) -> None:
+    """A part that computes once for many examples reads its weights less often than they would take to move."""
+    onnx.save(with_concat(), tmp_path / "decoder.onnx")
+    cascade = graphcut.split(tmp_path / "decoder.onnx", Into(1), tmp_path / "parts")
+    load: Callable[[int], Any] = lambda _: weights()  # noqa: E731
+    worker = Worker(cascade, {0: cascade.manifest.states} if is_decoder else {}, load)
+    before = in_huge_pages()
+    worker.hold(frozenset({0}))
+    assert (in_huge_pages() - before > 16 * MIB) == is_decoder

@@ -13,6 +13,10 @@ from netcluster import SCRIPT, NetCluster, machines
 
 _RECEIVE = "import socket; s = socket.create_server(('', 5000)); open('/tmp/ready', 'w'); c, _ = s.accept()"
 _COUNT = f"{_RECEIVE}; print(sum(iter(lambda: len(c.recv(1 << 16)), 0)))"
+_UDP = "import socket, timeit; s = socket.socket(type=socket.SOCK_DGRAM)"
+_ECHO = f"{_UDP}; s.bind(('', 5000)); open('/tmp/ready', 'w'); [s.sendto(*s.recvfrom(9)) for _ in range(10)]"
+_ASKING = "s.settimeout(5); s.connect(('h1', 5000)); ask = lambda: (s.send(b'x'), s.recv(9))"
+_ASK = f"{_UDP}; {_ASKING}; print(min(timeit.repeat(ask, number=1, repeat=10)))"
 _SEND = "import socket; s = socket.create_connection(('h1', 5000), timeout=5); s.sendall(bytes(1_000_000))"
 
 
@@ -51,6 +55,15 @@ def test_bytes_that_cross_a_link_are_counted(pair: NetCluster) -> None:
     pair("on", 0, f'python3 -c "{_SEND}"')
     assert receiver.communicate(timeout=30)[0] == "1000000\n"
     assert 1_000_000 < pair.received()[1] - before < 1_100_000
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/net/tun"), reason="a delay is made by a TAP device")  # noqa: PTH110
+def test_what_a_machine_sends_arrives_later_and_what_it_receives_does_not() -> None:
+    with machines("100mbit/20ms", "100mbit") as late:
+        echo = late.start("on", 1, f'python3 -c "{_ECHO}"')
+        while not (late.tmp(1) / "ready").exists():
+            assert echo.poll() is None
+        assert 0.02 < float(late("on", 0, f'python3 -c "{_ASK}"')) < 0.03
 
 
 def test_a_pulled_cable_and_a_power_cut_part_machines(pair: NetCluster) -> None:

@@ -1,16 +1,18 @@
 """A worker: the parts it has loaded, and the states of the sequences it works on."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from ...core.manifest import Cascade, State
 from ...core.states import next_state
+from ...running.process_memory import using_huge_pages
 from ...running.providers import NodesByProvider
-from ...running.sampling import TOKENS, LogitsChoice
+from ...running.sampling import TOKENS
 from ...running.stage import Stage
 from ...running.values import Value, Values, bits_type, first_tokens, from_array, rows_of, shape_of, to_array, zeros
 from .protocol import Step
@@ -41,13 +43,13 @@ class Worker:
         sent = {state.present for state in cascade.manifest.states} - kept
         #: the parts whose states stay with them; others write states that are read after the step.
         self._is_closed = [sent.isdisjoint(part.writes) for part in cascade.parts]
-        self._logits: tuple[Value, np.ndarray[Any, Any]] = None, np.empty(0)
         self._orders: dict[tuple[int, ...], list[tuple[int, frozenset[str]]]] = {}
 
     def hold(self, parts: frozenset[int]) -> None:
         """Load the missing ones of `parts`, and drop all others. If one can't be loaded, the worker stays as it is."""
-        stages = {part: self.stages.get(part) or self._load(part) for part in sorted(parts)}
-        self.stages = stages  # in one assignment: a concurrent step sees either the old parts or the new ones
+        with using_huge_pages() if self._states else nullcontext():
+            # In one assignment: a concurrent step sees either the old parts or the new ones.
+            self.stages = {part: self.stages.get(part) or self._load(part) for part in sorted(parts)}
 
     def run(
         self, step: Step, inputs: Values, buffers: Values = MappingProxyType({}), report: Report | None = None
@@ -72,7 +74,7 @@ class Worker:
             made = self._run_part(stage, part, step, values, buffers)
             self.copied_bytes += stage.copied_bytes(values, made)
             if step.choice is not None and TOKENS.name in writes and step.choice.logits in made:
-                made[TOKENS.name] = step.choice.tokens(self._scores(step.choice, made[step.choice.logits]))
+                made[TOKENS.name] = step.choice.tokens(made[step.choice.logits])
             if step.exchange is not None:
                 step.exchange.put(made)
             values.update(made)
@@ -107,12 +109,6 @@ class Worker:
         self.sequences.pop(sequence, None)
         for stage in self.stages.values():
             stage.forget(sequence)
-
-    def _scores(self, choice: LogitsChoice, logits: Value) -> np.ndarray[Any, Any]:
-        """The logits as an array, which is kept for the next step that writes them to the same memory."""
-        if self._logits[0] is not logits:
-            self._logits = logits, choice.scores(logits)
-        return self._logits[1]
 
     def _run_part(
         self, stage: Stage, part: int, step: Step, values: dict[str, Value], buffers: Values
@@ -187,7 +183,7 @@ class Worker:
         if step.sequence is None or not (is_later and 0 < step.length <= _LONGEST):
             return False
         states = self._states.get(part, ())
-        if stage.has_bound(step.sequence, step.length):
+        if (step.sequence, step.length) in stage.bound:
             return True
         if not (self._is_closed[part] and all(state.is_shareable for state in states)):
             return False
