@@ -157,6 +157,19 @@ def test_a_request_is_divided_over_fast_links_and_not_over_slow_ones(tmp_path: P
 TOKEN = {"batch": 1, "seq": 1, "past": 15, "total": 16}
 
 
+@pytest.mark.parametrize(("bytes_per_s", "is_divided"), [(1e8, True), (1e10, False)])
+def test_the_layers_of_a_token_are_divided_where_that_is_faster_and_else_not(
+    bytes_per_s: float, *, is_divided: bool, tmp_path: Path
+) -> None:
+    """Where memory is fast, the exchanges take longer than the weights that a rank need not read."""
+    model = graphcut.load(decoder(tmp_path, hidden=256, layers=2), dims=TOKEN)
+    links = {"link_bytes_per_s": 1e9, "latency_s": 1e-4}
+    cluster = Cluster(devices=tuple(Device(name=name, bytes_per_s=bytes_per_s, **links) for name in "ab"))
+    made = plan(model, Across(cluster, "latency"))
+    assert made.has_groups == is_divided
+    assert not plan(model, Across(cluster, "decode")).has_groups  # several sequences keep both busy without
+
+
 @pytest.mark.fuzz
 @pytest.mark.parametrize("kibibytes", some([(12200, 12200, 11100, 11100)], (11400,) * 4), ids=str)
 def test_a_layer_too_big_for_every_device_is_divided_and_computes_the_model(
