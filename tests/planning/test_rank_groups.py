@@ -163,8 +163,8 @@ def test_the_layers_of_a_token_are_divided_where_that_is_faster_and_else_not(
 ) -> None:
     """Where memory is fast, the exchanges take longer than the weights that a rank need not read."""
     model = graphcut.load(decoder(tmp_path, hidden=256, layers=2), dims=TOKEN)
-    links = {"link_bytes_per_s": 1e9, "latency_s": 1e-4}
-    cluster = Cluster(devices=tuple(Device(name=name, bytes_per_s=bytes_per_s, **links) for name in "ab"))
+    device = Device(name="a", bytes_per_s=bytes_per_s, link_bytes_per_s=1e9, latency_s=1e-4)
+    cluster = Cluster(devices=(device, replace(device, name="b")))
     made = plan(model, Across(cluster, "latency"))
     assert made.has_groups == is_divided
     assert not plan(model, Across(cluster, "decode")).has_groups  # several sequences keep both busy without
