@@ -1,14 +1,15 @@
 """Clusters, read from `cluster.toml`: devices, the links between them, and how both fail in simulations."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
 from ..core.errors import did_you_mean
+from ..core.graph import grouped
 from ..core.product import Product
 from ..core.records import reading, with_sizes
 from ..core.wiring import MESSAGE_BYTES
@@ -104,6 +105,16 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         rates = {(source, None): sender.link_bytes_per_s, (None, target): receiver.link_bytes_per_s}
         return rates, receiver.latency_s
 
+    @cached_property
+    def routes(self) -> Callable[[str, tuple[str, ...]], tuple[dict[LinkEnds, float], float]]:
+        """`route` from a machine to each of several: a link that carries several copies is as much slower."""
+        return cache(self._routes)
+
+    def _routes(self, source: str, targets: tuple[str, ...]) -> tuple[dict[LinkEnds, float], float]:
+        routes = [self.route(source, target) for target in targets]
+        uses = grouped(pair for rates, _ in routes for pair in rates.items())
+        return {ends: rates[0] / len(rates) for ends, rates in uses.items()}, max(latency_s for _, latency_s in routes)
+
     def is_small(self, size_bytes: float) -> bool:
         """Whether a tensor travels in the messages of steps, to and from the driver, as small ones do in a run."""
         return self.overlap != "none" and size_bytes <= MESSAGE_BYTES
@@ -118,7 +129,7 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     def overhead_s(self, devices: Iterable[str]) -> float:
         """Seconds that a step on devices takes besides tensors and computing: two messages with each, and `step_s`."""
-        return 0.0 if self.overlap == "none" else 2 * max(map(self.message_s, devices)) + self.step_s
+        return 0.0 if self.overlap == "none" else 2 * self.routes(self.driver.name, (*devices,))[1] + self.step_s
 
     @cached_property
     def link_between(self) -> dict[frozenset[str], NetworkLink]:

@@ -147,11 +147,11 @@ class BoundaryTables(ABC):
         """For each part the sum of `numbers` over its groups; infinite where it holds an infinite one."""
         finite = np.isfinite(numbers)
         sums = self._sums_inside(np.where(finite, numbers, 0.0))
-        infinite = self._sums_inside((~finite).astype(np.float64))
-        found = sums[:, None] - sums[None, :]
-        if infinite[-1]:
+        found = np.asarray(sums[:, None] - sums[None, :])
+        if not finite.all():
+            infinite = self._sums_inside((~finite).astype(np.float64))
             found[infinite[:, None] > infinite[None, :]] = np.inf
-        return np.asarray(found)
+        return found
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise, product
 from typing import Final
 
@@ -105,19 +105,34 @@ class LinkedChains:
         options = [_band(np.stack([priced[last, c] for last in senders]), width) for c in range(len(self.classes))]
         states = sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used))
         index = {used: i for i, used in enumerate(states)}
+        reach = [_reach(costs) for costs in options]
+        last_end, first = self._last_ends(states, reach), dict.fromkeys(states, boundaries - 1)
         rest = np.full((len(states), len(senders), boundaries + width), np.inf)
         rest[:, :, boundaries - 1] = 0.0
         behind = sliding_window_view(rest[:, :, 1:], width, axis=2).swapaxes(2, 3)  # `[..., k, i]` is behind i + 1 + k
-        for used, row in zip(states, rest[:, :, :boundaries], strict=True):
-            for c, (state, sender) in enumerate(self.next_states(used)):
-                if state in index:
-                    costs = COMBINED[aggregation](options[c], behind[index[state], senders.index(sender)])
-                    np.minimum(row, costs.min(axis=1), out=row)
+        for used in states:
+            after = [(c, to, sender) for c, (to, sender) in enumerate(self.next_states(used)) if to in index]
+            first[used] = min([first[used], *(int(np.searchsorted(reach[c], first[to])) for c, to, _ in after)])
+            some = slice(first[used], last_end[used] + 1)  # nothing can be behind other boundaries, or before them
+            row = rest[index[used], :, some]
+            for c, to, sender in after if row.size else ():
+                costs = COMBINED[aggregation](options[c][..., some], behind[index[to], senders.index(sender), :, some])
+                np.minimum(row, costs.min(axis=1), out=row)
             if self.allowed is not None:  # a group takes several devices for one part
                 parts = range(-(-sum(used) // most_used), sum(used) + 1)
-                row[:, ~np.any([self.allowed(number) for number in parts], axis=0)] = np.inf
+                is_allowed = np.any([self.allowed(number) for number in parts], axis=0)
+                rest[index[used], :, :boundaries][:, ~is_allowed] = np.inf
         found = {(used, last): rest[i, k, :boundaries] for used, i in index.items() for k, last in enumerate(senders)}
         return {state: row for state, row in found.items() if row.min() < np.inf}
+
+    def _last_ends(self, states: Sequence[DeviceCounts], reach: Sequence[Ints]) -> dict[DeviceCounts, int]:
+        """For each set of devices the last boundary that parts on all of them can reach; -1 for none."""
+        found = {**dict.fromkeys(states, -1), self._unused: 0}
+        for used in reversed(states):
+            for c, (to, _) in enumerate(self.next_states(used)):
+                if to in found and found[used] >= 0:
+                    found[to] = max(found[to], int(reach[c][found[used]]))
+        return found
 
     @cached_property
     def uses(self) -> list[DeviceCounts]:
@@ -128,10 +143,11 @@ class LinkedChains:
     def _unused(self) -> DeviceCounts:
         return tuple(0 for _ in self.uses[0])
 
-    def next_states(self, used: DeviceCounts) -> Iterator[_State]:
-        """For each class the state after one more part on a device of it."""
-        for taken, sender in zip(self.uses, self.pairs.senders, strict=True):
-            yield tuple(map(int.__add__, used, taken)), sender
+    @cached_property
+    def next_states(self) -> Callable[[DeviceCounts], Sequence[_State]]:
+        """For a set of devices the state after one more part on a device of each class."""
+        ways = [*zip(self.uses, self.pairs.senders, strict=True)]
+        return cache(lambda used: [(tuple(map(int.__add__, used, taken)), sender) for taken, sender in ways])
 
     # Costs
 
@@ -213,6 +229,13 @@ def _band(costs: Floats, width: int) -> Floats:
     return as_strided(wide[..., 1:, :], (*rows, width, count), (*strides, down, down + right)).copy()
 
 
+def _reach(costs: Floats) -> Ints:
+    """For each boundary the last one at which a part may end that begins there or before; `costs` are of `_band`."""
+    possible = np.isfinite(costs).any(axis=0)
+    ends = np.where(possible, np.arange(1, len(possible) + 1)[:, None] + np.arange(possible.shape[1]), -1)
+    return np.asarray(np.maximum.accumulate(ends.max(axis=0)))
+
+
 def _minimized(costs: tuple[Floats, Floats], aggregation: Aggregation, limit: float) -> Floats:
     """What is minimized of the two times of each part; `inf` where it keeps its device busy longer than the limit."""
     return np.where(costs[0] <= limit, costs[aggregation == "sum"], np.inf)
@@ -271,17 +294,18 @@ class _BranchAndBound:
             self.is_stopped = True
             return
         options: list[tuple[float, int, int, float]] = []
-        for c, state in enumerate(states := [*chains.next_states(node.used)]):
+        for c, state in enumerate(states := chains.next_states(node.used)):
             if state in self._rest:
-                value = np.asarray(self._combine(node.value, self._costs(node, c)))
-                least = self._combine(self._combine(value, self._rest[state]), self._driver_s)
-                kept = np.flatnonzero(least < (np.inf if self.best is None else self.best.values[0] * (1 - _SAME)))
+                least, value = self._least(node, c, state)
+                kept = np.flatnonzero(least < self._most_value)
                 options += [(float(least[j]), -int(j), c, float(value[j])) for j in kept]
         for bound, j, c, cost in sorted(options):
-            if self.is_stopped or (self.best is not None and bound >= self.best.values[0] * (1 - _SAME)):
+            if self.is_stopped or (self.best is not None and bound >= self._most_value):
                 return
-            home = node.home.copy()
-            home[list(chains.tables.groups_between(node.boundaries[-1], -j))] = c
+            home = node.home
+            if not self._are_tables_enough:
+                home = home.copy()
+                home[list(chains.tables.groups_between(node.boundaries[-1], -j))] = c
             self.visit(_Node((*node.boundaries, -j), (*node.classes, c), states[c][0], cost, home))
 
     def _found(self, node: _Node) -> None:
@@ -291,11 +315,35 @@ class _BranchAndBound:
         if times.period_s <= self._limit and (self.best is None or values < self.best.values):
             self.best = ChainPartition(node.boundaries, node.classes, values)
 
-    def _costs(self, node: _Node, c: int) -> Floats:
-        """What the next part costs for each boundary at which it may end, charged from where its tensors are."""
+    @property
+    def _most_value(self) -> float:
+        """What a better plan costs less than."""
+        return np.inf if self.best is None else self.best.values[0] * (1 - _SAME)
+
+    def _least(self, node: _Node, c: int, state: _State) -> tuple[Floats, Floats]:
+        """For each boundary at which the next part may end: what all costs at least, and the parts with that one."""
+        least = value = np.full(self._chains.tables.boundary_count, np.inf)
+        for costs in self._costs(node, c):
+            value = np.asarray(self._combine(node.value, costs))
+            least = self._combine(self._combine(value, self._rest[state]), self._driver_s)
+            if not (least < self._most_value).any():
+                break
+        return least, value
+
+    def _costs(self, node: _Node, c: int) -> Iterator[Floats]:
+        """What the next part costs for each boundary at which it may end: by the tables, at least, then exactly.
+
+        Exact costs are charged from where its tensors are.
+        """
         chains, begin = self._chains, node.boundaries[-1]
+        is_allowed = None if chains.allowed is None else chains.allowed(len(node.classes) + 1)
+
+        def minimized(busy_s: Floats, latency_s: Floats) -> Floats:
+            found = _minimized((busy_s, latency_s), self._aggregation, self._limit)
+            return found if is_allowed is None else np.where(is_allowed, found, np.inf)
+
         busy_s, latency_s = chains.costs(node.classes[-1] if node.classes else 0, c)
-        costs = busy_s[:, begin], latency_s[:, begin]
+        yield minimized(busy_s[:, begin], latency_s[:, begin])
         if not self._are_tables_enough and node.classes:
             load, pairs = chains.tables.load, chains.pairs
             writer = node.home[load.writer]
@@ -303,6 +351,4 @@ class _BranchAndBound:
             is_sent = (writer >= 0) & (load.tensor_bytes > 0)
             received_s = is_read @ (load.tensor_bytes * is_sent * pairs.received_s[writer, c])
             late_s = (is_read * (is_sent * pairs.latency_s[writer, c])).max(axis=1, initial=0.0)
-            costs = chains.part_s(node.classes[-1], c, received_s, late_s, begin)
-        found = _minimized(costs, self._aggregation, self._limit)
-        return found if chains.allowed is None else np.where(chains.allowed(len(node.classes) + 1), found, np.inf)
+            yield minimized(*chains.part_s(node.classes[-1], c, received_s, late_s, begin))

@@ -75,7 +75,11 @@ class PrefixTables(BoundaryTables):
         return _sum_of_rectangles(self.boundary_count, (i, i), (j[0][is_last], j[1][is_last]), values)
 
     def _sums_inside(self, numbers: Floats) -> Floats:
-        return np.asarray(_totals(numbers, self.order)[self.lengths])
+        return np.asarray(_totals(numbers, self._ordered)[self.lengths])
+
+    @cached_property
+    def _ordered(self) -> Ints:
+        return np.array(self.order)
 
     def _sums_of_shared(self, numbers: Floats) -> Floats:
         item, (i0, i1), (j0, j1) = self._sharing
@@ -108,7 +112,7 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
         j = np.concatenate([writer[ends] + 1, last[begins] + 1]), np.append(last[ends], np.full(len(begins), count - 1))
         return _sum_of_rectangles(count, i, j, numbers[item])
 
-    is_pure = of_one_phase(load, lambda numbers: _totals(numbers, order)[prefixes])
+    is_pure = of_one_phase(load, lambda numbers: _totals(numbers, np.array(order))[prefixes])
     return PrefixTables(
         load=load,
         order=order,
@@ -120,9 +124,9 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
     )
 
 
-def _totals(numbers: Floats, order: Order) -> Floats:
+def _totals(numbers: Floats, order: Ints) -> Floats:
     """For each length of a prefix the sum over its groups."""
-    return np.concatenate([[0.0], np.cumsum(numbers[list(order)])])
+    return np.concatenate([[0.0], np.cumsum(numbers[order])])
 
 
 def order_index(order: Order) -> Ints:

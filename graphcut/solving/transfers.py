@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from ..core.graph import grouped
 from ..costs.cluster import Cluster, LinkEnds
 from ..costs.device import Device
@@ -62,28 +64,28 @@ def request_times(
     """
     in_turn = cluster.overlap == "none"
     names = [*(device.name for device in devices), cluster.driver.name]  # DRIVER is the index of the last one
-    members = [*([rank.device.name for rank in ranks_of(device)] for device in devices), [cluster.driver.name]]
+    members = [*(tuple(r.device.name for r in ranks_of(device)) for device in devices), (cluster.driver.name,)]
     received_s, sent_s, late_s, reported_s, stored_s = ([0.0] * len(names) for _ in range(5))
     load_s: dict[LinkEnds, float] = defaultdict(float)
     carried: dict[tuple[int, int], _Transfer] = {}  # by writer and reader, what the driver's link carries
-    for number, source, readers in transfers:
-        reached, used = {names[source]}, set[LinkEnds]()
-        far = [reader for reader in readers if number and names[reader] != names[source]]
-        is_small = cluster.is_small(number)
+    for (source, readers, is_small), sizes in _alike(transfers, cluster).items():
+        number, reached, used = sum(sizes), {names[source]}, set[LinkEnds]()
+        far = [reader for reader in readers if names[reader] != names[source]]
         is_relayed = is_small and bool(far) and source != DRIVER
         for reader in (DRIVER, *far) if is_relayed else far:
             if names[reader] in reached:
                 continue
             reached.add(names[reader])
             sender = DRIVER if is_relayed and reader != DRIVER else source
-            rates, latency_s = _routes(cluster, members[sender][0], members[reader])
+            rates, latency_s = cluster.routes(members[sender][0], members[reader])
             if not rates:  # the driver is on the first rank
                 continue
             first = next(iter(rates))
             waiting_s, waiting = (reported_s, source) if is_small and reader == DRIVER else (received_s, reader)
             waiting_s[waiting] += number / min(rate for ends, rate in rates.items() if ends[1] or not in_turn)
-            stored_s[reader] += cluster.stored_s(number)
-            late_s[reader] = max(late_s[reader], 0.0 if is_small else latency_s)
+            if not is_small:
+                stored_s[reader] += len(sizes) * cluster.stored_s(number)
+                late_s[reader] = max(late_s[reader], latency_s)
             sent_s[sender] += number / rates[first] if first not in used or not in_turn else 0.0
             used.add(first)
             for ends, bytes_per_s in rates.items():
@@ -125,6 +127,12 @@ class _Transfer(NamedTuple):
         return min(both_s) * (1 - rates[0] / self.bytes_per_s)
 
 
+def _alike(transfers: Iterable[SentTensor], cluster: Cluster) -> dict[tuple[int, tuple[int, ...], bool], list[int]]:
+    """The bytes of the tensors that go the same ways, by source, readers, and whether they are small."""
+    sent = (one for one in transfers if one.bytes)
+    return grouped(((one.source, (*one.readers,), cluster.is_small(one.bytes)), one.bytes) for one in sent)
+
+
 def _slowed_s(part: int, carried: Mapping[tuple[int, int], _Transfer]) -> float:
     """How much longer a part waits for what it reads, since what goes on from its step before uses the link, too."""
     read = [one for (_, reader), one in carried.items() if reader == part]
@@ -134,13 +142,6 @@ def _slowed_s(part: int, carried: Mapping[tuple[int, int], _Transfer]) -> float:
     return sum(own.slowed_s(one) for (writer, _), one in carried.items() if writer == part)
 
 
-def _routes(cluster: Cluster, source: str, targets: Sequence[str]) -> tuple[dict[LinkEnds, float], float]:
-    """`Cluster.route` from a machine to each of several: a link that carries several copies is as much slower."""
-    routes = [cluster.route(source, target) for target in targets]
-    uses = grouped(pair for rates, _ in routes for pair in rates.items())
-    return {ends: rates[0] / len(rates) for ends, rates in uses.items()}, max(latency_s for _, latency_s in routes)
-
-
 def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:
     """For each name the sum of its numbers."""
     return {name: sum(own) for name, own in grouped(zip(names, numbers, strict=True)).items()}
@@ -148,14 +149,18 @@ def totals(names: Sequence[str], numbers: Iterable[float]) -> dict[str, float]:
 
 def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTensor]:
     """What parts of a workload send."""
-    home = {group: i for i, part in enumerate(parts) for group in part}
-    inputs = zip(load.input_bytes.tolist(), load.sharers.groups_of_items, strict=False)
-    found = [SentTensor(size, DRIVER, sorted({home[group] for group in groups})) for size, groups in inputs if size]
-    answered, crossing = {tensor for *_, tensor in load.answers}, set[int]()
-    tensors = zip(load.tensor_bytes.tolist(), load.writer.tolist(), load.readers.groups_of_items, strict=True)
-    for tensor, (number, writer, groups) in enumerate(tensors):
-        if others := {home[group] for group in groups} - {home[writer]}:
-            crossing.add(tensor)
-            found.append(SentTensor(number, home[writer], (*sorted(others), *[DRIVER] * (tensor in answered))))
+    home = np.empty(load.groups, dtype=np.int64)
+    home[[group for part in parts for group in part]] = np.repeat(np.arange(len(parts)), [*map(len, parts)])
+    found = list[SentTensor]()
+    for item in np.flatnonzero(load.input_bytes).tolist():
+        groups = load.sharers.groups_of_items[item]
+        found.append(SentTensor(int(load.input_bytes[item]), DRIVER, np.unique(home[[*groups]]).tolist()))
+    answered, writer, reader = {tensor for *_, tensor in load.answers}, home[load.writer], home[load.readers.group]
+    is_crossing = reader != writer[load.readers.item]
+    pairs = zip(load.readers.item[is_crossing].tolist(), reader[is_crossing].tolist(), strict=True)
+    crossing = grouped(pairs)
+    for tensor, others in crossing.items():
+        readers = (*sorted({*others}), *[DRIVER] * (tensor in answered))
+        found.append(SentTensor(int(load.tensor_bytes[tensor]), int(writer[tensor]), readers))
     answers = ((group, number) for group, number, tensor in load.answers if number and tensor not in crossing)
-    return found + [SentTensor(number, home[group], (DRIVER,)) for group, number in answers]
+    return found + [SentTensor(number, int(home[group]), (DRIVER,)) for group, number in answers]
