@@ -3,10 +3,12 @@
 Tensors have names; nodes, weights (initializers) and blocks refer to tensors by name, and to nodes by index.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Final, TypeVar
 
 from .errors import GraphcutError, UsageError
@@ -141,6 +143,11 @@ class Graph(Product):
         """The flowing nodes that read what a node writes."""
         return {reader for name in self.nodes[node].writes for reader in self.readers.get(name, ())}
 
+    @cached_property
+    def partitioned(self) -> "Callable[[tuple[tuple[int, ...], ...]], Partition]":
+        """`partition` of this graph; those of the last groups are kept."""
+        return lru_cache(4)(lambda groups: partition(self, groups))
+
     def running(self, block: "Block") -> list[int]:
         """The flowing nodes that a block runs, replicas included, in topological order."""
         return sorted({*block.nodes, *self.flow_index.keys() & {*block.replicas}})
@@ -153,7 +160,7 @@ class Graph(Product):
     def held(self, nodes: Iterable[int], copies: Iterable[int]) -> dict[int, Node]:
         """The nodes of a part that has `nodes` and repeats `copies`, in topological order."""
         found = {n: self.nodes[n] for n in nodes} | {n: self.copy_of(n) for n in copies}
-        return dict(sorted(found.items()))
+        return {n: found[n] for n in sorted(found)}
 
     def constants_for(self, tensors: Iterable[str]) -> tuple[int, ...]:
         """The constant nodes that `tensors` depend on, in topological order."""
@@ -161,10 +168,15 @@ class Graph(Product):
         start = {node for node in start if self.nodes[node].is_constant}
         return tuple(sorted(reached(start, lambda n: (self.producer[name] for name in self.nodes[n].constants))))
 
+    @cached_property
+    def constants_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each node the constant nodes that it depends on, in topological order."""
+        return tuple(self.constants_for(node.constants) if node.constants else () for node in self.nodes)
+
     def weights_of(self, node: int) -> tuple[str, ...]:
         """The initializers that a node reads, those of the constant nodes it depends on included."""
-        own = self.nodes[node]
-        return (*own.weights, *(name for i in self.constants_for(own.constants) for name in self.nodes[i].weights))
+        own, constants = self.nodes[node].weights, self.constants_of[node]
+        return (*own, *(name for i in constants for name in self.nodes[i].weights)) if constants else own
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -303,27 +315,36 @@ def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missi
 
 def _first_and_needed(graph: Graph, groups: Sequence[Iterable[int]]) -> tuple[list[list[int]], list[list[int]]]:
     """For each group its nodes that no earlier group has, and the others that it needs, in topological order."""
-    holders = grouped((n, i) for i, group in enumerate(groups) for n in sorted(set(group)))
+    sets = [*map(set, groups)]
+    times = Counter(chain.from_iterable(sets))
+    shared = {n: [i for i, group in enumerate(sets) if n in group] for n, number in times.items() if number > 1}
+    settled = dict[int, list[int]]()
+
+    def holders(n: int) -> Sequence[int]:
+        return settled[n] if n in settled else [i for i, group in enumerate(sets) if n in group]
+
     # In reverse topological order, so that the readers of a node are settled before the node.
     outputs = set(graph.writes)
-    for n in sorted((n for n, held in holders.items() if len(held) > 1), reverse=True):
-        holders[n] = _needed_in(graph, n, holders, outputs)
-    own, copied = ([list[int]() for _ in groups] for _ in range(2))
-    for n in sorted(holders):
-        for rank, i in enumerate(holders[n]):
-            (copied if rank else own)[i].append(n)
-    return own, copied
+    for n in sorted(shared, reverse=True):
+        settled[n] = _needed_in(graph, n, shared[n], holders, outputs)
+    own, copied = [group.difference(shared) for group in sets], [list[int]() for _ in sets]
+    for n in sorted(settled):
+        for rank, i in enumerate(settled[n]):
+            (copied[i].append if rank else own[i].add)(n)
+    return [*map(sorted, own)], copied
 
 
-def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outputs: AbstractSet[str]) -> list[int]:
-    """The groups with node `n` that read its tensors, and the first one if others read them too."""
-    node, held, copy = graph.nodes[n], holders[n], graph.copy_of(n)
+def _needed_in(
+    graph: Graph, n: int, held: Sequence[int], holders: Callable[[int], Sequence[int]], outputs: AbstractSet[str]
+) -> list[int]:
+    """Of the groups that have node `n` those that read its tensors, and the first one if others read them too."""
+    node, copy = graph.nodes[n], graph.copy_of(n)
     if node.is_stateful:
         hint = "such a node must run exactly once: put it into one part, which sends its tensors"
         raise GraphcutError(f"node {node.name!r} is random or stateful, and it is in {len(held)} parts", hint=hint)
 
     def reading(tensors: Iterable[str]) -> set[int]:
-        return {i for tensor in tensors for reader in graph.readers.get(tensor, ()) for i in holders.get(reader, ())}
+        return {i for tensor in tensors for reader in graph.readers.get(tensor, ()) for i in holders(reader)}
 
     repeating = reading(copy.writes).intersection(held[1:])
     without_it = reading(node.writes) - (repeating if copy is node else set())

@@ -42,10 +42,12 @@ class Formula:
         """Whether `at(dims)` is the cost and not a lower bound: no size is unknown, and `dims` bind every symbol."""
         return self.is_exact and self.symbols <= dims.keys()
 
+    @lru_cache(maxsize=65_536)  # noqa: B019 - formulas are small, and a model has many nodes and few shapes
     def __add__(self, other: Formula | int) -> Formula:
         """The sum."""
         return _sum((*self.terms, *_formula(other).terms), is_exact=self.is_exact and _formula(other).is_exact)
 
+    @lru_cache(maxsize=65_536)  # noqa: B019
     def __mul__(self, other: Formula | int) -> Formula:
         """The product."""
         other = _formula(other)

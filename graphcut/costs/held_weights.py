@@ -136,7 +136,7 @@ class HeldWeights:
         graph, found = self.model.graph, dict[int, dict[str, Holding]]()
         for node in graph.flow:
             own = graph.nodes[node]
-            computed = {w: n for n in graph.constants_for(own.constants) for w in graph.nodes[n].weights}
+            computed = {w: n for n in graph.constants_of[node] for w in graph.nodes[n].weights}
             uses = {name: self._computed(node, first, name) for name, first in computed.items()}
             found[node] = uses | {name: self._read(node, name) for name in own.weights}
         return {} if self.widened is None else found

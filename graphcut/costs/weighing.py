@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
+from operator import methodcaller
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
@@ -129,7 +130,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
     constants = _constant_bytes(model, bound)
     counted = [count_node(model.proto.graph.node[i], context) for i in model.graph.flow]
     formulas = tuple(found.flops for found in counted)
-    flops = [formula.at(numbers) for formula in formulas]
+    flops = [*map(cache(methodcaller("at", numbers)), formulas)]
     for i, formula in enumerate(formulas) if known else ():
         if not formula.is_exact_at(numbers):  # it is counted again with all known sizes
             node = model.proto.graph.node[model.graph.flow[i]]

@@ -45,7 +45,7 @@ def check_nodes(nodes: Iterable[NodeProto], opsets: Iterable[OperatorSetIdProto]
     for node in nodes_within(nodes):
         space = domain(node.domain)
         schema = _schema(node.op_type, space, versions.get(space, 0))
-        if function := functions.get(callee_key(node)):
+        if functions and (function := functions.get(callee_key(node))):
             schema = _Schema((0, len(function.input)), (0, len(function.output)), {})
         if schema is not None and (problem := next(_problems(node, schema), "")):
             raise ModelError(problem, hint="the model is damaged; check it with onnx.checker.check_model")

@@ -168,6 +168,8 @@ def messages_in(message: Message, kind: type[_M], is_holder: Callable[[str], boo
     if isinstance(message, kind):
         yield message
         return
+    if isinstance(message, NodeProto) and not message.attribute:  # as most nodes; listing fields takes long
+        return
     for field, value in message.ListFields():
         if field.message_type is not None and is_holder(field.message_type.name):
             for inner in (value,) if isinstance(value, Message) else value:

@@ -93,7 +93,7 @@ def memory_sizes(model: Model, written: SerializedSizes) -> SerializedSizes:
     inside = inner_bytes(model, range(len(graph.nodes)))
     unread = dict.fromkeys(graph.flow[-1:], graph.unread_defaults)
     weights = _users(graph.flow, lambda i: (*graph.weights_of(i), *unread.get(i, ())))
-    constants = _users(graph.flow, lambda i: graph.constants_for(graph.nodes[i].constants))
+    constants = _users(graph.flow, graph.constants_of.__getitem__)
     called = _users(graph.flow, lambda i: functions_called([proto.graph.node[i]], model.functions))
     held = [(graph.weights[name].bytes, users) for name, users in weights.items()]
     held += [(inside[key], users) for key, users in (*constants.items(), *called.items()) if key in inside]
@@ -174,7 +174,7 @@ def _weights(model: Model, inputs: Mapping[str, int], notes: Mapping[str, int]) 
 
 def _constants(model: Model, typed: Mapping[str, int]) -> Iterable[Shared]:
     graph = model.graph
-    for constant, users in _users(graph.flow, lambda i: graph.constants_for(graph.nodes[i].constants)).items():
+    for constant, users in _users(graph.flow, graph.constants_of.__getitem__).items():
         declared = sum(typed.get(name, 0) for name in graph.nodes[constant].writes)
         yield _node_bytes(model, model.proto.graph.node[constant]) + declared, tuple(users)
 

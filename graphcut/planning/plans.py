@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ..core.errors import PlanError
-from ..core.graph import Graph, Partition, partition
+from ..core.graph import Graph, Partition
 from ..core.manifest import RunMemory
 from ..core.product import Product, short_repr
 from ..core.units import count, size
@@ -109,7 +109,7 @@ class Plan(Product):
     @cached_property
     def partition(self) -> Partition:
         """The parts as blocks of nodes, and the tensors between them."""
-        return partition(self.graph, self.parts)
+        return self.graph.partitioned(self.parts)
 
     @cached_property
     def memory(self) -> tuple[RunMemory, ...]:

@@ -19,7 +19,7 @@ from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from numpy.lib.stride_tricks import sliding_window_view
 
 from ..costs.cluster import Cluster
 from .boundaries import BoundaryTables, touch_counts
@@ -99,10 +99,11 @@ class LinkedChains:
         every = product(*(range(count + 1) for count in counts)) if self.only is None else self.only
         most_used, boundaries = max(map(sum, self.uses)), self.tables.boundary_count
         most = self.tables.load.groups * most_used if most_parts is None else most_parts
-        priced = {key: _minimized(costs, aggregation, limit * (1 + _SAME)) for key, costs in self._costs.items()}
-        ends, begins = np.nonzero(np.logical_or.reduce([np.isfinite(costs) for costs in priced.values()]))
+        most_s = min(limit * (1 + _SAME), np.finfo(float).max)
+        possible = [busy_s <= most_s for busy_s, _ in self._costs.values()]
+        ends, begins = np.nonzero(np.logical_or.reduce(possible))
         width = int((ends - begins).max(initial=1))  # the most boundaries that a possible part spans
-        options = [_band(np.stack([priced[last, c] for last in senders]), width) for c in range(len(self.classes))]
+        options = [self._options(c, senders, aggregation, most_s, width) for c in range(len(self.classes))]
         states = sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used))
         index = {used: i for i, used in enumerate(states)}
         reach = [_reach(costs) for costs in options]
@@ -124,6 +125,16 @@ class LinkedChains:
                 rest[index[used], :, :boundaries][:, ~is_allowed] = np.inf
         found = {(used, last): rest[i, k, :boundaries] for used, i in index.items() for k, last in enumerate(senders)}
         return {state: row for state, row in found.items() if row.min() < np.inf}
+
+    def _options(self, c: int, senders: Sequence[int], aggregation: Aggregation, limit: float, width: int) -> Floats:
+        """`[s, k, i]`: what the part from i to i + 1 + k costs on class c behind sender s."""
+        found = np.full((len(senders), width, self.tables.boundary_count), np.inf)
+        for row, sender in zip(found, senders, strict=True):
+            costs = _minimized(self._costs[sender, c], aggregation, limit)
+            for k in range(width):
+                own = np.diagonal(costs, -k - 1)
+                row[k, : len(own)] = own
+        return found
 
     def _last_ends(self, states: Sequence[DeviceCounts], reach: Sequence[Ints]) -> dict[DeviceCounts, int]:
         """For each set of devices the last boundary that parts on all of them can reach; -1 for none."""
@@ -221,16 +232,8 @@ class LinkedChains:
         return busy_s, latency_s
 
 
-def _band(costs: Floats, width: int) -> Floats:
-    """`[..., k, i]` of a table `[..., j, i]`: the part from i to i + 1 + k; `inf` behind the last boundary."""
-    *rows, count, _ = costs.shape
-    wide = np.concatenate([costs, np.full((*rows, width, count), np.inf)], axis=-2)
-    *strides, down, right = wide.strides
-    return as_strided(wide[..., 1:, :], (*rows, width, count), (*strides, down, down + right)).copy()
-
-
 def _reach(costs: Floats) -> Ints:
-    """For each boundary the last one at which a part may end that begins there or before; `costs` are of `_band`."""
+    """For each boundary the last one at which a part may end that begins there or before; `costs` are of `_options`."""
     possible = np.isfinite(costs).any(axis=0)
     ends = np.where(possible, np.arange(1, len(possible) + 1)[:, None] + np.arange(possible.shape[1]), -1)
     return np.asarray(np.maximum.accumulate(ends.max(axis=0)))

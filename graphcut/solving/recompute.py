@@ -30,7 +30,7 @@ from typing import Final
 
 import msgspec
 
-from ..core.graph import Graph, grouped, partition
+from ..core.graph import Graph, grouped
 from .instance import Parts
 from .min_cut import Arc, FlowNetwork
 
@@ -80,11 +80,11 @@ def recompute(
     for part, nodes in enumerate(parts):
         if chosen := _cheapest_to_repeat(graph, nodes, prices(part), earlier & repeatable.get(part, earlier)):
             found.append(_recomputed(graph, part, set(nodes), chosen, prices(part)))
-        made.append((*nodes, *chosen))
+        made.append(tuple(sorted((*nodes, *chosen))))
         earlier.update(set(nodes) - kept)
     if not found:
         return parts, ()
-    blocks = partition(graph, made).blocks
+    blocks = graph.partitioned(tuple(made)).blocks
     if emptied := [node for nodes, block in zip(parts, blocks, strict=True) if not block.nodes for node in nodes]:
         return recompute(graph, parts, prices, kept.union(emptied), repeatable)  # a part must keep a node of its own
     return tuple(tuple(graph.running(block)) for block in blocks), tuple(found)

@@ -75,7 +75,8 @@ def count_node(node: NodeProto, context: Context) -> FlopCount:
 
 def has_inner_nodes(node: NodeProto, op: str, context: Context) -> bool:
     """Whether `node` is counted by its subgraphs or its function. `op` is its operator as in `Node.op`."""
-    return callee_key(node) in context.functions or (op not in RULES and has_subgraphs(node))
+    is_call = bool(context.functions) and callee_key(node) in context.functions
+    return is_call or (op not in RULES and has_subgraphs(node))
 
 
 def small_values(tensors: Iterable[TensorProto]) -> dict[str, TensorProto]:

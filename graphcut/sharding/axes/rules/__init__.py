@@ -21,6 +21,6 @@ def factors_of(o: Operation) -> Sequence[Factor]:
 
 def described(o: Operation) -> Hashable:
     """All of a node that rules read: those of repeated layers are described alike, and have the same factors."""
-    given = tuple(map(bool, (*o.inputs, "", *o.outputs)))
+    shapes = tuple(name and (tensor := o.tensors.get(name)) and tensor.shape for name in (*o.inputs, *o.outputs))
     attributes = tuple(attribute.SerializeToString() for attribute in o.node.attribute)
-    return o.op, o.version, o.reads, o.writes, given, tuple(o.values.items()), attributes
+    return o.op, o.version, len(o.inputs), shapes, tuple(map(o.constants.get, o.inputs)), attributes
