@@ -14,7 +14,6 @@ from ..core.version import __version__
 from .declaring import declared
 from .help_pages import panels_of
 from .output import settings
-from .plain_values import with_plain_values
 from .root_help import Root
 
 
@@ -32,9 +31,6 @@ class _Command(TyperCommand):
         arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
         names = (str(argument.metavar) if argument.required else f"[{argument.metavar}]" for argument in arguments)
         return [self.options_metavar or "", *names]
-
-    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - as above
-        return with_plain_values(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
         shown = [one for one in self.get_params(ctx) if one.name not in _GENERAL_NAMES]

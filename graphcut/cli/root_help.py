@@ -9,17 +9,12 @@ from typer.core import TyperGroup
 
 from ..core.errors import UsageError
 from ..core.records import table
-from .plain_values import with_plain_values
 
 
 class Root(TyperGroup):
     """`graphcut`, whose commands stand in sections: those in a row that have the same `rich_help_panel`."""
 
-    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer has no public names for their types
-        """Its options."""
-        return with_plain_values(super().get_params(ctx))
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer has no public names for their types
         """The sections, with summaries in one column."""
         commands: Any = [self.commands[name] for name in self.list_commands(ctx)]
         widest = max(len(command.name) for command in commands)

@@ -3,12 +3,10 @@
 Tensors have names; nodes, weights (initializers) and blocks refer to tensors by name, and to nodes by index.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
 from typing import Final, TypeVar
 
 from .errors import GraphcutError, UsageError
@@ -315,36 +313,27 @@ def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missi
 
 def _first_and_needed(graph: Graph, groups: Sequence[Iterable[int]]) -> tuple[list[list[int]], list[list[int]]]:
     """For each group its nodes that no earlier group has, and the others that it needs, in topological order."""
-    sets = [*map(set, groups)]
-    times = Counter(chain.from_iterable(sets))
-    shared = {n: [i for i, group in enumerate(sets) if n in group] for n, number in times.items() if number > 1}
-    settled = dict[int, list[int]]()
-
-    def holders(n: int) -> Sequence[int]:
-        return settled[n] if n in settled else [i for i, group in enumerate(sets) if n in group]
-
+    holders = grouped((n, i) for i, group in enumerate(groups) for n in sorted(set(group)))
     # In reverse topological order, so that the readers of a node are settled before the node.
     outputs = set(graph.writes)
-    for n in sorted(shared, reverse=True):
-        settled[n] = _needed_in(graph, n, shared[n], holders, outputs)
-    own, copied = [group.difference(shared) for group in sets], [list[int]() for _ in sets]
-    for n in sorted(settled):
-        for rank, i in enumerate(settled[n]):
-            (copied[i].append if rank else own[i].add)(n)
-    return [*map(sorted, own)], copied
+    for n in sorted((n for n, held in holders.items() if len(held) > 1), reverse=True):
+        holders[n] = _needed_in(graph, n, holders, outputs)
+    own, copied = ([list[int]() for _ in groups] for _ in range(2))
+    for n in sorted(holders):
+        for rank, i in enumerate(holders[n]):
+            (copied if rank else own)[i].append(n)
+    return own, copied
 
 
-def _needed_in(
-    graph: Graph, n: int, held: Sequence[int], holders: Callable[[int], Sequence[int]], outputs: AbstractSet[str]
-) -> list[int]:
-    """Of the groups that have node `n` those that read its tensors, and the first one if others read them too."""
-    node, copy = graph.nodes[n], graph.copy_of(n)
+def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outputs: AbstractSet[str]) -> list[int]:
+    """The groups with node `n` that read its tensors, and the first one if others read them too."""
+    node, held, copy = graph.nodes[n], holders[n], graph.copy_of(n)
     if node.is_stateful:
         hint = "such a node must run exactly once: put it into one part, which sends its tensors"
         raise GraphcutError(f"node {node.name!r} is random or stateful, and it is in {len(held)} parts", hint=hint)
 
     def reading(tensors: Iterable[str]) -> set[int]:
-        return {i for tensor in tensors for reader in graph.readers.get(tensor, ()) for i in holders(reader)}
+        return {i for tensor in tensors for reader in graph.readers.get(tensor, ()) for i in holders.get(reader, ())}
 
     repeating = reading(copy.writes).intersection(held[1:])
     without_it = reading(node.writes) - (repeating if copy is node else set())

@@ -108,12 +108,13 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     @cached_property
     def routes(self) -> Callable[[str, tuple[str, ...]], tuple[dict[LinkEnds, float], float]]:
         """`route` from a machine to each of several: a link that carries several copies is as much slower."""
-        return cache(self._routes)
 
-    def _routes(self, source: str, targets: tuple[str, ...]) -> tuple[dict[LinkEnds, float], float]:
-        routes = [self.route(source, target) for target in targets]
-        uses = grouped(pair for rates, _ in routes for pair in rates.items())
-        return {ends: rates[0] / len(rates) for ends, rates in uses.items()}, max(latency_s for _, latency_s in routes)
+        def found(source: str, targets: tuple[str, ...]) -> tuple[dict[LinkEnds, float], float]:
+            rates, late_s = zip(*(self.route(source, target) for target in targets), strict=True)
+            uses = grouped(pair for row in rates for pair in row.items())
+            return {ends: own[0] / len(own) for ends, own in uses.items()}, max(late_s)
+
+        return cache(found)
 
     def is_small(self, size_bytes: float) -> bool:
         """Whether a tensor travels in the messages of steps, to and from the driver, as small ones do in a run."""

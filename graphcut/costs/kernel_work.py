@@ -43,31 +43,20 @@ class KernelWork(NamedTuple):
         return max(self.always, self.reading * is_first, self.writing * is_last)
 
 
-_WITH_WORK: Final = frozenset({
-    *("ConvInteger", "ConvTranspose", "QLinearConv", "MultiHeadAttention", "GroupQueryAttention", "MatMulNBits"),
-    *("Softmax", "LogSoftmax", "Einsum"),
-})  # fmt: skip
-
-
 def kernel_work(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
     """What the kernel of a node takes while it runs, besides what the node reads and writes.
 
     Other providers than the CPU's were not measured: they are taken to need nothing.
     """
-    op = held.model.graph.nodes[node].op.removeprefix("com.microsoft.")
-    if op == "Conv" and held.in_blocks(node):
-        return _reordering(held, node, sizes)
-    return KernelWork(_own_work(held, node, op, sizes) if op in _WITH_WORK and held.widened is not None else 0)
-
-
-def _own_work(held: HeldWeights, node: int, op: str, sizes: TensorBytes) -> int:
     own, proto = held.model.graph.nodes[node], held.model.proto.graph.node[node]
+    if own.op == "Conv" and held.in_blocks(node):
+        return _reordering(held, node, sizes)
 
     def total(names: Iterable[str]) -> int:
         return sum(sizes[name][0] for name in names)
 
+    op, found = own.op.removeprefix("com.microsoft.") if held.widened is not None else "", 0
     shape = held.shape_of(proto.input[1]) if op in {"ConvInteger", "ConvTranspose"} else ()
-    found = 0
     match op:
         case "ConvInteger" if prod(shape[2:]) > 1:
             found = total(own.writes) // 4 // shape[0] * prod(shape[1:])
@@ -83,7 +72,7 @@ def _own_work(held: HeldWeights, node: int, op: str, sizes: TensorBytes) -> int:
             found = 2 * total(own.writes)
         case "Einsum":
             found = 2 * total((*own.reads, *own.writes))
-    return found
+    return KernelWork(found)
 
 
 def _is_last(tensor: Tensor, axis: int) -> bool:

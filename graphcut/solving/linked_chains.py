@@ -12,7 +12,7 @@ known, the 8 bytes cost what they do; the 4 bytes cost at least what they do ove
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise, product
@@ -100,8 +100,7 @@ class LinkedChains:
         most_used, boundaries = max(map(sum, self.uses)), self.tables.boundary_count
         most = self.tables.load.groups * most_used if most_parts is None else most_parts
         most_s = min(limit * (1 + _SAME), np.finfo(float).max)
-        possible = [busy_s <= most_s for busy_s, _ in self._costs.values()]
-        ends, begins = np.nonzero(np.logical_or.reduce(possible))
+        ends, begins = np.nonzero(np.logical_or.reduce([busy_s <= most_s for busy_s, _ in self._costs.values()]))
         width = int((ends - begins).max(initial=1))  # the most boundaries that a possible part spans
         options = [self._options(c, senders, aggregation, most_s, width) for c in range(len(self.classes))]
         states = sorted((used for used in every if sum(used) <= most), key=lambda used: (-sum(used), used))
@@ -299,16 +298,15 @@ class _BranchAndBound:
         options: list[tuple[float, int, int, float]] = []
         for c, state in enumerate(states := chains.next_states(node.used)):
             if state in self._rest:
-                least, value = self._least(node, c, state)
-                kept = np.flatnonzero(least < self._most_value)
+                value = np.asarray(self._combine(node.value, self._costs(node, c)))
+                least = self._combine(self._combine(value, self._rest[state]), self._driver_s)
+                kept = np.flatnonzero(least < (np.inf if self.best is None else self.best.values[0] * (1 - _SAME)))
                 options += [(float(least[j]), -int(j), c, float(value[j])) for j in kept]
         for bound, j, c, cost in sorted(options):
-            if self.is_stopped or (self.best is not None and bound >= self._most_value):
+            if self.is_stopped or (self.best is not None and bound >= self.best.values[0] * (1 - _SAME)):
                 return
-            home = node.home
-            if not self._are_tables_enough:
-                home = home.copy()
-                home[list(chains.tables.groups_between(node.boundaries[-1], -j))] = c
+            home = node.home.copy()
+            home[list(chains.tables.groups_between(node.boundaries[-1], -j))] = c
             self.visit(_Node((*node.boundaries, -j), (*node.classes, c), states[c][0], cost, home))
 
     def _found(self, node: _Node) -> None:
@@ -318,35 +316,11 @@ class _BranchAndBound:
         if times.period_s <= self._limit and (self.best is None or values < self.best.values):
             self.best = ChainPartition(node.boundaries, node.classes, values)
 
-    @property
-    def _most_value(self) -> float:
-        """What a better plan costs less than."""
-        return np.inf if self.best is None else self.best.values[0] * (1 - _SAME)
-
-    def _least(self, node: _Node, c: int, state: _State) -> tuple[Floats, Floats]:
-        """For each boundary at which the next part may end: what all costs at least, and the parts with that one."""
-        least = value = np.full(self._chains.tables.boundary_count, np.inf)
-        for costs in self._costs(node, c):
-            value = np.asarray(self._combine(node.value, costs))
-            least = self._combine(self._combine(value, self._rest[state]), self._driver_s)
-            if not (least < self._most_value).any():
-                break
-        return least, value
-
-    def _costs(self, node: _Node, c: int) -> Iterator[Floats]:
-        """What the next part costs for each boundary at which it may end: by the tables, at least, then exactly.
-
-        Exact costs are charged from where its tensors are.
-        """
+    def _costs(self, node: _Node, c: int) -> Floats:
+        """What the next part costs for each boundary at which it may end, charged from where its tensors are."""
         chains, begin = self._chains, node.boundaries[-1]
-        is_allowed = None if chains.allowed is None else chains.allowed(len(node.classes) + 1)
-
-        def minimized(busy_s: Floats, latency_s: Floats) -> Floats:
-            found = _minimized((busy_s, latency_s), self._aggregation, self._limit)
-            return found if is_allowed is None else np.where(is_allowed, found, np.inf)
-
         busy_s, latency_s = chains.costs(node.classes[-1] if node.classes else 0, c)
-        yield minimized(busy_s[:, begin], latency_s[:, begin])
+        costs = busy_s[:, begin], latency_s[:, begin]
         if not self._are_tables_enough and node.classes:
             load, pairs = chains.tables.load, chains.pairs
             writer = node.home[load.writer]
@@ -354,4 +328,6 @@ class _BranchAndBound:
             is_sent = (writer >= 0) & (load.tensor_bytes > 0)
             received_s = is_read @ (load.tensor_bytes * is_sent * pairs.received_s[writer, c])
             late_s = (is_read * (is_sent * pairs.latency_s[writer, c])).max(axis=1, initial=0.0)
-            yield minimized(*chains.part_s(node.classes[-1], c, received_s, late_s, begin))
+            costs = chains.part_s(node.classes[-1], c, received_s, late_s, begin)
+        found = _minimized(costs, self._aggregation, self._limit)
+        return found if chains.allowed is None else np.where(chains.allowed(len(node.classes) + 1), found, np.inf)

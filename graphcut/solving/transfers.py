@@ -68,7 +68,9 @@ def request_times(
     received_s, sent_s, late_s, reported_s, stored_s = ([0.0] * len(names) for _ in range(5))
     load_s: dict[LinkEnds, float] = defaultdict(float)
     carried: dict[tuple[int, int], _Transfer] = {}  # by writer and reader, what the driver's link carries
-    for (source, readers, is_small), sizes in _alike(transfers, cluster).items():
+    sent = (one for one in transfers if one.bytes)
+    alike = grouped(((one.source, (*one.readers,), cluster.is_small(one.bytes)), one.bytes) for one in sent)
+    for (source, readers, is_small), sizes in alike.items():
         number, reached, used = sum(sizes), {names[source]}, set[LinkEnds]()
         far = [reader for reader in readers if names[reader] != names[source]]
         is_relayed = is_small and bool(far) and source != DRIVER
@@ -125,12 +127,6 @@ class _Transfer(NamedTuple):
             rates.append(min(one.bytes_per_s, max(self.most_bytes_per_s / 2, self.most_bytes_per_s - two.bytes_per_s)))
             both_s.append(max(one.bytes - ahead, 0.0) / rates[-1])
         return min(both_s) * (1 - rates[0] / self.bytes_per_s)
-
-
-def _alike(transfers: Iterable[SentTensor], cluster: Cluster) -> dict[tuple[int, tuple[int, ...], bool], list[int]]:
-    """The bytes of the tensors that go the same ways, by source, readers, and whether they are small."""
-    sent = (one for one in transfers if one.bytes)
-    return grouped(((one.source, (*one.readers,), cluster.is_small(one.bytes)), one.bytes) for one in sent)
 
 
 def _slowed_s(part: int, carried: Mapping[tuple[int, int], _Transfer]) -> float:

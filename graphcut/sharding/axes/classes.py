@@ -54,23 +54,12 @@ class AxisClass(NamedTuple):
 _Axis = tuple[Use, int]
 
 
-_Placed = Sequence[tuple[int, Place]]  #: places of a factor, each by a number of its axis, or of its tensor.
-
-
 class _Member(NamedTuple):
     """A factor of a node in a class."""
 
     node: int
     factor: Factor
-    axes: _Placed  #: its axes by their numbers.
-
-
-class _Kind(NamedTuple):
-    """What nodes that are described alike have in common. Inputs, then outputs, are numbered in one row."""
-
-    factors: Sequence[tuple[Factor, _Placed]]
-    whole: Sequence[tuple[int, int]]  #: tensors, and an axis of each that no factor divides.
-    opaque: Sequence[int]  #: the tensors of unknown rank.
+    axes: Sequence[tuple[_Axis, Place]]
 
 
 def axis_classes(model: ModelLike, *, with_blocked: bool = True) -> tuple[AxisClass, ...]:
@@ -99,15 +88,13 @@ class AxisAnalysis:
     def __post_init__(self) -> None:
         constants = constants_in(self.model.proto).items()
         self._constants = {name: tensor_of_initializer(value).dtype for name, value in constants}
-        self._kinds: dict[Hashable, _Kind] = {}
-        self._numbers: dict[_Axis, int] = {}  # of the axes that factors have
-        self._parent: list[int] = []
+        self._factors: dict[Hashable, Sequence[Factor]] = {}
+        self._parent: dict[_Axis, _Axis] = {}
         self._members: list[_Member] = []
         self._blocked: dict[_Axis, Blocker] = {}
         self._opaque: dict[str, Blocker] = {}
         for node, operation in enumerate(self.operations):
             self._add(node, operation)
-        self._axes = tuple(self._numbers)
         self._common = cache(_common)
 
     @cached_property
@@ -117,43 +104,35 @@ class AxisAnalysis:
 
     def _add(self, node: int, operation: Operation) -> None:
         graph_node = self.model.graph.nodes[node]
-        uses = [self.use(node, slot, tensor) for slot, tensor in enumerate(operation.inputs)]
-        uses += [self.written(node, tensor) for tensor in operation.outputs]
-        kind, divided = self._kind(operation, is_stateful=graph_node.is_stateful), set[_Axis]()
-        for factor, places in kind.factors:
-            own = [(uses[i], place.axis) for i, place in places]
-            divided.update(own)
+        reads = [self.use(node, slot, tensor) for slot, tensor in enumerate(operation.inputs)]
+        writes = [self.written(node, tensor) for tensor in operation.outputs]
+        divided: set[_Axis] = set()
+        for factor in () if graph_node.is_stateful else self._factors_of(operation):
+            axes = [((reads[place.slot], place.axis), place) for place in factor.reads]
+            axes += [((writes[place.slot], place.axis), place) for place in factor.writes]
+            divided.update(axis for axis, _ in axes)
             if self.contracts or not factor.is_contracted:
-                axes = [*map(self._number, own)]
-                for other in axes[1:]:
-                    self._parent[self._root(other)] = self._root(axes[0])
-                pairs = zip(axes, (place for _, place in places), strict=True)
-                self._members.append(_Member(node, factor, [*pairs]))
+                self._members.append(_Member(node, factor, axes))
+                for joined, _ in axes:
+                    self._parent[self._root(joined)] = self._root(axes[0][0])
         if operation.op == "Shape":
             return
         blocker = Blocker(node, graph_node.op)
-        for i, axis in kind.whole:
-            if (uses[i], axis) not in divided:  # it may be read twice
-                self._blocked.setdefault((uses[i], axis), blocker)
-        for i in kind.opaque:
-            self._opaque.setdefault(uses[i].tensor, blocker)
-        inner = () if operation.op else {*graph_node.reads, *graph_node.weights, *graph_node.constants}
-        for tensor in inner:  # a subgraph may read it
-            self._opaque.setdefault(tensor, blocker)
+        for use, shape in (*zip(reads, operation.reads, strict=True), *zip(writes, operation.writes, strict=True)):
+            if shape is None:
+                self._opaque.setdefault(use.tensor, blocker)
+            for axis, dim in enumerate(shape or ()):
+                if fixed(dim) and (use, axis) not in divided:
+                    self._blocked.setdefault((use, axis), blocker)
+        inner = () if operation.op else (*graph_node.reads, *graph_node.weights, *graph_node.constants)
+        for tensor in {*inner}.difference(operation.inputs):
+            self._opaque.setdefault(tensor, blocker)  # a subgraph reads it
 
-    def _kind(self, operation: Operation, *, is_stateful: bool) -> _Kind:
-        key = is_stateful, described(operation)
-        if key not in self._kinds:
-            count, shapes = len(operation.inputs), (*operation.reads, *operation.writes)
-            factors = [
-                (factor, [*((p.slot, p) for p in factor.reads), *((count + p.slot, p) for p in factor.writes)])
-                for factor in (() if is_stateful else factors_of(operation))
-            ]
-            divided = {(i, place.axis) for _, places in factors for i, place in places}
-            dims = ((i, axis) for i, shape in enumerate(shapes) for axis, dim in enumerate(shape or ()) if fixed(dim))
-            opaque = [i for i, shape in enumerate(shapes) if shape is None]
-            self._kinds[key] = _Kind(factors, [one for one in dims if one not in divided], opaque)
-        return self._kinds[key]
+    def _factors_of(self, operation: Operation) -> Sequence[Factor]:
+        key = described(operation)
+        if key not in self._factors:
+            self._factors[key] = factors_of(operation)
+        return self._factors[key]
 
     def use(self, node: int, slot: int, tensor: str) -> Use:
         """What a node reads."""
@@ -163,25 +142,19 @@ class AxisAnalysis:
         """What a node writes."""
         return Use(tensor, node) if node in self.detached else Use(tensor)
 
-    def _number(self, axis: _Axis) -> int:
-        number = self._numbers.setdefault(axis, len(self._parent))
-        if number == len(self._parent):
-            self._parent.append(number)
-        return number
-
-    def _root(self, number: int) -> int:
-        while (parent := self._parent[number]) != number:
-            self._parent[number] = self._parent[parent]
-            number = parent
-        return number
+    def _root(self, axis: _Axis) -> _Axis:
+        while (parent := self._parent.setdefault(axis, axis)) != axis:
+            self._parent[axis] = self._parent[parent]
+            axis = parent
+        return axis
 
     def found(self, *, with_blocked: bool = True) -> Iterator[AxisClass]:
         """The classes, without most of the blocked ones if these are not asked for."""
         members = grouped((self._root(member.axes[0][0]), member) for member in self._members)
-        blocked = ((self._numbers[axis], blocker) for axis, blocker in self._blocked.items() if axis in self._numbers)
-        blockers = grouped((self._root(number), blocker) for number, blocker in blocked)
+        blockers = grouped((self._root(axis), blocker) for axis, blocker in self._blocked.items())
         for root, found in members.items():
-            products = tuple(dict.fromkeys(m.node for m in found if self._is_product(m)))
+            multiplying = (m for m in found if self.operations[m.node].op in PRODUCTS)
+            products = tuple(dict.fromkeys(m.node for m in multiplying if self._is_product(m)))
             if products:
                 stopping = [*blockers.get(root, []), *self._conflicts(found)]
                 if with_blocked or not stopping:
@@ -190,23 +163,20 @@ class AxisAnalysis:
     def _is_product(self, member: _Member) -> bool:
         """Whether it divides a constant that the node multiplies by."""
         operation, constant = self.operations[member.node], self.model.graph.nodes[member.node]
-        if operation.op not in PRODUCTS:
-            return False
         names = {*constant.weights, *constant.constants}
         slots = [place.slot for place in member.factor.reads if len(operation.reads[place.slot] or ()) > 1]
         return any(operation.inputs[slot] in names for slot in slots)
 
     def _class(self, members: list[_Member], products: tuple[int, ...], blockers: list[Blocker]) -> AxisClass:
-        index = dict[int, int]()
+        index = dict[_Axis, int]()
         places = tuple(
-            (m.factor.units, tuple((index.setdefault(number, len(index)), place) for number, place in m.axes))
+            (m.factor.units, tuple((index.setdefault(axis, len(index)), place) for axis, place in m.axes))
             for m in members
         )
-        axes = [self._axes[number] for number in index]
-        segments, units = self._common(tuple(self._size(*axis) for axis in axes), places)
-        layouts = dict(zip(axes, segments, strict=False))
+        segments, units = self._common(tuple(self._size(*axis) for axis in index), places)
+        layouts = dict(zip(index, segments, strict=False))
         units = gcd(units, *self._whole_bytes(layouts))
-        uses = {use: Layout(axis, own) for (use, axis), own in layouts.items()}
+        uses = {use: Layout(axis, segments) for (use, axis), segments in layouts.items()}
         if units < 2 and not blockers:
             blockers = [Blocker(members[0].node, "one unit")]
         return AxisClass(
@@ -226,7 +196,7 @@ class AxisAnalysis:
             if member.node in nodes:
                 yield Blocker(member.node, "two axes of one node")
             nodes.add(member.node)
-            for use, axis in (self._axes[number] for number, _ in member.axes):
+            for (use, axis), _ in member.axes:
                 if axes.setdefault(use, axis) != axis:
                     yield Blocker(member.node, f"two axes of {use.tensor!r}")
                 if use.tensor in self._opaque:
@@ -245,16 +215,16 @@ class AxisAnalysis:
                 yield from (size * inner * bits // 8 if size * inner * bits % 8 == 0 else 1 for size in segments)
 
 
-def _common(sizes: tuple[int, ...], places: tuple[tuple[int, _Placed], ...]) -> tuple[Sequence[tuple[int, ...]], int]:
+def _common(
+    sizes: tuple[int, ...], places: Sequence[tuple[int, Sequence[tuple[int, Place]]]]
+) -> tuple[list[tuple[int, ...]], int]:
     """The segments of axes of these sizes, and how many units they consist of; without segments 1.
 
-    `places` are the units of each factor, and its places by the axes that they are.
+    `places` are the units of each factor, and its places by the axes that they are. Repeated layers have the same.
     """
     found = common_layouts(dict(enumerate(sizes)), [axes for _, axes in places]) if all(sizes) else None
-    if not found:
-        return (), 1
-    pieces = (_units(found[axis], place, units) for units, axes in places for axis, place in axes)
-    return [*found.values()], gcd(*pieces)
+    pieces = (_units(found[axis], place, units) for units, axes in places for axis, place in axes if found)
+    return [*(found or {}).values()], gcd(*pieces) or 1
 
 
 def _units(segments: Sequence[int], place: Place, units: int) -> int:
