@@ -237,7 +237,7 @@ def _analysis_details(analysis: Analysis) -> Iterable[tuple[str, str]]:
     if analysis.repeat is not None:
         yield "repeats", str(analysis.repeat)
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
-    free = axis_classes(model, with_blocked=False)
+    free = [one for one in axis_classes(model, with_blocked=False) if not one.blockers]
     if rows := class_rows(model, sorted(free, key=lambda one: -sum(sizes[name] for name in one.weights))):
         yield "divisible", few([f"{row.place} ({row.units} units)" for row in rows], _SHOWN)
     wiring = analysis.segments.wiring

@@ -112,7 +112,7 @@ class LinkedChains:
         behind = sliding_window_view(rest[:, :, 1:], width, axis=2).swapaxes(2, 3)  # `[..., k, i]` is behind i + 1 + k
         for used in states:
             after = [(c, to, sender) for c, (to, sender) in enumerate(self.next_states(used)) if to in index]
-            first[used] = min([first[used], *(int(np.searchsorted(reach[c], first[to])) for c, to, _ in after)])
+            first[used] = min([first[used], *(int(np.searchsorted(reach[c][:-1], first[to])) for c, to, _ in after)])
             some = slice(first[used], last_end[used] + 1)  # nothing can be behind other boundaries, or before them
             row = rest[index[used], :, some]
             for c, to, sender in after if row.size else ():
@@ -140,8 +140,7 @@ class LinkedChains:
         found = {**dict.fromkeys(states, -1), self._unused: 0}
         for used in reversed(states):
             for c, (to, _) in enumerate(self.next_states(used)):
-                if to in found and found[used] >= 0:
-                    found[to] = max(found[to], int(reach[c][found[used]]))
+                found[to] = max(found.get(to, -1), int(reach[c][found[used]]))
         return found
 
     @cached_property
@@ -232,10 +231,9 @@ class LinkedChains:
 
 
 def _reach(costs: Floats) -> Ints:
-    """For each boundary the last one at which a part may end that begins there or before; `costs` are of `_options`."""
-    possible = np.isfinite(costs).any(axis=0)
-    ends = np.where(possible, np.arange(1, len(possible) + 1)[:, None] + np.arange(possible.shape[1]), -1)
-    return np.asarray(np.maximum.accumulate(ends.max(axis=0)))
+    """For each boundary the last one at which a part may end that begins there or before, then -1; see `_options`."""
+    ends = np.add.outer(np.arange(1, costs.shape[1] + 1), np.arange(costs.shape[2]))
+    return np.append(np.maximum.accumulate(np.where(np.isfinite(costs).any(axis=0), ends, -1).max(axis=0)), -1)
 
 
 def _minimized(costs: tuple[Floats, Floats], aggregation: Aggregation, limit: float) -> Floats:

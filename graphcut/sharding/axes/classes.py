@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from itertools import accumulate
 from math import gcd, prod
 from typing import Final, NamedTuple
@@ -65,11 +65,11 @@ class _Member(NamedTuple):
 def axis_classes(model: ModelLike, *, with_blocked: bool = True) -> tuple[AxisClass, ...]:
     """The axes along which nodes multiply by weights, by what must be divided alike, and what blocks each.
 
-    Where a node sums over an axis, its partial sums are taken for divided (`shard` with the mode `sum`).
+    Without `with_blocked` most of the blocked ones are left out. Where a node sums over an axis, its partial sums are
+    taken for divided (`shard` with the mode `sum`).
     """
     model = load(model)
-    found = AxisAnalysis(model, model.once(operations_of), contracts=True).found(with_blocked=with_blocked)
-    return tuple(one for one in found if with_blocked or not one.blockers)
+    return AxisAnalysis(model, model.once(operations_of), contracts=True, with_blocked=with_blocked).classes
 
 
 @dataclass(eq=False)
@@ -77,13 +77,15 @@ class AxisAnalysis:
     """The axis classes of a model with these operations.
 
     Contracted factors belong to classes if it `contracts`; else what they read is needed whole there. The outputs of
-    `detached` nodes are joined at once, so that their classes don't depend on readers.
+    `detached` nodes are joined at once, so that their classes don't depend on readers. Without
+    `with_blocked` most of the blocked classes are left out, whose layouts take longest.
     """
 
     model: Model
     operations: Sequence[Operation]
     contracts: bool
     detached: AbstractSet[int] = frozenset()
+    with_blocked: bool = True
 
     def __post_init__(self) -> None:
         constants = constants_in(self.model.proto).items()
@@ -96,11 +98,7 @@ class AxisAnalysis:
         for node, operation in enumerate(self.operations):
             self._add(node, operation)
         self._common = cache(_common)
-
-    @cached_property
-    def classes(self) -> tuple[AxisClass, ...]:
-        """The classes."""
-        return tuple(self.found())
+        self.classes = tuple(self._classes())
 
     def _add(self, node: int, operation: Operation) -> None:
         graph_node = self.model.graph.nodes[node]
@@ -148,8 +146,7 @@ class AxisAnalysis:
             axis = parent
         return axis
 
-    def found(self, *, with_blocked: bool = True) -> Iterator[AxisClass]:
-        """The classes, without most of the blocked ones if these are not asked for."""
+    def _classes(self) -> Iterator[AxisClass]:
         members = grouped((self._root(member.axes[0][0]), member) for member in self._members)
         blockers = grouped((self._root(axis), blocker) for axis, blocker in self._blocked.items())
         for root, found in members.items():
@@ -157,7 +154,7 @@ class AxisAnalysis:
             products = tuple(dict.fromkeys(m.node for m in multiplying if self._is_product(m)))
             if products:
                 stopping = [*blockers.get(root, []), *self._conflicts(found)]
-                if with_blocked or not stopping:
+                if self.with_blocked or not stopping:
                     yield self._class(found, products, stopping)
 
     def _is_product(self, member: _Member) -> bool:
