@@ -1,6 +1,6 @@
 /* The geometry of the cut profile. A view has the nodes `from` to `to`, and `log`, whether its scale is logarithmic. */
 
-export const LEFT = 74; // where the nodes begin; `width` is that of all nodes in sight, in pixels
+export const LEFT = 74; // where the nodes begin, as in page.css; `width` is that of all nodes in sight, in pixels
 
 /** The view from one node to another, at least 8 wide where there are so many. */
 export function zoomed(from, to, all) {

@@ -10,7 +10,7 @@ import { count, figuresOf, grouped, shortPart, size, sizeOf } from "./words.js";
 
 const SNAP = 8; // so many pixels around the pointer are searched for a low place
 const OFF = 30; // so many pixels above or below the profile a cut is dropped
-const COLUMNS = 1500; // of the curves, as many as a wide window has pixels
+const COLUMNS = 1500; // of the curves, as in page.html: as many as a wide window has pixels
 const LINES = [["over", "Red"], ["far", "Orange"], ["pick", "Purple"]]; // of layers: a colour of the theme, and its name
 
 const plot = $("#profile .plot");
