@@ -29,7 +29,7 @@ class BoundaryTables(ABC):
     nested: Bools  #: whether boundary i is a proper subset of boundary j, so that there is a part between them.
     received: Floats  #: bytes of tensors that enter the part, each tensor once.
     sent: Floats  #: bytes of tensors that leave it, each tensor once.
-    declared: Floats  #: bytes that it takes to declare those tensors.
+    find_declared: Callable[[], Floats]  #: finds `declared`, which few goals count.
     #: whether these are all order ideals of the workload.
     is_complete: bool = field(default=False, kw_only=True)
     #: what parts pay at least for values that they may compute or receive; None if `load` has what they pay.
@@ -38,6 +38,11 @@ class BoundaryTables(ABC):
     @property
     def boundary_count(self) -> int:
         return len(self.nested)
+
+    @cached_property
+    def declared(self) -> Floats:
+        """Bytes that it takes to declare the tensors that enter or leave the part."""
+        return self.find_declared()
 
     @abstractmethod
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:

@@ -114,8 +114,9 @@ def ideal_tables(load: Workload, most: int) -> BoundaryTables | None:
 
 def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = False) -> IdealTables:
     """The tables over given order ideals, as bit sets: the empty one first, then larger ones, that of all last."""
-    ideals = np.array([[ideal >> group & 1 for group in range(load.groups)] for ideal in sets], dtype=bool)
-    ideals = ideals.reshape(len(sets), load.groups)
+    size = (load.groups + 7) // 8
+    rows = np.frombuffer(b"".join(ideal.to_bytes(size, "little") for ideal in sets), np.uint8).reshape(len(sets), size)
+    ideals = np.unpackbits(rows, axis=1, count=load.groups, bitorder="little").astype(bool)
     edges = load.readers
     is_written = ideals[:, load.writer]
     outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)  # `[i, j]`: how many groups of i are not in j
@@ -138,7 +139,7 @@ def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = Fa
         nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool) & is_pure),
         received=entering(load.tensor_bytes),
         sent=leaving(load.tensor_bytes),
-        declared=entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
+        find_declared=lambda: entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
         ideals=ideals,
         is_complete=is_complete,
     )

@@ -119,7 +119,7 @@ def prefix_tables(load: Workload, order: Order, lengths: Sequence[int]) -> Prefi
         nested=np.asarray((index[:, None] > index[None, :]) & is_pure),
         received=entering(load.tensor_bytes),
         sent=leaving(load.tensor_bytes),
-        declared=entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
+        find_declared=lambda: entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
         lengths=prefixes,
     )
 

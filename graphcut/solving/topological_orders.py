@@ -6,7 +6,7 @@ ones random depth-first orders follow until a plan meets its lower bound.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
@@ -91,7 +91,7 @@ def fewest_runs(load: Workload, may_run: Bools) -> list[tuple[int, tuple[int, ..
 def kahn(
     predecessors: Sequence[Collection[int]],
     successors: Sequence[Collection[int]],
-    push: Callable[[Iterable[int]], None],
+    push: Callable[[Sequence[int]], None],
     pop: Callable[[], int],
 ) -> Order:
     """A topological order of the vertices 0, 1, ... (Kahn, 1962): `pop` chooses among the ready ones that `push` got.
@@ -120,8 +120,8 @@ def _depth_first(
     """A group that became ready last comes next, of several the one of highest priority."""
     stack: list[int] = []
 
-    def push(groups: Iterable[int]) -> None:
-        stack.extend(sorted(groups, key=lambda group: (priority[group], -group)))
+    def push(groups: Sequence[int]) -> None:
+        stack.extend(sorted(groups, key=lambda group: (priority[group], -group)) if len(groups) > 1 else groups)
 
     return kahn(predecessors, successors, push, stack.pop)
 
@@ -135,7 +135,7 @@ def _fewest_alive(load: Workload) -> Order:
     def growth(group: int) -> float:
         return float(written[group] - sum(size[t] for t in reads[group] if unread[t] == 1))
 
-    def push(groups: Iterable[int]) -> None:
+    def push(groups: Sequence[int]) -> None:
         for group in groups:
             heappush(ready, (growth(group), group))
 
