@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import re
 import sys
@@ -25,6 +26,7 @@ from browser import Browser, Page, Show, find_browser, started
 if TYPE_CHECKING:
     from graphcut.drawing.scene import Scene
 
+gc.disable()  # until all tests are collected
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # a busy one draws slowly
 
@@ -36,6 +38,8 @@ LAYER_ENDS = ("/model/layers.0/add_1", "/model/layers.1/add_1")
 """Nodes after which `external_llm` can be cut, so that each part has weights."""
 
 Draw = Callable[..., Model]
+
+LIBC = ctypes.CDLL(None)
 
 _numbers = count()
 
@@ -49,13 +53,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Search the imported modules and the collected tests for garbage once, and new objects less often than by default.
+    """Search new objects for garbage less often than by default, and modules and the collected tests never.
 
     They took an eighth of the suite's time.
     """
-    gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_runtest_setup() -> None:
+    """Let the next tests have the memory that a test frees. To give it back to the system takes a tenth of the time.
+
+    It is set for each test, since what runs with a memory limit lets glibc return all large blocks at once.
+    """
+    if hasattr(LIBC, "mallopt"):
+        for option, size in ((-1, 256 << 20), (-2, 16 << 20), (-3, 32 << 20)):  # as in malloc.h: trim, pad, mmap
+            LIBC.mallopt(option, size)
 
 
 def model_of(
@@ -90,8 +104,8 @@ def doubling(depth: int) -> ModelProto:
 
 
 def simple_plan(model: Model | Path, parts: int) -> Plan:
-    """So many parts that repeat no node. To plan takes a tenth of the time that it takes where parts may."""
-    return plan(model, Into(parts), limits=Limits(recompute="never"))
+    """So many parts of whole layers that repeat no node. To plan it takes a tenth of the time that other plans take."""
+    return plan(model, Into(parts), limits=Limits(recompute="never", inside_layers=False))
 
 
 def weight(name: str, *shape: int) -> TensorProto:

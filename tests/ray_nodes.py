@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from ray._private import node, services  # noqa: TID251 - only where Ray is installed
-from ray.scripts.scripts import main  # noqa: TID251 - likewise
 
 AGENT = "for file; do echo -1 >$file.new; mv $file.new $file; done; while kill -0 $PPID; do sleep 5; done"
 """In place of what watches a node, and of what makes environments on it: it only says that it is there."""
@@ -52,4 +51,6 @@ if __name__ == "__main__":
             sys.path[0] = str(Path(sys.argv[0]).parent)
             run_path(sys.argv[0], run_name="__main__")
         else:
+            from ray.scripts.scripts import main  # noqa: TID251 - it takes a second
+
             main()  # type: ignore[no-untyped-call]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +23,10 @@ from graphcut.drawing.terminal.screen import screen_on
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.run_log import RunLog
 
+from command_line import Run, run
 from conftest import floats, model_of
+
+__all__ = ["run"]
 
 X = {"x": np.array([[-1, 0, 1, 2]], np.float32)}
 
@@ -74,36 +76,38 @@ def test_inputs_must_be_numbers(cascade: Cascade) -> None:
         bench(cascade, {"x": np.array(["a"])}, rounds=1)
 
 
-def command(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "graphcut", *words], capture_output=True, text=True, check=False)
-
-
-def test_the_command_prints_a_table_or_a_record(cascade: Cascade) -> None:
+def test_the_command_prints_a_table_or_a_record(cascade: Cascade, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     words: Sequence[str | Path] = ("bench", cascade.root, "--rounds", "1", "--way", "parts")
-    done = command(*words)
-    assert done.returncode == 0, done.stderr
-    assert [line[:18].strip() for line in done.stdout.splitlines()] == [
+    measured: list[Sequence[WayResult]] = []
+
+    def once(*wanted: Any, **options: Any) -> Sequence[WayResult]:  # noqa: ANN401 - those of `bench`
+        measured.append(measured[0] if measured else bench(*wanted, **options))
+        return measured[0]
+
+    monkeypatch.setattr("graphcut.bench", once)
+    table, record = run(*words), run(*words, "--json")
+    assert (table.code, len(measured)) == (0, 2), table.err
+    assert [line[:18].strip() for line in table.out.splitlines()] == [
         "way to run it",
         "whole model",
         "parts, all loaded",
     ]
-    record = json.loads(command(*words, "--json").stdout)
-    assert [one["way"] for one in record["ways"]] == ["whole", "parts"]
+    assert [one["way"] for one in json.loads(record.out)["ways"]] == ["whole", "parts"]
 
 
-def test_it_is_an_error_if_no_way_to_run_the_parts_could_be_measured(cascade: Cascade) -> None:
+def test_it_is_an_error_if_no_way_to_run_the_parts_could_be_measured(cascade: Cascade, run: Run) -> None:
     file = cascade.file(cascade.parts[0])
     file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
-    done = command("bench", cascade.root, "--rounds", "1", "--way", "parts", "--way", "whole-one-thread")
-    assert done.returncode == 3, done.stderr
-    assert "not measured: " in " ".join(done.stdout.split())
+    done = run("bench", cascade.root, "--rounds", "1", "--way", "parts", "--way", "whole-one-thread")
+    assert done.code == 3, done.err
+    assert "not measured: " in " ".join(done.out.split())
 
 
-def test_the_error_for_an_unknown_way_lists_the_ways(cascade: Cascade) -> None:
-    done = command("bench", cascade.root, "--way", "swimming")
-    assert done.returncode == 2
-    assert "there is no way 'swimming' to run a cascade" in done.stderr
-    assert "whole, whole-one-thread" in done.stderr.replace("'", "")
+def test_the_error_for_an_unknown_way_lists_the_ways(cascade: Cascade, run: Run) -> None:
+    done = run("bench", cascade.root, "--way", "swimming")
+    assert done.code == 2
+    assert "there is no way 'swimming' to run a cascade" in done.err
+    assert "whole, whole-one-thread" in done.err.replace("'", "")
 
 
 def test_the_table_shows_ratios_and_whether_outputs_are_the_same() -> None:
@@ -150,12 +154,12 @@ def test_the_run_report_counts_idle_workers_and_micro_batches() -> None:
     assert text.splitlines()[-1] == "busy: worker 1 50%, 2 workers never"
 
 
-def test_another_model_than_the_one_that_was_cut_is_refused(cascade: Cascade, tmp_path: Path) -> None:
+def test_another_model_than_the_one_that_was_cut_is_refused(cascade: Cascade, tmp_path: Path, run: Run) -> None:
     nodes = [helper.make_node("Neg", ["other"], ["y"])]
     onnx.save(model_of(nodes, [floats("other", 2)], [floats("y", 2)]), tmp_path / "other.onnx")
-    done = command("bench", cascade.root, "--model", tmp_path / "other.onnx")
-    assert done.returncode == 3
-    assert f"was not cut from {tmp_path / 'other.onnx'}: the graphs differ" in done.stderr
+    done = run("bench", cascade.root, "--model", tmp_path / "other.onnx")
+    assert done.code == 3
+    assert f"was not cut from {tmp_path / 'other.onnx'}: the graphs differ" in done.err
 
 
 def test_the_expected_time_includes_transfers_and_loading_is_not_waiting() -> None:
