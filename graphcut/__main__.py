@@ -14,7 +14,11 @@ def start() -> None:
         main()
     except BaseException as error:
         if received:
-            _stop_timer()
+            import signal
+
+            if hasattr(signal, "setitimer"):
+                # Without a handler, which Python removes when it ends, SIGALRM would kill it.
+                signal.setitimer(signal.ITIMER_REAL, 0)
             if isinstance(error, SystemExit) and error.code != 130:  # Ctrl-C ended an answer, and not the command
                 raise
             raise SystemExit(128 + received[-1]) from None
@@ -66,14 +70,6 @@ def _must_go_on(frame: "FrameType | None", *, is_second: bool) -> bool:  # type:
             return True
         frame = frame.f_back
     return False
-
-
-def _stop_timer() -> None:
-    """Without a handler, which Python removes when it ends, SIGALRM would kill it."""
-    import signal
-
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _interrupt_again(ignored: "sys.UnraisableHookArgs") -> None:  # type: ignore[name-defined] # noqa: F821

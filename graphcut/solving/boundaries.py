@@ -214,7 +214,7 @@ def of_one_phase(load: Workload, inside: Callable[[Floats], Floats]) -> Bools:
 
     `inside` sums numbers of groups over those of each boundary.
     """
-    found = np.zeros((1, 1), dtype=np.int64)
+    found = np.zeros((1, 1), dtype=np.int8)
     for phase in () if load.phase is None else np.unique(load.phase):
         sums = inside((load.phase == phase).astype(np.float64))
         found = found + (sums[:, None] > sums[None, :])

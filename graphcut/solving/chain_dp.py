@@ -137,10 +137,11 @@ def _predecessors(state: DeviceCounts) -> Iterator[tuple[int, DeviceCounts]]:
 
 def _with_one_more_part(criteria: Sequence[Criterion], before: Sequence[tuple[int, Sequence[Floats]]]) -> list[Floats]:
     """The best values for each boundary after one more part: for each device class the values of what is before it."""
-    options = [
-        np.hstack([COMBINED[aggregation](values[k][None, :], costs[c]) for c, values in before])
+    rows = (
+        [COMBINED[aggregation](values[k][None, :], costs[c]) for c, values in before]
         for k, (costs, aggregation) in enumerate(criteria)
-    ]
+    )
+    options = [np.hstack(row) if len(row) > 1 else row[0] for row in rows]  # hstack would copy a single one
     best = [options[0].min(axis=1)]
     for option, next_option in pairwise(options):
         next_option[option > best[-1][:, None]] = np.inf
