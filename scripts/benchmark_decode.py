@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,32 +21,46 @@ from graphcut import Into, SessionConfig
 from graphcut.running.stage import session_options
 
 TOKENS, SKIPPED = 160, 8  # of each sequence, and those at its beginning that are not counted
-CONTEXTS = (32, 1000)
+CONTEXTS, PARTS = (32, 1000), (1, 2, 4)
 ROUNDS = 5
 ONE_THREAD = SessionConfig(threads=1)  # processor time is compared: threads that wait for each other would add to it
 
 
 def bench_decode(folder: Path, *, small: bool) -> None:
-    """One sequence, greedy, after prompts of two lengths; each way makes one token in turn."""
-    sizes = {"hidden": 512, "layers": 6, "heads": 8, "width": 1408, "vocab": 8192} if small else {}
+    """One sequence, greedy, after prompts of two lengths; each way makes one token in turn.
+
+    Each length has a process of its own: who gets the memory that another one freed may get its huge pages, too.
+    """
     for bits in (32, 4):
-        llama = Llama(**sizes, context=2048, bits=bits)
-        home = folder / f"llama{bits}"
+        llama, home = llama_of(bits, small=small), folder / f"llama{bits}"
         home.mkdir(exist_ok=True)
         write_onnx(llama, home / "model.onnx")
         (home / "genai_config.json").write_text(json.dumps(genai_config(llama)), encoding="utf-8")
-        cut = {n: graphcut.split(home / "model.onnx", Into(n), folder / f"{bits}.{n}", force=True) for n in (1, 2, 4)}
+        cut = {n: graphcut.split(home / "model.onnx", Into(n), folder / f"{bits}.{n}", force=True) for n in PARTS}
         for context in CONTEXTS:
-            prompt = np.random.default_rng(context).integers(3, llama.vocab, context).tolist()
-            ways: dict[str, Iterator[int]] = {
-                "whole, shared buffer": whole(home / "model.onnx", llama, prompt, shared=True),
-                "whole, growing": whole(home / "model.onnx", llama, prompt, shared=False),
-            }
-            if find_spec("onnxruntime_genai"):
-                ways["ONNX Runtime GenAI"] = by_genai(home, prompt)
-            ways |= {f"graphcut, {number} parts": parts(cascade, prompt) for number, cascade in cut.items()}
-            report(f"{bits} bits, context {context}", ways)
+            words = [sys.executable, __file__, folder, bits, context, int(small)]
+            subprocess.run(list(map(str, words)), check=True)
         bench_lookup(cut[4], f"{bits} bits, 4 parts")
+
+
+def llama_of(bits: int, *, small: bool) -> Llama:
+    """The model that decodes."""
+    sizes = {"hidden": 512, "layers": 6, "heads": 8, "width": 1408, "vocab": 8192} if small else {}
+    return Llama(**sizes, context=2048, bits=bits)
+
+
+def bench_ways(folder: Path, bits: int, context: int, *, small: bool) -> None:
+    """Every way after a prompt of one length."""
+    llama, home = llama_of(bits, small=small), folder / f"llama{bits}"
+    prompt = np.random.default_rng(context).integers(3, llama.vocab, context).tolist()
+    ways: dict[str, Iterator[int]] = {
+        "whole, shared buffer": whole(home / "model.onnx", llama, prompt, shared=True),
+        "whole, growing": whole(home / "model.onnx", llama, prompt, shared=False),
+    }
+    if find_spec("onnxruntime_genai"):
+        ways["ONNX Runtime GenAI"] = by_genai(home, prompt)
+    ways |= {f"graphcut, {n} parts": parts(graphcut.open_cascade(folder / f"{bits}.{n}"), prompt) for n in PARTS}
+    report(f"{bits} bits, context {context}", ways)
 
 
 def bench_lookup(cascade: graphcut.Cascade, title: str) -> None:
@@ -165,3 +181,9 @@ def genai_config(llama: Llama) -> dict[str, object]:
     ids = {"bos_token_id": 1, "eos_token_id": [], "pad_token_id": 0}
     model = {"type": "llama", "context_length": llama.context, "vocab_size": llama.vocab, "decoder": decoder, **ids}
     return {"model": model, "search": {"past_present_share_buffer": True, "do_sample": False}}
+
+
+if __name__ == "__main__":
+    path, *numbers = sys.argv[1:]
+    own_bits, own_context, is_small = map(int, numbers)
+    bench_ways(Path(path), own_bits, own_context, small=bool(is_small))

@@ -116,6 +116,7 @@ def write_onnx(llama: Llama, path: Path) -> None:
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
     made = helper.make_graph(graph.nodes, "llama", inputs, outputs, graph.weights)
     model = helper.make_model(made, opset_imports=opsets, ir_version=10)
+    path.with_name(f"{path.name}.data").unlink(missing_ok=True)  # else it would get longer
     onnx.save(model, path, save_as_external_data=True, location=f"{path.name}.data")
 
 

@@ -54,11 +54,6 @@ class TokenSequence(msgspec.Struct):
         self.prompt_length = len(self.unfed)
         self.first = self.first or self.prompt_length
 
-    def begin(self, tokens: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
-        """Begin with these tokens and inputs in place of the prompt."""
-        self.unfed, self.inputs = tokens, inputs
-        self.prompt_length = self.first = len(tokens)
-
     def next_length(self, piece: int | None) -> int:
         """The number of tokens of its next step, if it is alone: a `piece` of the prompt, or what was generated.
 
