@@ -31,10 +31,12 @@ class DeviceMemory(NamedTuple):
 
         Between two devices a tensor is copied twice, by way of the CPU's memory.
         """
-        tensors = [value for value in values if isinstance(value, ort.OrtValue)]
-        places = [value.memory if isinstance(value, DeviceTensor) else OF_CPU for value in tensors]
-        times = (0 if there == self else 1 if OF_CPU in {there, self} else 2 for there in places)
-        return sum(value.tensor_size_in_bytes() * number for value, number in zip(tensors, times, strict=True))
+        copied = 0
+        for value in values:
+            there = value.memory if isinstance(value, DeviceTensor) else OF_CPU
+            if there != self and isinstance(value, ort.OrtValue):
+                copied += value.tensor_size_in_bytes() * (1 if OF_CPU in {there, self} else 2)
+        return copied
 
     def readable(self, value: Value) -> Value:
         """A value for such a part: in this memory, or in the CPU's, from which ONNX Runtime copies it."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.errors import RunError, UsageError
 from ..core.tensors import Tensor
-from .values import Value, bits_type, from_array, memory_of
+from .values import Value, from_array, view_of
 
 TOKENS: Final = Tensor(name="the tokens chosen", dtype="int64", shape=(None,))
 """The tensor in which a worker returns the tokens that it chose. No part of a cascade writes it."""
@@ -163,7 +163,7 @@ class LogitsChoice(msgspec.Struct, frozen=True):
         """The token of each of `rows`, from its last scores; after a token its scores, if asked for, as their bits."""
         *axes, vocabulary = logits.shape()
         given = axes[-1] if axes and len(axes) == 1 + self.has_batch else 1
-        scores = memory_of(logits).view(bits_type(self.dtype)).reshape(-1, given, vocabulary)
+        scores = view_of(logits, self.dtype).reshape(-1, given, vocabulary)
         numbers, scored = list[int](), min(given, self.length)
         if scored < self.length and any(row.place for row in self.rows):
             message = "the model scores the last token alone, and so no proposed tokens"

@@ -29,6 +29,8 @@ _CHECKED_S: Final = 0.05
 
 _REPLACED: Final = "copy it again, or split the model again; don't change a cascade while it runs"
 
+_TOGETHER_BYTES: Final = 64 << 10  #: outputs of so many bytes are kept in memory together: to part them takes longer.
+
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 if CPU_MEMORY is not None:
@@ -140,6 +142,8 @@ class Stage:
         places = [device_memory(*_provider_for(config, cascade.settings(other))) for other in others]
         self.stays = read_on_device(cascade, part, self.memory, zip(others, places, strict=True))
         self._has_devices = not {self.memory, *places} <= {OF_CPU}
+        self._device = CPU_MEMORY if self.memory == OF_CPU else self.memory.device
+        self._options = ort.RunOptions()
         self._checked_s = 0.0
         self.bound: dict[tuple[int, int], _Bound] = {}
         self._mapped = [(os.fspath(file), versions[file]) for file in map(cascade.root.joinpath, part.data) if versions]
@@ -233,17 +237,16 @@ class Stage:
                 return {**buffers, **_Bound(self._session._sess, self.part, fed, buffers).run({})}  # noqa: SLF001 - see `CPU_MEMORY`
         fed = {name: value._ortvalue for name, value in fed.items()}  # noqa: SLF001 - see `CPU_MEMORY`
         made = self._session._sess.run_with_ort_values(fed, self._writes, None)  # noqa: SLF001 - see `CPU_MEMORY`
-        return _each_alone(made, self._writes, _NOTHING)
+        return dict(zip(self._writes, _parted(made), strict=True))
 
     def _run_on_device(self, fed: Values, stays: Collection[str]) -> dict[str, Value]:
         given, made = OrtValueVector(), OrtValueVector()
         for value in fed.values():
             given.push_back(value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
-        places = [self.memory.device if name in stays else CPU_MEMORY for name in self._writes]
-        self._session._sess.run_with_ortvaluevector(ort.RunOptions(), [*fed], given, self._writes, made, places)  # noqa: SLF001 - see `CPU_MEMORY`
-        found = _each_alone(made, self._writes, _NOTHING)
-        there = {name: DeviceTensor(found[name]._ortvalue, self.memory) for name in stays}  # noqa: SLF001 - see `CPU_MEMORY`
-        return {**found, **there}
+        places = [self._device if name in stays else CPU_MEMORY for name in self._writes]
+        self._session._sess.run_with_ortvaluevector(self._options, [*fed], given, self._writes, made, places)  # noqa: SLF001 - see `CPU_MEMORY`
+        found = dict(zip(self._writes, _parted(made), strict=True))
+        return found | {name: DeviceTensor(found[name]._ortvalue, self.memory) for name in stays}  # noqa: SLF001 - see `CPU_MEMORY`
 
 
 class _Bound:
@@ -274,8 +277,8 @@ class _Bound:
                 self._others[name] = value
         self._session.run_with_iobinding(self._binding, None)
         if not self._made:
-            made = _each_alone(self._binding.get_outputs(), self._writes, self._same)
-            self._made = {name: value for name, value in made.items() if name not in self._same}
+            made = zip(self._writes, _parted(self._binding.get_outputs()), strict=True)
+            self._made = {name: value for name, value in made if name not in self._same}
         return dict(self._made)
 
 
@@ -285,15 +288,15 @@ def _provider_for(config: SessionConfig, settings: SessionSettings) -> tuple[str
     return config.provider or settings.provider, {**dict(text.split("=", 1) for text in own), **config.options}
 
 
-def _each_alone(made: "OrtValueVector", names: Sequence[str], buffers: Values) -> dict[str, Value]:
-    """The outputs, each without the others: items of ONNX Runtime's vector would keep all of it alive."""
-    found = dict(buffers)
-    for i, name in enumerate(names):  # to iterate over a vector takes longer than its indices
-        if name not in buffers:
-            one = OrtValueVector()
-            one.push_back(made[i])
-            found[name] = ort.OrtValue(one[0])
-    return found
+def _parted(made: "OrtValueVector") -> list[ort.OrtValue]:
+    """The outputs, each without the others unless they are small: an item of ONNX Runtime's vector keeps all of it."""
+    items = [made[i] for i in range(len(made))]  # to iterate over a vector takes longer
+    if len(items) > 1 and sum(item.tensor_size_in_bytes() for item in items) > _TOGETHER_BYTES:
+        for i, item in enumerate(items):
+            alone = OrtValueVector()
+            alone.push_back(item)
+            items[i] = alone[0]
+    return [ort.OrtValue(item) for item in items]
 
 
 def run_session(

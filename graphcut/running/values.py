@@ -55,8 +55,7 @@ class UserInputs:
 
 
 _HELD_BY_NUMPY: Final = frozenset(dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array is not None)
-_ORT_NAMES: Final = {"float32": "float", "float64": "double"}
-"""What ONNX Runtime calls types otherwise."""
+_SMALL_BYTES: Final = 16 << 10  #: to copy so much takes less time than to make an array of memory of others.
 
 
 @cache
@@ -83,6 +82,11 @@ def memory_of(value: ort.OrtValue) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return np.ascontiguousarray(value.numpy()).reshape(-1).view(np.uint8)
     # Nothing has no address, which numpy 1 refuses.
     return np.asarray(_Memory(value)) if value.tensor_size_in_bytes() else np.empty(0, np.uint8)
+
+
+def view_of(value: ort.OrtValue, dtype: str) -> np.ndarray[Any, Any]:
+    """The numbers of a tensor where they are, see `memory_of`; their bits if numpy lacks the type."""
+    return memory_of(value).view(bits_type(dtype)).reshape(value.shape())
 
 
 def is_numeric_tensor(tensor: Tensor) -> bool:
@@ -138,15 +142,14 @@ def to_value(given: object, tensor: Tensor) -> Value:
     _check(array, tensor)
     if tensor.dtype == "string":
         return array.astype(object)
-    raw = np.ascontiguousarray(array).reshape(array.shape)  # ascontiguousarray gives scalars an axis
-    return from_array(raw, tensor)
+    return from_array(array if array.flags.c_contiguous else np.ascontiguousarray(array), tensor)
 
 
 def to_array(value: Value, tensor: Tensor, *, copy: bool = True) -> Any:  # noqa: ANN401 - or what is no tensor
     """A value for the user: a numpy array; its bits as unsigned integers if numpy lacks the type.
 
-    Warns if its shape is not the declared one, which ONNX Runtime accepts. Without `copy` the array is the memory of
-    the value, which it keeps alive: for values that nothing else reads or writes.
+    Warns if its shape is not the declared one, which ONNX Runtime accepts. Without `copy` the array may be the
+    memory of the value, which it keeps alive: for values that nothing else writes.
 
     Raises:
         RunError: it is of another type.
@@ -156,10 +159,12 @@ def to_array(value: Value, tensor: Tensor, *, copy: bool = True) -> Any:  # noqa
         warnings.warn(message, ShapeWarning, stacklevel=2)
     if not isinstance(value, ort.OrtValue):
         return value
-    if value.data_type() != f"tensor({_ORT_NAMES.get(tensor.dtype, tensor.dtype)})":
+    if tensor.dtype not in ELEMENT_TYPES or value.element_type() != ELEMENT_TYPES[tensor.dtype].number:
         message = f"output {tensor.name!r} is a {value.data_type()}, and the manifest says {tensor.dtype}"
         raise RunError(message, hint="split the model again")
-    array = memory_of(value).view(bits_type(tensor.dtype)).reshape(value.shape())
+    if tensor.dtype not in NON_NUMPY_TYPES and (copy or value.tensor_size_in_bytes() <= _SMALL_BYTES):
+        return value.numpy().copy()  # what `numpy` returns may be the memory of the array that the value was made of
+    array = view_of(value, tensor.dtype)
     return array.copy() if copy else array
 
 
@@ -196,8 +201,12 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
 
 def _has_shape(shape: Sequence[int], tensor: Tensor) -> bool:
     dims = shape if tensor.shape is None else tensor.shape
-    sizes = [size if isinstance(dim, int) else dim for dim, size in zip(dims, shape, strict=False)]
-    return len(dims) == len(shape) and sizes == [*dims]
+    if len(dims) != len(shape):
+        return False
+    for dim, size in zip(dims, shape, strict=True):  # noqa: SIM110 - a generator takes longer, and this is asked often
+        if dim != size and isinstance(dim, int):
+            return False
+    return True
 
 
 def ml_dtypes_name(dtype: str) -> str:
@@ -219,7 +228,7 @@ def first_tokens(
     """
     if room is not None and axis is not None:
         places = (*(slice(None) for _ in range(axis)), slice(kept))
-        to_array(room, tensor, copy=False)[places] = to_array(value, tensor, copy=False)[places]
+        view_of(room, tensor.dtype)[places] = to_array(value, tensor, copy=False)[places]
         return room
     if kept < length and (axis is None or shape_of(value)[axis] != length):
         raise RunError(f"the state {tensor.name!r} can't be cut to {kept} of {length} tokens")

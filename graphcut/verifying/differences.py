@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ..core.tensors import NON_NUMPY_TYPES, Tensor
-from ..running.values import Value, bits_type, memory_of, ml_dtypes_name
+from ..running.values import Value, ml_dtypes_name, view_of
 
 Array = np.ndarray[Any, Any]
 
@@ -26,7 +26,7 @@ def flatten(value: Value, tensor: Tensor) -> list[Any]:
     Arrays are views: `value` must live as long as they do. A float in a map is an array of one number. An array of a
     type that numpy lacks (bfloat16, 8-bit floats) is of a type of ml_dtypes, which onnx depends on.
     """
-    plain = _view(value, tensor) if isinstance(value, ort.OrtValue) else value
+    plain = view_of(value, tensor.dtype) if isinstance(value, ort.OrtValue) else value
     if plain is None:
         return []
     if isinstance(plain, dict):
@@ -55,15 +55,8 @@ def numpy_type(tensor: Tensor) -> np.dtype[Any]:
 
 def array_of(value: object, tensor: Tensor) -> Array:
     """A tensor of numbers as an array, of a type of ml_dtypes if numpy lacks its own."""
-    plain = _view(value, tensor) if isinstance(value, ort.OrtValue) else np.asarray(value)
+    plain = view_of(value, tensor.dtype) if isinstance(value, ort.OrtValue) else np.asarray(value)
     return plain.view(numpy_type(tensor)) if tensor.dtype in NON_NUMPY_TYPES else plain
-
-
-def _view(value: ort.OrtValue, tensor: Tensor) -> Array:
-    """The numbers of a tensor in the memory where they are; the bits if numpy lacks the type."""
-    if tensor.dtype not in NON_NUMPY_TYPES:
-        return np.asarray(value.numpy())
-    return memory_of(value).view(bits_type(tensor.dtype)).reshape(value.shape())
 
 
 def is_float(item: object) -> bool:

@@ -62,11 +62,12 @@ class LoadedParts:
         coming = self._prefetched.pop(index, None)
         if index not in self._loaded:
             self._loaded[index] = coming.result() if coming else self._load(index)
-        streamed = (i for i in range(index + 1, len(self._cascade.parts)) if i not in self.plan.pinned)
-        if self.plan.is_ahead and (following := next(streamed, None)) is not None and following in self.taken:
-            self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="graphcut load")
-            if following not in self._prefetched:
-                self._prefetched[following] = self._thread.submit(self._load, following)
+        if self.plan.is_ahead:
+            streamed = (i for i in range(index + 1, len(self._cascade.parts)) if i not in self.plan.pinned)
+            if (following := next(streamed, None)) is not None and following in self.taken:
+                self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="graphcut load")
+                if following not in self._prefetched:
+                    self._prefetched[following] = self._thread.submit(self._load, following)
         return self._loaded[index]
 
     def step(self, index: int, values: Values, *, stays: Collection[str] | None = None) -> dict[str, Value]:
