@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,9 +21,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import At, Cascade, Part, RunError, SessionConfig
 from graphcut.core.digests import digest_of
-from graphcut.running.in_process.sequential import run_sequentially
+from graphcut.running.in_process.sequential import input_values, run_sequentially
+from graphcut.running.process_memory import resident_bytes
 from graphcut.running.stage import Optimization, Stage, session_options
-from graphcut.running.values import Feeds, Outputs
+from graphcut.running.values import CPU_MEMORY, Feeds, Outputs
 from graphcut.workers.executors.via import Via
 
 from cases import each
@@ -126,6 +128,42 @@ def test_an_input_that_is_an_output_is_copied(tmp_path: Path) -> None:
     found = graphcut.run(cut_proto(tmp_path, proto, "a"), {"x": fed, "s": fed})["s"]
     fed[:] = 7
     assert found.tolist() == [1, 1]
+
+
+@pytest.mark.skipif(CPU_MEMORY is None, reason="this ONNX Runtime takes values otherwise")
+def test_a_run_makes_few_calls_for_each_tensor(tmp_path: Path) -> None:
+    """On a GPU a step of a decoder with dozens of inputs and outputs takes some milliseconds: it was 10 µs for each."""
+    many, calls = 40, 0
+    nodes = [helper.make_node("Neg", [f"x{i}"], [f"y{i}"], name=f"n{i}") for i in range(many)]
+    proto = model_of(nodes, *([floats(f"{end}{i}", "n", 4) for i in range(many)] for end in "xy"))
+    feeds = {f"x{i}": np.full((2, 4), i, np.float32) for i in range(many)}
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    with graphcut.Runner(cut_proto(tmp_path, proto, "n19")) as runner:
+        runner.run(feeds)
+        sys.setprofile(count)
+        found = runner.run(feeds)
+        sys.setprofile(None)
+    assert [found[f"y{i}"].tolist() for i in range(many)] == [[[-i] * 4] * 2 for i in range(many)]
+    assert calls / (2 * many) < 24
+
+
+@pytest.mark.usefixtures("own_garbage")
+def test_a_large_output_does_not_keep_the_others_in_memory(tmp_path: Path) -> None:
+    """Those of a part come in one list, which each of them would keep."""
+    nodes = [helper.make_node("Neg", ["x"], [name], name=name) for name in ("a", "b")]
+    proto = model_of(nodes, [floats("x", 1 << 22)], [floats(name, 1 << 22) for name in ("a", "b")])
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = graphcut.load(tmp_path / "m.onnx")
+    cascade, config = graphcut.split(model, graphcut.Into(1)), SessionConfig(arena=False)
+    fed = input_values(cascade, {"x": np.ones(1 << 22, np.float32)})
+    made = Stage(cascade, cascade.parts[0], config=config).step(fed)
+    before = resident_bytes()
+    del made["a"]
+    assert before - resident_bytes() >= 4 << 22
 
 
 @pytest.mark.usefixtures("own_garbage")
