@@ -31,12 +31,9 @@ class DeviceMemory(NamedTuple):
 
         Between two devices a tensor is copied twice, by way of the CPU's memory.
         """
-        copied = 0
-        for value in values:
-            there = value.memory if isinstance(value, DeviceTensor) else OF_CPU
-            if there != self and isinstance(value, ort.OrtValue):
-                copied += value.tensor_size_in_bytes() * (1 if OF_CPU in {there, self} else 2)
-        return copied
+        places = [(value, value.memory if isinstance(value, DeviceTensor) else OF_CPU) for value in values]
+        copied = [(value, there) for value, there in places if there != self and isinstance(value, ort.OrtValue)]
+        return sum(value.tensor_size_in_bytes() * (1 if OF_CPU in {there, self} else 2) for value, there in copied)
 
     def readable(self, value: Value) -> Value:
         """A value for such a part: in this memory, or in the CPU's, from which ONNX Runtime copies it."""
@@ -73,5 +70,5 @@ def read_on_device(
     The outputs of the model don't.
     """
     read = {name for other, place in others if place == memory != OF_CPU for name in other.reads}
-    read.difference_update(cascade.manifest.writes)
+    read -= {*cascade.manifest.writes}
     return frozenset(name for name in part.writes if name in read and can_stay(cascade.tensors[name]))

@@ -143,7 +143,6 @@ class Stage:
         self.stays = read_on_device(cascade, part, self.memory, zip(others, places, strict=True))
         self._has_devices = not {self.memory, *places} <= {OF_CPU}
         self._device = CPU_MEMORY if self.memory == OF_CPU else self.memory.device
-        self._options = ort.RunOptions()
         self._checked_s = 0.0
         self.bound: dict[tuple[int, int], _Bound] = {}
         self._mapped = [(os.fspath(file), versions[file]) for file in map(cascade.root.joinpath, part.data) if versions]
@@ -244,7 +243,7 @@ class Stage:
         for value in fed.values():
             given.push_back(value._ortvalue)  # noqa: SLF001 - see `CPU_MEMORY`
         places = [self._device if name in stays else CPU_MEMORY for name in self._writes]
-        self._session._sess.run_with_ortvaluevector(self._options, [*fed], given, self._writes, made, places)  # noqa: SLF001 - see `CPU_MEMORY`
+        self._session._sess.run_with_ortvaluevector(ort.RunOptions(), [*fed], given, self._writes, made, places)  # noqa: SLF001 - see `CPU_MEMORY`
         found = dict(zip(self._writes, _parted(made), strict=True))
         return found | {name: DeviceTensor(found[name]._ortvalue, self.memory) for name in stays}  # noqa: SLF001 - see `CPU_MEMORY`
 

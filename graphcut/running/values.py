@@ -201,12 +201,8 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
 
 def _has_shape(shape: Sequence[int], tensor: Tensor) -> bool:
     dims = shape if tensor.shape is None else tensor.shape
-    if len(dims) != len(shape):
-        return False
-    for dim, size in zip(dims, shape, strict=True):  # noqa: SIM110 - a generator takes longer, and this is asked often
-        if dim != size and isinstance(dim, int):
-            return False
-    return True
+    unlike = [dim for dim, size in zip(dims, shape, strict=False) if dim != size and isinstance(dim, int)]
+    return len(dims) == len(shape) and not unlike
 
 
 def ml_dtypes_name(dtype: str) -> str:
