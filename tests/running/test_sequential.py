@@ -135,14 +135,14 @@ def test_a_run_makes_few_calls_for_each_tensor(tmp_path: Path) -> None:
     """On a GPU a step of a decoder with dozens of inputs and outputs takes some milliseconds: it was 10 µs for each."""
     many, calls = 40, 0
     nodes = [helper.make_node("Neg", [f"x{i}"], [f"y{i}"], name=f"n{i}") for i in range(many)]
-    proto = model_of(nodes, *([floats(f"{end}{i}", "n", 4) for i in range(many)] for end in "xy"))
+    reads, writes = ([floats(f"{end}{i}", "n", 4) for i in range(many)] for end in "xy")
     feeds = {f"x{i}": np.full((2, 4), i, np.float32) for i in range(many)}
 
     def count(_: object, event: str, __: object) -> None:
         nonlocal calls
         calls += event in {"call", "c_call"}
 
-    with graphcut.Runner(cut_proto(tmp_path, proto, "n19")) as runner:
+    with graphcut.Runner(cut_proto(tmp_path, model_of(nodes, reads, writes), "n19")) as runner:
         runner.run(feeds)
         sys.setprofile(count)
         found = runner.run(feeds)
