@@ -4,9 +4,9 @@ These are the virtual pipeline stages of Megatron-LM (Narayanan et al., SC 2021)
 Tarnawski et al. (NeurIPS 2020). A tensor that two parts of one device share crosses no link, and one that several parts
 of a device read is received once.
 
-Found by threshold accepting (Dueck and Scheuer, 1990): simulated annealing whose threshold is not an exponential. What
-changes is where the parts of an order end, and which device has each. Many candidates are changed and valued at once.
-The seed and the number of steps are fixed, and times are multiples of a quantum, so the result is always the same.
+Found by threshold accepting (Dueck and Scheuer, 1990): simulated annealing whose threshold is not an exponential. A
+change gives an interval of the order to another device; most concern the device that is busiest. The seed and the
+number of steps are fixed, and only sums, products and square roots are computed, so the result is always the same.
 
 Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices one takes the outer groups:
 
@@ -15,18 +15,20 @@ Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices o
     >>> load = workload([[2.0, 4.0, 2.0]], [(0, (1,), 0), (1, (2,), 0)])
     >>> cluster = Cluster(devices=(Device(name="a"), Device(name="b")), overlap="none")
     >>> pair = DeviceClass(cluster.devices, np.inf, 0.0, 0.0)
-    >>> found = improved(Interleaving(((0, 1), (2,)), (0, 1)), load, [pair], cluster, per_device=2)
+    >>> found = improved(Interleaving(((0, 1), (2,)), (0, 1)), load, [pair], cluster)
     >>> found.parts
     ((0,), (1,), (2,))
     >>> found.devices[0] == found.devices[2] != found.devices[1]
     True
 """
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from graphlib import TopologicalSorter
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
+from math import inf, sqrt
+from random import Random
 from typing import Final
 
 import numpy as np
@@ -34,22 +36,23 @@ import numpy as np
 from ..costs.cluster import Cluster
 from ..costs.device import COUNTING
 from .cost_tables import DeviceClass, memory_bytes, pair_costs
-from .instance import Floats, Ints, Parts, Workload
+from .instance import Parts, Workload
 from .order_prefixes import PrefixTables, prefix_tables
-from .search import prefix_lengths
-from .topological_orders import Order
+from .search import bytes_alive, prefix_lengths
+from .topological_orders import Order, fewest_runs
 from .transfers import DRIVER, STEPS_AT_ONCE, transfers_of
 
-_CANDIDATES: Final = 32
-_MOST_STEPS: Final = 2000
-_FEWEST_STEPS: Final = 100
-_OPERATIONS: Final = 1.5e8  #: about how many numbers are computed along one order.
-_MOST_BOUNDARIES: Final = 400
-_FIRST_THRESHOLD: Final = 0.02  #: how much worse, as a share, a change may make a candidate at first.
-_SELECTION: Final = 300  #: after so many steps the better half of the candidates replaces the other half.
-_MOVES: Final = 0.7  #: the share of changes that move a boundary.
-_MEAN: Final = 0.05  #: the weight of the mean load beside the largest load.
-MOST_DEVICES: Final = 62  #: a set of devices is the bits of an int64.
+_MOST_BOUNDARIES: Final = 500
+_PER_DEVICE: Final = 3  #: the most parts for each device, on average.
+_STEPS_OF_A_SEGMENT: Final = 100
+_MOST_STEPS: Final = 10_000
+_OPERATIONS: Final = 2e6  #: about how many numbers are added along one order.
+_FIRST_THRESHOLD: Final = 0.02  #: how much worse, as a share, a change may make the score at first.
+_OF_BUSIEST: Final = 0.6  #: the share of changes to a part of the busiest device.
+_MOVES: Final = 0.6  #: the share of changes that move an end of a part,
+_INTERVALS: Final = 0.2  #: and of those that give any interval to a device.
+_SQUARINGS: Final = 6  #: loads count in the score with this power of two as their exponent.
+_MEAN: Final = 0.001  #: the weight of the mean load beside the largest load.
 
 
 @dataclass(frozen=True)
@@ -63,183 +66,183 @@ class Interleaving:
     def order(self) -> Order:
         return tuple(group for part in self.parts for group in part)
 
+    def along(self, order: Order) -> "Interleaving":
+        """The same devices of the groups, and their parts along another order."""
+        home = {group: device for part, device in zip(self.parts, self.devices, strict=True) for group in part}
+        runs = [(device, tuple(part)) for device, part in groupby(order, home.__getitem__)]
+        return Interleaving(tuple(part for _, part in runs), tuple(device for device, _ in runs))
+
 
 class _Along:
-    """Candidates along one order, and their loads.
-
-    `ends[n, p]` and `ends[n, p + 1]` are the boundaries of part p of candidate n, which may be empty, and
-    `devices[n, p]` is its device.
-    """
+    """What parts along one order cost the devices of a cluster, and what segments send each other."""
 
     def __init__(self, tables: PrefixTables, classes: Sequence[DeviceClass], cluster: Cluster) -> None:
         load, pairs = tables.load, pair_costs(classes, cluster, tables.load)
         self.in_turn = cluster.overlap == "none"
         self.order, self.lengths = tables.order, tables.lengths.tolist()
-        self.kinds = np.array([c for c, kind in enumerate(classes) for _ in kind.devices])
+        self.kinds = [c for c, kind in enumerate(classes) for _ in kind.devices]
+        self.s_per_byte = [classes[c].s_per_byte for c in self.kinds]
+        self.room = [classes[c].memory_bytes for c in self.kinds]
         refused = np.isinf(load.work)  # a group that a class can't run counts as where it takes longest
         work = np.where(refused, np.where(refused, 0.0, load.work).max(axis=0), load.work)
         finite = replace(tables, load=replace(load, work=work))
         self.work_s = np.stack([finite.work(c) for c in range(len(classes))])
-        before = np.pad(refused[:, list(self.order)].cumsum(axis=1), ((0, 0), (1, 0)))[:, tables.lengths]
-        self.refused = before[:, :, None] - before[:, None, :]  # groups of a segment that a class can't run
+        self.refused = np.pad(refused[:, list(self.order)].cumsum(axis=1), ((0, 0), (1, 0)))[:, tables.lengths]
         self.rest_s = np.zeros_like(self.work_s)  # of a step, besides computing and tensors of other parts
         for c, kind in enumerate(classes):
             self.rest_s[c] += tables.inputs * pairs.received_s[-1, c]
             sent_s = tables.answers * pairs.sent_s[c, -1]
             self.rest_s[c] += sent_s if self.in_turn else tables.nested * pairs.overhead_s[c]
             self.rest_s[c] += kind.latency_s * (tables.received > 0)
-        self.s_per_byte = np.array([kind.s_per_byte for kind in classes])[self.kinds]
-        self.room = np.array([kind.memory_bytes for kind in classes])[self.kinds]
-        limited = bool(np.isfinite(self.room).any())
+        limited = any(room < inf for room in self.room)
         self.memory = np.where(tables.nested, memory_bytes(tables, COUNTING), 0.0) if limited else None
         tensors = Counter[tuple[int, ...]]()  # bytes that one segment sends to others: by writer, and then readers
         for number, writer, readers in transfers_of(load, [self.order[a:b] for a, b in pairwise(self.lengths)]):
             others = [reader for reader in readers if reader != DRIVER]
             if writer != DRIVER and others:
                 tensors[writer, *others] += number
-        self.bytes = np.array([*tensors.values()], dtype=float)
-        self.writer = np.array([writer for writer, *_ in tensors], dtype=np.int64)
-        self.readers = np.array([reader for _, *readers in tensors for reader in readers], dtype=np.int64)
-        self.first_reader = np.cumsum([0, *(len(ends) - 1 for ends in tensors)])[:-1]
-        self.segments = np.arange(len(self.lengths) - 1)
+        self.tensors = [(writer, readers, number) for (writer, *readers), number in tensors.items()]
+        self.tensors_of: list[list[int]] = [[] for _ in self.lengths[1:]]
+        for tensor, segments in enumerate(tensors):
+            for segment in segments:
+                self.tensors_of[segment].append(tensor)
+        self.alive = bytes_alive(load, self.order)[tables.lengths].tolist()
 
-    def values(self, ends: Ints, devices: Ints) -> tuple[Floats, Floats]:
-        """For each candidate the load of its busiest device, `inf` if it can't run there; and its score."""
-        received_s, sent_s = self._transfer_s(ends, devices)
-        work_s, rest_s = np.zeros((2, *received_s.shape))
-        starts, stops = ends[:, :-1], ends[:, 1:]
-        kinds = self.kinds[devices]
-        lacking = self.refused[kinds, stops, starts].sum(axis=1).astype(float)
-        for device, room in enumerate(self.room.tolist()):
-            own = devices == device
-            work_s[:, device] = np.where(own, self.work_s[kinds, stops, starts], 0.0).sum(axis=1)
-            rest_s[:, device] = np.where(own, self.rest_s[kinds, stops, starts], 0.0).sum(axis=1)
-            if self.memory is not None and room < np.inf:
-                needed = np.where(own, self.memory[stops, starts], 0.0).sum(axis=1)
-                lacking += np.maximum(0.0, needed / max(room, 1.0) - 1)
-        loads = work_s + rest_s + received_s
-        if self.in_turn:
-            loads += sent_s
-        else:
-            loads = np.maximum.reduce([work_s, loads / STEPS_AT_ONCE, received_s, sent_s])
-        busiest = loads.max(axis=1)
-        score = busiest * (1 + lacking) + _MEAN * loads.mean(axis=1)
-        return np.where(lacking > 0, np.inf, busiest), score
-
-    def _transfer_s(self, ends: Ints, devices: Ints) -> tuple[Floats, Floats]:
-        """Seconds that each device receives, each tensor once, and sends: once, or once for each reading device."""
-        part = (ends[:, 1:-1, None] <= self.segments).sum(axis=1)
-        bit = np.left_shift(1, np.take_along_axis(devices, part, axis=1))
-        if not len(self.writer):
-            return np.zeros((len(ends), len(self.kinds))), np.zeros((len(ends), len(self.kinds)))
-        own = bit[:, self.writer]
-        others = np.bitwise_or.reduceat(bit[:, self.readers], self.first_reader, axis=1) & ~own
-        is_read = [(others >> device) & 1 for device in range(len(self.kinds))]
-        copied = (others != 0 if self.in_turn else np.sum(is_read, axis=0)) * self.bytes
-        received = np.stack([read @ self.bytes for read in is_read], axis=1)
-        sent = np.stack([np.where(own == 1 << d, copied, 0.0).sum(axis=1) for d in range(len(is_read))], axis=1)
-        return received * self.s_per_byte, sent * self.s_per_byte
-
-    def annealed(self, ends: Ints, devices: Ints, draw: np.random.Generator) -> Interleaving:
-        """The best interleaving that is met while the candidates change."""
-        busiest, score = self.values(ends, devices)
-        best = int(busiest.argmin())
-        least, found = busiest[best], (ends[best].copy(), devices[best].copy())
-        steps = self._steps(devices.shape[1])
-        for step in range(steps):
-            new_ends, new_devices = _changed(ends, devices, len(self.kinds), draw)
-            busiest, new_score = self.values(new_ends, new_devices)
-            threshold = _FIRST_THRESHOLD * (1 - step / steps) ** 2 * draw.random(_CANDIDATES)
-            taken = new_score <= score * (1 + threshold)
-            ends[taken], devices[taken], score[taken] = new_ends[taken], new_devices[taken], new_score[taken]
-            best = int(busiest.argmin())
-            if busiest[best] < least:
-                least, found = busiest[best], (new_ends[best], new_devices[best])
-            if step % _SELECTION == _SELECTION - 1:
-                ranks = np.argsort(score, kind="stable")
-                better, worse = ranks[: _CANDIDATES // 2], ranks[_CANDIDATES // 2 :]
-                ends[worse], devices[worse], score[worse] = ends[better], devices[better], score[better]
-        cuts, chosen = [self.lengths[end] for end in found[0].tolist()], found[1].tolist()
-        kept = [p for p in range(len(chosen)) if cuts[p] < cuts[p + 1]]  # the others are empty
-        return Interleaving(tuple(self.order[cuts[p] : cuts[p + 1]] for p in kept), tuple(chosen[p] for p in kept))
-
-    def _steps(self, parts: int) -> int:
+    @property
+    def steps(self) -> int:
         """As many as take about the same time for any workload; fewer for a small one."""
-        numbers = parts * len(self.segments) + len(self.readers) + len(self.kinds) * len(self.writer)
-        most = min(_MOST_STEPS, _FEWEST_STEPS + 30 * len(self.segments))
-        return int(np.clip(_OPERATIONS / (_CANDIDATES * (numbers + 500)), _FEWEST_STEPS, most))
+        numbers = 100 + sum(map(len, self.tensors_of)) // 12
+        return min(_MOST_STEPS, _STEPS_OF_A_SEGMENT * len(self.tensors_of), int(_OPERATIONS / numbers))
+
+
+class _Placement:
+    """The device of each segment of an order, and what that costs.
+
+    `sums` has for each device its seconds of work, of the rest of its steps, of receiving and of sending, the bytes
+    of memory that its parts need, and how many of its groups it can't run.
+    """
+
+    def __init__(self, along: _Along, device_of: list[int]) -> None:
+        self.along, self.device_of = along, device_of
+        self.ends = [0, *(i for i in range(1, len(device_of)) if device_of[i] != device_of[i - 1]), len(device_of)]
+        self.sums = [[0.0] * 6 for _ in along.kinds]
+        self._count(pairwise(self.ends), range(len(along.tensors)), 1)
+        self._value()
+
+    def changed(self, changes: Sequence[tuple[int, int, int]]) -> "_Placement":
+        """Another one, in which each of some intervals of segments (its first, and its end) has another device."""
+        found = object.__new__(_Placement)
+        found.along, found.device_of, found.sums = self.along, self.device_of[:], [own[:] for own in self.sums]
+        bounds = [bound for first, end, _ in changes for bound in (first, end)]
+        low = max(bisect_left(self.ends, min(bounds)) - 1, 0)
+        high = min(bisect_right(self.ends, max(bounds)), len(self.ends) - 1)
+        near = self.ends[low : high + 1]
+        tensors = {tensor for first, end, _ in changes for own in self.along.tensors_of[first:end] for tensor in own}
+        found._count(pairwise(near), tensors, -1)
+        for first, end, device in changes:
+            found.device_of[first:end] = [device] * (end - first)
+        inside = sorted({*near[1:-1], *bounds} - {near[0], near[-1]})
+        near[1:-1] = [i for i in inside if found.device_of[i] != found.device_of[i - 1]]
+        found._count(pairwise(near), tensors, 1)
+        found.ends = self.ends[:low] + near + self.ends[high + 1 :]
+        found._value()
+        return found
+
+    def _count(self, parts: Iterable[tuple[int, int]], tensors: Iterable[int], sign: int) -> None:
+        """Add what parts and tensors cost to `sums`, or subtract it."""
+        along, device_of, sums = self.along, self.device_of, self.sums
+        for first, end in parts:
+            own, kind = sums[device_of[first]], along.kinds[device_of[first]]
+            own[0] += sign * along.work_s.item(kind, end, first)
+            own[1] += sign * along.rest_s.item(kind, end, first)
+            own[4] += 0.0 if along.memory is None else sign * along.memory.item(end, first)
+            own[5] += sign * (along.refused.item(kind, end) - along.refused.item(kind, first))
+        for tensor in tensors:
+            writer, readers, number = along.tensors[tensor]
+            reached = {source := device_of[writer]}
+            for reader in readers:
+                if (device := device_of[reader]) not in reached:
+                    reached.add(device)
+                    sums[device][2] += sign * number * along.s_per_byte[device]
+            if copies := len(reached) - 1:
+                sums[source][3] += sign * number * along.s_per_byte[source] * (1 if along.in_turn else copies)
+
+    def _value(self) -> None:
+        """Find the device with the largest load, that load (`inf` if a device can't hold or run its parts), the score.
+
+        The score is near the largest load, and less if other devices have smaller loads or less is lacking.
+        """
+        loads, lacking = [], 0.0
+        for (work_s, rest_s, received_s, sent_s, memory, refused), room in zip(self.sums, self.along.room, strict=True):
+            step_s = work_s + rest_s + received_s
+            half_s = max(work_s, step_s / STEPS_AT_ONCE, received_s, sent_s)
+            loads.append(step_s + sent_s if self.along.in_turn else half_s)
+            lacking += refused + (max(0.0, memory / max(room, 1.0) - 1) if room < inf else 0.0)
+        most = max(loads)
+        shares = [load / most if most else 0.0 for load in loads]
+        for _ in range(_SQUARINGS):
+            shares = [share * share for share in shares]
+        norm = sum(shares)
+        for _ in range(_SQUARINGS):
+            norm = sqrt(norm)
+        self.busiest, self.busiest_s = loads.index(most), inf if lacking else most
+        self.score = most * norm * (1 + lacking) + _MEAN * sum(loads) / len(loads)
+
+    def drawn_changes(self, draw: Random) -> list[tuple[int, int, int]]:
+        """Intervals and their new devices: at an end of a part, anywhere, a part, or two parts that are exchanged."""
+        ends, device_of, parts = self.ends, self.device_of, range(len(self.ends) - 1)
+        own = [part for part in parts if device_of[ends[part]] == self.busiest]
+        part, other = draw.choice(own if draw.random() < _OF_BUSIEST else parts), draw.choice(parts)
+        first, end, device = ends[part], ends[part + 1], draw.randrange(len(self.sums))
+        action, side = draw.random(), draw.randrange(2)
+        if action < _MOVES and (at := ends[part + side]) not in {0, len(device_of)}:
+            if draw.random() < 0.5:
+                return [(self._drawn(at, -1, ends[part + side - 1], draw), at, device_of[at])]
+            return [(at, self._drawn(at, 1, ends[part + side + 1], draw), device_of[at - 1])]
+        if action < _MOVES + _INTERVALS:
+            first = draw.randrange(first, end)
+            return [(first, self._drawn(first, 1, len(device_of), draw), device)]
+        exchanged = [(first, end, device_of[ends[other]]), (ends[other], ends[other + 1], device_of[first])]
+        return exchanged if side else [(first, end, device)]
+
+    def _drawn(self, at: int, sign: int, limit: int, draw: Random) -> int:
+        """A boundary before or after another one, most often a near one; half of the time the cheapest of three."""
+        shares, reach = [draw.random() for _ in range(draw.choice((1, 3)))], len(self.device_of) / 2
+        distances = [min(1 + int(share * share * share * share * reach), abs(limit - at)) for share in shares]
+        return min((at + sign * distance for distance in distances), key=self.along.alive.__getitem__)
 
 
 def improved(
-    start: Interleaving, load: Workload, classes: Sequence[DeviceClass], cluster: Cluster, *, per_device: int
+    start: Interleaving, load: Workload, classes: Sequence[DeviceClass], cluster: Cluster, seed: int = 0
 ) -> Interleaving:
-    """The best interleaving found along the order of `start`, with so many parts for each device on average at most.
+    """The best interleaving found along the order of `start`, with three parts for each device on average at most.
 
     It may lack memory, or have groups where they can't run, only if `start` does.
     """
-    near = [*accumulate(map(len, start.parts))][:-1]
-    lengths = sorted({*prefix_lengths(load, start.order, _MOST_BOUNDARIES, near), *near})
+    near = [*accumulate(map(len, start.parts))]
+    lengths = sorted({*prefix_lengths(load, start.order, _MOST_BOUNDARIES, near[:-1]), *near})
     along = _Along(prefix_tables(load, start.order, lengths), classes, cluster)
-    parts = max(per_device * len(along.kinds), len(start.parts))
-    draw = np.random.Generator(np.random.PCG64(0))
-    ends = np.zeros((_CANDIDATES, parts + 1), dtype=np.int64)
-    ends[:, 1:-1] = np.sort(draw.integers(0, len(lengths), (_CANDIDATES, parts - 1)))
-    ends[:, -1] = len(lengths) - 1
-    devices = np.tile(np.arange(parts) % len(along.kinds), (_CANDIDATES, 1))
-    own = np.searchsorted(lengths, [0, *near])
-    ends[::2] = np.sort([*own, *draw.choice(own, parts - len(own)), len(lengths) - 1])
-    starts_until = np.searchsorted(ends[0, :-1], own, side="right")
-    devices[::2] = np.repeat(start.devices, np.diff(starts_until, prepend=0))
-    return along.annealed(ends, devices, draw)
-
-
-def _changed(ends: Ints, devices: Ints, count: int, draw: np.random.Generator) -> tuple[Ints, Ints]:
-    """The candidates, in each a boundary moved, the device of a part changed, or those of two parts exchanged."""
-    ends, devices = ends.copy(), devices.copy()
-    rows, parts = np.arange(len(ends)), devices.shape[1]
-    action, distance, side, first, second, other = draw.random((6, len(ends)))
-    first, second, other = ((n * k).astype(np.int64) for n, k in ((first, parts), (second, parts), (other, count)))
-    moved = (action < _MOVES) & (first > 0)
-    row, at = rows[moved], first[moved]
-    step = (1 + distance[moved] ** 4 * (ends[0, -1] / 2)).astype(np.int64) * np.where(side[moved] < 0.5, 1, -1)
-    ends[row, at] = np.clip(ends[row, at] + step, ends[row, at - 1], ends[row, at + 1])
-    given = (action >= _MOVES) & (side < 0.5)
-    devices[rows[given], first[given]] = other[given]
-    swapped = (action >= _MOVES) & (side >= 0.5)
-    row, one, two = rows[swapped], first[swapped], second[swapped]
-    devices[row, one], devices[row, two] = devices[row, two], devices[row, one]
-    return ends, devices
+    best = one = _Placement(along, [start.devices[bisect_right(near, length)] for length in lengths[:-1]])
+    draw = Random(seed)  # noqa: S311 - the same plan each time
+    steps, most_parts = along.steps, max(_PER_DEVICE * len(along.kinds), len(start.parts))
+    for step in range(steps):
+        drawn = one.drawn_changes(draw)
+        if all({*one.device_of[first:end]} == {device} for first, end, device in drawn):
+            continue
+        other, left = one.changed(drawn), 1 - step / steps
+        threshold = _FIRST_THRESHOLD * left * left * draw.random()
+        if other.score <= one.score * (1 + threshold) and len(other.ends) <= most_parts + 1:
+            one = other
+            best = one if one.busiest_s < best.busiest_s else best
+    cuts = [(along.lengths[a], along.lengths[b]) for a, b in pairwise(best.ends)]
+    devices = tuple(best.device_of[end] for end in best.ends[:-1])
+    return Interleaving(tuple(along.order[a:b] for a, b in cuts), devices)
 
 
 def merged(load: Workload, found: Interleaving) -> Interleaving:
-    """The same with fewer parts: two parts of a device become one where no third part must run between them."""
-    parts, devices = [*found.parts], [*found.devices]
-    while (pair := _mergeable(after := _successors(load, parts), devices)) is not None:
-        one, two = pair
-        new = [one if p == two else p for p in range(len(parts))]
-        edges = sorted({(new[p], new[reader]) for p, readers in enumerate(after) for reader in readers})
-        before = {p: [source for source, reader in edges if reader == p != source] for p in sorted({*new})}
-        parts[one] += parts[two]
-        order = [*TopologicalSorter(before).static_order()]
-        parts, devices = [parts[p] for p in order], [devices[p] for p in order]
-    return Interleaving(tuple(parts), tuple(devices))
-
-
-def _successors(load: Workload, parts: Sequence[Sequence[int]]) -> list[set[int]]:
-    """For each part the parts that depend on it, itself perhaps included."""
-    home = {group: p for p, part in enumerate(parts) for group in part}
-    after = load.edges[1]
-    return [{home[other] for group in part for other in after[group]} for part in parts]
-
-
-def _mergeable(after: Sequence[set[int]], devices: Sequence[int]) -> tuple[int, int] | None:
-    """Two parts of one device, the earlier first, without a path from one to the other over a third part."""
-    reached: list[set[int]] = [set() for _ in after]
-    for p in reversed(range(len(after))):
-        direct = after[p] - {p}
-        over_others = set[int]().union(*(reached[reader] for reader in direct))
-        for q in range(p + 1, len(after)):
-            if devices[p] == devices[q] and q not in over_others:
-                return p, q
-        reached[p] = direct | over_others
-    return None
+    """The same devices of the groups in as few parts as can be found."""
+    runs_on = np.zeros((max(found.devices) + 1, load.groups), dtype=bool)
+    for part, device in zip(found.parts, found.devices, strict=True):
+        runs_on[device, list(part)] = True
+    devices, parts = zip(*fewest_runs(load, runs_on), strict=True)
+    return Interleaving(parts, devices)

@@ -140,7 +140,7 @@ def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int])
     """
     if load.groups < most:
         return list(range(load.groups + 1))
-    alive = _bytes_alive(load, order)
+    alive = bytes_alive(load, order)
     lengths = {0, load.groups, *load.phase_ends}
 
     def add_least(starts: Sequence[int]) -> None:
@@ -164,7 +164,7 @@ def prefix_lengths(load: Workload, order: Order, most: int, near: Sequence[int])
     return sorted(lengths)
 
 
-def _bytes_alive(load: Workload, order: Order) -> Floats:
+def bytes_alive(load: Workload, order: Order) -> Floats:
     """For each prefix length of `order` the bytes that cross behind the prefix."""
     first, last = lifetimes(load, order_index(order))
     change = np.zeros(load.groups + 2)

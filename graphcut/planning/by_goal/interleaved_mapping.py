@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, cycle, islice
 from typing import Final
 
 import numpy as np
@@ -13,11 +13,11 @@ from ...costs.device import COUNTING, Device, NodeSeconds
 from ...solving.chain_dp import ChainPartition
 from ...solving.cost_tables import DeviceClass, best_links, memory_bytes
 from ...solving.instance import Workload
-from ...solving.interleaving import MOST_DEVICES, Interleaving, improved, merged
+from ...solving.interleaving import Interleaving, improved, merged
 from ...solving.milp import MilpProblem, solve
 from ...solving.order_prefixes import PrefixTables, prefix_tables
 from ...solving.relaxed_tables import LowerBounds
-from ...solving.search import SearchResult
+from ...solving.search import SMALL, SearchResult
 from ...solving.topological_orders import fastest, fewest_runs, orders
 from ...solving.transfers import request_times, transfers_of
 from ...solving.unavoidable_load import unavoidable_load
@@ -26,9 +26,10 @@ from ..problem import PlanningProblem
 from ..results import Solution
 from .cluster_mapping import ClusterEvaluator, plan_across
 
-_PER_DEVICE: Final = (2, 2, 3, 3)  #: how many parts for each device are tried, each time from the best plan so far.
+_ROUNDS: Final = 12  #: how many orders are tried, and of a large workload a quarter,
+_FROM_START: Final = 6  #: so many from the plan that is given, then from the best one so far.
 _SAME: Final = 1e-6  #: a period that exceeds its bound by this share is equal to it.
-_NOTABLE: Final = 0.005  #: more parts are taken only where that saves the busiest device this share of its time.
+_NOTABLE: Final = 0.0002  #: the share of its time that each further part must save the busiest device.
 
 
 def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSeconds, *, prove_s: float = 0.0) -> Solution:
@@ -77,9 +78,6 @@ def _check(problem: PlanningProblem, goal: Across) -> None:
     if problem.pins:
         hint = "leave out `pins`, or `interleave`"
         raise UsageError("nodes can't be pinned to parts of an interleaved plan", hint=hint)
-    if (number := len(goal.cluster.devices)) > MOST_DEVICES:
-        message = f"interleaved plans are for at most {MOST_DEVICES} devices, and the cluster has {number}"
-        raise UsageError(message, hint="leave `interleave` out")
 
 
 @dataclass(frozen=True)
@@ -102,15 +100,16 @@ class Valuation:
 
     def best_interleaving(self, start: Interleaving, bound: float) -> tuple[Interleaving, float]:
         """The best interleaving found, and its period in seconds: `inf` if no device has the memory for its parts."""
-        best, least = start, self.period_s(start)
-        for per_device in _PER_DEVICE:
+        rounds = _ROUNDS if self.load.groups <= 2 * SMALL else _ROUNDS // 4
+        best, least, tried = start, self.period_s(start), [start.order, *islice(orders(self.load), rounds)]
+        for seed, order in zip(range(rounds), cycle(tried), strict=False):
             if least <= bound * (1 + _SAME):
                 break
-            found = improved(best, self.load, self.classes, self.goal.cluster, per_device=per_device)
+            begin, cluster = (start if seed < _FROM_START else best).along(order), self.goal.cluster
+            found = improved(begin, self.load, self.classes, cluster, seed)
             for other in (found, merged(self.load, found)):
-                period_s = self.period_s(other)
-                has_more = len(other.parts) > len(best.parts)
-                if period_s < least * (1 - _NOTABLE * has_more) or (period_s == least and not has_more):
+                period_s, more = self.period_s(other), len(other.parts) - len(best.parts)
+                if period_s < least * (1 - _NOTABLE * max(more, 0)) or (period_s == least and more <= 0):
                     best, least = other, period_s
         return best, least
 
