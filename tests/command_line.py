@@ -90,19 +90,31 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     return call
 
 
+@cache
+def decoder_in(folder: Path) -> Path:
+    """Made once: each file of tests that imports the fixture has one of its own."""
+    path = folder / "llm" / "llm.onnx"
+    path.parent.mkdir()
+    demos.write("llm", path, **SMALL)
+    return path
+
+
+@cache
+def parts_of(path: Path) -> Path:
+    """Made once, as the decoder."""
+    return graphcut.split(path, graphcut.At((MIDDLE,)), path.with_name("llm.parts")).root
+
+
 @pytest.fixture(scope="session")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A decoder of three layers, for reading only."""
-    path = tmp_path_factory.mktemp("llm") / "llm.onnx"
-    demos.write("llm", path, **SMALL)
-    return path
+    return decoder_in(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")
 def parts(llm: Path) -> Path:
     """The decoder cut in two, for reading only."""
-    model = graphcut.load(llm)
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.At((MIDDLE,)))).root
+    return parts_of(llm)
 
 
 @pytest.fixture
