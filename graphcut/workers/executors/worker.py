@@ -47,7 +47,7 @@ class Worker:
 
     def hold(self, parts: frozenset[int]) -> None:
         """Load the missing ones of `parts`, and drop all others. If one can't be loaded, the worker stays as it is."""
-        with using_huge_pages() if self._states else nullcontext():
+        with using_huge_pages() if self._states and parts - self.stages.keys() else nullcontext():
             # In one assignment: a concurrent step sees either the old parts or the new ones.
             self.stages = {part: self.stages.get(part) or self._load(part) for part in sorted(parts)}
 
