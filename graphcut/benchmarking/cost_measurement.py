@@ -1,4 +1,4 @@
-"""Measure a model's time and memory in ONNX Runtime, module by module."""
+"""Measure a model's time in ONNX Runtime, module by module."""
 
 import dataclasses
 from bisect import bisect_left
@@ -33,9 +33,6 @@ class MeasuredCosts(Product):
     #: a row for each module, with `time_s`, and a last row `(remainder)` for time that belongs to no module: starting
     #: and ending runs, kernels that ONNX Runtime added.
     table: CostTable
-    #: the maximum of ONNX Runtime's CPU allocator over all pieces: activations, and weights that it copied to pack them
-    #: for its kernels. 0 if its profile does not show it.
-    peak_bytes: int
     pieces: int  #: the number of sessions it was measured in, one after another.
     rounds: int  #: the number of runs. Times are those of the fastest.
     #: how far the median of the runs is above the fastest: 0.1 for a tenth. Large if the machine was busy.
@@ -51,7 +48,7 @@ class MeasuredCosts(Product):
 def measure(
     model: Model, *, rounds: int = 12, inputs: Feeds | None = None, memory_bytes: int | None = None, threads: int = 0
 ) -> MeasuredCosts:
-    """Measure the time and memory of each module of `model` on this machine, with graph optimizations on.
+    """Measure the time of each module of `model` on this machine, with graph optimizations on.
 
     Of each kernel the shortest time counts: other programs make it slower, never faster. With four times as many busy
     threads as cores, shares of parts by shortest times were within 5 %, and by lower quartiles up to 60 % off. Kernels
@@ -142,7 +139,6 @@ def _measure(model: Model, memory_bytes: int | None, feeds: Feeds, rounds: int, 
                     seconds[i] += share_s
     return MeasuredCosts(
         table=_table(dataclasses.replace(costs, sizes=dataclasses.replace(costs.sizes, bytes=sizes)), seconds, total_s),
-        peak_bytes=max(done.peak_bytes for done in measured),
         pieces=len(blocks),
         rounds=rounds,
         spread=middle_s / fastest_s - 1 if fastest_s else 0.0,

@@ -1,9 +1,8 @@
 """Profile a piece of a model with ONNX Runtime: the seconds of each kernel in each of several runs.
 
 ONNX Runtime writes profiles in Chrome's trace event format: an event for each kernel and for each run, in microseconds,
-with the shapes of what a kernel wrote and the memory of the CPU allocator
-(onnxruntime/core/framework/sequential_executor.cc). Fusions keep the names of their outputs, so the nodes of the model
-that a kernel computes are found by these.
+with the shapes of what a kernel wrote (onnxruntime/core/framework/sequential_executor.cc). Fusions keep the names of
+their outputs, so the nodes of the model that a kernel computes are found by these.
 """
 
 import os
@@ -46,7 +45,6 @@ at most 2 GiB. Other weights are references there."""
 class _Arguments(msgspec.Struct):
     input_type_shape: list[dict[str, list[int]]] = []
     output_type_shape: list[dict[str, list[int]]] = []
-    mem_in_use_peak: str = "0"
 
 
 class ProfileEvent(msgspec.Struct):
@@ -77,7 +75,6 @@ class ProfiledPiece:
     run_s: tuple[float, ...]  #: the times of the runs without profiling.
     kernels: tuple[ProfiledKernel, ...]  #: the nodes that ran.
     tensor_bytes: Mapping[str, int]  #: the sizes of tensors, as far as the profile shows them.
-    peak_bytes: int  #: the maximum of ONNX Runtime's CPU allocator; 0 if the profile does not show it.
     outputs: Mapping[str, Value]  #: the values of the piece's outputs.
 
 
@@ -107,7 +104,6 @@ def profile(model: Model, piece: ModelProto, feeds: Mapping[str, Value], rounds:
         run_s=tuple(times),
         kernels=tuple(ProfiledKernel(fused[name], kinds[name], times) for name, times in seconds.items()),
         tensor_bytes=_tensor_bytes(events, optimized),
-        peak_bytes=max((int(event.args.mem_in_use_peak) for event in events), default=0),
         outputs=outputs,
     )
 

@@ -17,7 +17,9 @@ optimizations, freed blocks given back: the peak of a fresh process above that o
     int4 in blocks, dequantized before a MatMul                  as MatMulNBits with accuracy level 4
     dequantized in any other way                                 1       all, as float32: in each run
 
-A node whose output is widened has casts around it, and takes 8 KiB more (7 to 10, on six models).
+A node whose output is widened has casts around it, and takes 8 KiB more (7 to 10, on six models). So does a
+BatchNormalization between Convs in blocks, which becomes one. Weights of such Convs of up to 40 KiB are held once more:
+small blocks that are freed stay in the heap (measured: of 9 to 36 KiB so, of 49 not).
 
 Other providers than the CPU's were not measured: they are taken to hold what the file has.
 """
@@ -48,9 +50,10 @@ MOVES: Final = frozenset({
 NODE_BYTES: Final = 6 << 10
 """What a session takes for a node and its share of the initializers, on graphs of 25 to 2,000 nodes."""
 CAST_BYTES: Final = 8 << 10
-"""The same for the casts around a node whose output is widened."""
+"""The same for the casts around a node whose output is widened, and for a BatchNormalization, which becomes a Conv."""
 BLOCK: Final = 16  #: channels in a block with AVX-512; 8 with AVX2.
 _UNOPENED: Final = 7 / 8  #: the share of weights that follow which is not there yet, at least.
+_KEPT_BYTES: Final = 40 << 10  #: reordered weights of up to this size are held once more.
 _ALIGNED: Final = 4  #: channels of a Conv that is made in blocks are a multiple of this.
 
 
@@ -85,7 +88,7 @@ class HeldWeights:
     def of(self, nodes: Iterable[int]) -> HeldBytes:
         """Those of a part with these nodes, of which the flowing ones count."""
         nodes = list(nodes)
-        casts = sum(map(self.widens, nodes))
+        remade = sum(map(self.remakings, nodes))
         uses = grouped(pair for node in nodes for pair in self.uses.get(node, {}).items())
         more = largest = every = unpacked = later = 0.0
         for name, found in reversed(uses.items()):
@@ -95,13 +98,13 @@ class HeldWeights:
             largest, every = max(largest, besides), every + number * use.all
             later += number * use.open * _UNOPENED if use.reordered else 0
             unpacked = max(unpacked, 0 if use in _PACKED else besides)
-        return HeldBytes(ceil(more) + casts * CAST_BYTES, ceil(largest + every), ceil(unpacked + every))
+        return HeldBytes(ceil(more) + remade * CAST_BYTES, ceil(largest + every), ceil(unpacked + every))
 
     @cached_property
     def at_least(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """What parts hold at least, besides the bytes of their files: bytes, and the nodes any of which need them."""
         found = list[tuple[int, tuple[int, ...]]]()
-        found += [(CAST_BYTES, (node,)) for node in self.model.graph.flow if self.widens(node)]
+        found += [(CAST_BYTES * n, (node,)) for node in self.model.graph.flow if (n := self.remakings(node))]
         users = grouped((name, (node, use)) for node, uses in self.uses.items() for name, use in uses.items())
         for name, own in users.items():
             is_recast = sum(use.is_cast for _, use in own) > 1
@@ -151,10 +154,11 @@ class HeldWeights:
         is_conv, proto = self.model.graph.nodes[node].op == "Conv", self.model.proto.graph.node[node]
         return is_conv and self.widened is not None and self._padded(proto) > 0
 
-    def widens(self, node: int) -> bool:
-        """Whether what a node writes is computed in a wider type, between casts."""
+    def remakings(self, node: int) -> int:
+        """How often other nodes are made of it: casts where its output is widened, a Conv of a BatchNormalization."""
         own, types = self.model.graph.nodes[node], self.model.tensors
-        return any(types[name].dtype in (self.widened or ()) for name in own.writes)
+        is_conv = own.op == "BatchNormalization" and self.widened is not None
+        return is_conv + any(types[name].dtype in (self.widened or ()) for name in own.writes)
 
     def _width(self, name: str) -> float:
         """How much wider a weight is held than in its file, if its operator has no kernel for its type."""
@@ -169,8 +173,9 @@ class HeldWeights:
             copies = 3.25 if number_of(proto, "accuracy_level", 0) == 4 else 1.0
             return Holding(copies if width == 1 else 1 + width * copies)
         if op == "Conv" and name == proto.input[1] and (padded := self._padded(proto)):
-            blocks = width * padded
-            return Holding(blocks, blocks, blocks if width > 1 else 0.0, reordered=3 * blocks)
+            blocks, number = width * padded, self.model.graph.weights[name].bytes
+            kept = width if width * number <= _KEPT_BYTES else 0.0
+            return Holding(blocks + kept, blocks, blocks if width > 1 else 0.0, reordered=3 * blocks)
         return Holding(width, width, is_cast=width > 1)
 
     def _padded(self, conv: NodeProto) -> float:

@@ -11,6 +11,7 @@ Measured with ONNX Runtime 1.32 on x86-64, one node at a time and one thread: th
     MatMulNBits with accuracy level 4             its input, as int8 with scales: 9/32
     Softmax along an axis that is not the last    its output twice, transposed
     Einsum                                        its inputs and its output, twice
+    HardSwish, Mish                               its output
 """
 
 from collections.abc import Container, Iterable
@@ -26,6 +27,10 @@ _IN_BLOCKS: Final = frozenset({
     *("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "BatchNormalization", "Resize", "Upsample"),
 })  # fmt: skip
 """Operators that take and write blocks of channels beside a Conv that does (nchwc_transformer.cc)."""
+
+
+_TIMES: Final = {"QLinearConv": (1, 1), "Einsum": (2, 2), "HardSwish": (0, 1), "Mish": (0, 1)}
+"""How often a kernel takes what it reads, and what it writes."""
 
 
 class KernelWork(NamedTuple):
@@ -62,16 +67,14 @@ def kernel_work(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
             found = total(own.writes) // 4 // shape[0] * prod(shape[1:])
         case "ConvTranspose" if any(shape[:1]):
             found = total(own.reads) // shape[0] * prod(shape[1:])
-        case "QLinearConv":
-            found = total((*own.reads, *own.writes))
         case "MultiHeadAttention" | "GroupQueryAttention":
             found = max(total(own.reads), 2 * sizes[own.reads[0]][0])
         case "MatMulNBits" if number_of(proto, "accuracy_level", 0) == 4:
             found = total(own.reads) * 9 // 32
         case "Softmax" | "LogSoftmax" if not _is_last(held.model.tensors[own.writes[0]], number_of(proto, "axis", -1)):
             found = 2 * total(own.writes)
-        case "Einsum":
-            found = 2 * total((*own.reads, *own.writes))
+        case _ if op in _TIMES:
+            found = _TIMES[op][0] * total(own.reads) + _TIMES[op][1] * total(own.writes)
     return KernelWork(found)
 
 
@@ -82,7 +85,7 @@ def _is_last(tensor: Tensor, axis: int) -> bool:
 def _reordering(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
     """What a Conv in blocks of channels takes for tensors that are reordered, or padded to whole blocks."""
     graph, proto = held.model.graph, held.model.proto.graph.node[node]
-    own, width = graph.nodes[node], 2 if held.widens(node) else 1
+    own, width = graph.nodes[node], 2 if held.remakings(node) else 1
     outputs, inputs, *_ = held.shape_of(proto.input[1])
     is_direct = inputs < BLOCK and number_of(proto, "group", 1) == 1
     given = 0 if is_direct else width * sum(sizes[name][0] for name in own.reads)

@@ -113,5 +113,5 @@ def _held(weights: HeldWeights, index: Mapping[int, int]) -> Iterator[tuple[int,
     users: dict[str, list[tuple[float, ...]]] = grouped(uses)
     yield from ((weights.model.graph.weights[name].bytes, rows) for name, rows in users.items())
     for node, i in index.items():
-        if weights.widens(node):
-            yield CAST_BYTES, [(i, *Holding(2.0))]
+        if times := weights.remakings(node):
+            yield CAST_BYTES, [(i, *Holding(1.0 + times))]
