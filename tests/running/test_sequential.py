@@ -151,19 +151,21 @@ def test_a_run_makes_few_calls_for_each_tensor(tmp_path: Path) -> None:
     assert calls / (2 * many) < 24
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems tell the largest resident memory alone")
 @pytest.mark.usefixtures("own_garbage")
 def test_a_large_output_does_not_keep_the_others_in_memory(tmp_path: Path) -> None:
-    """Those of a part come in one list, which each of them would keep."""
+    """Those of a part come in one list, which each of them would keep. The system gets back what is above 32 MiB."""
+    size = 10 << 20
     nodes = [helper.make_node("Neg", ["x"], [name], name=name) for name in ("a", "b")]
-    proto = model_of(nodes, [floats("x", 1 << 22)], [floats(name, 1 << 22) for name in ("a", "b")])
+    proto = model_of(nodes, [floats("x", size)], [floats(name, size) for name in ("a", "b")])
     onnx.save(proto, tmp_path / "m.onnx")
     model = graphcut.load(tmp_path / "m.onnx")
     cascade, config = graphcut.split(model, graphcut.Into(1)), SessionConfig(arena=False)
-    fed = input_values(cascade, {"x": np.ones(1 << 22, np.float32)})
+    fed = input_values(cascade, {"x": np.ones(size, np.float32)})
     made = Stage(cascade, cascade.parts[0], config=config).step(fed)
     before = resident_bytes()
     del made["a"]
-    assert before - resident_bytes() >= 4 << 22
+    assert before - resident_bytes() >= 0.9 * 4 * size
 
 
 @pytest.mark.usefixtures("own_garbage")
