@@ -146,7 +146,7 @@ def using_huge_pages() -> Iterator[None]:
     """Move what is allocated meanwhile to huge pages (2 MiB), where Linux has any and they are not turned off.
 
     No more memory is resident afterwards: only what fills such a page is moved. A decoder reads all its weights for
-    each token, and in small pages up to a quarter of its time is spent on finding them. Moving takes a second for some
+    each token, and in small pages up to a fifth of its time is spent on finding them. Moving takes a second for some
     hundred MiB.
     """
     before = _filled_blocks()
