@@ -25,10 +25,14 @@ LARGEST = 10 + 14 + 65536
 
 
 def open_tap(name: str) -> int:
-    """The descriptor of a new TAP device."""
-    descriptor = os.open("/dev/net/tun", os.O_RDWR)
-    fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR))
-    return descriptor
+    """The descriptor of a new TAP device. Where a machine was started again, that of before may end a second later."""
+    descriptor, flags = os.open("/dev/net/tun", os.O_RDWR), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR
+    for _ in range(30):
+        with suppress(OSError):
+            fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
+            return descriptor
+        time.sleep(0.1)
+    sys.exit(f"no device {name} can be made")
 
 
 def open_interface(name: str) -> socket.socket:
@@ -43,9 +47,9 @@ def open_interface(name: str) -> socket.socket:
 
 def forward(name: str, tap: int, delay_s: float) -> None:
     """Forward frames in both directions, until the interface is gone."""
-    link, waiting = open_interface(name), deque[tuple[float, bytes]]()
+    index, link, waiting = socket.if_nametoindex(name), open_interface(name), deque[tuple[float, bytes]]()
     with suppress(OSError):
-        while socket.if_nametoindex(name):
+        while socket.if_nametoindex(name) == index:
             left_s = max(0.0, waiting[0][0] - time.monotonic()) if waiting else 1.0
             ready, _, _ = select.select([link, tap], [], [], left_s)
             with suppress(OSError):  # the link is down
