@@ -108,7 +108,7 @@ def ideal_tables(load: Workload, most: int) -> BoundaryTables | None:
     if all(group - 1 in predecessors[group] for group in range(1, load.groups)):
         whole = range(load.groups + 1)
         return replace(prefix_tables(load, tuple(whole[:-1]), whole), is_complete=True) if load.groups < most else None
-    sets = _order_ideals(load, most)
+    sets = all_ideals(load, most)
     return None if sets is None else tables_over(load, sets, is_complete=True)
 
 
@@ -162,6 +162,30 @@ def between_cuts(ideals: Collection[Ideal], cuts: Sequence[Ideal]) -> dict[Ideal
     return found
 
 
+def near_cuts(load: Workload, ideals: Sequence[Ideal], cuts: Sequence[Ideal], most: int, share: float) -> list[Ideal]:
+    """The `cuts` (ascending), and those of the `ideals` that take nearly as long as an inner one, about `most`.
+
+    Nearly is a share of what a part takes on average. Of ideals that take the same time but for little the one behind
+    which the fewest bytes are alive.
+    """
+    seconds, edges = np.where(np.isfinite(load.work), load.work, 0.0).max(axis=0), load.readers
+    inside = _members(ideals, load.groups)
+    done, reach = inside @ seconds, share * seconds.sum() / (len(cuts) - 1)
+    offsets = np.abs(done[:, None] - _members(cuts, load.groups)[1:-1] @ seconds)
+    near = np.flatnonzero((offsets <= reach).any(axis=1))
+    unread = touch_counts(inside[near], edges) < edges.sizes
+    alive = (inside[near][:, load.writer] & unread) @ load.tensor_bytes
+    step = np.floor(done / max(2 * reach * (len(cuts) - 2) / most, np.finfo(float).tiny))
+    return [*cuts, *{step[i]: ideals[i] for i in near[np.argsort(-alive, kind="stable")].tolist()}.values()]
+
+
+def _members(ideals: Sequence[Ideal], groups: int) -> Bools:
+    """`[i, g]`: whether ideal i has group g."""
+    size = groups // 8 + 1
+    rows = np.frombuffer(b"".join(ideal.to_bytes(size, "little") for ideal in ideals), dtype=np.uint8)
+    return np.unpackbits(rows.reshape(-1, size), axis=1, count=groups, bitorder="little").astype(bool)
+
+
 def pooled_tables(load: Workload, ideals: Iterable[Ideal], most: int) -> IdealTables:
     """The tables over the first `most` of the ideals, the empty one, and the one of all groups."""
     order = [] if load.phase is None else np.argsort(load.phase, kind="stable").tolist()
@@ -170,7 +194,7 @@ def pooled_tables(load: Workload, ideals: Iterable[Ideal], most: int) -> IdealTa
     return tables_over(load, sorted(chosen, key=lambda ideal: (ideal.bit_count(), ideal)))
 
 
-def _order_ideals(load: Workload, most: int) -> list[Ideal] | None:
+def all_ideals(load: Workload, most: int) -> list[Ideal] | None:
     """All order ideals as bit sets, the smaller first; None where there are more than `most`."""
     predecessors, successors = load.edges
     needs = [sum(1 << other for other in groups) for groups in predecessors]

@@ -19,7 +19,7 @@ from .boundaries import BoundaryTables, lifetimes
 from .chain_dp import ChainPartition
 from .instance import Floats, Parts, Workload
 from .min_cut import AFTER, BEFORE, FREE, cheapest_cut
-from .order_ideals import Ideal, between_cuts, ideal_tables, pooled_tables, prefixes_of
+from .order_ideals import Ideal, all_ideals, between_cuts, ideal_tables, near_cuts, pooled_tables, prefixes_of
 from .order_prefixes import order_index, prefix_tables
 from .topological_orders import Order, orders
 
@@ -32,6 +32,8 @@ _PASSES: Final = 3
 _FURTHER: Final = 2  #: around a cut more lengths are tried, up to so many shares away.
 SMALL: Final = 400  #: the most groups of a workload that is tried along 24 orders, and over all of them together.
 _MOST_POOLED: Final = 1000
+_MOST_LISTED: Final = 40_000  #: of up to so many order ideals those near the cuts are tried,
+_NEAR: Final = (1 / 32, 1 / 64, 1 / 128)  #: so near, as shares of what a part takes on average.
 
 Evaluator = Callable[[BoundaryTables], ChainPartition | None]
 """The best partition for a goal over given boundaries; None where none meets it. Values of different tables compare."""
@@ -119,10 +121,19 @@ def _along_all(
     for _ in range(_PASSES):
         before, best = best, better(best, result_on(pooled_tables(load, ideals, most), evaluate))
         if best is None or best is before:
-            return best
-        cuts = accumulate((sum(1 << group for group in part) for part in best.parts), int.__or__, initial=0)
-        ideals = between_cuts(ideals, list(cuts))
+            break
+        ideals = between_cuts(ideals, _cut_ideals(best))
+    if best is None or len(best.parts) == 1 or (listed := all_ideals(load, _MOST_LISTED)) is None:
+        return best
+    for share in _NEAR:
+        near = near_cuts(load, listed, _cut_ideals(best), _MOST_POOLED, share)
+        best = better(best, result_on(pooled_tables(load, near, len(near)), evaluate)) or best
     return best
+
+
+def _cut_ideals(found: SearchResult) -> list[Ideal]:
+    """The order ideals before and behind its parts."""
+    return list(accumulate((sum(1 << group for group in part) for part in found.parts), int.__or__, initial=0))
 
 
 def better(best: SearchResult | None, other: SearchResult | None) -> SearchResult | None:

@@ -63,6 +63,23 @@ def test_plans_over_all_orders_together_are_close_to_the_optimum(monkeypatch: py
     assert sum(gap == 0 for gap in gaps) >= 36
 
 
+def test_two_chains_beside_each_other_are_divided_as_evenly_as_over_all_their_ideals() -> None:
+    """Ideals are pairs of prefixes, 2,209 of them: too many for one table. Nothing is sent."""
+    draw = random.Random(1)
+    chains = [[draw.randint(100, 10_000) for _ in range(46)] for _ in range(2)]
+    tensors = [(start + group, (start + group + 1,), 0) for start in (0, 46) for group in range(45)]
+    found = search(workload([[*chains[0], *chains[1]]], tensors), most_busy, states=PARTS, parts=PARTS)
+    done = [np.cumsum([0, *chain]) for chain in chains]
+    ideals = np.stack([one.ravel() for one in np.meshgrid(range(47), range(47), indexing="ij")])
+    sums = done[0][ideals[0]] + done[1][ideals[1]]
+    most = np.where(ideals.sum(axis=0) == 0, 0.0, np.inf)  # the largest part up to each ideal
+    for _ in range(PARTS):
+        nested = (ideals[:, :, None] <= ideals[:, None, :]).all(axis=0)
+        most = np.where(nested, np.maximum(most[:, None], sums - sums[:, None]), np.inf).min(axis=0)
+    assert found is not None
+    assert found.chain.values[0] == most[-1]
+
+
 @seeded(4)
 def test_what_is_brought_between_two_cuts_is_an_order_ideal(seed: int) -> None:
     load = wide_load(seed)
