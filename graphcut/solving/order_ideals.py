@@ -45,6 +45,7 @@ from .order_prefixes import prefix_tables
 from .topological_orders import Order
 
 Ideal = int  #: an order ideal as a set of bits.
+_MOST_NEAR: Final = 1000
 _ALL: Final = np.ones((1, 1), dtype=bool)  #: every item, for all ideals.
 
 
@@ -162,8 +163,8 @@ def between_cuts(ideals: Collection[Ideal], cuts: Sequence[Ideal]) -> dict[Ideal
     return found
 
 
-def near_cuts(load: Workload, ideals: Sequence[Ideal], cuts: Sequence[Ideal], most: int, share: float) -> list[Ideal]:
-    """The `cuts` (ascending), and those of the `ideals` that take nearly as long as an inner one, about `most`.
+def near_cuts(load: Workload, ideals: Sequence[Ideal], cuts: Sequence[Ideal], share: float) -> list[Ideal]:
+    """The `cuts` (ascending), and those of the `ideals` that take nearly as long as an inner one, about 1,000.
 
     Nearly is a share of what a part takes on average. Of ideals that take the same time but for little the one behind
     which the fewest bytes are alive.
@@ -175,7 +176,7 @@ def near_cuts(load: Workload, ideals: Sequence[Ideal], cuts: Sequence[Ideal], mo
     near = np.flatnonzero((offsets <= reach).any(axis=1))
     unread = touch_counts(inside[near], edges) < edges.sizes
     alive = (inside[near][:, load.writer] & unread) @ load.tensor_bytes
-    step = np.floor(done / max(2 * reach * (len(cuts) - 2) / most, np.finfo(float).tiny))
+    step = np.floor(done / max(2 * reach * (len(cuts) - 2) / _MOST_NEAR, np.finfo(float).tiny))
     return [*cuts, *{step[i]: ideals[i] for i in near[np.argsort(-alive, kind="stable")].tolist()}.values()]
 
 

@@ -126,7 +126,7 @@ def _along_all(
     if best is None or len(best.parts) == 1 or (listed := all_ideals(load, _MOST_LISTED)) is None:
         return best
     for share in _NEAR:
-        near = near_cuts(load, listed, _cut_ideals(best), _MOST_POOLED, share)
+        near = near_cuts(load, listed, _cut_ideals(best), share)
         best = better(best, result_on(pooled_tables(load, near, len(near)), evaluate)) or best
     return best
 
