@@ -94,8 +94,7 @@ class _Along:
             sent_s = tables.answers * pairs.sent_s[c, -1]
             self.rest_s[c] += sent_s if self.in_turn else tables.nested * pairs.overhead_s[c]
             self.rest_s[c] += kind.latency_s * (tables.received > 0)
-        limited = any(room < inf for room in self.room)
-        self.memory = np.where(tables.nested, memory_bytes(tables, COUNTING), 0.0) if limited else None
+        self.memory = np.where(tables.nested, memory_bytes(tables, COUNTING), 0.0) if min(self.room) < inf else None
         tensors = Counter[tuple[int, ...]]()  # bytes that one segment sends to others: by writer, and then readers
         for number, writer, readers in transfers_of(load, [self.order[a:b] for a, b in pairwise(self.lengths)]):
             others = [reader for reader in readers if reader != DRIVER]
@@ -107,12 +106,8 @@ class _Along:
             for segment in segments:
                 self.tensors_of[segment].append(tensor)
         self.alive = bytes_alive(load, self.order)[tables.lengths].tolist()
-
-    @property
-    def steps(self) -> int:
-        """As many as take about the same time for any workload; fewer for a small one."""
-        numbers = 100 + sum(map(len, self.tensors_of)) // 12
-        return min(_MOST_STEPS, _STEPS_OF_A_SEGMENT * len(self.tensors_of), int(_OPERATIONS / numbers))
+        numbers = 100 + sum(map(len, self.tensors_of)) // 12  # of a step, which all take about the same time
+        self.steps = min(_MOST_STEPS, _STEPS_OF_A_SEGMENT * len(self.tensors_of), int(_OPERATIONS / numbers))
 
 
 class _Placement:
@@ -224,12 +219,12 @@ def improved(
     along = _Along(prefix_tables(load, start.order, lengths), classes, cluster)
     best = one = _Placement(along, [start.devices[bisect_right(near, length)] for length in lengths[:-1]])
     draw = Random(seed)  # noqa: S311 - the same plan each time
-    steps, most_parts = along.steps, max(_PER_DEVICE * len(along.kinds), len(start.parts))
-    for step in range(steps):
+    most_parts = max(_PER_DEVICE * len(along.kinds), len(start.parts))
+    for step in range(along.steps):
         drawn = one.drawn_changes(draw)
         if all({*one.device_of[first:end]} == {device} for first, end, device in drawn):
             continue
-        other, left = one.changed(drawn), 1 - step / steps
+        other, left = one.changed(drawn), 1 - step / along.steps
         threshold = _FIRST_THRESHOLD * left * left * draw.random()
         if other.score <= one.score * (1 + threshold) and len(other.ends) <= most_parts + 1:
             one = other
