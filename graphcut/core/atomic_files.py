@@ -104,11 +104,10 @@ def _lock(home: Path) -> int:
     hint = f"wait until it has ended; if none is running, move {home} away"
     busy = UsageError(f"another run is writing {home.with_name(home.name[1:].removesuffix(_SUFFIX))}", hint=hint)
     while True:
-        is_new = True
-        try:
+        is_new = False
+        with suppress(FileExistsError):
             home.mkdir(mode=0o700)
-        except FileExistsError:
-            is_new = False
+            is_new = True
         if home.is_symlink():  # what it leads to is not ours
             raise busy
         with suppress(FileNotFoundError), ExitStack() as unless_locked:  # whoever had it has deleted it just now

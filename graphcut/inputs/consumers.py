@@ -57,8 +57,7 @@ def consumers_of(name: str, rank: int, nodes: FlatNodes) -> tuple[Consumer, ...]
         for node, index in nodes.readers.get(tensor, ()):
             consumer = replace(past, node=node, index=index)
             found.append(consumer)
-            moved = _propagated(consumer, nodes)
-            if moved is not None:
+            if (moved := _propagated(consumer, nodes)) is not None:
                 fresh = [output for output in node.writes if output and output not in seen]
                 seen.update(fresh)
                 waiting.extend((output, moved) for output in fresh)

@@ -153,8 +153,7 @@ class _Generator:
         dtype, shape = self.survey.tensors[name].dtype, self.sizes.shapes[name]
         if dtype == "bool":
             return self._flags(name, shape, random)
-        parameters = self._parameters(name, shape)
-        if parameters is not None:
+        if (parameters := self._parameters(name, shape)) is not None:
             return parameters
         return self._integers(name, shape, random) if dtype in INTEGERS else self._floats(name, shape, random)
 
@@ -176,8 +175,7 @@ class _Generator:
 
     def _integers(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
         bound = self._bound(name)
-        by_role = self._integers_by_role(name, shape)
-        if by_role is not None:
+        if (by_role := self._integers_by_role(name, shape)) is not None:
             return by_role if bound is None else by_role % bound
         if bound is not None:
             return random.integers(0, bound, shape)

@@ -94,8 +94,7 @@ class InputSurvey:
 
     def shape_of(self, name: str) -> Shape | None:
         """The shape of any tensor of the model, as far as it is known."""
-        constant = self.nodes.shape_of_constant(name)
-        if constant is not None:
+        if (constant := self.nodes.shape_of_constant(name)) is not None:
             return constant
         tensor = self.model.tensors.get(name)
         if tensor is None or tensor.shape is None:

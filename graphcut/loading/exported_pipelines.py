@@ -22,9 +22,7 @@ _POOLINGS: Final[Mapping[str, MadeModel]] = {
     "pooling_mode_cls_token": "cls pooling",
     "pooling_mode_max_tokens": "max pooling",
 }
-#: models of that file, in the order they run.
-_SECTIONS: Final = ("vision", "speech", "encoder", "embedding", "decoder")
-#: those of them that run for each token.
+#: models of genai_config.json that run for each token.
 _RUNS: Final[Mapping[str, Runs]] = {"embedding": "each step", "decoder": "each step"}
 _BRANCH: Final = "use_cache_branch"  #: the input that says whether there is a cache.
 _FEATURES: Final = "features.onnx"  #: what makes an encoder's input, if a user puts such a model there.
@@ -40,6 +38,8 @@ class _Section(msgspec.Struct, frozen=True):
 
 
 class _GenaiModel(msgspec.Struct, frozen=True):
+    """The models of genai_config.json, in the order in which they run."""
+
     vision: _Section | None = None
     speech: _Section | None = None
     encoder: _Section | None = None
@@ -166,7 +166,7 @@ def _of_sentence_transformers(folder: Path) -> PipelineFile | None:
 def _of_genai(folder: Path) -> PipelineFile | None:
     """The models that genai_config.json lists, if they are several; None for a decoder alone."""
     found = json_beside(folder / _GENAI, _GenaiConfig).model
-    known = {name: getattr(found, name) for name in _SECTIONS if found is not None}
+    known = {name: getattr(found, name) for name in _GenaiModel.__struct_fields__ if found is not None}
     sections: dict[str, _Section] = {name: one for name, one in known.items() if one is not None and one.filename}
     if len(sections) < 2 or "decoder" not in sections:
         return None

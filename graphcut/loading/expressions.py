@@ -28,8 +28,7 @@ _CALLS: Final[Mapping[str, Callable[..., Fraction | int]]] = {
 @cache
 def atoms(symbol: str) -> tuple[str, ...]:
     """The names in a symbolic dimension, in order; the whole text if it cannot be evaluated."""
-    tree = _parse(symbol)
-    if tree is None:
+    if (tree := _parse(symbol)) is None:
         return (symbol,)
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id.lower() not in _CALLS]
     found = tuple(dict.fromkeys(node.id for node in sorted(names, key=lambda node: node.col_offset)))

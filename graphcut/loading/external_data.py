@@ -204,8 +204,7 @@ def _copy(source: FileIO, start: int, output: FileIO, offset: int, length: int) 
             with suppress(OSError):  # this system or file system can't; or an error that comes again
                 copied = os.copy_file_range(source.fileno(), output.fileno(), length, start, offset)
         if not copied:
-            piece = os.pread(source.fileno(), min(length, BUFFER_BYTES), start)
-            if not piece:
+            if not (piece := os.pread(source.fileno(), min(length, BUFFER_BYTES), start)):
                 raise OSError(errno.EIO, "the file ended early", str(source.name))
             copied = os.pwrite(output.fileno(), piece, offset)
         start, offset, length = start + copied, offset + copied, length - copied

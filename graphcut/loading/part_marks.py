@@ -52,7 +52,6 @@ def check_replaceable(data: Path, output: Path) -> None:
     readers = [one for one in models if one.is_file() and may_read(one, data.name)]
     for other in readers:
         if other.name != output.name:
-            message = f"{other} reads {data}, which would be replaced"
-            raise UsageError(message, hint="choose another name with `output`")
+            raise UsageError(f"{other} reads {data}, which would be replaced", hint="choose another name with `output`")
     if models and not readers:
         raise UsageError(f"{data} may be another's: no model there reads it", hint="move it away")

@@ -223,8 +223,7 @@ class _Opening:
 
     def _loop(self, model: Model, names: Sequence[Mapping[str, str]], *, has_steps: bool) -> Loop | None:
         """How often the models of each step run; a RecordError if nothing ends them."""
-        given = self._given.loop
-        if given is None:
+        if (given := self._given.loop) is None:
             has_end = not has_steps or any(LOGITS.search(name.lower()) for name in model.graph.writes)
             if "at the end" in self._runs or not (has_end or (self._path.parent / "genai_config.json").exists()):
                 hint = "say how many there are: [loop] steps = 20; models that generate tokens write logits"

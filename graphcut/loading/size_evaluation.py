@@ -7,7 +7,7 @@ size of a mask is computed, not the mask.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
+from ..core.graph import reached
 from ..core.tensors import BITS, UNDEFINED, Tensor
 from .shape_inference import (
     has_unknown_dims,
@@ -111,18 +112,15 @@ class SizeEvaluation:
 
     def _dependencies(self, names: Iterable[str]) -> list[int]:
         """The nodes that the sizes of `names` may depend on, in topological order."""
-        found: set[int] = set()
-        waiting = list(names)
-        while waiting:
-            i = self._producer.get(waiting.pop())
-            if i is not None and i not in found:
-                found.add(i)
-                node = self.graph.node[i]
-                reads = {name: self.tensor(name) for name in (*node.input, *captures(node))}
-                waiting += [name for name, tensor in reads.items() if tensor is None or has_unknown_dims(tensor)]
-                small = [name for name, tensor in reads.items() if tensor is not None and _is_small(tensor)]
-                waiting += [] if _reads_shape(node) else small
-        return sorted(found)
+
+        def needed(name: str) -> Iterator[str]:
+            node = self.graph.node[self._producer[name]]
+            for read in self._producer.keys() & {*node.input, *captures(node)}:
+                tensor = self.tensor(read)
+                if tensor is None or has_unknown_dims(tensor) or (_is_small(tensor) and not _reads_shape(node)):
+                    yield read
+
+        return sorted({self._producer[name] for name in reached(self._producer.keys() & {*names}, needed)})
 
     def _infer_types(self, node: NodeProto) -> None:
         """Infer the types of the outputs of `node`, if one has unknown dimensions."""
@@ -182,8 +180,7 @@ class SizeEvaluation:
             return ()
         is_endless = inside.scalar(body.output[0].name) and (not node.input[1] or self.scalar(node.input[1]))
         steps = self.scalar(node.input[0]) if is_endless else None
-        collected = [_stacked(end, steps) for end in ends[len(states) :]]
-        return [*states, *collected]
+        return [*states, *(_stacked(end, steps) for end in ends[len(states) :])]
 
     def _inside(self, graph: GraphProto, inputs: Mapping[str, Tensor | None], values: _Values) -> SizeEvaluation:
         """The evaluation of all nodes of a subgraph, whose inputs have these types and values."""
