@@ -138,23 +138,31 @@ class Finisher:
         return replicable, rewritable_nodes(self.costs, run_s, s_per_byte, kept)
 
     def at(self, goal: At, devices: tuple[Device, ...] = ()) -> Plan:
-        """The parts between named nodes, with the replicas that make the slowest part fastest."""
-        nodes = self.replicable(self.goal)
-        again = {name: (0, True) for node in nodes[0] for name in self.graph.nodes[node].writes}
-        parts = parts_at(self.graph, self.analysis.model.tensors, {**self.costs.sent_bytes, **again}, goal)
-        groups = tuple(tuple(node for node in part if node not in nodes[0]) for part in parts)
-        if not all(groups):  # a part of replicable nodes alone must keep one
-            nodes, groups = (frozenset(), frozenset()), tuple(parts)
-        replicable, rewritable = (tuple(sorted(row)) for row in nodes)
-        costs, sizes = self.costs, self.counted_sizes
-        problem = PlanningProblem(self.analysis, costs, self.limits, groups, replicable, sizes, {}, rewritable)
-        found, hosts = [(i,) for i in range(len(groups))], devices or (ANY_DEVICE,) * len(groups)
-        ways = [*self.finished(problem, found, hosts), self._planned(problem.nodes_of(found), hosts, ())]
+        """The parts between named nodes, with the replicas that make the slowest part fastest.
+
+        Nodes that no cut binds to a side go where the fewest bytes cross, what may be repeated counted or not.
+        """
 
         def rank(one: Plan) -> tuple[bool, float, int]:
             return max(one.budget_shares) > 1, max(part.busy_s for part in one.metrics), one.received_bytes
 
-        return min(ways, key=rank)
+        none = frozenset[int](), frozenset[int]()
+        repeatable = dict.fromkeys((self.replicable(self.goal), none))
+        return min((way for nodes in repeatable for way in self._ways_at(goal, devices, *nodes)), key=rank)
+
+    def _ways_at(self, goal: At, devices: tuple[Device, ...], *repeatable: frozenset[int]) -> Iterator[Plan]:
+        """Ways to finish the parts between named nodes if tensors of replicable nodes cross for nothing."""
+        again = {name: (0, True) for node in repeatable[0] for name in self.graph.nodes[node].writes}
+        parts = parts_at(self.graph, self.analysis.model.tensors, {**self.costs.sent_bytes, **again}, goal)
+        groups = tuple(tuple(node for node in part if node not in repeatable[0]) for part in parts)
+        if not all(groups):  # a part of replicable nodes alone must keep one
+            repeatable, groups = (frozenset(), frozenset()), tuple(parts)
+        replicable, rewritable = (tuple(sorted(row)) for row in repeatable)
+        costs, sizes = self.costs, self.counted_sizes
+        problem = PlanningProblem(self.analysis, costs, self.limits, groups, replicable, sizes, {}, rewritable)
+        found, hosts = [(i,) for i in range(len(groups))], devices or (ANY_DEVICE,) * len(groups)
+        yield from self.finished(problem, found, hosts)
+        yield self._planned(problem.nodes_of(found), hosts, ())
 
     def finished(
         self, problem: PlanningProblem, found: Sequence[Sequence[int]], devices: tuple[Device, ...], most: float = inf
