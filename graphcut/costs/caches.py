@@ -208,8 +208,7 @@ def _words(name: str) -> list[str]:
 
 def _key(name: str) -> tuple[str, ...]:
     """`("3", "key")` for `past_key_values.3.key` and for `present_key_3`: sorted, since the order differs."""
-    words = _words(_PHRASES.sub("", name))
-    return tuple(sorted(_SHORT.get(word, word) for word in words if word not in _SIDES))
+    return tuple(sorted(_SHORT.get(word, word) for word in _words(_PHRASES.sub("", name)) if word not in _SIDES))
 
 
 def _comes_back(past: Tensor, present: Tensor, known: Collection[str], *, may_grow: bool = True) -> bool:

@@ -102,8 +102,7 @@ class Cluster(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         if (link := self.link_between.get(frozenset((source, target)))) is not None:
             return {(source, target): link.bytes_per_s}, link.latency_s
         sender, receiver = self.machines[source], self.machines[target]
-        rates = {(source, None): sender.link_bytes_per_s, (None, target): receiver.link_bytes_per_s}
-        return rates, receiver.latency_s
+        return {(source, None): sender.link_bytes_per_s, (None, target): receiver.link_bytes_per_s}, receiver.latency_s
 
     @cached_property
     def routes(self) -> Callable[[str, tuple[str, ...]], tuple[dict[LinkEnds, float], float]]:

@@ -40,10 +40,9 @@ class TensorRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     largest_tensor_bytes: int | None = None  #: the most bytes of any of its tensors, weights included.
 
     def __post_init__(self) -> None:
-        for name in self.types or ():
-            if name not in ELEMENT_TYPES:
-                known = f"{did_you_mean(name, ELEMENT_TYPES)}types are {', '.join(ELEMENT_TYPES)}"
-                raise ValueError(f"there is no element type {name!r}; {known}")
+        if unknown := [name for name in self.types or () if name not in ELEMENT_TYPES]:
+            known = f"{did_you_mean(unknown[0], ELEMENT_TYPES)}types are {', '.join(ELEMENT_TYPES)}"
+            raise ValueError(f"there is no element type {unknown[0]!r}; {known}")
 
 
 class OperatorRule(TensorRules, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -71,8 +71,7 @@ def possible_s(costs: Costs, device: Device, seconds: Sequence[float]) -> Sequen
     """The seconds of each flowing node on a device, infinite where its rules refuse the node."""
     if device.rules is None:
         return seconds
-    found = refusals(costs, device.rules)
-    return tuple(inf if refusal else one for one, refusal in zip(seconds, found, strict=True))
+    return tuple(inf if refusal else one for one, refusal in zip(seconds, refusals(costs, device.rules), strict=True))
 
 
 def refusals(costs: Costs, rules: DeviceRules) -> tuple[Refusal | None, ...]:

@@ -188,8 +188,7 @@ class HeldWeights:
             return 0.0
         blocks = [ceil(number / BLOCK) * BLOCK / number for number in (outputs, inputs)]
         if groups > 1:
-            is_whole = outputs % BLOCK == 0 and (inputs == 1 or inputs % BLOCK == 0)
-            return 1.0 if is_whole else 0.0
+            return 1.0 if outputs % BLOCK == 0 and (inputs == 1 or inputs % BLOCK == 0) else 0.0
         if outputs % _ALIGNED or (inputs >= BLOCK and inputs % _ALIGNED):
             return 0.0
         return blocks[0] * (blocks[1] if inputs >= BLOCK else 1.0)

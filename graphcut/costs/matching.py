@@ -166,8 +166,7 @@ def common_start(paths: Iterable[Sequence[str]]) -> list[str]:
 
 def _prefixes(modules: Iterable[Words], skipped: int) -> set[Words]:
     """The modules and all modules that contain them."""
-    bare = {_bare(module, skipped) for module in modules}
-    return {path[:k] for path in bare for k in range(1, len(path) + 1)}
+    return {path[:k] for path in {_bare(module, skipped) for module in modules} for k in range(1, len(path) + 1)}
 
 
 def _bare(path: Words, skipped: int) -> Words:

@@ -1,21 +1,15 @@
 """The memory of a part: what plans, manifests and all that reads them call so."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from typing import Final
-
-from google.protobuf.message import Message
 
 from ..core.graph import Block
 from ..core.manifest import RunMemory
 from ..core.tensors import TensorBytes
-from ..loading.model import Model
-from ..loading.subgraphs import functions_called, tensors_in
-from ..loading.tensor_values import values_bytes
 from .caches import find_caches
 from .held_weights import MOVES, NODE_BYTES, HeldWeights
 from .kernel_work import kernel_work
-from .weighing import peak_bytes
+from .weighing import inner_bytes, peak_bytes
 
 SESSION_BYTES: Final = 512 << 10
 """What a session takes for its threads, its graph without nodes, and the first buffers of its kernels."""
@@ -53,17 +47,3 @@ def computed_bytes(held: HeldWeights, node: int, sizes: TensorBytes) -> Mapping[
     own, types = held.model.graph.nodes[node], held.model.tensors
     widened = () if own.op in MOVES else held.widened or ()
     return {name: sizes[name][0] * (2 if types[name].dtype in widened else 1) for name in own.writes}
-
-
-def inner_bytes(model: Model, nodes: Sequence[int]) -> Mapping[object, int]:
-    """The bytes of tensors inside nodes, by their indices, and inside the functions that they call, by their keys."""
-    inside = model.once(_bytes_inside)
-    called = [model.proto.graph.node[node] for node in nodes] if model.functions else []
-    keys: Iterable[object] = (*nodes, *functions_called(called, model.functions))
-    return {key: inside[key] for key in keys if key in inside}
-
-
-def _bytes_inside(model: Model) -> Mapping[object, int]:
-    """`inner_bytes` of all nodes and functions, without those of none."""
-    rows = chain[tuple[object, Message]](enumerate(model.proto.graph.node), model.functions.items())
-    return {key: number for key, one in rows if (number := sum(map(values_bytes, tensors_in(one))))}

@@ -96,8 +96,7 @@ def _steps(names: _Names, node: NodeProto, name: str, route: StateRoute) -> Iter
                 yield from _through(_names_in(function, names), formal, function.output, node, route)
     elif op in _PASSING and node.input[0] == name:
         is_reshaped = route.is_reshaped or (op in _RESHAPING and route.axis is None)
-        is_cropped = route.is_cropped or op == "Slice"
-        yield node.output[0], route._replace(is_reshaped=is_reshaped, is_cropped=is_cropped)
+        yield node.output[0], route._replace(is_reshaped=is_reshaped, is_cropped=route.is_cropped or op == "Slice")
     elif op in _PICKING and node.input[0] == name:
         yield from ((made, route._replace(is_reshaped=True, is_cropped=True)) for made in node.output if made)
     elif op == "Concat" and route.is_kept and list(node.input).count(name) == 1:
@@ -110,9 +109,8 @@ def _through_slots(node: NodeProto, op: str, name: str, route: StateRoute) -> It
     for slot in _SLOTS.get(op, ()):
         is_read = len(node.input) > slot.read and node.input[slot.read] == name
         if is_read and len(node.output) > slot.written and node.output[slot.written]:
-            axis = slot.axis
-            if op in _DEFAULT_AXIS:
-                axis = next((a.i for a in node.attribute if a.name == "axis"), _DEFAULT_AXIS[op])
+            given = (attribute.i for attribute in node.attribute if attribute.name == "axis")
+            axis = next(given, _DEFAULT_AXIS[op]) if op in _DEFAULT_AXIS else slot.axis
             known = route.axis if route.axis is not None or route.is_reshaped else axis
             made = route._replace(is_kept=True, is_sure=route.is_sure or slot.is_sure, axis=known)
             yield node.output[slot.written], made._replace(is_appended=op == "Concat")

@@ -152,8 +152,7 @@ def save_table(table: CostTable, path: str | Path) -> None:
 
 def module_names(graph: Graph) -> tuple[str, ...]:
     """The row of each flowing node in a table: its module with dots, or the name of a node without a module."""
-    nodes = [graph.nodes[i] for i in graph.flow]
-    return tuple(node.module.replace("/", ".") or node.name for node in nodes)
+    return tuple(node.module.replace("/", ".") or node.name for node in (graph.nodes[i] for i in graph.flow))
 
 
 def table_of(costs: Costs) -> CostTable:

@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property
+from itertools import chain
 from operator import methodcaller
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from onnx import NodeProto
+from google.protobuf.message import Message
 
 from ..core.graph import Graph, post_order
 from ..core.manifest import SessionSettings
@@ -133,8 +134,7 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
     flops = [*map(cache(methodcaller("at", numbers)), formulas)]
     for i, formula in enumerate(formulas) if known else ():
         if not formula.is_exact_at(numbers):  # it is counted again with all known sizes
-            node = model.proto.graph.node[model.graph.flow[i]]
-            flops[i] = max(flops[i], count_node(node, bound).flops.at(numbers))
+            flops[i] = max(flops[i], count_node(model.proto.graph.node[model.graph.flow[i]], bound).flops.at(numbers))
     uncounted = sum((Counter(found.uncounted) for found in counted if found.uncounted), Counter[str]())
     return Costs(
         model=model,
@@ -274,13 +274,22 @@ def _weights_read(model: Model, index: int, constants: Mapping[str, int], sizes:
         share = Fraction(formula.at(context.dims), total) if isinstance(total, int) and total > 0 else Fraction(1)
         for name in [proto.input[i] for i in inputs if i < len(proto.input) and proto.input[i] in read]:
             read[name] = min(read[name], -(-read[name] * share.numerator // share.denominator))
-    return sum(read.values()) + (_inner_bytes(proto, context) if has_inner_nodes(proto, node.op, context) else 0)
+    inside = inner_bytes(model, [index]) if has_inner_nodes(proto, node.op, context) else {}
+    return sum(read.values()) + sum(inside.values())
 
 
-def _inner_bytes(node: NodeProto, context: Context) -> int:
-    """Bytes of initializers and constants in the subgraphs of a node, and in the functions that it calls."""
-    called = [context.functions[key] for key in functions_called([node], context.functions)]
-    return sum(values_bytes(tensor) for message in (node, *called) for tensor in tensors_in(message))
+def inner_bytes(model: Model, nodes: Sequence[int]) -> Mapping[object, int]:
+    """The bytes of tensors inside nodes, by their indices, and inside the functions that they call, by their keys."""
+    inside = model.once(_bytes_inside)
+    called = [model.proto.graph.node[node] for node in nodes] if model.functions else []
+    keys: Iterable[object] = (*nodes, *functions_called(called, model.functions))
+    return {key: inside[key] for key in keys if key in inside}
+
+
+def _bytes_inside(model: Model) -> Mapping[object, int]:
+    """`inner_bytes` of all nodes and functions, without those of none."""
+    rows = chain[tuple[object, Message]](enumerate(model.proto.graph.node), model.functions.items())
+    return {key: number for key, one in rows if (number := sum(map(values_bytes, tensors_in(one))))}
 
 
 _RowsRead = tuple[Iterable[int], Formula, Dim]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ..core.graph import grouped
 from ..core.tensors import by_kind
 from ..costs.held_weights import NODE_BYTES
-from ..costs.part_memory import SESSION_BYTES, inner_bytes
+from ..costs.part_memory import SESSION_BYTES
+from ..costs.weighing import inner_bytes
 from ..loading.derived_tensors import copies
 from ..loading.external_data import ALIGNED_BYTES, PADDING_SHARE
 from ..loading.fingerprint import head_of

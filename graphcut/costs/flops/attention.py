@@ -22,19 +22,18 @@ def _attention(queries: Formula, values: Formula, scores: Formula, keys: Formula
     return (queries * 2 + values * 2 + scores * SOFTMAX) * keys
 
 
-def _keys(past: int, present: Dim, before: Dim, new: Dim, operation: Operation) -> Formula:
-    """The number of keys: that of the present cache, or those of the past cache (input `past`) and the new ones."""
-    if present is not None:
+def _keys(operation: Operation, past: int, new: Dim, along: int = 2) -> Formula:
+    """The number of keys `along` an axis: of the present cache, or of the past one (input `past`) and the new ones."""
+    if (present := axis(operation.written(1), along)) is not None:
         return Formula.of(present)
-    return Formula.of(before) + Formula.of(new) if operation.has(past) else Formula.of(new)
+    return Formula.of(new) + (size(operation.read(past), along) if operation.has(past) else 0)
 
 
 def _standard(operation: Operation) -> Formula:
     """ai.onnx Attention: [batch, heads, seq, width], or [batch, seq, heads*width] with the heads as attributes."""
     query, key = operation.read(0), operation.read(1)
     is_4d = query is None or len(query) == 4
-    new = axis(key, 2 if key is None or len(key) == 4 else 1)
-    keys = _keys(4, axis(operation.written(1), 2), axis(operation.read(4), 2), new, operation)
+    keys = _keys(operation, 4, axis(key, 2 if key is None or len(key) == 4 else 1))
     scores = rows(query) * (1 if is_4d else operation.given("q_num_heads", 1))
     return _attention(elements(query), elements(operation.written()), scores, keys)
 
@@ -48,7 +47,7 @@ def _grouped(operation: Operation) -> Formula:
     heads, kv_heads = operation.given("num_heads", 1), operation.given("kv_num_heads", 1)
     width = Formula.of(divided(axis(query, -1), heads if operation.has(1) else heads + 2 * kv_heads))
     tokens = rows(query)
-    keys = _keys(3, axis(operation.written(1), 2), axis(operation.read(3), 2), axis(query, 1), operation)
+    keys = _keys(operation, 3, axis(query, 1))
     queries = tokens * width * heads
     before = _ROTARY * bool(operation.given("do_rotary", 0)) + NORM * operation.has(14)
     return _attention(queries, queries, tokens * heads, keys) + tokens * width * (heads + kv_heads) * before
@@ -61,13 +60,11 @@ def _multi_head(operation: Operation, past: int, bias: int) -> Formula:
     is_packed = query is not None and len(query) == 5
     queries = tokens * Formula.of(axis(query, 4) if is_packed else divided(axis(query, -1), heads)) * heads
     key, value = operation.read(1) if operation.has(1) else query, operation.read(2)
-    new = axis(key, 2 if key is not None and len(key) == 4 else 1)
-    keys = _keys(past, axis(operation.written(1), 2), axis(operation.read(past), 2), new, operation)
+    keys = _keys(operation, past, axis(key, 2 if key is not None and len(key) == 4 else 1))
     values = tokens * size(value, -1) * (heads if value is not None and len(value) == 4 else 1)
     attention = _attention(queries, values if operation.has(2) else queries, tokens * heads, keys)
-    if not operation.has(bias):
-        return attention
-    return attention + sum((elements(operation.read(i)) for i in range(3) if operation.has(i)), Formula())
+    biased = [elements(operation.read(i)) for i in range(3) if operation.has(i)] if operation.has(bias) else []
+    return sum(biased, attention)
 
 
 def _projecting(operation: Operation, past: int) -> Formula:
@@ -77,7 +74,7 @@ def _projecting(operation: Operation, past: int) -> Formula:
     sizes = operation.given("qkv_hidden_sizes", ())
     query, value = (sizes[0], sizes[2]) if len(sizes) == 3 else (divided(axis(weight, 1), 3),) * 2
     projection = tokens * width * (size(shape, -1) * 2 + operation.has(2))
-    keys = _keys(past, axis(operation.written(1), 3), axis(operation.read(past), 3), axis(shape, 1), operation)
+    keys = _keys(operation, past, axis(shape, 1), along=3)
     scores = tokens * operation.given("num_heads", 1)
     return projection + _attention(tokens * Formula.of(query), tokens * Formula.of(value), scores, keys)
 

@@ -256,8 +256,7 @@ def _choose(
     for i in sorted(range(len(chosen)), key=lambda i: -chosen[i][0] / chosen[i][1].units):
         size, found, _ = chosen[i]
         units[i], owed = apportion(found.units, stage.shares, owed, size, most=found.units - 1)
-    pairs = ((i, one, factors) for i, (_, one, factors) in enumerate(chosen))
-    divided = [DividedClass(one, units[i], own) for i, one, own in pairs if not own.keys().isdisjoint(one.products)]
+    divided = [DividedClass(one, units[i], own) for i, (_, one, own) in enumerate(chosen) if own.keys() & one.products]
     total = sum(size for size, *_ in chosen)
     common, all_shares = sum(sizes.values()) - total, sum(stage.shares)
     fair = [Fraction(share, all_shares) for share in stage.shares]

@@ -32,8 +32,7 @@ def class_rows(model: Model, classes: Iterable[AxisClass]) -> list[ClassRow]:
     sizes = {name: weight.bytes for name, weight in model.graph.weights.items()}
     rows: Counter[ClassRow] = Counter()
     for one in classes:
-        weights = size(sum(sizes[name] for name in one.weights))
-        numbers = str(one.units), str(len(one.factors)), weights
+        numbers = str(one.units), str(len(one.factors)), size(sum(sizes[name] for name in one.weights))
         blocked = _counted(printable(blocker.reason) for blocker in one.blockers)
         rows[ClassRow(_place(model, one), *numbers, blocked, _axes(one))] += 1
     return [row._replace(place=_times(number, row.place)) for row, number in rows.items()]

@@ -31,8 +31,7 @@ def by_packets(factor: Factor, shape: Shape, least: int = 1) -> Factor:
     Kernels compute packets of four elements at once, as many as are aligned in memory, and others one by one. Then an
     element has other bits where it is in a packet in the whole tensor and alone in a slice, or a sum of others.
     """
-    axis = factor.reads[0].axis
-    inner = prod(dim if isinstance(dim, int) else 1 for dim in shape[axis + 1 :])
+    inner = prod(dim if isinstance(dim, int) else 1 for dim in shape[factor.reads[0].axis + 1 :])
     item = lcm(least, _PACKET // gcd(inner, _PACKET))
     return factor._replace(units=0 if factor.units % item else factor.units // item)
 
