@@ -123,7 +123,8 @@ class Decoder:
         self.row_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if self.has_batch else None
         #: the same where rows may be different sequences, which have no inputs of their own.
         self.batch_axes = None if given or dims or self.encoded else self.row_axes
-        kept = {name for row in self.keeps.values() for name in row}
+        #: what parts keep that is the same in each step.
+        self.kept_constants = kept = {name for row in self.keeps.values() for name in row}
         same = {n: _axis_of_batch(tensors[n].shape, ids_batch) for n in (*kept, *self.constants, *self.encoded)}
         #: the axis of the rows of what is the same in all rows: what is fed at the first step, and kept beside states.
         self.copy_axes = {name: axis for name, axis in same.items() if axis is not None}
@@ -365,8 +366,7 @@ def _capacity(cascade: Cascade, roles: Roles, states: Sequence[State], max_conte
 def _zero_shape(state: State, sizes: Mapping[str, int], batch: int, *, has_branch: bool) -> tuple[int, ...]:
     """The shape of `state` at the beginning of a sequence."""
     if state.start is None:
-        message = f"the shape of the state {state.past!r} is not known"
-        raise RunError(message, hint="feed its first value with `inputs`")
+        raise RunError(f"the shape of the state {state.past!r} is not known", hint="feed its first value with `inputs`")
     shape = []
     for axis, dim in enumerate(state.start):
         size = batch if dim is None and axis == 0 else sizes.get(dim) if isinstance(dim, str) else dim

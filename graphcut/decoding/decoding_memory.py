@@ -36,7 +36,7 @@ def predict_decoding(
     else:
         first = last = TokenChunk(0, ((0,) * total,) * sequences)
     cascade, steps = decoder.cascade, [_sizes(decoder, step) for step in (first, last)]
-    held, same = kept_bytes(decoder, sequences, total), _constants(decoder)
+    held, same = kept_bytes(decoder, sequences, total), decoder.kept_constants
     kept = {name for row in decoder.kept.values() for state in row for name in (state.past, state.present)} | same
     # A part holds its own states twice while it runs, as inputs and as outputs. Here they are counted once, among all.
     # So is what it reads or writes of constants.
@@ -67,12 +67,7 @@ def kept_bytes(decoder: Decoder, sequences: int, length: int) -> dict[str, int]:
     fed = {name: shape_of(value) for name, value in decoder.constants.items()}
     dims = {**decoder.cascade.manifest.dims, **symbol_sizes(fed, tensors)}
     states = {name: prod(shape) * bits_type(tensors[name].dtype).itemsize for name, shape in shapes.items()}
-    return states | {name: tensors[name].bytes_for(dims)[0] for name in _constants(decoder)}
-
-
-def _constants(decoder: Decoder) -> set[str]:
-    """What parts keep that is the same in each step."""
-    return {name for row in decoder.keeps.values() for name in row}
+    return states | {name: tensors[name].bytes_for(dims)[0] for name in decoder.kept_constants}
 
 
 def _state_shapes(decoder: Decoder, sequences: int, length: int) -> dict[str, tuple[int, ...]]:

@@ -121,8 +121,7 @@ class Generation:
         self._left: dict[int, list[tuple[int, bool]]] = {}
         self._in_flight: deque[SequenceBatch] = deque()
         self._numbers = count()
-        may_share = settings.get("memory_bytes") is None and self._batch > 1
-        self.sharing = SharedSteps(decoder, self._numbers, may=may_share)
+        self.sharing = SharedSteps(decoder, self._numbers, may=self.limited is None and self._batch > 1)
         self._rows = self._batch * len(pool)  # sequences that are decoded at once, if they share steps
         self._tokens = self._decode()
 
@@ -220,8 +219,7 @@ class Generation:
             self._forget(number, is_kept=is_kept)
         for one, token in batch.step_done(answer):
             one.generated += 1
-            end = self._end(one, token)
-            if end is None:
+            if (end := self._end(one, token)) is None:
                 one.unfed = (token,)
             else:
                 self._close(one.index, end)
@@ -273,8 +271,7 @@ class Generation:
         while self._begin_later() or self._open:
             while self._begin_waiting():
                 pass
-            batch = self.sharing.next_batch() or self._next_batch()
-            if batch is None:
+            if (batch := self.sharing.next_batch() or self._next_batch()) is None:
                 yield None
                 continue
             self._in_flight.append(batch)

@@ -33,8 +33,7 @@ def text_inputs(cascade: CascadeLike, texts: Sequence[str]) -> dict[str, np.ndar
     if not rows or any(isinstance(size, int) and size != len(rows) for size in batch) or not longest:
         raise UsageError(f"{len(rows)} texts don't fit the batch of the model", hint="give as many as it takes")
     if is_padded and "mask" not in roles.values():
-        hint = "give them one by one"
-        raise UsageError("texts of other lengths need a mask, and the model reads none", hint=hint)
+        raise UsageError("texts of other lengths need a mask, and the model reads none", hint="give them one by one")
     missing = tuple(longest - len(row) for row in rows) if is_padded else ()
     padded = tuple((*row, *[0] * (longest - len(row))) for row in rows)
     chunks = {role: TokenChunk(0, padded, missing if role == "mask" else ()) for role in roles.values()}

@@ -86,8 +86,7 @@ def place_part(cascade: Cascade, part: Part, entries_of_session: Mapping[str, st
     provider, options = settings.provider, entries(settings.provider_options)
     config = {**entries(settings.session_config), **(entries_of_session or {})}
     dims = fixed_sizes(provider, cascade.manifest.given_dims)
-    file = str(cascade.file(part))
-    return placement(Asked(provider=provider, options=options, file=file, dims=dims, entries=config))
+    return placement(Asked(provider=provider, options=options, file=str(cascade.file(part)), dims=dims, entries=config))
 
 
 def answer(path: str) -> None:

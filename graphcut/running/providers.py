@@ -98,8 +98,7 @@ def open_session(
         RunError: the provider is missing or can't be started, and `may_fall_back` is false.
     """
     if provider == CPU:
-        chosen = [(CPU, dict(options))]
-        return ort.InferenceSession(os.fspath(file), settings, providers=chosen, enable_fallback=0), {}
+        return ort.InferenceSession(os.fspath(file), settings, providers=[(CPU, dict(options))], enable_fallback=0), {}
     session, problem = session_on(file, settings, provider, dict(options))
     if session is None and not may_fall_back:
         known = ", ".join(ort.get_available_providers())

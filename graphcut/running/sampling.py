@@ -166,8 +166,7 @@ class LogitsChoice(msgspec.Struct, frozen=True):
         scores = view_of(logits, self.dtype).reshape(-1, given, vocabulary)
         numbers, scored = list[int](), min(given, self.length)
         if scored < self.length and any(row.place for row in self.rows):
-            message = "the model scores the last token alone, and so no proposed tokens"
-            raise RunError(message, hint="leave out `draft`")
+            raise RunError("the model scores the last token alone, and so no proposed tokens", hint="leave out `draft`")
         for row, sequence, length, before, sampling, top, place, rule in self.rows:
             found = scores[row, (place or scored) - 1]
             if self.dtype == "bfloat16":

@@ -167,8 +167,7 @@ class SimulatedExecutor(Executor):
             self._end(self.devices[worker])
 
     def put(self, value: object, tensor: str) -> SimulatedTensor:  # noqa: ARG002 - tensors have no values here
-        size = self._scenario.tensor_bytes.get(tensor, 0)
-        return SimulatedTensor(size, {self._driver: None}, tensor in self._small)
+        return SimulatedTensor(self._scenario.tensor_bytes.get(tensor, 0), {self._driver: None}, tensor in self._small)
 
     def fetch(self, handles: Iterable[SimulatedTensor]) -> bool:
         tensors = [*handles]

@@ -112,21 +112,22 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         title = f"input {(number := next(self._numbers))}"
         values = input_values(self._cascade, feeds)
         if self._loop is not None:
-            return run_steps(self._loop, values, title, number, self._service.send_request, self._service.forget)
+            return run_steps(self._loop, values, title, number, self._service.send, self._service.forget)
         axis = self._axis
         if axis is None or (size := axis.size(values)) <= (length := self._length(size)):
-            return self._service.send(values, title)
+            return self._service.send(Request(values, title))
         with self._comparing:
             if not self._is_compared:
                 return self._compared(axis, values, length, title)
         if self._axis is None:
-            return self._service.send(values, title)
-        return _joined([self._service.send(piece, title) for piece in axis.divided(values, length)], axis.joined)
+            return self._service.send(Request(values, title))
+        pieces = (Request(piece, title) for piece in axis.divided(values, length))
+        return _joined([*map(self._service.send, pieces)], axis.joined)
 
     def _compared(self, axis: BatchAxis, values: Mapping[str, Value], length: int, title: str) -> Future[Outputs]:
         """Run a feed whole and divided. If the outputs differ, no feed is divided from now on."""
-        whole = self._service.send(values, title)
-        pieces = [self._service.send(piece, title) for piece in axis.divided(values, length)]
+        whole = self._service.send(Request(values, title))
+        pieces = [self._service.send(Request(piece, title)) for piece in axis.divided(values, length)]
         if whole.exception() is None:
             try:
                 same = are_close(whole.result(), axis.joined([piece.result() for piece in pieces]))
@@ -205,10 +206,7 @@ class _Service:
         self._thread = Thread(target=self._work, name="graphcut scheduler", daemon=True)
         self._thread.start()
 
-    def send(self, values: Mapping[str, Value], title: str) -> Future[Outputs]:
-        return self.send_request(Request(values, title=title))
-
-    def send_request(self, request: Request, then: Callable[[Future[Outputs]], None] | None = None) -> Future[Outputs]:
+    def send(self, request: Request, then: Callable[[Future[Outputs]], None] | None = None) -> Future[Outputs]:
         """Send a request; `then` is called with the future once it is answered, in the thread of the scheduler."""
         future: Future[Outputs] = Future()
         if then is not None:

@@ -87,8 +87,7 @@ class ThreadExecutor(Executor):
 
     def _serve(self, tasks: _Tasks) -> None:
         while (task := tasks.get()) is not None:
-            event = task()
-            if event is not None:
+            if (event := task()) is not None:
                 self.report(event)
             del event, task  # otherwise their values would stay in memory until the next task
 

@@ -120,8 +120,7 @@ class RequestsInFlight:
         self.release([handle for name, handle in event.outputs.items() if name in state.handles])
         made = {name: handle for name, handle in event.outputs.items() if name not in state.handles}
         state.makers.update(dict.fromkeys(made, event.worker))
-        runnable = state.add(made)
-        self.add_runnable(state, [part for part in runnable if part not in state.taken])
+        self.add_runnable(state, [part for part in state.add(made) if part not in state.taken])
 
     def leave(self, state: RequestState | None) -> RequestState | None:
         """A step has ended. Its request; None if that was restarted or answered, or if there is none."""

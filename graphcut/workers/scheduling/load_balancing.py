@@ -183,8 +183,7 @@ class MeasuredSpeeds:
         for worker, seen in enumerate(self._seen):
             if not seen:
                 continue
-            means = np.array([total / times for total, times in seen.values()])
-            self._learn(worker, np.array([*seen]), means)
+            self._learn(worker, np.array([*seen]), np.array([total / times for total, times in seen.values()]))
             seen.clear()
         return True
 

@@ -127,8 +127,7 @@ class Scheduler:
         if index in self._groups:
             self._employ_group(self._groups[index])
             return
-        oldest = self._flight.oldest(self.pool.runnable_on(index))
-        if oldest is None:
+        if (oldest := self._flight.oldest(self.pool.runnable_on(index))) is None:
             self.pool.list_taker(index)
             return
         state, first = oldest
@@ -352,8 +351,7 @@ class Scheduler:
             worker.deaths = 0  # the request is to blame
             names = ", ".join(self._routing.parts[part].name for part in step.parts)
             message = f"{state.title} ended its worker {MAX_KILLS} times in {names} ({worker.death_reason})"
-            hint = "leave it out; or go on without it with `on_error='skip'`"
-            self._flight.fail(state, RunError(message, hint=hint))
+            self._flight.fail(state, RunError(message, hint="leave it out; or go on without it with `on_error='skip'`"))
         elif first in state.reported:
             # Others went on with what a repeated step would make again: parts may draw numbers.
             self._flight.restart(state)
