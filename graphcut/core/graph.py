@@ -267,8 +267,7 @@ def block_between(graph: Graph, reads: Sequence[str], writes: Sequence[str]) -> 
     `reads` that it does not need is not in `Block.reads`. A UsageError if one of `writes` also needs another input.
     """
     nodes, used = between(graph, set(reads), writes)
-    missing = [name for name in graph.reads if name in used and name not in (*reads, *graph.weights)]
-    if missing:
+    if missing := [name for name in graph.reads if name in used and name not in (*reads, *graph.weights)]:
         raise _needs_more(graph, reads, writes, missing)
     reads = (*(name for name in reads if name in used), *(n for n in graph.reads if n in used and n not in reads))
     return block_of(graph, nodes, reads, writes)

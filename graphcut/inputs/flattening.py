@@ -92,8 +92,7 @@ class FlatNodes:
         names = outer.new_child({name: prefix + name for name in own_names(body) if name})
         self.add_graph(body, names)
         given = [names[value.name] for value in body.input]
-        made = [names.get(value.name, value.name) for value in body.output]
-        self.row.extend(_body_transfers(node, given, made))
+        self.row.extend(_body_transfers(node, given, [names.get(value.name, value.name) for value in body.output]))
 
 
 def flatten(model: Model) -> FlatNodes:

@@ -66,10 +66,10 @@ def generate_inputs(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | N
 def given_sizes(survey: InputSurvey, sizes: Mapping[str, int]) -> Mapping[str, int]:
     """The sizes that the user gave, `model.dims` included. A UsageError if the inputs have no such dimension."""
     sums = [dim for dims in survey.dims.values() for dim in dims if isinstance(dim, str)]
-    for name in sizes:
-        if name not in {*survey.open_sizes, *sums, *survey.model.dims}:
-            hint = f"{did_you_mean(name, survey.open_sizes)}open sizes: {', '.join(survey.open_sizes) or 'none'}"
-            raise UsageError(f"no input of {survey.model.title} has a dimension {name!r}", hint=hint)
+    known = {*survey.open_sizes, *sums, *survey.model.dims}
+    if (unknown := next((name for name in sizes if name not in known), None)) is not None:
+        hint = f"{did_you_mean(unknown, survey.open_sizes)}open sizes: {', '.join(survey.open_sizes) or 'none'}"
+        raise UsageError(f"no input of {survey.model.title} has a dimension {unknown!r}", hint=hint)
     return {**survey.model.dims, **sizes}
 
 
@@ -161,8 +161,7 @@ class _Generator:
         if self.survey.roles[name] == "mask":
             return np.ones(shape, bool)
         if prod(shape) == 1:  # each branch of an If runs in some variant; a decoder without cache takes another mask
-            flag = self.sizes.variant % 2 == 0 or "cache" in name
-            return np.full(shape, flag != self.sizes.fallback.flipped)
+            return np.full(shape, (self.sizes.variant % 2 == 0 or "cache" in name) != self.sizes.fallback.flipped)
         return random.integers(0, 2, shape).astype(bool)
 
     def _floats(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> Array:
@@ -233,8 +232,7 @@ class _Generator:
         tensor = self.survey.model.tensors.get(name)
         if tensor is None or tensor.shape is None:
             return self.survey.shape_of(name)
-        numbers = self.sizes.numbers
-        return tuple(evaluate(dim, numbers) if isinstance(dim, str) else dim for dim in tensor.shape)
+        return tuple(evaluate(dim, self.sizes.numbers) if isinstance(dim, str) else dim for dim in tensor.shape)
 
 
 def _vocabulary(consumers: Sequence[Consumer]) -> list[str]:

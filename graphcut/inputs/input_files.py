@@ -47,10 +47,9 @@ def read_inputs(path: Path, model_reads: Sequence[str], *, tensors: Tensors = _N
         raise GraphcutError(f"{path} does not exist", hint=hint) from None
     except OSError as error:
         raise GraphcutError(f"{path} can't be read: {error.strerror or error}", hint="check its permissions") from None
-    for name in found:
-        if name not in model_reads:
-            hint = f"{did_you_mean(name, model_reads)}its inputs: {', '.join(model_reads) or 'none'}"
-            raise UsageError(f"{path} holds {name!r}, which is no input of the model", hint=hint)
+    if (unknown := next((name for name in found if name not in model_reads), None)) is not None:
+        hint = f"{did_you_mean(unknown, model_reads)}its inputs: {', '.join(model_reads) or 'none'}"
+        raise UsageError(f"{path} holds {unknown!r}, which is no input of the model", hint=hint)
     return {name: found[name] for name in model_reads if name in found}
 
 
@@ -98,8 +97,7 @@ def _check_header(path: Path, member: IO[bytes], info: zipfile.ZipInfo, name: st
 
 def _read_folder(path: Path, model_reads: Sequence[str], tensors: Tensors) -> dict[str, object]:
     matches = ((re.fullmatch(r"input_(\d+)\.pb", file.name), file) for file in path.iterdir())
-    numbered = {int(match[1]): file for match, file in matches if match}
-    if not numbered:
+    if not (numbered := {int(match[1]): file for match, file in matches if match}):
         raise UsageError(f"{path} holds no input_0.pb", hint="name the test_data_set_0 folder, or a .npz file")
     found: dict[str, object] = {}
     for number, file in sorted(numbered.items()):

@@ -80,10 +80,8 @@ class DimensionSizes:
 
     def _first(self, meaning: Meaning, numbers: Mapping[str, int]) -> int | None:
         """The size of the first axis with that meaning; None if there is none."""
-        for name, meanings in self.survey.meanings.items():
-            if meaning in meanings:
-                return _size(self.survey.dims[name][meanings.index(meaning)], numbers)
-        return None
+        axes = ((name, found.index(meaning)) for name, found in self.survey.meanings.items() if meaning in found)
+        return next((_size(self.survey.dims[name][axis], numbers) for name, axis in axes), None)
 
     def _usual(self, meaning: Meaning, axis: int = 1) -> int:
         if self.fallback.every is not None:

@@ -91,8 +91,7 @@ def _entries(graph: GraphProto) -> tuple[list[_Entry], tuple[str, ...]]:
     one name, which it reads as initializers.
     """
     taken = Counter(node.name for node in graph.node)
-    shared = {name for name, times in taken.items() if times > 1 and name}
-    if shared:
+    if shared := {name for name, times in taken.items() if times > 1 and name}:
         _check_names(graph, shared)
     entries = []
     operators: set[str] = set()

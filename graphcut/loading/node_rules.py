@@ -79,8 +79,7 @@ def _problems(node: NodeProto, schema: _Schema) -> Iterator[str]:
             limit = f"at least {least}" if number < least else f"at most {most}"
             yield f"{place(node)} has {count(number, what)}, and its operator has {limit}"
     for name, is_graph in schema.attributes.items():
-        found = [attribute for attribute in node.attribute if attribute.name == name]
-        if not found:
+        if not (found := [attribute for attribute in node.attribute if attribute.name == name]):
             yield f"{place(node)} has no attribute {name!r}"
         elif is_graph and not any(attribute.HasField("g") or attribute.ref_attr_name for attribute in found):
             yield f"the attribute {name!r} of {place(node)} is not a graph"

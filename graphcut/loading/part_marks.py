@@ -50,8 +50,7 @@ def check_replaceable(data: Path, output: Path) -> None:
     """Raise a UsageError if a data file that is to be replaced is not the model's, or another one there may read it."""
     models = sorted({*data.parent.glob("*.onnx"), output.absolute()}) if data.exists() else []
     readers = [one for one in models if one.is_file() and may_read(one, data.name)]
-    for other in readers:
-        if other.name != output.name:
-            raise UsageError(f"{other} reads {data}, which would be replaced", hint="choose another name with `output`")
+    if other := next((one for one in readers if one.name != output.name), None):
+        raise UsageError(f"{other} reads {data}, which would be replaced", hint="choose another name with `output`")
     if models and not readers:
         raise UsageError(f"{data} may be another's: no model there reads it", hint="move it away")

@@ -53,8 +53,7 @@ def infer_tensors(model: ModelProto, wanted: AbstractSet[str], *, folder: Path) 
     tensors = _merged_all(declared, tensors_of_values(inferred, own))
     for weight in model.graph.initializer:
         tensors.setdefault(weight.name, tensor_of_initializer(weight))
-    gaps = [n for n in sorted(wanted) if n not in tensors or (tensors[n].is_plain and tensors[n].shape is None)]
-    if gaps:
+    if gaps := [n for n in sorted(wanted) if n not in tensors or (tensors[n].is_plain and tensors[n].shape is None)]:
         tensors = _merged_all(tensors, ort_types(model, gaps, folder, own))
     return tensors
 

@@ -131,9 +131,8 @@ class Stage:
                 hint += " the model to a type that it computes, such as float32"
             raise RunError(message, hint=hint) from error
         self.nodes_by_provider = {} if set(nodes) <= {provider} else nodes
-        for file, version in versions.items():
-            if not file.exists() or version_of(file) != version:
-                raise RunError(f"{file} was changed while it was loaded", hint=_REPLACED)
+        if changed := next((f for f, version in versions.items() if not f.exists() or version_of(f) != version), None):
+            raise RunError(f"{changed} was changed while it was loaded", hint=_REPLACED)
         is_numeric = all(map(is_numeric_tensor, self._tensors.values()))
         self._is_direct = is_numeric and CPU_MEMORY is not None and hasattr(self._session, "_sess")
         is_on_device = self._is_direct and provider in self._session.get_providers()  # else the CPU is the fallback

@@ -74,10 +74,8 @@ class Scenario(Product):
             UsageError: the cluster has no such device.
         """
         known = [device.name for device in self.cluster.devices]
-        for failure in failures:
-            if failure.device not in known:
-                hint = f"there are {few(known, _LISTED)}"
-                raise UsageError(f"there is no device {failure.device!r} to fail", hint=hint)
+        if (unknown := next((one.device for one in failures if one.device not in known), None)) is not None:
+            raise UsageError(f"there is no device {unknown!r} to fail", hint=f"there are {few(known, _LISTED)}")
         return replace(self, cluster=changed(self.cluster, failures=(*self.cluster.failures, *failures)))
 
     def copied(self, copies: int) -> Scenario:

@@ -329,8 +329,7 @@ class SimulatedExecutor(Executor):
         """Take a device down. One that is down already stays down until the later of both ends."""
         device.failures += 1
         device.down_until_s = max(device.down_until_s, self.clock.now_s + for_s)
-        was_up = device.down_since_s is None
-        if was_up:
+        if was_up := device.down_since_s is None:
             device.down_since_s = self.clock.now_s
         if device.is_started and (was_up or for_s == inf):
             self._end(device, DETECTION_S)

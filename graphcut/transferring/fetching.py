@@ -182,8 +182,7 @@ def _blocks(cascade: Cascade, part: Part) -> Iterator[_Wanted]:
 
 def _check_space(output: Path, blocks: Sequence[_Wanted]) -> None:
     needed = sum(length for ranges in _ranges_of(blocks).values() for _, length in ranges)
-    files = {output / one.name for one in blocks}
-    needed -= sum(file.stat().st_blocks * 512 for file in files if file.exists())
+    needed -= sum(file.stat().st_blocks * 512 for file in {output / one.name for one in blocks} if file.exists())
     free = shutil.disk_usage(output).free
     if needed > free:
         hint = "choose another disk with `output`, or fewer parts"

@@ -134,9 +134,9 @@ class PartStore:
         Raises:
             RunError: a file differs from what `files` says.
         """
-        for name, data in files.items():
-            if not _is_same(self.part_folders[index] / name, data):
-                raise RunError(f"{name} changed while it was sent", hint="don't change a cascade while it runs")
+        folder = self.part_folders[index]
+        if changed := next((name for name, data in files.items() if not _is_same(folder / name, data)), None):
+            raise RunError(f"{changed} changed while it was sent", hint="don't change a cascade while it runs")
 
     def _folder(self, part: Part, files: Mapping[str, DataFile]) -> Path:
         data = {name: files[name] for name in part.data}

@@ -71,8 +71,7 @@ class RayAndThreads(RayExecutor):
         """Whether this machine has the files of all `parts` that its worker is to hold; a missing one is reported."""
         for part in (self._cascade.parts[index] for index in parts):
             if not self._cascade.file(part).exists():
-                missing = self._missing(part, f"not on {self._names[worker]}")
-                self._callbacks.put(partial(Failed, worker, None, missing))
+                self._callbacks.put(partial(Failed, worker, None, self._missing(part, f"not on {self._names[worker]}")))
                 return False
         return True
 

@@ -157,8 +157,7 @@ class RayExecutor(Executor):
 
     def fetch(self, handles: Iterable[_RayTensor]) -> bool:
         here = [tensor.data for tensor in handles if tensor.node not in self._watch.lost]  # `get` tells
-        references = [data for data in here if not isinstance(data, InlineArray)]
-        if not references:
+        if not (references := [data for data in here if not isinstance(data, InlineArray)]):
             return True
         _, missing = ray.wait(references, num_returns=len(references), timeout=0)
         for reference in set(missing) - self._coming:
@@ -202,8 +201,7 @@ class RayExecutor(Executor):
         for actor in self._actors.values():
             actor.loads.put(None)
             ray.kill(actor.remote)
-        lives = [actor.life for actor in self._actors.values() if not actor.is_dead]
-        if lives:
+        if lives := [actor.life for actor in self._actors.values() if not actor.is_dead]:
             ray.wait(lives, num_returns=len(lives), timeout=10)
         for thread in self._threads:
             thread.join()
