@@ -28,7 +28,7 @@ from ..core.text import printable
 from ..core.units import size
 from ..decoding.token_inputs import role_of
 from ..loading.model import Model
-from ..loading.subgraphs import domain, is_external, locations_in, tensors_in
+from ..loading.subgraphs import domain, is_external, locations_in, remove_named, tensors_in
 from ..running.process_memory import available_bytes
 from ..running.stage import SessionConfig, session_options
 from ..surgery.model_files import make_constants, write_model
@@ -63,9 +63,8 @@ def _clean(job: Job) -> dict[str, Any]:
     for node, known in zip(proto.graph.node, job.model.graph.nodes, strict=True):
         node.name = known.name
     foreign = {name for node in proto.graph.node if domain(node.domain) for name in node.output}
-    kept = [value for value in proto.graph.value_info if value.name in foreign]  # nothing else knows their types
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(kept)
+    typed = {value.name for value in proto.graph.value_info}
+    remove_named(proto.graph.value_info, typed - foreign)  # nothing else knows the types of foreign ones
     return _written(job, proto)
 
 

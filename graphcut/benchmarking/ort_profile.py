@@ -8,10 +8,11 @@ their outputs, so the nodes of the model that a kernel computes are found by the
 import os
 import re
 import tempfile
-import time
+import timeit
 from bisect import bisect_right
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Final
@@ -91,11 +92,7 @@ def profile(model: Model, piece: ModelProto, feeds: Mapping[str, Value], rounds:
             for _ in range(1 + rounds):
                 outputs = run_session(session, fed, names, model.tensors)
             events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
-            times = []
-            for _ in range(rounds):
-                began = time.perf_counter()
-                run_session(session, fed, names, model.tensors)
-                times.append(time.perf_counter() - began)
+            times = timeit.repeat(partial(run_session, session, fed, names, model.tensors), number=1, repeat=rounds)
         optimized = onnx.load(Path(scratch) / "optimized.onnx", load_external_data=False).graph.node
     seconds = kernel_seconds(events, {node.name for node in optimized}, rounds)
     fused = fused_nodes(piece.graph.node, optimized)

@@ -58,9 +58,8 @@ def options_of(name: str) -> Mapping[str, object]:
 
 def _prepare(name: str, options: Mapping[str, object]) -> Recipe:
     known = options_of(name)
-    for option in options:
-        if option not in known:
-            raise UsageError(f"demo {name!r} has no option {option!r}", hint=_suggest(option, known))
+    if unknown := [option for option in options if option not in known]:
+        raise UsageError(f"demo {name!r} has no option {unknown[0]!r}", hint=_suggest(unknown[0], known))
     try:
         return msgspec.convert(options, type=_recipe(name))
     except msgspec.ValidationError as error:

@@ -65,8 +65,7 @@ def _save_inline(draft: Draft, path: Path) -> None:
 
 def _inline_head(weight: RandomWeight) -> bytes:
     """The field of a weight in the graph without its values, which come last."""
-    values = field_header(TensorProto.RAW_DATA_FIELD_NUMBER, weight.size_bytes)
-    tensor = _encode(_without_values(weight)) + values
+    tensor = _encode(_without_values(weight)) + field_header(TensorProto.RAW_DATA_FIELD_NUMBER, weight.size_bytes)
     return field_header(GraphProto.INITIALIZER_FIELD_NUMBER, len(tensor) + weight.size_bytes) + tensor
 
 
@@ -75,5 +74,4 @@ def _without_values(weight: RandomWeight) -> TensorProto:
 
 
 def _encode(message: ModelProto | GraphProto | TensorProto) -> bytes:
-    encoded: bytes = message.SerializeToString(deterministic=True)
-    return encoded
+    return message.SerializeToString(deterministic=True)

@@ -10,9 +10,7 @@ NAME is that of the model that was cut. Inputs with a default are left out, and 
 data files with more than one hard link.
 """
 
-from collections.abc import Iterable
 from functools import partial
-from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -23,6 +21,7 @@ from ..core.digests import DataFile
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, Cascade, Part
 from ..core.tensors import Tensor
+from ..core.wiring import Unit
 from ..surgery.model_files import copy_ranges
 from .cascade_files import Export, cascade_files, fed
 
@@ -56,8 +55,7 @@ def _data(file: Path, data: DataFile) -> Content:
 
 def _part(cascade: Cascade, part: Part, name: str) -> str:
     settings = cascade.settings(part)
-    lines = [f"name: {_quoted(name)}", 'backend: "onnxruntime"', "max_batch_size: 0"]
-    lines += _tensors(cascade, fed(cascade, part.reads), part.writes)
+    lines = _head(cascade, name, 'backend: "onnxruntime"', part)
     if part.device is not None:
         lines.append(f"instance_group {{ kind: KIND_{'CPU' if settings.provider.startswith('CPU') else 'GPU'} }}")
     if settings.threads:
@@ -71,21 +69,23 @@ def _ensemble(cascade: Cascade, name: str) -> str:
     if passed := [output for output in manifest.writes if output not in written]:
         message = f"the output {passed[0]!r} of the model is one of its inputs, and no part writes it"
         raise UsageError(message, hint="an ensemble of Triton can't pass it on: remove that output from the model")
-    lines = [f"name: {_quoted(name)}", 'platform: "ensemble"', "max_batch_size: 0"]
-    lines += _tensors(cascade, fed(cascade, manifest.reads), manifest.writes)
-    lines.append("ensemble_scheduling {")
+    lines = [*_head(cascade, name, 'platform: "ensemble"', manifest), "ensemble_scheduling {"]
     for part in cascade.parts:
         lines.append(f"  step {{ model_name: {_quoted(f'{name}-{part.name}')} model_version: -1")
-        for field, names in (("input_map", fed(cascade, part.reads)), ("output_map", part.writes)):
-            lines += [f"    {field} {{ key: {_quoted(tensor)} value: {_quoted(tensor)} }}" for tensor in names]
+        lines += [f"    {end}_map {{ key: {_quoted(n)} value: {_quoted(n)} }}" for end, n in _ends(cascade, part)]
         lines.append("  }")
     return "\n".join((*lines, "}", ""))
 
 
-def _tensors(cascade: Cascade, reads: Iterable[str], writes: Iterable[str]) -> list[str]:
-    """The inputs and outputs of a model."""
-    ends = (("input", name) for name in reads), (("output", name) for name in writes)
-    return [f"{end} {{ name: {_quoted(name)} {_type(cascade.tensors[name])} }}" for end, name in chain(*ends)]
+def _head(cascade: Cascade, name: str, kind: str, unit: Unit) -> list[str]:
+    """What the configurations of a part and of the ensemble begin with."""
+    ends = [f"{end} {{ name: {_quoted(n)} {_type(cascade.tensors[n])} }}" for end, n in _ends(cascade, unit)]
+    return [f"name: {_quoted(name)}", kind, "max_batch_size: 0", *ends]
+
+
+def _ends(cascade: Cascade, unit: Unit) -> list[tuple[str, str]]:
+    """The inputs and outputs that Triton knows of, each after what it is."""
+    return [*(("input", name) for name in fed(cascade, unit.reads)), *(("output", name) for name in unit.writes)]
 
 
 def _type(tensor: Tensor) -> str:

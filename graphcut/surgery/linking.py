@@ -98,8 +98,7 @@ def link(
             refer_to_file(tensor, locations[match.file], match.offset, match.length)
         if match is not None and is_transposed:
             _multiply_transposed(proto, tensor, multiplied[tensor.name])
-        name = None if match is None else saved[match].name
-        found.append(LinkedWeight(tensor.name, span.length, name, is_transposed))
+        found.append(LinkedWeight(tensor.name, span.length, match and saved[match].name, is_transposed))
         if progress is not None:
             progress(model.path.name, span.length, total)
     write_model(output, proto, copied, is_inline=False, force=force)

@@ -85,8 +85,7 @@ def prepare_by_rank(
     if plan is not None and isinstance(plan.goal, Across | Within):
         raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use `Into` or `At`")
     blocks = {"": ()} if plan is None else {f"stage-{i}.": b.nodes for i, b in enumerate(plan.partition.blocks)}
-    numbers = range(len(division.shares))
-    devices = ({rank: Device(name=f"{prefix}rank-{rank}") for rank in numbers} for prefix in blocks)
+    devices = ({rank: Device(name=f"{prefix}rank-{rank}") for rank in range(len(division.shares))} for prefix in blocks)
     return _prepared(division, output, [*zip(blocks.values(), devices, strict=True)], None, weights, digest=digest)
 
 

@@ -290,8 +290,8 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
             if data_name in written:
                 continue
             report = (lambda number, name=data_name: progress(name, number, total)) if progress is not None else None
-            has_digest = part.rank is None  # else each part has one of what it reads
-            written[data_name] = write_data(layout, folder / data_name, progress=report, has_digest=has_digest)
+            # Of ranks each part has a digest of what it reads.
+            written[data_name] = write_data(layout, folder / data_name, progress=report, has_digest=part.rank is None)
         own = {name: written[name] for name in part.layouts if part.rank is None}
         read = {name: folder / name for name in part.layouts}
         read |= {name: home / name for name in part.ranges.keys() - part.layouts if files.digest}
