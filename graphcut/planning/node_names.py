@@ -18,8 +18,7 @@ def find_nodes(graph: Graph, patterns: Iterable[str]) -> set[int]:
     found: set[int] = set()
     for pattern in patterns:
         matches = _matches(graph, pattern)
-        flowing = {i for i in matches if not graph.nodes[i].is_constant}
-        if not flowing:
+        if not (flowing := {i for i in matches if not graph.nodes[i].is_constant}):
             raise _not_found(graph, pattern, matches)
         found |= flowing
     return found

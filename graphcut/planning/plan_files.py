@@ -150,8 +150,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     """
     record, model = read_plan(path), analysis.model
     if record.graph != model.digest:
-        planned = PurePosixPath(record.model).name
-        message = f"{path} is a plan for {planned}, not for {model.title}: the graphs differ"
+        message = f"{path} is a plan for {PurePosixPath(record.model).name}, not for {model.title}: the graphs differ"
         raise UsageError(message, hint=f"plan this model, such as with `Into({len(record.parts)})`")
     check_goal(record.goal)
     parts = _checked_parts(model.graph, record.parts, path)

@@ -122,8 +122,7 @@ class Plan(Product):
     @property
     def needs(self) -> tuple[int, ...]:
         """For each part what its goal counts, its files or its memory; empty without metrics."""
-        counting = counted_by(self.goal)
-        if not counting:
+        if not (counting := counted_by(self.goal)):
             return tuple(part.written_bytes for part in self.metrics)
         return tuple(counted_bytes(memory, counting) for memory in self.memory)
 
@@ -142,8 +141,7 @@ class Plan(Product):
         """
         if not self.metrics:
             return ()
-        rows = zip(self.needs, self.budgets, strict=True)
-        shares = [needed / budget if budget else 0.0 for needed, budget in rows]
+        shares = [own / budget if budget else 0.0 for own, budget in zip(self.needs, self.budgets, strict=True)]
         return tuple(on_device(self.goal, self.devices, shares))
 
     @cached_property
@@ -261,7 +259,7 @@ def check_limits(made: Plan) -> None:
         message = f"{graph.nodes[min(inexact)].name!r} is repeated, and its copy need not give the same bits"
         raise PlanError(message, hint="allow it with `Limits(recompute='approximate')`, or let one part have the node")
     avoided = find_nodes(graph, limits.avoid)
-    for tensor in made.partition.wiring.boundary_tensors:
-        if graph.producer.get(tensor) in avoided:
-            hint = "cut somewhere else, or drop it from `avoid`"
-            raise PlanError(f"{tensor!r} would cross, and is to be avoided", hint=hint)
+    sent = made.partition.wiring.boundary_tensors
+    if crossing := next((name for name in sent if graph.producer.get(name) in avoided), None):
+        hint = "cut somewhere else, or drop it from `avoid`"
+        raise PlanError(f"{crossing!r} would cross, and is to be avoided", hint=hint)

@@ -142,8 +142,7 @@ def block_memory(block: Block, costs: Costs, device: SessionSettings) -> RunMemo
 
 def counted_bytes(memory: RunMemory, counting: Collection[Counted]) -> int:
     """Of the memory of a part that of weights and graph, and what a goal counts besides."""
-    activations = max(memory.opening, memory.activations)
-    counted = {"inputs": memory.inputs, "cache": memory.states, "activations": activations}
+    counted = {"inputs": memory.inputs, "cache": memory.states, "activations": max(memory.opening, memory.activations)}
     return memory.load + sum(counted[what] for what in counting)
 
 

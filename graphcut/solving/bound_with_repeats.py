@@ -68,8 +68,7 @@ class BoundWithRepeats:
         for share in _SHARES:
             tried = self.limit - max(share * (self.limit - least), _JUST_BELOW * self.limit)
             last = replace(last, limit=tried, above=last.least_paid)
-            found = last.chains()
-            if not found:
+            if not (found := last.chains()):
                 return (max(tried, least) if share else self.limit), chains
             chains.append(found[-1])
         return least, chains

@@ -230,8 +230,7 @@ def improved(
             one = other
             best = one if one.busiest_s < best.busiest_s else best
     cuts = [(along.lengths[a], along.lengths[b]) for a, b in pairwise(best.ends)]
-    devices = tuple(best.device_of[end] for end in best.ends[:-1])
-    return Interleaving(tuple(along.order[a:b] for a, b in cuts), devices)
+    return Interleaving(tuple(along.order[a:b] for a, b in cuts), tuple(best.device_of[end] for end in best.ends[:-1]))
 
 
 def merged(load: Workload, found: Interleaving) -> Interleaving:

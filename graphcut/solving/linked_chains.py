@@ -86,8 +86,7 @@ class LinkedChains:
         slowest = request_times(transfers, least_or_wait_s, devices, self.cluster)
         if self.tables.relaxation is None or self.cluster.overlap == "none":
             return slowest
-        least = request_times(transfers, least_s, devices, self.cluster, most_s)
-        return replace(least, latency_s=slowest.latency_s)
+        return replace(request_times(transfers, least_s, devices, self.cluster, most_s), latency_s=slowest.latency_s)
 
     # Dynamic programming
 

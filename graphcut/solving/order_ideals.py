@@ -115,10 +115,7 @@ def ideal_tables(load: Workload, most: int) -> BoundaryTables | None:
 
 def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = False) -> IdealTables:
     """The tables over given order ideals, as bit sets: the empty one first, then larger ones, that of all last."""
-    size = (load.groups + 7) // 8
-    rows = np.frombuffer(b"".join(ideal.to_bytes(size, "little") for ideal in sets), np.uint8).reshape(len(sets), size)
-    ideals = np.unpackbits(rows, axis=1, count=load.groups, bitorder="little").astype(bool)
-    edges = load.readers
+    ideals, edges = _members(sets, load.groups), load.readers
     is_written = ideals[:, load.writer]
     outside = ideals.astype(np.float64) @ (~ideals).T.astype(np.float64)  # `[i, j]`: how many groups of i are not in j
     read = touch_counts(ideals, edges)

@@ -152,8 +152,7 @@ def least_s(
     It has these nodes of its own, and perhaps more.
     """
     readers, received = _received(graph, nodes, own)
-    candidates = _candidates(graph, received, prices, may_repeat)
-    if not candidates:
+    if not (candidates := _candidates(graph, received, prices, may_repeat)):
         return sum(prices.send_s(name) for name in received if name in graph.producer)
     network, flow = _cut(graph, own, readers, candidates, prices)
     return max(0, flow - network.arc_count) * _PICOSECOND

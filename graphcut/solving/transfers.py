@@ -131,8 +131,7 @@ class _Transfer(NamedTuple):
 
 def _slowed_s(part: int, carried: Mapping[tuple[int, int], _Transfer]) -> float:
     """How much longer a part waits for what it reads, since what goes on from its step before uses the link, too."""
-    read = [one for (_, reader), one in carried.items() if reader == part]
-    if not read:
+    if not (read := [one for (_, reader), one in carried.items() if reader == part]):
         return 0.0
     own = read[0]._replace(bytes=sum(one.bytes for one in read))
     return sum(own.slowed_s(one) for (writer, _), one in carried.items() if writer == part)
@@ -153,8 +152,7 @@ def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTen
         found.append(SentTensor(int(load.input_bytes[item]), DRIVER, np.unique(home[[*groups]]).tolist()))
     answered, writer, reader = {tensor for *_, tensor in load.answers}, home[load.writer], home[load.readers.group]
     is_crossing = reader != writer[load.readers.item]
-    pairs = zip(load.readers.item[is_crossing].tolist(), reader[is_crossing].tolist(), strict=True)
-    crossing = grouped(pairs)
+    crossing = grouped(zip(load.readers.item[is_crossing].tolist(), reader[is_crossing].tolist(), strict=True))
     for tensor, others in crossing.items():
         readers = (*sorted({*others}), *[DRIVER] * (tensor in answered))
         found.append(SentTensor(int(load.tensor_bytes[tensor]), int(writer[tensor]), readers))

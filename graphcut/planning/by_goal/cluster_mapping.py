@@ -122,8 +122,7 @@ def _with_devices_exchanged(found: SearchResult, evaluator: ClusterEvaluator) ->
     """The plan with devices exchanged until that improves it no more, and the evaluator that knows its neighbours."""
     while True:
         used = [member for c in found.chain.classes for member in evaluator.classes[c].members or (c,)]
-        orders = next_orders(used, evaluator.counts)
-        evaluator = replace(evaluator, only=sets_along(orders, len(evaluator.single)))
+        evaluator = replace(evaluator, only=sets_along(next_orders(used, evaluator.counts), len(evaluator.single)))
         chain = evaluator(found.tables)
         if chain is None or chain.values >= found.chain.values:
             return found, evaluator
@@ -300,8 +299,7 @@ class ClusterEvaluator:
     def _least_period(self) -> float:
         """A lower bound of the period of any plan."""
         longest = float(self.load.work.min(axis=0).max(initial=0.0))
-        driven_s = driver_s("max", self.load, self.pairs, self.goal.cluster)
-        return max(longest, self._fractional_period(), driven_s)
+        return max(longest, self._fractional_period(), driver_s("max", self.load, self.pairs, self.goal.cluster))
 
     def lower_bound_over(self, tables: BoundaryTables) -> float:
         """A lower bound of the first value over all boundaries, from the dynamic programming."""

@@ -24,8 +24,7 @@ def parts_at(
     fewest bytes cross, of equal choices before the cut. The cuts nest in topological order, in whatever order they are
     named. Each is a minimum cut, and since the largest minimum cuts of growing demands nest, so is their sum.
     """
-    cuts = sorted(find_nodes(graph, goal.nodes))
-    if not cuts:
+    if not (cuts := sorted(find_nodes(graph, goal.nodes))):
         raise UsageError("no cut requested", hint="name a node or a tensor")
     first_after, last_before = _bounds(graph, cuts)
     prices = {name: price(tensor, sizes[name][0]) for name, tensor in tensors.items()}

@@ -83,8 +83,7 @@ def min_max_partition(
     def best(criterion: Criterion) -> ChainPartition | None:
         return chain_dp([criterion], (parts,), allowed=allowed).best(lambda state: state == (parts,))
 
-    cheapest = best(Criterion([costs], "max"))
-    if cheapest is None:
+    if (cheapest := best(Criterion([costs], "max"))) is None:
         return None
     most = cheapest.values[0]
     chain = best(Criterion([np.where(costs <= most, received_bytes(tables), np.inf)], "sum"))
@@ -100,8 +99,7 @@ def _work(problem: PlanningProblem, by: Measure, seconds: Sequence[float]) -> li
         case "bytes":
             return [0.0] * len(problem.graph.flow)
         case "layers":
-            repeat = problem.analysis.repeat
-            if repeat is None:
+            if (repeat := problem.analysis.repeat) is None:
                 raise UsageError("this model repeats no layer to count", hint="balance `by` time, bytes or flops")
             marked = {next(node for node in block if node in problem.home) for block in repeat.blocks}
             return [float(node in marked) for node in problem.graph.flow]
@@ -111,8 +109,7 @@ def _lower_bound(load: Workload, goal: Into) -> float:
     """The larger of an equal share of everything and the most expensive group."""
     if goal.by == "bytes":
         least = load if load.replicas is None else load.replicas.without
-        largest = float(least.single_bytes.max(initial=0))
-        return max(load.total_bytes / goal.parts, largest) + load.part_bytes
+        return max(load.total_bytes / goal.parts, float(least.single_bytes.max(initial=0))) + load.part_bytes
     total = float(load.work[0].sum() + load.shared_work[0].sum())
     return max(total / goal.parts, float(load.work[0].max(initial=0.0)))
 
