@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from .argument_names import in_options
 from .common_options import Texts, load, parsed_provider
-from .output import print_, print_line, put_answer, put_json, say_next
+from .output import print_, print_lines, put_answer, put_json, say_next
 
 
 def analyze(
@@ -47,12 +47,10 @@ def analyze(
     elif axes:
         from ..drawing.axis_table import axis_table
 
-        for line in axis_table(analysis.model):
-            print_line(line)
+        print_lines(*axis_table(analysis.model))
     elif cuts is not None:
         points = analysis.cut_points
-        for line in cut_points_tsv(cheapest(points, cuts) if cuts else points):
-            print_line(line)
+        print_lines(*cut_points_tsv(cheapest(points, cuts) if cuts else points))
     else:
         scene = scene_of_analysis(analysis)
         print_(lambda screen: draw_scene(scene, screen))

@@ -1,12 +1,13 @@
 """The command `graphcut fetch`."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .common_options import open_
-from .output import INTERRUPTED, complain, print_line, say, say_next, settings, writing
+from .output import INTERRUPTED, complain, print_lines, say, say_next, settings, writing
 
 
 def fetch(source: str, output: Path, part: list[int] | None = None, device: str | None = None) -> None:
@@ -23,17 +24,14 @@ def fetch(source: str, output: Path, part: list[int] | None = None, device: str 
 
     if part and device is not None:
         raise UsageError("--part and --device both say which parts", hint="leave out one of them")
-    is_interrupted = False
-    try:
-        with writing(verb="fetching") as progress:
-            cascade = fetched(source, output, parts=part or None, device=device, progress=progress)
-    except KeyboardInterrupt:
-        is_interrupted = True
-    if is_interrupted:  # outside of the clause: the error would be explained as that of a command that cleans up
+    cascade = None
+    with suppress(KeyboardInterrupt), writing(verb="fetching") as progress:
+        cascade = fetched(source, output, parts=part or None, device=device, progress=progress)
+    if cascade is None:  # outside of a clause: the error would be explained as that of a command that cleans up
         complain(f"interrupted; the same command goes on with what is in {output}")
         sys.exit(INTERRUPTED)
     if settings.is_quiet:
-        print_line(str(cascade.path))
+        print_lines(str(cascade.path))
         return
     say(f"{output} has {', '.join(part.file for part in cascade.parts if device in {None, part.device})}")
     if device is not None and Path(source).exists():

@@ -65,8 +65,7 @@ def read_given(inputs: Sequence[Path] | None, model: Model) -> list[dict[str, ob
     """The inputs in files; none for `random`, since inputs are then generated."""
     from .. import read_inputs
 
-    files = [file for file in inputs or () if not is_random(file)]
-    return [read_inputs(file, model.graph.reads, tensors=model.tensors) for file in files]
+    return [read_inputs(f, model.graph.reads, tensors=model.tensors) for f in inputs or () if not is_random(f)]
 
 
 def read_or_generate(inputs: Path, model: Model, seed: int) -> dict[str, Any]:

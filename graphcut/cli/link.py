@@ -5,7 +5,7 @@ from pathlib import Path
 from ..core.text import shell_word
 from ..core.units import count, size
 from .common_options import load, say_gap
-from .output import print_line, say, say_next, settings, writing
+from .output import print_lines, say, say_next, settings, writing
 
 
 def link(model: Path, checkpoint: Path, output: Path, transposed: bool = False, force: bool = False) -> None:
@@ -22,7 +22,7 @@ def link(model: Path, checkpoint: Path, output: Path, transposed: bool = False, 
     with writing(verb="looking up") as progress:
         made = linked(opened, checkpoint, output, transposed=transposed, force=force, progress=progress)
     if settings.is_quiet:
-        print_line(str(output))
+        print_lines(str(output))
         return
     kinds = {
         f"stay in {checkpoint}": [weight for weight in made.weights if weight.saved and not weight.is_transposed],
@@ -31,7 +31,7 @@ def link(model: Path, checkpoint: Path, output: Path, transposed: bool = False, 
     }
     for what, found in kinds.items():
         if found:
-            print_line(f"{count(len(found), 'weight')} ({size(sum(weight.bytes for weight in found))}) {what}")
+            print_lines(f"{count(len(found), 'weight')} ({size(sum(weight.bytes for weight in found))}) {what}")
     if made.copied:
         names = ", ".join(repr(weight.name) for weight in sorted(made.copied, key=lambda one: -one.bytes)[:3])
         say(f"note: the largest that were not found: {names}; the checkpoint has {', '.join(made.saved_dtypes)}")

@@ -13,7 +13,7 @@ from .application import check_apply, given_options
 from .common_options import ProfileText, Texts, load, parsed_profile
 from .declaring import Size
 from .input_files import RANDOM, read_given
-from .output import check_output, print_, print_line, say
+from .output import check_output, print_, print_lines, say
 
 if TYPE_CHECKING:
     from .. import Costs, MeasuredCosts
@@ -67,12 +67,11 @@ def measure(
             _measure_machine(output, seconds, threads)
         case "a cluster":
             save_cluster(*calibrate_cluster(seconds, insecure=insecure), output)
-            for line in output.read_text(encoding="utf-8").splitlines():
-                print_line(line)
+            print_lines(*output.read_text(encoding="utf-8").splitlines())
         case "a config.json":
             table = table_of_config(Path(what))
             save_table(table, output)
-            print_line(f"{count(len(table.rows), 'module')}, {sum(row.num_params for row in table.rows):,} parameters")
+            print_lines(f"{count(len(table.rows), 'module')}, {sum(row.num_params for row in table.rows):,} parameters")
         case _:
             model = load(Path(what), dims)
             costs = weigh(model, default_dims(analyze(model), None, *parsed_profile(profile)))
@@ -112,7 +111,7 @@ def _measure_machine(output: Path, seconds: float, threads: int) -> None:
     save_device(found, output)
     device = found.device
     rates = f"{flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory bandwidth"
-    print_line(f"{device.name}: {rates}, {duration(device.dispatch_s)} to start a node")
+    print_lines(f"{device.name}: {rates}, {duration(device.dispatch_s)} to start a node")
     _say_spread(count(found.rounds, "round"), found.spread)
 
 

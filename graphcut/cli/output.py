@@ -82,9 +82,10 @@ def put_answer(record: object, draw: Draw, output: Path | None = None, *, as_jso
         raise typer.Exit(1)
 
 
-def print_line(line: str) -> None:
-    """Print a line on stdout, with escapes for what does not print in it, tabs excepted."""
-    sys.stdout.write("\t".join(map(escaped, line.split("\t"))) + "\n")
+def print_lines(*lines: str) -> None:
+    """Print lines on stdout, with escapes for what does not print in them, tabs excepted."""
+    for line in lines:
+        sys.stdout.write("\t".join(map(escaped, line.split("\t"))) + "\n")
 
 
 def put_text(text: str, output: Path | None) -> None:
@@ -219,7 +220,7 @@ def put_trace(log: RunLog, parts: Mapping[str, Any], workers: Sequence[str], pat
     if path.suffix.lower() == ".svg":
         put_text(schedule_svg(schedule), path)
     elif path.name == "-":
-        print_line("")
+        print_lines("")
         print_(partial(draw_schedule, schedule))
     elif path.suffix.lower() == ".txt":
         put_drawing(partial(draw_schedule, schedule), path)

@@ -18,7 +18,7 @@ from .application import check_applicable, given_options
 from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, open_, output_names, say_gap
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
-from .output import SOME_FAILED, check_output, complain, counting, print_, print_line, put_trace, say, workers_notes
+from .output import SOME_FAILED, check_output, complain, counting, print_, print_lines, put_trace, say, workers_notes
 from .text_options import texts_of
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _save(feeds: FeedReader, index: int, outputs: dict[str, Any]) -> None:
     if not feeds.outputs:
         before = [f"{feeds.inputs[index]}:"] * (len(feeds) > 1)
         for line in (*before, *(f"{name}  {type_of(value)}  {value_text(value)}" for name, value in outputs.items())):
-            print_line(line.rstrip())
+            print_lines(line.rstrip())
         return
     if feeds.folder is not None:
         feeds.folder.mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from ..core.errors import GraphcutError, UsageError
 from ..core.text import shell_word
 from .application import check_applicable, check_apply, given_options
 from .common_options import Place, Places, Texts, open_, parsed_dims
-from .output import check_output, print_, print_line, put_drawing, put_json, put_text, say, say_next
+from .output import check_output, print_, print_lines, put_drawing, put_json, put_text, say, say_next
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -94,9 +94,9 @@ def _show_devices(cascade: Cascade) -> None:
     print_(lambda screen: draw_devices(cascade, screen))
     for host in cascade.manifest.devices:
         name, resources = shell_word(host.name), shell_word(f'{{"dev:{host.name}": 1}}')
-        print_line("")
-        print_line(f"graphcut fetch {shell_word(str(cascade.root))} --device {name} -o {name}")
-        print_line(f"ray start --address=HEAD:6379 --resources={resources}")
+        print_lines("")
+        print_lines(f"graphcut fetch {shell_word(str(cascade.root))} --device {name} -o {name}")
+        print_lines(f"ray start --address=HEAD:6379 --resources={resources}")
     say("note: on the head, where you call graphcut: --head --port=6379 instead of --address=HEAD:6379")
 
 

@@ -12,7 +12,7 @@ from ..core.units import size
 from .application import GENERAL, check_applicable, check_apply, given_options
 from .common_options import Place, Texts, Weights, load, say_gap
 from .declaring import Size
-from .output import print_, print_line, put_json, say, say_next, settings, writing
+from .output import print_, print_lines, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def _list(cut: PreparedFiles, *, as_json: bool) -> None:
     if as_json:
         put_json(cascade_record(cut.cascade, cut.files))
         return
-    for line in (*str(cut).split("\n"), f"{size(cut.bytes_to_write)} would be written; this was a dry run"):
-        print_line(line)
+    print_lines(*str(cut).split("\n"), f"{size(cut.bytes_to_write)} would be written; this was a dry run")
 
 
 def _write(cut: PreparedFiles, *, force: bool, as_json: bool) -> None:
@@ -100,7 +99,7 @@ def _is_put(path: Path, record: Callable[[], object], *, as_json: bool) -> bool:
     if as_json:
         put_json(record())
     elif settings.is_quiet:
-        print_line(str(path))
+        print_lines(str(path))
     return as_json or settings.is_quiet
 
 

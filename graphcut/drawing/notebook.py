@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ def picture_of(product: object) -> str | None:
 
     That is so if its model or its files are missing, or if a package that draws is not installed.
     """
-    try:
+    with suppress(GraphcutError, OSError, ModuleNotFoundError):
         from ..analysis.cut_points import Analysis, analyze
         from ..core.manifest import Cascade, open_cascade
         from ..planning.plans import Plan
@@ -31,8 +32,6 @@ def picture_of(product: object) -> str | None:
             case Cascade():
                 open_cascade(product.path)  # an error if its files are not there
                 return framed(scene_of_cascade(product, source_of(product, None)))
-    except (GraphcutError, OSError, ModuleNotFoundError):
-        return None
     return None
 
 

@@ -10,9 +10,8 @@ Kind = Literal["model", "plan", "cascade"]
 
 def kind_of(path: Path) -> Kind:
     """A cascade by its manifest, a model by its name, its files or since it is not JSON, a plan by the format in it."""
-    if path.suffix.lower() == ".onnx" and not (path / MANIFEST).exists():
-        return "model"
-    if not (path / MANIFEST).exists() and any((path / name).is_file() for name in (PIPELINE, *EXPORTED)):
+    is_model = path.suffix.lower() == ".onnx" or any((path / name).is_file() for name in (PIPELINE, *EXPORTED))
+    if is_model and not (path / MANIFEST).exists():
         return "model"
     if path.is_file():
         with path.open("rb") as stream:

@@ -1,5 +1,7 @@
 """The schedules of a plan for a cluster, from simulations of a few requests."""
 
+from contextlib import suppress
+
 from ..core.errors import GraphcutError
 from ..costs.caches import find_caches, sized_dims
 from ..loading.model import Model
@@ -17,7 +19,7 @@ def schedules_of_plan(plan: Plan, model: Model) -> tuple[Schedule, ...]:
     """
     if not isinstance(plan.goal, Across):
         return ()
-    try:
+    with suppress(GraphcutError):
         if not find_caches(model):
             return (_simulated(plan, model, f"{REQUESTS} requests in flight, simulated"),)
         sized, found = plan.model or model, []
@@ -25,9 +27,8 @@ def schedules_of_plan(plan: Plan, model: Model) -> tuple[Schedule, ...]:
             made = Plan(plan.goal, plan.graph, plan.parts, plan.devices, plan.limits, dims, table=plan.table)
             made = plan if {**plan.dims} == {**dims} else made
             found.append(_simulated(made, model, f"{title} of each of {REQUESTS} sequences in flight, simulated"))
-    except GraphcutError:
-        return ()
-    return tuple(found)
+        return tuple(found)
+    return ()
 
 
 def _simulated(plan: Plan, model: Model, title: str) -> Schedule:

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from operator import attrgetter
 
 from ..analysis.cut_points import Analysis, CutPoint, cut_points_of
 from ..analysis.liveness import Liveness
 from ..analysis.repeated_blocks import RepeatedBlock
+from ..core.graph import grouped
 from ..core.tensors import TensorBytes
 from .scene import CutProfile, Modules, NodeRows
 
@@ -44,12 +46,12 @@ def best_options(profile: CutProfile) -> list[CutPoint]:
     Nodes and weights count alike for an eighth: the share of the weights alone means nothing where nodes compute them.
     """
     nodes, weight_bytes = len(profile.nodes), profile.weights[-1] if profile.weights else 0
-    best: dict[int, CutPoint] = {}
-    for option in profile.cut_options:
-        share = int(8 * (option.nodes_before / nodes + option.weights_before / (weight_bytes + 1)) / 2)
-        if share not in best or option.bytes < best[share].bytes:
-            best[share] = option
-    return [best[share] for share in sorted(best)]
+
+    def eighth(one: CutPoint) -> int:
+        return int(8 * (one.nodes_before / nodes + one.weights_before / (weight_bytes + 1)) / 2)
+
+    found = grouped((eighth(one), one) for one in profile.cut_options)
+    return [min(found[number], key=attrgetter("bytes")) for number in sorted(found)]
 
 
 def _skipping(liveness: Liveness, unit: Mapping[int, int]) -> AbstractSet[str]:

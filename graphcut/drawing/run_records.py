@@ -36,9 +36,8 @@ class GenerationRecord(msgspec.Struct, frozen=True, tag_field="format", tag="gra
 
     sequences: tuple[SequenceRecord, ...]  #: one for each prompt.
     first_token_s: float | None  #: seconds until the first token; null if there is none.
-    prompt_tokens_per_s: (
-        float | None
-    )  #: rate of the prompt, once parts are loaded; null if there are several, or beams.
+    #: rate of the prompt, once parts are loaded; null if there are several, or beams.
+    prompt_tokens_per_s: float | None
     tokens_per_s: float | None  #: rate after the first token; null if there is only one, or beams.
     reused_tokens: int  #: tokens of prompts whose states were kept, and not computed again.
     parts: tuple[PartRunRecord, ...]  #: one for each part.

@@ -97,9 +97,8 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
     """
     names = files or [f"p{i}" for i in range(len(plan.parts))]
     model, blocks, wiring = analysis.model, plan.partition.blocks, plan.partition.wiring
-    sizes = sent = model.with_dims(plan.dims).tensor_bytes if plan.costs is None else plan.costs.tensor_bytes
-    if plan.costs is not None:
-        sent = plan.costs.sent_bytes
+    sizes = model.with_dims(plan.dims).tensor_bytes if plan.costs is None else plan.costs.tensor_bytes
+    sent = sizes if plan.costs is None else plan.costs.sent_bytes
     rows = [block.nodes for block in blocks]
     tensors = _boundary_tensors(blocks, wiring, model.boundary_types, sent)
     given = {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i}
@@ -132,12 +131,11 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
 def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
     planned = scene_of_plan(plan, analysis, [part.file for part in cascade.parts])
-    cards = planned.cards
+    cards, pairs = planned.cards, zip(cascade.parts, planned.cards, strict=True)
     if not plan.metrics:
-        cards = tuple(replace(card, **needs_of(cascade, part)) for part, card in zip(cascade.parts, cards, strict=True))
+        cards = tuple(replace(card, **needs_of(cascade, part)) for part, card in pairs)
     elif not counted_by(plan.goal):
-        sizes = (file_bytes(cascade, part) for part in cascade.parts)
-        cards = tuple(replace(card, need_bytes=number) for card, number in zip(cards, sizes, strict=True))
+        cards = tuple(replace(card, need_bytes=file_bytes(cascade, part)) for part, card in pairs)
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
     details, command = (*details, *_storage(cascade)), _verify_command(cascade)
     cut_model = planned.cut_model and {**planned.cut_model, "dims": cascade.manifest.given_dims}

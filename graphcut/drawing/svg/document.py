@@ -73,8 +73,7 @@ def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
     """The dependency map and the lane chart by title. But for phones both have one width."""
     found = {}
     if scene.cards:
-        is_chain = width >= WIDE and is_short_chain(scene)
-        draw = draw_ranks if scene.is_ranked else draw_chain if is_chain else draw_rows
+        draw = draw_ranks if scene.is_ranked else draw_chain if width >= WIDE and is_short_chain(scene) else draw_rows
         cards = draw(scene, width)
         width = max(width, cards.width) if width >= WIDE else width
         found[MAP] = stacked([_legend(scene, width), cards])

@@ -132,8 +132,7 @@ def label(  # noqa: PLR0913 - the options of a text
     A text that is wider than `room` is shortened, and its tooltip is the whole text. A name loses its middle, so that
     it looks different from the others `among` which it stands.
     """
-    whole = plain(text)
-    shown = whole
+    whole = shown = plain(text)
     if room is not None:
         names = tuple(dict.fromkeys(map(plain, among)))
         shown = fitted_names(names, room, face)[whole] if names else fitted(whole, room, face)
