@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from zipfile import BadZipFile
 
 import graphcut
 
@@ -53,10 +54,14 @@ class RefusedError(Exception):
         self.param, self.status = param, status
 
 
+#: what reading a request raises where the request is at fault: numbers too large, files cut off, lists too deep.
+BAD_INPUT = (graphcut.UsageError, TypeError, ValueError, OverflowError, EOFError, RecursionError, BadZipFile)
+
+
 def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
     """The status and the body for an error. It is of the request, unless a part failed."""
     status = getattr(error, "status", None) or getattr(error, "status_code", None)
-    status = status or (400 if isinstance(error, graphcut.UsageError | TypeError | ValueError) else 500)
+    status = status or (400 if isinstance(error, BAD_INPUT) else 500)
     kinds = {404: "not_found_error", 429: "rate_limit_error", 500: "server_error"}
     message = str(getattr(error, "detail", error))
     content = {"message": message, "type": kinds.get(status, "invalid_request_error")}

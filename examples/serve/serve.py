@@ -16,7 +16,7 @@ import ray  # noqa: TID251 - the rule is for the package
 from answers import Answers
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from openai_api import RefusedError, asked, error_of
+from openai_api import BAD_INPUT, RefusedError, asked, error_of
 from ray import serve  # noqa: TID251 - likewise
 from speech_and_vectors import embeddings, silence, texts_to_embed, transcription, vector_of
 from starlette.concurrency import iterate_in_threadpool
@@ -27,7 +27,7 @@ import graphcut
 OPTIONS = {"host": "127.0.0.1", "port": 8000, "most": 16, "via": "threads", "max_context": 0, "cache_bytes": 1 << 30}
 NPZ = "application/octet-stream"
 MOST_SAID = 448  #: the maximum number of tokens of a transcription; that of the model may be less.
-ERRORS = (HTTPException, RefusedError, graphcut.GraphcutError, TypeError, ValueError)
+ERRORS = (HTTPException, RefusedError, graphcut.GraphcutError, *BAD_INPUT)
 
 
 async def refused(_: Request, error: Exception) -> Response:

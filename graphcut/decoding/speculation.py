@@ -8,7 +8,7 @@ often as rejection sampling of a certain proposal has it (Leviathan et al. 2023)
 from math import inf
 from typing import Final
 
-from ..core.errors import UsageError
+from ..core.errors import RunError, UsageError
 from ..core.manifest import CascadeLike, open_cascade
 from ..running.stage import SessionConfig, Stage
 from ..workers.executors.worker import Worker
@@ -71,18 +71,27 @@ class DraftProposer:
         self._batch = SequenceBatch(number, [own], draft.decoder, None)
         self._parts = tuple(range(len(draft.decoder.cascade.parts)))
         self._outputs = tuple(draft.decoder.routing().outputs)
+        self._has_failed = False
 
     def propose(self, one: TokenSequence, most: int) -> tuple[int, ...]:
-        """See `Proposals`."""
+        """See `Proposals`. A draft that fails, for example since it takes no text that long, proposes no more."""
+        if self._has_failed:
+            return ()
         self._batch.go_on_from([*one.fed, *one.unfed])
         (own,), found = self._batch.sequences, list[int]()
+        try:
+            self._extend(own, found, most)
+        except RunError:
+            self._has_failed = True
+        return tuple(found)
+
+    def _extend(self, own: TokenSequence, found: list[int], most: int) -> None:
         while len(found) < most and len(own.fed) + len(own.unfed) <= (self._draft.decoder.capacity or inf):
             request = self._batch.request()
             step = request.step(0, self._parts, self._outputs)
             for _, token in self._batch.step_done(self._draft.worker.run(step, request.feeds)[0]):
                 own.unfed = (token,)
                 found.append(token)
-        return tuple(found)
 
 
 class Speculation:

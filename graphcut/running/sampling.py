@@ -15,6 +15,9 @@ TOKENS: Final = Tensor(name="the tokens chosen", dtype="int64", shape=(None,))
 """The tensor in which a worker returns the tokens that it chose. No part of a cascade writes it."""
 
 
+_LARGEST: Final = float(np.finfo(np.float32).max)
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the next token is chosen from the scores (logits) of all tokens.
@@ -38,8 +41,12 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
-            ("repetition_penalty", 0 < self.repetition_penalty < np.inf, "a number above 0"),
-            ("temperature", 0 <= self.temperature < np.inf, "0 or more"),
+            (
+                "repetition_penalty",
+                0 < self.repetition_penalty <= _LARGEST,
+                "above 0, in the range of float32",
+            ),
+            ("temperature", 0 <= self.temperature <= _LARGEST, "0 or more, in the range of float32"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "a number above 0, at most 1"),
             ("seed", 0 <= self.seed < 2**64, "0 or more, less than 2**64"),

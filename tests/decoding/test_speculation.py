@@ -15,8 +15,8 @@ from child_processes import children
 from decoders import with_attention, with_concat, with_group_query_attention, with_lstm, without_caches
 from onnx import ModelProto
 
-from graphcut import Cascade, DecodingService, Sampling, UsageError, generate, split
-from graphcut.decoding.speculation import Lookup, Speculation
+from graphcut import Cascade, DecodingService, RunError, Sampling, UsageError, generate, split
+from graphcut.decoding.speculation import DraftProposer, Lookup, Speculation
 from graphcut.decoding.token_sequences import TokenSequence
 
 from conftest import simple_plan
@@ -56,6 +56,23 @@ def test_proposed_tokens_change_no_token_and_save_steps(cascades: dict[str, Casc
         assert fewer < steps or draft not in ("lookup", cascade)
     # Of its own proposals, all are right: 2, then 4, then 8 at once.
     assert told(cascade, [PROMPT], draft=cascade)[1] == 1 + 1 + 1 + 4
+
+
+def test_a_draft_that_fails_proposes_no_more(cascades: dict[str, Cascade], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one does whose tables of positions end before the text."""
+    cascade, proposed = cascades["with_concat"], list[int]()
+    extend = DraftProposer._extend
+
+    def failing(self: DraftProposer, own: TokenSequence, found: list[int], most: int) -> None:
+        extend(self, own, found, most)
+        proposed.append(len(found))
+        if len(proposed) == 3:
+            raise RunError("part-0.onnx failed")
+
+    monkeypatch.setattr(DraftProposer, "_extend", failing)
+    expected, steps = told(cascade, [PROMPT])
+    assert told(cascade, [PROMPT], draft=cascade) == (expected, steps - sum(proposed))
+    assert proposed == [2, 4, 8]
 
 
 def test_drawn_tokens_are_those_without_proposals(cascades: dict[str, Cascade]) -> None:

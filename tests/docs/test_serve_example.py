@@ -341,6 +341,12 @@ def test_inputs_of_the_model_are_run(served: Served) -> None:
     feeds["attention_mask"] = np.ones((1, 2, 2), np.int64)
     wrong = served.web.post("/run", content=json.dumps({name: value.tolist() for name, value in feeds.items()}))
     assert [refused.status_code, wrong.status_code] == [400, 400]
+    for body in (b"", b"PK\x03\x04junkjunk", json.dumps({"input_ids": [[2**70]]})):
+        kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+        damaged = served.web.post("/run", content=body, headers={"content-type": kind})
+        assert (damaged.status_code, damaged.json()["error"]["type"]) == (400, "invalid_request_error")
+    deep = served.web.post("/v1/completions", content="[" * 100_000)
+    assert (deep.status_code, deep.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 def test_the_example_is_short() -> None:
