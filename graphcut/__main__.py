@@ -62,7 +62,7 @@ def _must_go_on(frame: "FrameType | None", *, is_second: bool) -> bool:  # type:
     Extension modules that are left half loaded may crash the interpreter. What is interrupted while `with` begins or
     ends is not cleaned up, since nothing knows it yet, or no longer: a scratch folder is left, or an archive open.
     """
-    if frame is not None and frame.f_globals["__name__"] in {"contextlib", "zipfile"}:
+    if frame is not None and frame.f_globals.get("__name__") in {"contextlib", "zipfile"}:
         return True
     while frame is not None:
         is_import = frame.f_code.co_filename.startswith("<frozen importlib")

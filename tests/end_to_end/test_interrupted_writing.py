@@ -68,3 +68,11 @@ def test_a_file_is_written_in_full_or_not_at_all_whenever_it_is_interrupted(
     assert at > 300
     assert found == [old] * found.count(old) + [new] * found.count(new)
     assert found[-1] == new
+
+
+def test_code_that_belongs_to_no_module_is_interrupted_too(stop: Callable[[int, FrameType], None]) -> None:
+    """As templates of chats, which jinja2 compiles."""
+    template: dict[str, Callable[[], None]] = {}
+    exec("def render():\n    len('')", template)  # noqa: S102
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(template["render"], stop, at=1)
