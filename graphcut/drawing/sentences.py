@@ -124,6 +124,8 @@ def cut_points_answer(best: Plan | None, number: int) -> str:
     before, after = (f"{duration(part.busy_s)} and {size(part.weight_bytes)} of weights" for part in best.metrics)
     crossing = f"{count(tensors, 'tensor')} ({least}{size(best.crossing_bytes[0])})"
     crosses = f"{crossing} {'crosses' if tensors == 1 else 'cross'} there, with {before} before it and {after} after it"
+    for one in best.recomputed:  # at most the second part's
+        crosses += f", which recomputes {count(len(one.nodes), 'node')} instead of receiving {size(one.saved_bytes)}"
     return f"{count(number, 'cut point')}. The most balanced one is after {best.cuts[0]}: {crosses}."
 
 

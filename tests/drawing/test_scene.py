@@ -16,7 +16,7 @@ from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits,
 from graphcut.analysis.cut_points import CutPoint
 from graphcut.core.errors import CascadeError
 from graphcut.core.text import printable
-from graphcut.core.units import duration
+from graphcut.core.units import duration, size
 from graphcut.costs.held_weights import NODE_BYTES
 from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutProfile, Scene, buses_of
@@ -96,6 +96,17 @@ THREE = (
     card("p1", reads=("b",), writes=("c",), depth=1, last_node="neg"),
     card("p2", reads=("c", "a"), writes=("y",), depth=2, last_node="add"),
 )
+
+
+def test_what_crosses_the_most_balanced_cut_is_said_with_what_is_recomputed_for_it(tmp_path: Path) -> None:
+    """The table of cut points has more bytes for the same cut: those that cross if nothing is recomputed."""
+    demos.write("unet", tmp_path / "unet.onnx")
+    analysis = graphcut.analyze(graphcut.load(tmp_path / "unet.onnx", dims={"batch": 1}))
+    scene = scene_of_analysis(analysis)
+    made = graphcut.plan(analysis, At(scene.next_command.rpartition(" ")[2]))
+    (one,) = made.recomputed
+    assert f"({size(made.crossing_bytes[0])}) crosses there" in scene.sentence
+    assert scene.sentence.endswith(f" {len(one.nodes)} nodes instead of receiving {size(one.saved_bytes)}.")
 
 
 def test_the_scene_of_a_model(chain: Path) -> None:
