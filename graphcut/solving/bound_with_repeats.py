@@ -97,34 +97,41 @@ class BoundWithRepeats:
 
     def _chains(self, numbers: Collection[int], allowed: Callable[[int], Bools] | None) -> Iterator[tuple[int, ...]]:
         """The same for some numbers of parts, the fewest first."""
-        (i, j), (received, both, sent), limit = self._pairs, self.least_paid, self.limit
-        own = self.prices.own[j, i]
+        (i, j, own, begins), (received, both, sent), limit = self._pairs, self.least_paid, self.limit
         before = np.full(len(self.prices.own), np.inf)  # at least what the part before each boundary pays for sending
         before[-1] = 0.0
-        first, begins = np.flatnonzero(i == 0), np.flatnonzero(np.diff(i, prepend=-1))
         steps = list[Floats]()
+
+        def sends(pays: Floats, of: Any) -> Floats:  # noqa: ANN401 - what selects boundaries
+            """What the part before pays at least, if a part from a boundary pays so much: more if that is more."""
+            least = np.maximum(sent[of], both[of] - (limit - pays))
+            return np.where(pays + received[of] <= limit, least, np.inf)
+
         for number in range(1, max(numbers, default=0) + 1):
-            pays = own + before[j]
             if allowed is not None:
-                ends = allowed(self.parts - number)[i] & allowed(self.parts - number + 1)[j]
-                pays = np.where(ends, pays, np.inf)
-            start = pays[first] + self._first * (number == self.parts)
-            if number in numbers and len(first) and start.min() <= limit:
-                chain = [0, int(j[first[start.argmin()]])]
+                before = np.where(allowed(self.parts - number + 1), before, np.inf)
+            steps.append(before)
+            pays = np.full(len(before), np.inf)  # each part from a boundary, at least
+            if len(begins):
+                pays[i[begins]] = np.minimum.reduceat(own + before[j], begins)
+            if allowed is not None:
+                pays = np.where(allowed(self.parts - number), pays, np.inf)
+            first = self._first * (number == self.parts)
+            if number in numbers and pays[0] + first <= limit:
+                chain = [0]
                 for step in reversed(steps):
-                    options = np.flatnonzero(i == chain[-1])
-                    chain.append(int(j[options[step[options].argmin()]]))
+                    row = slice(*np.searchsorted(i, (chain[-1], chain[-1] + 1)))
+                    paid = own[row] + step[j[row]]
+                    paid = sends(paid, chain[-1]) if chain[-1] else paid + first
+                    chain.append(int(j[row][paid.argmin()]))
                 yield tuple(chain)
-            sends = np.maximum(sent[i], both[i] - (limit - pays))
-            steps.append(np.where(pays + received[i] <= limit, sends, np.inf))
-            before = np.full(len(before), np.inf)
-            before[i[begins]] = np.minimum.reduceat(steps[-1], begins) if len(begins) else np.inf
+            before = sends(pays, slice(None))
 
     @cached_property
-    def _pairs(self) -> tuple[Ints, Ints]:
-        """The boundaries of each possible part, by the first."""
+    def _pairs(self) -> tuple[Ints, Ints, Floats, Ints]:
+        """The boundaries of each possible part, by the first, what it pays for own nodes, and where a first begins."""
         i, j = np.nonzero(self._possible.T)
-        return i, j
+        return i, j, self.prices.own[j, i], np.flatnonzero(np.diff(i, prepend=-1))
 
     @cached_property
     def _possible(self) -> Bools:
