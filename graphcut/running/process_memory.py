@@ -4,11 +4,13 @@ import ctypes
 import os
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from mmap import PAGESIZE
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,7 @@ import onnxruntime as ort
 _HUGE_BYTES: Final = 2 << 20  #: a huge page of x86-64, and of others with pages of 4 KiB.
 _HUGE_PAGES: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MADV_COLLAPSE: Final = 25  #: the advice of Linux's madvise, from 6.1 on.
+_MOVING_PRIORITY: Final = 10  #: a busy core gives a tenth of its time to a thread of this priority.
 _SELF: Final = Path("/proc/self")
 _M_MMAP_THRESHOLD: Final = -3  #: the parameter of glibc's mallopt, from malloc.h.
 #: half of glibc's initial M_MMAP_THRESHOLD. Activations of 96 KiB left up to 3.5 MiB of holes in the heap, a third of
@@ -141,32 +144,68 @@ def return_large_blocks() -> None:
         option(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
 
 
-@contextmanager
-def using_huge_pages() -> Iterator[None]:
-    """Move what is allocated meanwhile to huge pages (2 MiB), where Linux has any and they are not turned off.
+class HugePages:
+    """Memory of this process that moves to huge pages (2 MiB), where Linux has any and they are not turned off.
 
-    No more memory is resident afterwards: only what fills such a page is moved. A decoder reads all its weights for
-    each token, and in small pages up to a fifth of its time is spent on finding them. Moving takes a second for some
-    hundred MiB.
+    A decoder reads all its weights for each token, and in small pages up to a fifth of its time is spent on finding
+    them. No more memory is resident afterwards: only what fills such a page is moved. Moving takes up to a second for
+    some hundred MiB, so a thread does it that yields to those that compute.
     """
-    before = _filled_blocks()
-    yield
-    for block in _filled_blocks() - before:
-        _c_library().madvise(ctypes.c_void_p(block * _HUGE_BYTES), _HUGE_BYTES, _MADV_COLLAPSE)
+
+    def __init__(self) -> None:
+        self._blocks = deque[int]()  #: what is left to be moved, as addresses in huge pages.
+        self._thread = Thread()
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """What is allocated meanwhile is to be moved."""
+        before = _filled_blocks()
+        yield
+        self._blocks.extend(sorted(_filled_blocks() - before))
+
+    def start(self) -> None:
+        """Move it, unless that is done or goes on."""
+        if self._blocks and not self._thread.is_alive():
+            self._thread = Thread(target=self._move, name="graphcut huge pages", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Leave what was not moved where it is. Nothing moves afterwards."""
+        self._blocks.clear()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _move(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, 0, _MOVING_PRIORITY)  # on Linux, that of this thread alone
+        with suppress(IndexError):  # `stop` may take the last one
+            while self._blocks:
+                block = self._blocks.popleft()
+                if _filled(range(block, block + 1)):  # it may have been freed meanwhile
+                    place = ctypes.c_void_p(block * _HUGE_BYTES)
+                    _c_library().madvise(place, ctypes.c_size_t(_HUGE_BYTES), _MADV_COLLAPSE)
 
 
 def _filled_blocks() -> set[int]:
-    """The memory of this process that would fill huge pages, as addresses in these; none if these are turned off."""
-    found = set[int]()
+    """The memory of this process that would fill huge pages, as addresses in these; none if these are turned off.
+
+    What is mostly reserved and not used, such as the memory of some runtimes, is left out: it may be terabytes.
+    """
+    found, most = set[int](), 4 * resident_bytes() // _HUGE_BYTES
     with suppress(OSError):
         text = "" if "[never]" in _HUGE_PAGES.read_text() else (_SELF / "maps").read_text()
         for begin, end in re.findall(r"^(\w+)-(\w+) rw-p \w+ 00:00 0 +(?:\[heap\])?$", text, re.MULTILINE):
             blocks = range(-(-int(begin, 16) // _HUGE_BYTES), int(end, 16) // _HUGE_BYTES)
-            place, length = ctypes.c_void_p(blocks.start * _HUGE_BYTES), ctypes.c_size_t(len(blocks) * _HUGE_BYTES)
-            pages = np.zeros((len(blocks), _HUGE_BYTES // PAGESIZE), np.uint8)
-            _c_library().mincore(place, length, pages.ctypes)
-            found.update(blocks.start + int(i) for i in np.flatnonzero(pages.all(1)))
+            if len(blocks) <= most:
+                found.update(_filled(blocks))
     return found
+
+
+def _filled(blocks: range) -> list[int]:
+    """Those of these that are resident as a whole; none if some of them is not mapped."""
+    place, length = ctypes.c_void_p(blocks.start * _HUGE_BYTES), ctypes.c_size_t(len(blocks) * _HUGE_BYTES)
+    pages = np.zeros((len(blocks), _HUGE_BYTES // PAGESIZE), np.uint8)
+    is_mapped = _c_library().mincore(place, length, pages.ctypes) == 0
+    return [blocks.start + int(i) for i in np.flatnonzero(pages.all(1)) if is_mapped]
 
 
 @cache

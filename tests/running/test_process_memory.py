@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from decoders import with_concat
 import graphcut
 from graphcut import Into
 from graphcut.running import process_memory
-from graphcut.running.process_memory import available_bytes, resident_bytes, using_huge_pages
+from graphcut.running.process_memory import HugePages, PeakMemory, available_bytes, resident_bytes
+from graphcut.workers.executors.protocol import Step
 from graphcut.workers.executors.worker import Worker
 
 MIB = 1 << 20
+MAP_NORESERVE = 0x4000  # of Linux; the module has it from Python 3.13 on
 
 
 def machine(root: Path, available_bytes: int, cgroup: str = "/") -> None:
@@ -91,12 +93,19 @@ def weights() -> mmap:
     return held
 
 
+def moved(pages: HugePages) -> None:
+    """Move what was noted, all of it."""
+    pages.start()
+    pages._thread.join()
+
+
 @needs_huge_pages
 def test_what_is_allocated_moves_to_huge_pages_and_takes_no_more_memory() -> None:
-    before = in_huge_pages()
-    with using_huge_pages():
+    before, pages = in_huge_pages(), HugePages()
+    with pages.noting():
         held = weights()
         resident = resident_bytes()
+    moved(pages)
     assert in_huge_pages() - before > 16 * MIB
     assert resident_bytes() < resident + MIB
     assert held[:] == bytes(range(256)) * (MIB // 8)
@@ -106,21 +115,70 @@ def test_what_is_allocated_moves_to_huge_pages_and_takes_no_more_memory() -> Non
 def test_without_huge_pages_nothing_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "enabled").write_text("always madvise [never]\n")
     monkeypatch.setattr(process_memory, "_HUGE_PAGES", tmp_path / "enabled")
-    before = in_huge_pages()
-    with using_huge_pages():
+    pages = HugePages()
+    with pages.noting():
         held = weights()
-    assert in_huge_pages() - before < 16 * MIB
+    assert not pages._blocks
     assert len(held) == 32 * MIB
 
 
 @needs_huge_pages
-@pytest.mark.parametrize("is_decoder", [True, False])
-def test_weights_are_in_huge_pages_where_parts_keep_states(tmp_path: Path, *, is_decoder: bool) -> None:
-    """A part that computes once for many examples reads its weights less often than they would take to move."""
-    onnx.save(with_concat(), tmp_path / "decoder.onnx")
-    cascade = graphcut.split(tmp_path / "decoder.onnx", Into(1), tmp_path / "parts")
+@pytest.mark.parametrize("is_unmapped", [True, False])
+def test_what_is_freed_before_it_moves_stays_free(*, is_unmapped: bool) -> None:
+    pages = HugePages()
+    with pages.noting():
+        held = weights()
+    held.madvise(MADV_DONTNEED)
+    for place in range(0, 32 * MIB, MIB):
+        held[place] = 1  # a page of 256
+    if is_unmapped:
+        held.close()
+    resident = resident_bytes()
+    moved(pages)
+    assert resident_bytes() < resident + MIB
+
+
+@needs_huge_pages
+def test_memory_that_is_reserved_and_not_used_is_not_searched() -> None:
+    """A page table of a tebibyte takes 256 MiB as a byte for each page."""
+    reserved, pages = mmap(-1, 1 << 40, flags=MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE), HugePages()
+    resident, peak = resident_bytes(), PeakMemory()
+    with pages.noting():
+        held = weights()
+    assert peak.bytes < resident + 64 * MIB
+    assert len(reserved) > len(held)
+
+
+def worker_of(folder: Path, *, is_decoder: bool) -> Worker:
+    """A worker with a part that takes 32 MiB, and keeps states if it is that of a decoder."""
+    onnx.save(with_concat(), folder / "decoder.onnx")
+    cascade = graphcut.split(folder / "decoder.onnx", Into(1), folder / "parts")
     load: Callable[[int], Any] = lambda _: weights()  # noqa: E731
-    worker = Worker(cascade, {0: cascade.manifest.states} if is_decoder else {}, load)
+    return Worker(cascade, {0: cascade.manifest.states} if is_decoder else {}, load)
+
+
+@needs_huge_pages
+@pytest.mark.parametrize("is_decoder", [True, False])
+def test_weights_move_after_the_first_token_where_parts_keep_states(tmp_path: Path, *, is_decoder: bool) -> None:
+    """A part that computes once for many examples reads its weights less often than they would take to move."""
+    worker = worker_of(tmp_path, is_decoder=is_decoder)
     before = in_huge_pages()
     worker.hold(frozenset({0}))
+    worker.run(Step(length=9), {})  # a prompt
+    assert not worker._pages._thread.is_alive()
+    assert in_huge_pages() == before
+    worker.run(Step(length=1), {})
+    if is_decoder:
+        worker._pages._thread.join()
     assert (in_huge_pages() - before > 16 * MIB) == is_decoder
+
+
+@needs_huge_pages
+def test_a_worker_that_drops_its_parts_moves_nothing_more(tmp_path: Path) -> None:
+    worker = worker_of(tmp_path, is_decoder=True)
+    worker.hold(frozenset({0}))
+    worker.run(Step(length=1), {})
+    moving = worker._pages._thread
+    worker.hold(frozenset())
+    assert not moving.is_alive()
+    assert not worker._pages._blocks

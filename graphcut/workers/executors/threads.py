@@ -77,6 +77,8 @@ class ThreadExecutor(Executor):
             tasks.put(None)
         for thread in self._threads:
             thread.join()
+        for worker in self._workers.values():
+            worker.hold(frozenset())
         self._workers.clear()
 
     def _start_thread(self) -> _Tasks:

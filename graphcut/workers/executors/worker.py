@@ -10,7 +10,7 @@ import numpy as np
 
 from ...core.manifest import Cascade, State
 from ...core.states import next_state
-from ...running.process_memory import using_huge_pages
+from ...running.process_memory import HugePages
 from ...running.providers import NodesByProvider
 from ...running.sampling import TOKENS
 from ...running.stage import Stage
@@ -39,6 +39,7 @@ class Worker:
         self._cascade = cascade
         self._states = states
         self._load = load
+        self._pages = HugePages()
         kept = {state.present for row in states.values() for state in row}
         sent = {state.present for state in cascade.manifest.states} - kept
         #: the parts whose states stay with them; others write states that are read after the step.
@@ -47,7 +48,9 @@ class Worker:
 
     def hold(self, parts: frozenset[int]) -> None:
         """Load the missing ones of `parts`, and drop all others. If one can't be loaded, the worker stays as it is."""
-        with using_huge_pages() if self._states and parts - self.stages.keys() else nullcontext():
+        if not parts:
+            self._pages.stop()
+        with self._pages.noting() if self._states and parts - self.stages.keys() else nullcontext():
             # In one assignment: a concurrent step sees either the old parts or the new ones.
             self.stages = {part: self.stages.get(part) or self._load(part) for part in sorted(parts)}
 
@@ -86,6 +89,8 @@ class Worker:
             if report is not None and part in step.early:
                 report(outputs)
                 outputs = {}
+        if step.length == 1:  # not before the first token, which would come later for it
+            self._pages.start()
         return outputs, tuple(seconds)
 
     def _order(self, parts: tuple[int, ...]) -> list[tuple[int, frozenset[str]]]:
