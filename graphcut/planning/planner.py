@@ -164,8 +164,12 @@ class _Planner(Finisher):
         """This budget, or a larger one, for which a plan is found; 0 if there is none after some tries."""
         for _ in range(_TRIES):
             more = changed(goal, memory_bytes=budget, most_parts=None)
+            planner = replace(self, goal=more)
             try:
-                replace(self, goal=more).within_budgets(more, 0.0)
+                with suppress(PlanError):
+                    planner.first_found(more)
+                    return budget
+                planner.within_budgets(more, 0.0)
             except PlanError as error:
                 budget = max(budget + budget // 50, error.budget_bytes)
             else:
@@ -195,6 +199,9 @@ class _Planner(Finisher):
                 return made
             excess = max(made.budget_shares)
             share, least = share * max(1 / excess, _STEP), min(least, excess)
+        if isinstance(goal, Within):
+            with suppress(PlanError):
+                return self.first_found(goal)
         what = "a part" if isinstance(goal, Within) else "a device"
         budget = ceil(least * goal.memory_bytes) if isinstance(goal, Within) else 0
         more = named_budget(goal, budget) if isinstance(goal, Within) else "more memory for devices"
@@ -204,7 +211,24 @@ class _Planner(Finisher):
 
     def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
         """The best plan for a goal, as counted by the search, when there is only a share of its memory."""
-        best, free = self.best(_with_memory(goal, share), prove_s), changed(self.limits, pins=(), avoid=())
+        return self._as_plan(self.best(_with_memory(goal, share), prove_s), goal)
+
+    def first_found(self, goal: Within) -> Plan:
+        """A plan from the first parts that a search finds where it can most easily, each node in one of them."""
+        limits = self.limits if self.limits.inside_layers is not None else changed(self.limits, inside_layers=True)
+        problem = self._problem(goal, limits, with_replicable=False)
+        solution = plan_within(problem, goal, ANY_DEVICE, is_refined=False)
+        made = self._planned(problem.nodes_of(solution.found.parts), solution.devices, ())
+        if max(made.budget_shares) > 1:
+            raise PlanError("the first parts that were found take more memory than was counted")
+        check_part_count(made)
+        check_part_limits(made)
+        bound = solution.bounds.simple
+        return self._as_plan(_Candidate(problem, solution, made, made.minimized(solution.value), bound, False), goal)
+
+    def _as_plan(self, best: _Candidate, goal: _Searched) -> Plan:
+        """The plan of a candidate, with all that is known of it."""
+        free = changed(self.limits, pins=(), avoid=())
         costs, rows = best.solution.part_costs, places(best.solution, best.problem)
         return same_parts(
             best.made,

@@ -28,8 +28,8 @@ class BoundaryTables(ABC):
     load: Workload  #: the workload.
     nested: Bools  #: whether boundary i is a proper subset of boundary j, so that there is a part between them.
     received: Floats  #: bytes of tensors that enter the part, each tensor once.
-    sent: Floats  #: bytes of tensors that leave it, each tensor once.
-    find_declared: Callable[[], Floats]  #: finds `declared`, which few goals count.
+    find_sent: Callable[[], Floats]  #: finds `sent`,
+    find_declared: Callable[[], Floats]  #: and `declared`, which few goals count.
     #: whether these are all order ideals of the workload.
     is_complete: bool = field(default=False, kw_only=True)
     #: what parts pay at least for values that they may compute or receive; None if `load` has what they pay.
@@ -39,7 +39,12 @@ class BoundaryTables(ABC):
     def boundary_count(self) -> int:
         return len(self.nested)
 
-    @cached_property
+    @property
+    def sent(self) -> Floats:
+        """Bytes of tensors that leave the part, each tensor once."""
+        return self.find_sent()
+
+    @property
     def declared(self) -> Floats:
         """Bytes that it takes to declare the tensors that enter or leave the part."""
         return self.find_declared()
@@ -53,7 +58,7 @@ class BoundaryTables(ABC):
     def peak(self) -> Floats:
         """The most bytes alive at one time of the tensors that the part writes, when its groups run in that order."""
 
-    @cached_property
+    @property
     def opening(self) -> Floats:
         """The most bytes that the part takes besides, while it is opened, for one of its groups."""
         return np.zeros(self.nested.shape) if self.load.opening_bytes is None else self.largest(self.load.opening_bytes)
@@ -137,7 +142,7 @@ class BoundaryTables(ABC):
         """For each device class the seconds of the shared items that each part needs."""
         return [self._sums_of_shared(seconds) if seconds.any() else None for seconds in self.load.shared_work]
 
-    @cached_property
+    @property
     def own_bytes(self) -> Floats:
         """Bytes that the groups of the part take, without what they share."""
         return self._sums_between(self.load.own_bytes.astype(np.float64))

@@ -149,16 +149,28 @@ def _with_one_more_part(criteria: Sequence[Criterion], before: Sequence[tuple[in
     return best
 
 
-def min_max_cost(costs: Floats) -> float:
-    """The smallest possible cost of the most expensive part, over all partitions into any number of parts.
+def best_chain(criteria: Sequence[tuple[Floats, Aggregation]]) -> ChainPartition | None:
+    """The best partition into any number of parts on devices of one class, compared as in `chain_dp`.
+
+    The number of parts is no state: O(criteria * B**2), however many parts there are.
 
     >>> import numpy as np
     >>> inf = np.inf
-    >>> min_max_cost(np.array([[inf, inf, inf], [4.0, inf, inf], [9.0, 3.0, inf]]))  # 4 and 3, or 9 in one part
-    4.0
+    >>> costs = np.array([[inf, inf, inf], [4.0, inf, inf], [9.0, 3.0, inf]])
+    >>> best_chain([(costs, "max")])  # parts of 4 and of 3; one part would cost 9
+    ChainPartition(boundaries=(0, 1, 2), classes=(0, 0), values=(4.0,))
     """
-    best = np.full(len(costs), np.inf)
-    best[0] = -np.inf
-    for j in range(1, len(costs)):
-        best[j] = np.maximum(best[:j], costs[j, :j]).min()
-    return float(best[-1])
+    values, before = np.zeros((len(criteria), len(criteria[0][0]))), [0]
+    for j in range(1, values.shape[1]):
+        kept = np.arange(j)
+        for (costs, aggregation), row in zip(criteria, values, strict=True):
+            options = COMBINED[aggregation](row[kept], costs[j, kept])
+            row[j] = options.min()
+            kept = kept[options == row[j]]
+        before.append(int(kept[-1]))
+    if not np.isfinite(values[0, -1]):
+        return None
+    boundaries = [values.shape[1] - 1]
+    while boundaries[-1]:
+        boundaries.append(before[boundaries[-1]])
+    return ChainPartition(tuple(reversed(boundaries)), (0,) * (len(boundaries) - 1), tuple(values[:, -1].tolist()))

@@ -140,12 +140,13 @@ def received_bytes(tables: BoundaryTables) -> Floats:
 
 def memory_bytes(tables: BoundaryTables, counting: Collection[Counted]) -> Floats:
     """Bytes of a part: its files or what is held of them, and what else is counted; `inf` where there is no part."""
-    needed = tables.own_bytes + tables.shared_bytes + tables.declared + tables.load.part_bytes
-    if "inputs" in counting:
-        needed = needed + tables.received
+    needed = tables.own_bytes + tables.load.part_bytes
+    for more in (tables.shared_bytes, tables.declared, *((tables.received,) * ("inputs" in counting))):
+        needed += more  # in place: of many boundaries a table takes 30 MiB
     if "activations" in counting:
-        needed = needed + np.maximum(tables.peak, tables.opening)
-    return np.where(tables.nested, needed, np.inf)
+        needed += np.maximum(tables.peak, tables.opening)
+    needed[~tables.nested] = np.inf
+    return needed
 
 
 def fits_in(tables: BoundaryTables, counting: Collection[Counted], sizes: Sequence[float | Floats]) -> list[Bools]:
@@ -155,9 +156,10 @@ def fits_in(tables: BoundaryTables, counting: Collection[Counted], sizes: Sequen
     """
     needed = memory_bytes(tables, [what for what in counting if what != "activations"])
     if "activations" in counting:
-        at_most = needed + np.maximum(tables.peak_upper_bound, tables.opening)
+        opening = tables.opening
+        at_most = needed + np.maximum(tables.peak_upper_bound, opening)
         if any(((needed <= size) & (at_most > size)).any() for size in sizes):
-            needed = needed + np.maximum(tables.peak, tables.opening)
+            needed += np.maximum(tables.peak, opening)
     return [np.asarray(needed <= size) for size in sizes]
 
 

@@ -33,7 +33,7 @@ to the cut {0} the second gives {0, 2}, which is a prefix of neither:
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import accumulate, islice
 from typing import Final
 
@@ -136,8 +136,8 @@ def tables_over(load: Workload, sets: Sequence[Ideal], *, is_complete: bool = Fa
         load=load,
         nested=np.asarray((outside == 0).T & ~np.eye(len(ideals), dtype=bool) & is_pure),
         received=entering(load.tensor_bytes),
-        sent=leaving(load.tensor_bytes),
-        find_declared=lambda: entering(load.declared_bytes) + leaving(load.sent_declared_bytes),
+        find_sent=cache(lambda: leaving(load.tensor_bytes)),
+        find_declared=cache(lambda: entering(load.declared_bytes) + leaving(load.sent_declared_bytes)),
         ideals=ideals,
         is_complete=is_complete,
     )

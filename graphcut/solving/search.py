@@ -67,12 +67,13 @@ def search(
     parts: int = 1,
     marked: Collection[int] = (),
     lower_bound: float = -np.inf,
+    is_refined: bool = True,
 ) -> SearchResult | None:
     """The best partition found; None where none meets the goal over any boundaries that were tried.
 
     The more `states` the chain DP has, the fewer boundaries are tried, but always more than `parts`. Next to `marked`
     groups every boundary is tried, since they must be in certain parts. The search stops when the first value reaches
-    `lower_bound`.
+    `lower_bound`; if it is not `is_refined`, at the first partition that is found.
     """
     most = max(int(np.clip((1.2e8 / states) ** 0.5, 48, MOST_BOUNDARIES)), 2 * parts)
     if load.groups <= most and (tables := ideal_tables(load, most)) is not None:
@@ -87,7 +88,7 @@ def search(
             found = better(found, _along(load, evaluate, order, most, marked, _cuts(found)))
         tried.append(((np.inf,) if found is None else found.chain.values, order))
         best = better(best, found)
-        if best is not None and best.chain.values[0] <= lower_bound:
+        if best is not None and (best.chain.values[0] <= lower_bound or not is_refined):
             return best
     if load.groups <= SMALL:
         best_first = [order for _, order in sorted(tried, key=itemgetter(0))]
@@ -95,7 +96,7 @@ def search(
     if best is None and most <= load.groups:  # what is impossible with few boundaries may be possible with more
         most = _MOST_IN_LAST_TRY
         best = _along(load, evaluate, next(orders(load)), most, marked)
-    return None if best is None else _refined(load, evaluate, best, most, marked)
+    return _refined(load, evaluate, best, most, marked) if best and is_refined else best
 
 
 def result_on(tables: BoundaryTables, evaluate: Evaluator) -> SearchResult | None:

@@ -191,6 +191,16 @@ def test_a_budget_that_counts_inputs_and_is_named_works(opened: Draw) -> None:
     assert max(made.budget_shares) <= 1
 
 
+def test_a_budget_is_named_after_the_first_parts_that_keep_it(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where hundreds of parts are needed, to look for fewer takes many times as long as the rest of a refusal."""
+    analysis = named("llm")
+    monkeypatch.setattr("graphcut.planning.by_goal.memory_budget._in_fewer_parts", None)
+    with pytest.raises(PlanError) as caught:
+        plan(analysis, Within(1 << 12))
+    monkeypatch.undo()
+    assert max(plan(analysis, Within(smallest_in(caught.value)[0])).budget_shares) <= 1
+
+
 def test_cuts_by_hand_that_recompute_do_not_beat_the_plan(named: Named) -> None:
     made = plan(named("unet.onnx"), Into(3))
     assert made.outcome is not None

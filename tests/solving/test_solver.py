@@ -36,7 +36,7 @@ from graphcut.planning.problem import PlanningProblem
 from graphcut.planning.results import Solution
 from graphcut.solving import search as search_module
 from graphcut.solving.boundaries import BoundaryTables
-from graphcut.solving.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
+from graphcut.solving.chain_dp import ChainPartition, Criterion, best_chain, chain_dp
 from graphcut.solving.instance import Hyperedges, Workload
 from graphcut.solving.order_ideals import ideal_tables, pooled_tables
 from graphcut.solving.order_prefixes import prefix_tables
@@ -759,7 +759,7 @@ def test_a_chain_has_one_order_and_the_search_for_more_ends() -> None:
     assert found == [tuple(range(3000))]
 
 
-def test_the_min_max_cost_is_that_of_the_best_of_all_partitions() -> None:
+def test_the_best_chain_of_any_number_of_parts_is_that_of_all_partitions() -> None:
     draw = random.Random(9)
     for _ in range(50):
         load = random_load(draw)
@@ -767,8 +767,18 @@ def test_the_min_max_cost_is_that_of_the_best_of_all_partitions() -> None:
         tables = ideal_tables(load, ALL)
         assert tables is not None
         costs = np.where(tables.nested, tables.own_bytes + tables.received, np.inf)
-        wanted = min(max(brute.held(part) + brute.received(part) for part in d) for d in brute.divisions())
-        assert min_max_cost(costs) == wanted
+        all_rows = [
+            [(brute.held(part) + brute.received(part), brute.received(part)) for part in d] for d in brute.divisions()
+        ]
+        found = best_chain([(costs, "max")])
+        assert found is not None
+        assert found.values == (min(max(needed for needed, _ in rows) for rows in all_rows),)
+        most = draw.choice(np.unique(costs[np.isfinite(costs)]).tolist())
+        kept = [rows for rows in all_rows if all(needed <= most for needed, _ in rows)]
+        wanted = [(len(rows), sum(got for _, got in rows), max(needed for needed, _ in rows)) for rows in kept]
+        found = best_chain([(np.where(costs <= most, 1.0, np.inf), "sum"), (tables.received, "sum"), (costs, "max")])
+        assert (found and found.values) == min(wanted, default=None)
+        assert found is None or len(found.classes) == found.values[0]
 
 
 def test_of_equal_partitions_the_one_with_fewer_parts_is_chosen() -> None:

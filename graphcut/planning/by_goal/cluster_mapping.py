@@ -324,7 +324,7 @@ class ClusterEvaluator:
         if can_repeat:
             load, nothing = tables.load, np.zeros_like(tables.received)
             load = replace(load if load.replicas is None else load.replicas.without, tensor_bytes=0 * load.tensor_bytes)
-            tables = replace(tables, load=load, received=nothing, sent=nothing, find_declared=lambda: nothing)
+            tables = replace(tables, load=load, received=nothing, find_sent=nothing.copy, find_declared=nothing.copy)
         return replace(self, pins={}, counting=("inputs", "cache")).least_over(tables)
 
     def _value(self, period: float, latency: float) -> float:

@@ -9,9 +9,9 @@ from ...core.errors import PlanError
 from ...core.units import size
 from ...costs.device import Device
 from ...solving.boundaries import BoundaryTables
-from ...solving.chain_dp import ChainPartition, Criterion, chain_dp, min_max_cost
+from ...solving.chain_dp import Aggregation, ChainPartition, Criterion, best_chain, chain_dp
 from ...solving.cost_tables import DeviceClass, allowed_by, memory_bytes, received_bytes
-from ...solving.instance import Workload
+from ...solving.instance import Floats, Workload
 from ...solving.milp import MilpProblem
 from ...solving.relaxed_tables import bounded
 from ...solving.search import SMALL, Evaluator, SearchResult, result_on, search
@@ -21,19 +21,23 @@ from ..results import Solution
 from .part_count import min_max_partition
 
 
-def plan_within(problem: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0) -> Solution:
+def plan_within(
+    problem: PlanningProblem, goal: Within, device: Device, *, prove_s: float = 0.0, is_refined: bool = True
+) -> Solution:
     """The division into the fewest parts none of which takes more than `goal.memory_bytes`.
 
     Of these the one whose parts receive the fewest bytes, and of these the one whose largest part is smallest. If no
-    division fits, the hint of the PlanError names the smallest budget that does.
+    division fits, the hint of the PlanError names the smallest budget that does. If it is not `is_refined`, the first
+    division that is found.
     """
     load = problem.workload([[0.0] * len(problem.graph.flow)], goal.counting)
     evaluator = _BudgetEvaluator(problem, goal)
     least = _lower_bound(load, goal)  # of a small model, plans with as few parts are searched for fewer bytes
-    found = search(load, evaluator, marked=problem.pins, lower_bound=1.0 if load.groups <= SMALL else least)
+    stop = 1.0 if load.groups <= SMALL else least
+    found = search(load, evaluator, marked=problem.pins, lower_bound=stop, is_refined=is_refined)
     if found is None:
         raise _impossible(problem, goal, load, evaluator)
-    found = _in_fewer_parts(problem, goal, found, evaluator)
+    found = _in_fewer_parts(problem, goal, found, evaluator) if is_refined else found
     device_class = DeviceClass((device,), float(goal.memory_bytes), 0.0, 0.0)
     milp = MilpProblem(load, (device_class,), (len(found.parts),), "parts", pins=problem.pins)
 
@@ -84,24 +88,24 @@ class _BudgetEvaluator:
     problem: PlanningProblem
     goal: Within
     smallest: float = np.inf
-    tables: BoundaryTables | None = None  #: the last ones.
+    tables: BoundaryTables | None = None  #: those of all order ideals, if they were tried.
 
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
-        self.tables = tables
+        self.tables = tables if tables.is_complete else None
         needed = memory_bytes(tables, self.goal.counting)
-        pins, states = self.problem.pins, (tables.load.groups,)
-        if pins:
-            pinned = chain_dp([Criterion([needed], "max")], states, allowed=allowed_by(tables, pins)).best()
-            self.smallest = min(self.smallest, np.inf if pinned is None else pinned.values[0])
-        else:
-            self.smallest = min(self.smallest, min_max_cost(needed))
+        if self.smallest > self.goal.memory_bytes and (least := self._best(tables, (needed, "max"))):
+            self.smallest = min(self.smallest, least.values[0])
         if self.smallest > self.goal.memory_bytes:
             return None
-        fits = needed <= self.goal.memory_bytes
-        received, largest = (np.where(fits, table, np.inf) for table in (received_bytes(tables), needed))
-        criteria = [Criterion([received], "sum"), Criterion([largest], "max")]
-        chain = chain_dp(criteria, states, allowed=allowed_by(tables, pins), fewest_parts=True).best()
-        return chain and chain.ranked_by(len(chain.classes))
+        fits = np.where(needed <= self.goal.memory_bytes, 1.0, np.inf)
+        return self._best(tables, (fits, "sum"), (tables.received, "sum"), (needed, "max"))
+
+    def _best(self, tables: BoundaryTables, *criteria: tuple[Floats, Aggregation]) -> ChainPartition | None:
+        """The partition that is best by these criteria; where there are several, the first one counts the parts."""
+        if not self.problem.pins:
+            return best_chain(criteria)
+        rows, allowed = [Criterion([costs], how) for costs, how in criteria], allowed_by(tables, self.problem.pins)
+        return chain_dp(rows, (tables.load.groups,), allowed=allowed, fewest_parts=len(rows) > 1).best()
 
 
 def fewest_parts(problem: PlanningProblem, goal: Within) -> float:
@@ -116,7 +120,7 @@ def _lower_bound(load: Workload, goal: Within) -> float:
 
 def _is_smallest(problem: PlanningProblem, goal: Within, tables: BoundaryTables | None, budget: float) -> bool:
     """Whether no plan meets a smaller budget than the one that is possible over these boundaries."""
-    if tables is None or not tables.is_complete or "activations" in goal.counting:
+    if tables is None or "activations" in goal.counting:
         return False
     if problem.limits.recompute == "never":
         return True
