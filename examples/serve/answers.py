@@ -1,11 +1,11 @@
 """Answers in the form of OpenAI's API, as a whole or piece by piece, while they are decoded."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
-from openai_api import Asked, scores_of
+from openai_api import Asked
 from starlette.concurrency import iterate_in_threadpool
 
 import graphcut
@@ -19,10 +19,11 @@ class Answers:
         how: dict[str, Any] = {"max_tokens": ask.max_tokens, "sampling": ask.sampling, "top": ask.top}
         self.scored = [0] * len(ask.prompts)
         self.texts = [tokenizer.stream(ids, ask.stop) for ids in ask.prompts]
+        names = [f"prompt {i}" for i in range(len(ask.prompts))] if len(ask.prompts) > 1 else ["the prompt"]
         with ExitStack() as begun:  # all of them, or none
-            self.streams = [
-                begun.enter_context(closing(service.stream(ids, stop=tokenizer.stop, **how))) for ids in ask.prompts
-            ]
+            asks = zip(ask.prompts, names, strict=True)
+            streams = (service.stream(ids, stop=tokenizer.stop, name=name, **how) for ids, name in asks)
+            self.streams = [begun.enter_context(closing(stream)) for stream in streams]
             self.open = begun.pop_all()
 
     def usage(self) -> dict[str, Any]:
@@ -78,3 +79,19 @@ class Answers:
     def event(self, choices: list[Any], **more: object) -> str:
         """A line of a stream."""
         return f"data: {json.dumps({**self.ask.head, 'choices': choices, **more})}\n\n"
+
+
+def scores_of(tokenizer: graphcut.Tokenizer, tokens: Sequence[int], scores: Sequence[Any], *, is_chat: bool) -> Any:  # noqa: ANN401
+    """The log probabilities of tokens, as a completion or a chat has them."""
+    texts = [tokenizer.decode([token]) for token in tokens]
+    tops = [[(tokenizer.decode([token]), logprob) for token, logprob in found.top] for found in scores]
+    if not is_chat:
+        logprobs, likely = [found.logprob for found in scores], [dict(reversed(top)) for top in tops]
+        offsets = [sum(map(len, texts[:i])) for i in range(len(texts))]
+        return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": likely, "text_offset": offsets}
+
+    def entry(text: str, logprob: float) -> dict[str, Any]:
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+    rows = zip(texts, scores, tops, strict=True)
+    return {"content": [{**entry(t, s.logprob), "top_logprobs": [entry(*one) for one in top]} for t, s, top in rows]}

@@ -3,7 +3,8 @@
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from zipfile import BadZipFile
@@ -68,6 +69,30 @@ def error_of(error: Exception) -> tuple[int, dict[str, Any]]:
     return status, {"error": {**content, "param": getattr(error, "param", None), "code": None}}
 
 
+@contextmanager
+def blaming(field: str) -> Iterator[None]:
+    """Refuse what graphcut refuses meanwhile: this field is to blame."""
+    try:
+        yield
+    except graphcut.UsageError as error:
+        raise RefusedError(str(error), field) from None
+
+
+def body_of(raw: bytes) -> dict[str, Any]:
+    """The JSON object that is the body of a request. Raises RefusedError."""
+    try:
+        body = json.loads(text := raw.decode())
+        if "\\u" in text:
+            json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RefusedError("the body has half of a surrogate pair, which is no character") from None
+    except (ValueError, RecursionError) as error:
+        raise RefusedError(f"the body can't be read as JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise RefusedError("the body is not a JSON object")
+    return body
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a request asks for."""
@@ -83,10 +108,8 @@ class Asked:
     head: dict[str, Any]  #: what each record of the answer begins with.
 
 
-def asked(given: object, tokenizer: graphcut.Tokenizer, *, is_chat: bool) -> Asked:
+def asked(given: Mapping[str, Any], tokenizer: graphcut.Tokenizer, *, is_chat: bool) -> Asked:
     """What the body of a request asks for. Raises RefusedError or UsageError."""
-    if not isinstance(given, dict):
-        raise RefusedError("the body is not a JSON object")
     body = {name: value for name, value in given.items() if value is not None}
     own = {"messages", "max_completion_tokens", "top_logprobs"} if is_chat else {"prompt"}
     known = {"max_tokens", "logprobs", "stop", "stream", "stream_options", *own, *NUMBERS, *IGNORED}
@@ -100,17 +123,24 @@ def asked(given: object, tokenizer: graphcut.Tokenizer, *, is_chat: bool) -> Ask
     if is_chat and is_streamed:
         kind += ".chunk"
     how = {name: typed(body, name, kind_of) for name, kind_of in NUMBERS.items() if name in body}
-    how = {"seed": secrets.randbits(32)} | how
-    lengths = [typed(body, name, int) for name in ("max_completion_tokens", "max_tokens") if name in body]
+    sampling = replace(tokenizer.sampling, seed=secrets.randbits(32))
+    for name, value in how.items():
+        with blaming(name):
+            sampling = replace(sampling, **{name: value % 2**64 if name == "seed" else value})
+    lengths = {name: typed(body, name, int) for name in ("max_completion_tokens", "max_tokens") if name in body}
+    if wrong := next((name for name, length in lengths.items() if length < 1), None):
+        raise RefusedError(f"can't generate {lengths[wrong]} tokens", wrong)
     stop = body.get("stop", [])
     stop = [stop] if isinstance(stop, str) else stop
     if not isinstance(stop, list) or not all(isinstance(text, str) and text for text in stop):
         raise RefusedError("stop is not a text or a list of texts, none of them empty", "stop")
     model = typed(body, "model", str, default="")
+    with blaming("messages"):
+        prompts = [tokenizer.chat(messages_of(body))] if is_chat else prompts_of(body, tokenizer)
     return Asked(
-        [tokenizer.chat(messages_of(body))] if is_chat else prompts_of(body, tokenizer),
-        (lengths or [256])[0],
-        replace(tokenizer.sampling, **{**how, "seed": how["seed"] % 2**64}),
+        prompts,
+        next(iter(lengths.values()), 256),
+        sampling,
         stop,
         top_of(body, is_chat=is_chat),
         is_chat,
@@ -171,23 +201,8 @@ def message_of(message: object, place: str) -> dict[str, str]:
         raise RefusedError(f"{place}.role is not system, developer, user or assistant", "messages")
     content = said.get("content")
     if isinstance(content, list) and all(isinstance(piece, dict) and piece.get("type") == "text" for piece in content):
-        content = "".join(str(piece.get("text", "")) for piece in content)
+        texts = [piece.get("text") for piece in content]
+        content = "".join(texts) if all(isinstance(text, str) for text in texts) else None
     if not isinstance(content, str):
         raise RefusedError(f"{place}.content is not a text", "messages")
     return {**said, "content": content, "role": "system" if said["role"] == "developer" else said["role"]}
-
-
-def scores_of(tokenizer: graphcut.Tokenizer, tokens: Sequence[int], scores: Sequence[Any], *, is_chat: bool) -> Any:  # noqa: ANN401
-    """The log probabilities of tokens, as a completion or a chat has them."""
-    texts = [tokenizer.decode([token]) for token in tokens]
-    tops = [[(tokenizer.decode([token]), logprob) for token, logprob in found.top] for found in scores]
-    if not is_chat:
-        logprobs, likely = [found.logprob for found in scores], [dict(reversed(top)) for top in tops]
-        offsets = [sum(map(len, texts[:i])) for i in range(len(texts))]
-        return {"tokens": texts, "token_logprobs": logprobs, "top_logprobs": likely, "text_offset": offsets}
-
-    def entry(text: str, logprob: float) -> dict[str, Any]:
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
-
-    rows = zip(texts, scores, tops, strict=True)
-    return {"content": [{**entry(t, s.logprob), "top_logprobs": [entry(*one) for one in top]} for t, s, top in rows]}

@@ -16,7 +16,7 @@ import ray  # noqa: TID251 - the rule is for the package
 from answers import Answers
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from openai_api import BAD_INPUT, RefusedError, asked, error_of
+from openai_api import BAD_INPUT, RefusedError, asked, blaming, body_of, error_of
 from ray import serve  # noqa: TID251 - likewise
 from speech_and_vectors import embeddings, silence, texts_to_embed, transcription, vector_of
 from starlette.concurrency import iterate_in_threadpool
@@ -34,6 +34,14 @@ async def refused(_: Request, error: Exception) -> Response:
     """An error as OpenAI's clients read it."""
     status, content = error_of(error)
     return JSONResponse(content, status, {"Retry-After": "1"} if status == 429 else {})
+
+
+def array_of(name: str, value: object, dtype: str | None) -> Any:  # noqa: ANN401 - an array
+    """The value of an input of /run."""
+    try:
+        return np.asarray(value, dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RefusedError(f"input {name!r} is not an array of {dtype or 'one type'}: {error}", name) from None
 
 
 app = FastAPI(exception_handlers=dict.fromkeys(ERRORS, refused))
@@ -84,9 +92,9 @@ class Server:
     async def run(self, request: Request) -> Response:
         """The outputs for inputs by name: as npz if they are sent so, else as JSON."""
         raw, is_npz = await request.body(), request.headers.get("content-type") == NPZ
-        given, types = dict(np.load(io.BytesIO(raw)) if is_npz else json.loads(raw)), self.cascade.tensors
+        given, types = dict(np.load(io.BytesIO(raw)) if is_npz else body_of(raw)), self.cascade.tensors
         outputs = await self.outputs_of(
-            {n: np.asarray(value, types[n].dtype if n in types else None) for n, value in given.items()}
+            {n: array_of(n, value, types[n].dtype if n in types else None) for n, value in given.items()}
         )
         np.savez(file := io.BytesIO(), **outputs)
         found = {name: value.tolist() for name, value in outputs.items()}
@@ -109,8 +117,9 @@ class Server:
         """A vector for each text."""
         if self.vector is None or "tokenizer.json" not in self.cascade.manifest.text_files:
             raise RefusedError("the model makes no vectors of texts", status=404)
-        texts = texts_to_embed(body := json.loads(await request.body()))
-        feeds = graphcut.text_inputs(self.cascade, texts)
+        texts = texts_to_embed(body := body_of(await request.body()))
+        with blaming("input"):
+            feeds = graphcut.text_inputs(self.cascade, texts)
         rows = (await self.outputs_of(feeds))[self.vector]
         return embeddings(body, rows, sum(len(self.tokenizer.encode(text)) for text in texts))
 
@@ -141,14 +150,15 @@ class Server:
         if self.service is None:
             raise RefusedError("the model has no tokenizer: only /run is served", status=404)
         is_chat = request.url.path.endswith("/chat/completions")
-        ask = asked(json.loads(await request.body()), self.tokenizer, is_chat=is_chat)
+        ask = asked(body_of(await request.body()), self.tokenizer, is_chat=is_chat)
         self.admit(len(ask.prompts))
-        answers = Answers(self.service, self.tokenizer, ask)
-        if not ask.is_streamed:
-            choices = [choice async for choice in answers.whole()]
-            return JSONResponse({**ask.head, "choices": choices, "usage": answers.usage()})
-        events = answers.events()
-        first = await anext(events)  # an error of the request has its status
+        with blaming("messages" if is_chat else "prompt"):
+            answers = Answers(self.service, self.tokenizer, ask)
+            if not ask.is_streamed:
+                choices = [choice async for choice in answers.whole()]
+                return JSONResponse({**ask.head, "choices": choices, "usage": answers.usage()})
+            events = answers.events()
+            first = await anext(events)  # an error of the request has its status
 
         async def all_of() -> AsyncIterator[str]:
             yield first

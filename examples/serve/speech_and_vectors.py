@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
-from openai_api import RefusedError
+from openai_api import RefusedError, blaming
 
 import graphcut
 
@@ -68,14 +68,13 @@ def transcription(raw: bytes, kind: str, cascade: graphcut.Cascade, sampling: gr
         path = Path(folder) / "sound.wav"
         path.write_bytes(fields["file"])
         inputs = graphcut.read_inputs(path, cascade.manifest.reads, tensors=cascade.tensors)
-    how = replace(sampling, temperature=temperature)
+    with blaming("temperature"):
+        how = replace(sampling, temperature=temperature)
     return Transcription(dict(inputs), how, texts.get("response_format") == "text")
 
 
-def texts_to_embed(body: object) -> list[str]:
+def texts_to_embed(body: Mapping[str, Any]) -> list[str]:
     """The texts of a request. Raises RefusedError."""
-    if not isinstance(body, dict):
-        raise RefusedError("the body is not a JSON object")
     known = {"input", "model", "encoding_format", "user"}
     if unknown := next((name for name, value in body.items() if name not in known and value is not None), None):
         raise RefusedError(f"not supported: {unknown}={json.dumps(body[unknown])[:80]}", unknown)

@@ -67,7 +67,8 @@ def generate(
     prompts, tokenizer = text.prompts_of(cascade, given_prompts, has_inputs=bool(fed))
     settings = DecodingSettings(inputs=fed, dims=parsed_dims(dims), via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
-    settings |= {"draft": draft, "cache_bytes": _PAST_BYTES if text.chat else 0}
+    other = draft if draft in {None, "lookup"} else open_(Path(draft))
+    settings |= {"draft": other, "cache_bytes": _PAST_BYTES if text.chat else 0}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
     stop_ids, stop = text.stop_of(tokenizer)
     output_of = partial(Output, stop_ids=stop_ids, tokenizer=tokenizer, stop=stop)

@@ -78,19 +78,20 @@ class DecodingService(AbstractContextManager["DecodingService"]):
         sampling: Sampling = GREEDY,
         top: int | None = None,
         inputs: Mapping[str, object] | None = None,
+        name: str = "the prompt",
     ) -> TokenStream:
         """The tokens after `prompt`: at most `max_tokens`, up to one of those in `stop`.
 
         The same seed of `sampling` draws the same tokens again. With `top` the log probabilities of each token and of
         so many of the likeliest are in `sequence.scores`. `inputs` take the place of those that the service has: each
-        must be among these.
+        must be among these. Errors call the prompt by its `name`.
 
         Raises:
             UsageError: the prompt is empty or too long, or one of `inputs` is none of the service's.
             RunError: nothing is decoded any more.
         """
         tokens = tuple(int(token) for token in prompt)
-        sequence = TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0, top=top)
+        sequence = TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0, top=top, name=name)
         stream = TokenStream(sequence, stop)
         self.generation.begin(stream.sequence, inputs or {})
         with self._lock:

@@ -362,7 +362,7 @@ class Generation:
 
     def begin(self, sequence: TokenSequence, inputs: Mapping[str, object]) -> None:
         """Let a sequence begin, see `Decoder.begin_with`; `inputs` take the place of those that all have."""
-        tokens, read = self._decoder.begin_with(sequence.unfed, f"prompt {sequence.index}")
+        tokens, read = self._decoder.begin_with(sequence.unfed, sequence.name)
         sequence.inputs = {**read, **self._decoder.own_inputs(inputs)}
         sequence.unfed, sequence.prompt_length, sequence.first = tokens, len(tokens), len(tokens)
 

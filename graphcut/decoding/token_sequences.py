@@ -47,12 +47,14 @@ class TokenSequence(msgspec.Struct):
     is_alone: bool = False  #: a step that it shared failed, so it shares no other.
     first: int = 0  #: the place of its first generated token; by default that after `unfed`.
     inputs: Mapping[str, Value] = {}  #: what is fed at its first step alone, beside what all sequences are fed there.
+    name: str = ""  #: how errors name its prompt; by default by its index.
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise UsageError(f"can't generate {self.max_tokens} tokens", hint="ask for 1 or more")
         self.prompt_length = len(self.unfed)
         self.first = self.first or self.prompt_length
+        self.name = self.name or f"prompt {self.index}"
 
     def next_length(self, piece: int | None) -> int:
         """The number of tokens of its next step, if it is alone: a `piece` of the prompt, or what was generated.
@@ -78,7 +80,7 @@ class TokenSequence(msgspec.Struct):
         largest = max((*self.fed, *self.unfed))
         if vocabulary is None or largest < vocabulary:
             return None
-        message = f"token id {largest} of prompt {self.index} is outside the vocabulary ({vocabulary})"
+        message = f"token id {largest} of {self.name} is outside the vocabulary ({vocabulary})"
         return UsageError(message, hint="use the tokenizer of this model")
 
 

@@ -264,9 +264,12 @@ def test_the_installed_command_generates(parts: Path, expected: list[list[int]])
     assert (result.code, result.out) == (0, spaced(expected[0]))
 
 
-def test_proposed_tokens_change_nothing(run: Run, parts: Path, expected: list[list[int]]) -> None:
+def test_proposed_tokens_change_nothing(run: Run, parts: Path, tmp_path: Path, expected: list[list[int]]) -> None:
     words = ("generate", parts, "--prompt-ids", "1,15,27", "--max-tokens", 9, "-q", "--draft")
     for draft in ("lookup", parts):
         assert run(*words, draft).out == spaced(expected[0])
     missing = run(*words, "nothing")
     assert (missing.code, missing.error[0]) == (3, "there is no cascade at nothing")
+    (model := tmp_path / "small.onnx").write_bytes(b"")
+    whole = run(*words, model)
+    assert (whole.code, whole.error[0]) == (2, f"{model} is a model, not a cascade")

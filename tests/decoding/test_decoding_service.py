@@ -109,7 +109,7 @@ def test_what_can_not_be_decoded_is_refused_and_others_go_on(cascade: Cascade) -
             service.stream([1] * 6, max_tokens=1)
         with pytest.raises(UsageError, match="can't generate 0 tokens"):
             service.stream([1], max_tokens=0)
-        with pytest.raises(UsageError, match="token id 61000 of prompt 1 is outside the vocabulary"):
+        with pytest.raises(UsageError, match="token id 61000 of the prompt is outside the vocabulary"):
             list(outside)
         assert (list(good), good.end, outside.end) == (alone(cascade, PROMPTS[1], 4), "full", "failed")
         assert not service.streams

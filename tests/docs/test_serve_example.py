@@ -278,6 +278,10 @@ TEXT = {"prompt": "Hi"}
         ({}, "prompt is not a text, a list of token ids, or a list of these"),
         ({"prompt": ["a", 3]}, "prompt is not a text, a list of token ids, or a list of these"),
         ([], "the body is not a JSON object"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages[0].content is not a text",
+        ),
     ],
 )
 def test_what_would_change_the_answer_and_is_not_supported_is_refused(served: Served, body: Any, said: str) -> None:  # noqa: ANN401
@@ -286,6 +290,31 @@ def test_what_would_change_the_answer_and_is_not_supported_is_refused(served: Se
     error = found.json()["error"]
     assert (found.status_code, error["message"], error["type"]) == (400, said, "invalid_request_error")
     assert error.keys() == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "said"),
+    [
+        ({"max_tokens": 0}, "max_tokens", "can't generate 0 tokens"),
+        ({"temperature": -1}, "temperature", "temperature can't be -1"),
+        ({"top_k": -1}, "top_k", "top_k can't be -1"),
+        ({"top_p": 7}, "top_p", "top_p can't be 7"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "repetition_penalty can't be 0"),
+        ({"prompt": [[5], [99999]]}, "prompt", "token id 99999 of prompt 1 is outside the vocabulary"),
+        ({"prompt": [[5], [5] * 10_000]}, "prompt", "prompt 1 has 10,000 tokens"),
+        ({"prompt": ""}, "prompt", "the prompt is empty"),
+        ({"prompt": [[5, -1]]}, "prompt", "the prompt has -1, which is not a token id"),
+        ({"prompt": "\ud800"}, None, "the body has half of a surrogate pair, which is no character"),
+        ({"model": "\ud800"}, None, "the body has half of a surrogate pair, which is no character"),
+    ],
+)
+def test_an_error_names_the_parameter_and_the_prompt_of_the_request(
+    served: Served, body: dict[str, Any], param: str | None, said: str
+) -> None:
+    found = served.web.post("/v1/completions", content=json.dumps(TEXT | {"max_tokens": 2} | body))
+    error = found.json()["error"]
+    assert (found.status_code, error["param"]) == (400, param)
+    assert error["message"].startswith(said)
 
 
 def test_errors_and_models_have_the_shape_of_openai(served: Served) -> None:
@@ -345,6 +374,12 @@ def test_inputs_of_the_model_are_run(served: Served) -> None:
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
         damaged = served.web.post("/run", content=body, headers={"content-type": kind})
         assert (damaged.status_code, damaged.json()["error"]["type"]) == (400, "invalid_request_error")
+    for text, said in (
+        ("[1]", "the body is not a JSON object"),
+        ('{"input_ids": [[1], [2, 3]]}', "input 'input_ids' is "),
+    ):
+        unlike = served.web.post("/run", content=text)
+        assert (unlike.status_code, unlike.json()["error"]["message"][: len(said)]) == (400, said)
     deep = served.web.post("/v1/completions", content="[" * 100_000)
     assert (deep.status_code, deep.json()["error"]["type"]) == (400, "invalid_request_error")
 
