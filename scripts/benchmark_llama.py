@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+FAINT = 0.03  # what the last layers add is so much of what others add
 BLOCK = 32  # weights that share a scale, in Q4_0 of llama.cpp, too
 OF_MICROSOFT = {"MatMulNBits", "GroupQueryAttention", "SkipSimplifiedLayerNormalization"}
 
@@ -24,6 +26,8 @@ class Llama:
     vocab: int = 32000
     context: int = 512
     bits: int = 4  # of the weights of matrices, for ONNX Runtime: 4 or 32
+    faint: int = 0  # so many of the last layers change little: without them it is a good draft of itself
+    seed: int = 0  # of the weights; two with the same one have the same in layers that both have
 
     @property
     def head(self) -> int:
@@ -44,11 +48,10 @@ class Llama:
 class _Graph:
     """Nodes and weights so far. What adds to them returns the name of a tensor."""
 
-    def __init__(self, bits: int) -> None:
-        self.bits = bits
+    def __init__(self, bits: int, seed: int) -> None:
+        self.bits, self._seed = bits, seed
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[TensorProto] = []
-        self._draw = np.random.default_rng(0)
 
     def constant(self, name: str, values: np.ndarray) -> str:
         self.weights.append(numpy_helper.from_array(values, name))
@@ -59,14 +62,15 @@ class _Graph:
         self.nodes.append(helper.make_node(op, reads, names, name=f"/{names[0]}", domain=domain, **attributes))
         return names[0]
 
-    def times(self, x: str, name: str, rows: int, columns: int, made: str = "") -> str:
+    def times(self, x: str, name: str, rows: int, columns: int, made: str = "", size: float = 1.0) -> str:
         """`x` times a random matrix: of float32, or in 4 bits, and where it meets activations, these have 8."""
+        draw = np.random.default_rng((self._seed, crc32(name.encode())))
         if self.bits == 32:
-            scale = np.float32(1.7 / columns**0.5)
-            weight = (self._draw.random((columns, rows), dtype=np.float32) - 0.5) * scale
+            scale = np.float32(size * 1.7 / columns**0.5)
+            weight = (draw.random((columns, rows), dtype=np.float32) - 0.5) * scale
             return self.node("MatMul", [x, self.constant(f"{name}.weight", weight)], made or f"{name}.out")
-        packed = self._draw.integers(0, 256, (rows, columns // BLOCK, BLOCK // 2), dtype=np.uint8)
-        scales = (self._draw.random((rows, columns // BLOCK), dtype=np.float32) + 0.5) / (8 * columns**0.5)
+        packed = draw.integers(0, 256, (rows, columns // BLOCK, BLOCK // 2), dtype=np.uint8)
+        scales = (draw.random((rows, columns // BLOCK), dtype=np.float32) + 0.5) * np.float32(size / (8 * columns**0.5))
         reads = [x, self.constant(f"{name}.weight", packed), self.constant(f"{name}.scales", scales)]
         sizes = {"K": columns, "N": rows, "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
         return self.node("MatMulNBits", reads, made or f"{name}.out", **sizes)
@@ -79,7 +83,7 @@ class _Graph:
 
 def write_onnx(llama: Llama, path: Path) -> None:
     """As ONNX Runtime GenAI's builder writes it."""
-    graph, hidden, matrices = _Graph(llama.bits), llama.hidden, llama.matrices
+    graph, hidden, matrices = _Graph(llama.bits, llama.seed), llama.hidden, llama.matrices
     angles = np.arange(llama.context)[:, None] * 10000.0 ** (-np.arange(0, llama.head, 2) / llama.head)
     tables = [graph.constant(name, f(angles).astype(np.float32)) for name, f in (("cos", np.cos), ("sin", np.sin))]
     one, axis = graph.constant("1", np.array([1], np.int64)), graph.constant("axis", np.array(1, np.int64))
@@ -93,16 +97,18 @@ def write_onnx(llama: Llama, path: Path) -> None:
     caches: list[tuple[str, str]] = []
     heads = {"num_heads": llama.heads, "kv_num_heads": llama.heads, "scale": llama.head**-0.5, "do_rotary": 1}
     for i in range(llama.layers):
+        size = FAINT if i >= llama.layers - llama.faint else 1.0
         at, names = f"blk.{i}", [(f"past_key_values.{i}.{kind}", f"present.{i}.{kind}") for kind in ("key", "value")]
         pasts, presents = map(list, zip(*names, strict=True))
         qkv = graph.times(x, f"{at}.attn_qkv", 3 * hidden, hidden)
         reads = [qkv, "", "", *pasts, *lengths, *tables]
         attended = graph.node("GroupQueryAttention", reads, [f"{at}.attn", *presents], **heads)
-        added = graph.times(attended, f"{at}.attn_output", hidden, hidden)
+        added = graph.times(attended, f"{at}.attn_output", hidden, hidden, size=size)
         x = graph.normed(residual, added, f"{at}.ffn_norm", f"{at}.middle", hidden)
         gate, up = (graph.times(x, f"{at}.{name}", *matrices[name]) for name in ("ffn_gate", "ffn_up"))
         silu = graph.node("Mul", [gate, graph.node("Sigmoid", [gate], f"{at}.sigmoid")], f"{at}.silu")
-        added = graph.times(graph.node("Mul", [silu, up], f"{at}.mul"), f"{at}.ffn_down", *matrices["ffn_down"])
+        gated = graph.node("Mul", [silu, up], f"{at}.mul")
+        added = graph.times(gated, f"{at}.ffn_down", *matrices["ffn_down"], size=size)
         x = graph.normed(f"{at}.middle", added, f"{at}.norm", f"{at}.sum", hidden)
         residual = f"{at}.sum"
         caches += names
