@@ -10,6 +10,7 @@ from .automating.record import AutoRecord as AutoRecord
 from .automating.record import read_auto as read_auto
 from .automating.reproducing import write_reproducer as write_reproducer
 from .benchmarking.asked_rules import ask as ask
+from .benchmarking.asked_rules import compiled as compiled
 from .benchmarking.calibration import calibrate as calibrate
 from .benchmarking.calibration import calibrate_cluster as calibrate_cluster
 from .benchmarking.calibration import save_cluster as save_cluster

@@ -70,6 +70,27 @@ def decoder(path: Path, **options: int) -> None:
     demos.write("llm", path, **options)
 
 
+def of_transformers(path: Path, **options: int) -> None:
+    """A decoder whose norms are those of torch's exports of transformers' Llama: a product with a Reciprocal, no Div.
+
+    The compiler of onnxruntime-qnn 2.7.0 fails on them: Pow, ReduceMean, Add, Sqrt, Reciprocal, Mul, and a Mul whose
+    first input is the weight.
+    """
+    decoder(path, **options)
+    proto = onnx.load(path, load_external_data=False)
+    nodes = []
+    for node in proto.graph.node:
+        if node.op_type == "Div" and "norm" in node.name:
+            inverse = f"{node.output[0]}_inverse"
+            nodes.append(onnx.helper.make_node("Reciprocal", node.input[1:], [inverse], f"{node.name}_inverse"))
+            node.op_type, node.input[1] = "Mul", inverse
+        nodes.append(node)
+    graph = onnx.GraphProto(node=nodes)
+    del proto.graph.node[:]
+    proto.graph.MergeFrom(graph)
+    onnx.save(proto, path)
+
+
 STEP = {"batch": 1, "seq": 1, "past": 15, "total": 16}
 GENAI = {"batch_size": 1, "sequence_length": 1, "past_sequence_length": 15, "total_sequence_length": 16}
 MODELS: Mapping[str, tuple[Callable[[Path], object] | Path, Mapping[str, int]]] = {
@@ -86,6 +107,7 @@ MODELS: Mapping[str, tuple[Callable[[Path], object] | Path, Mapping[str, int]]] 
     "sequences": (partial(hazard, "sequence_border"), {}),
     "Llama, int4": (FIXTURES / "tiny-llama-int4" / "model.onnx", {**GENAI, "kv_cache_dim": 16}),
     "Llama, 26 MB": (partial(decoder, hidden=256, layers=6, heads=8, vocab=2000), STEP),
+    "Llama of transformers, 26 MB": (partial(of_transformers, hidden=256, layers=6, heads=8, vocab=2000), STEP),
     "decoder, 1 GB": (partial(decoder, hidden=2048, layers=4, heads=16, vocab=8000), STEP),
 }
 SMALL = ("U-Net", "YOLO-like")
@@ -111,11 +133,12 @@ def whole(model: Model, target: str) -> str:
     return f"{len(there)} subgraphs, {left} nodes fall back"
 
 
-def cluster(target: str, rules: graphcut.DeviceRules) -> Cluster:
-    """The accelerator with rules, and a CPU."""
+def cluster(target: str) -> Cluster:
+    """The accelerator, with its compiler or with rules, and a CPU."""
     provider, options = TARGETS[target]
     settings = {"provider": provider, "provider_options": tuple(f"{k}={v}" for k, v in options.items())}
-    npu = Device(name="npu", rules=rules, flops_per_s=1e13, bytes_per_s=6e10, **(settings if provider else {}))
+    settings = {**settings, "compiles": True} if provider else {"rules": graphcut.read_rules(target)}
+    npu = Device(name="npu", flops_per_s=1e13, bytes_per_s=6e10, **settings)
     return Cluster(devices=(npu, Device(name="cpu")), origin="cpu")
 
 
@@ -126,15 +149,14 @@ def row(name: str, target: str, folder: Path) -> list[str]:
     if not isinstance(made, Path):
         made(path)
     model = graphcut.load(path, dims=dims)
-    provider, options = TARGETS[target]
-    alone = child("whole", name, target, str(path)) if provider else ["-"]
-    rules = graphcut.ask(model, provider, options) if provider else graphcut.read_rules(target)
-    costs = graphcut.weigh(model, graphcut.default_dims(graphcut.analyze(model)))
-    found = graphcut.device_support(costs, rules)
-    cells = [name, str(found.nodes), alone[0], f"{found.supported}"]
+    alone = child("whole", name, target, str(path)) if TARGETS[target][0] else ["-"]
+    plan = graphcut.compiled(model, graphcut.plan(model, Across(cluster(target), "crossings")))
+    rules = plan.goal.cluster.devices[0].rules or graphcut.DeviceRules(name=target)
+    found = graphcut.device_support(graphcut.weigh(model, plan.dims), rules)
+    begins = sum(len(row.nodes) for row in found.unsupported if row.kind == "whole")
+    cells = [name, str(found.nodes), alone[0], f"{found.supported + begins}"]
     if not found.supported:
         return [*cells, "1", "0", "0 %", "-", f"none can run there: {found.unsupported[0].why}"]
-    plan = graphcut.plan(model, Across(cluster(target, rules), "crossings"))
     parts = graphcut.split(model, plan, folder / "parts", force=True)
     share = sum(m.flops for m, d in zip(plan.metrics, plan.devices, strict=True) if d.name == "npu")
     share /= sum(metrics.flops for metrics in plan.metrics) or 1

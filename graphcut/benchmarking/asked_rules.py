@@ -1,27 +1,37 @@
-"""What a provider can run of a model, asked from ONNX Runtime, which asks the provider's compiler."""
+"""What a provider can run of a model, or of the parts of a plan, asked from ONNX Runtime, which asks its compiler."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import groupby
+from functools import partial
+from itertools import accumulate
+from time import monotonic
 from typing import Final
 
 import onnxruntime as ort
+from msgspec.structs import replace
 
-from ..analysis.cut_points import analyze
-from ..core.graph import partition
+from ..analysis.cut_points import AnalysisLike, analyze
+from ..core.graph import between, grouped, outside_reads, partition
+from ..core.text import few
+from ..costs.device import Device
 from ..costs.device_rules import DeviceRules, Kind, RefusedNodes
 from ..costs.weighing import weigh
 from ..loading.model import Model
+from ..planning.goals import Across, is_crossings
+from ..planning.planner import plan
+from ..planning.plans import Plan
 from ..running.device_memory import OF_CPU, device_memory
 from ..running.placement import LIMIT_S, Asked, Placement, placement
+from ..running.providers import entries
 from ..running.stage import external_weights_entry
 from ..surgery.part_models import part_model
 
-_MOST_TRIED: Final = 200  #: so many sub-models are compiled at most to find what is at fault.
+_MOST_TRIED: Final = 200  #: so many sub-models are compiled at most to find what is at fault,
+_MOST_TRIED_S: Final = 10 * LIMIT_S  #: for so long.
+_SOURCE: Final = f"asked from ONNX Runtime {ort.__version__}"
 
 
 def ask(
@@ -42,9 +52,51 @@ def ask(
     Raises:
         RunError: the provider is not here, or can't be started.
     """
-    asked = _Asked(model, partial(Asked, provider=provider, options=options or {}), partial(placement, limit_s=limit_s))
-    source = f"asked from ONNX Runtime {ort.__version__}"
-    return DeviceRules(name=provider, source=source, refused=tuple(asked.refused()))
+    asked = _Asked(model, Asked(provider=provider, options=options or {}), partial(placement, limit_s=limit_s))
+    return DeviceRules(name=provider, source=_SOURCE, refused=tuple(asked.refused((model.graph.flow,))))
+
+
+def compiled(source: AnalysisLike, made: Plan, prove_s: float = 0.0) -> Plan:
+    """A plan, or one for the same goal whose parts compile on the devices that say `compiles`.
+
+    Parts are compiled as `ask` compiles a model. While the compiler of one leaves nodes or fails, the rules of its
+    device refuse what is at fault, and all is planned again. For crossings, a node that compiles, but not together with
+    those before it, begins a part instead. What was compiled is not compiled again. After 20 minutes, or 200 trials,
+    whatever else fails is refused.
+
+    Args:
+        source: the analysis of the model that is cut, the model, or its path.
+        made: the plan.
+        prove_s: as for `plan`.
+
+    Raises:
+        PlanError: no plan meets the goal, such as if no device can run a node.
+        RunError: the provider of such a device is not here, or can't be started.
+    """
+    analysis, goal, begins = analyze(source), made.goal, is_crossings(made.goal)
+    model, limits = analysis.model, replace(made.limits, inside_layers=True)
+    compilers = {
+        d.name: _Asked(model, Asked(provider=d.provider, options=entries(d.provider_options)), placement, begins)
+        for d in (goal.cluster.devices if isinstance(goal, Across) else ())
+        if d.compiles
+    }
+    while isinstance(goal, Across):
+        parts = grouped((device.name, nodes) for device, nodes in zip(made.devices, made.parts, strict=True))
+        found = {name: tuple(compilers[name].refused(own)) for name, own in parts.items() if name in compilers}
+        if not any(found.values()):
+            break
+        devices = (_without(device, found.get(device.name, ())) for device in goal.cluster.devices)
+        goal = replace(goal, cluster=replace(goal.cluster, devices=tuple(devices)))
+        made = plan(analysis, goal, limits=limits, costs=made.costs, table=made.table, prove_s=prove_s)
+    return made
+
+
+def _without(device: Device, found: Sequence[RefusedNodes]) -> Device:
+    """The device with rules that also refuse what was found. What begins a part and still fails can't run at all."""
+    rules = device.rules or DeviceRules(name=device.name, source=_SOURCE)
+    begun = {name for one in rules.refused if one.kind == "whole" for name in one.nodes}
+    last = (one if begun.isdisjoint(one.nodes) else replace(one, kind="operator") for one in found)
+    return replace(device, rules=replace(rules, refused=(*rules.refused, *last)))
 
 
 @dataclass(frozen=True)
@@ -52,39 +104,33 @@ class _Asked:
     """What a provider said of a model and of its sub-models."""
 
     model: Model
-    asked: Callable[..., Asked]  #: a question to the provider about a model.
+    asked: Asked  #: a question to the provider, without a model.
     place: Callable[[Asked], Placement]  #: the answer.
+    begins: bool = False  #: of nodes that fail together none is refused: the last one begins another part.
     _answers: dict[tuple[int, ...], Placement] = field(default_factory=dict)
+    _end_s: float = field(default_factory=lambda: monotonic() + _MOST_TRIED_S)  #: until when what fails is searched.
 
-    @cached_property
-    def _flops(self) -> Mapping[int, int]:
-        return dict(zip(self.model.graph.flow, weigh(self.model).flops, strict=True))
-
-    @cached_property
-    def _alike(self) -> Mapping[int, Sequence[int]]:
-        """For each node of a layer that the model repeats the nodes at its place in all layers."""
-        repeat = analyze(self.model).repeat
-        rows = zip(*repeat.blocks, strict=True) if repeat is not None else ()
-        return {node: row for row in rows for node in row}
-
-    def refused(self) -> Iterator[RefusedNodes]:
-        """The nodes that it does not take, for each reason."""
+    def refused(self, parts: Sequence[Sequence[int]]) -> Iterator[RefusedNodes]:
+        """The nodes of some parts that it does not take, for each reason; of kind `whole` those that begin another."""
         found: dict[int, tuple[Kind, str]] = {}
-        while failed := next((row for row in self._rows(found) if self._fails(row)), None):
-            if len(self._answers) > _MOST_TRIED:
-                found.update(dict.fromkeys(failed, ("whole", "not tried: too many sub-models can't be compiled")))
+        while failed := next((row for row in self._rows(parts, found) if self._fails(row)), None):
+            if len(self._answers) > _MOST_TRIED or monotonic() > self._end_s:
+                found.update(dict.fromkeys(failed, ("size", "not tried: too much else can't be compiled")))
                 continue
-            fault, why = self._fault(failed)
-            found.update(dict.fromkeys(self._alike.get(fault, (fault,)), why))
-        for row in self._rows(found):
+            found.update(dict.fromkeys(*self._faults(failed)))
+        for row in self._rows(parts, found):
             found.update({n: self._reason(n) for n in self._left(row)})
         for why in dict.fromkeys(found.values()):
             names = self.model.graph.names(n for n in self.model.graph.flow if found.get(n) == why)
             yield RefusedNodes(nodes=names, kind=why[0], why=why[1])
 
-    def _rows(self, refused: Collection[int]) -> list[tuple[int, ...]]:
-        """The nodes between refused ones."""
-        return [tuple(row) for is_in, row in groupby(self.model.graph.flow, key=refused.__contains__) if not is_in]
+    def _rows(self, parts: Sequence[Sequence[int]], found: Mapping[int, tuple[Kind, str]]) -> list[tuple[int, ...]]:
+        """The nodes of the parts between those that were found, and with them those that begin a part."""
+        pieces = (
+            p for part in parts for p in grouped(zip(accumulate(n in found for n in part), part, strict=True)).values()
+        )
+        left = {n for n, (kind, _) in found.items() if kind != "whole" or not self.begins}
+        return [row for piece in pieces if (row := tuple(n for n in piece if n not in left))]
 
     def _left(self, row: tuple[int, ...]) -> set[int]:
         """The nodes that it leaves to another provider.
@@ -92,7 +138,7 @@ class _Asked:
         ONNX Runtime has folded or fused a node that no provider took: it goes where what reads it goes. If nothing here
         does, it may be in a fused node that is left, if there is one.
         """
-        graph, answer, provider, left = self.model.graph, self._placed(row), self.asked().provider, set[int]()
+        graph, answer, provider, left = self.model.graph, self._placed(row), self.asked.provider, set[int]()
         # The CPU computes sizes for a GPU.
         computes_sizes = () if device_memory(provider, {}) == OF_CPU else graph.size_nodes
         fallen, taken = {*answer.fallen_back(provider)}, {*answer.names.get(provider, ())}
@@ -114,15 +160,23 @@ class _Asked:
             return "input", "not taken; a weight is an input"
         return "operator", "not taken"
 
-    def _fault(self, nodes: tuple[int, ...]) -> tuple[int, tuple[Kind, str]]:
-        """The node to leave out of nodes that can't be compiled, and why."""
+    def _faults(self, nodes: tuple[int, ...]) -> tuple[Sequence[int], tuple[Kind, str]]:
+        """The node to leave out of nodes that can't be compiled, or to begin a part with; and why.
+
+        With its like in all repeated layers, unless more nodes fail together than a layer has.
+        """
         end = bisect_left(range(len(nodes) - 1), x=True, key=lambda i: self._fails(nodes[: i + 1]))
         length = bisect_left(range(end), x=True, key=lambda i: self._fails(nodes[end - i : end + 1]))
-        row = nodes[end - length : end + 1]
-        problem = self._placed(row).problem
+        row, repeat, own = nodes[end - length : end + 1], analyze(self.model).repeat, self.model.graph.nodes
+        said, ops = " ".join(self._placed(row).problem.split()[-8:]), few([own[n].op for n in row], 8)
+        why: tuple[Kind, str] = ("whole", f"can't be compiled together ({ops}): {said}")
         if len(row) == 1:
-            return row[0], ("operator", f"can't be compiled: {problem[-60:]}")
-        return min(row, key=self._flops.__getitem__), ("whole", f"{len(row)} nodes in a row can't be compiled")
+            why = "operator", f"can't be compiled: {said}"
+        flops = dict(zip(self.model.graph.flow, weigh(self.model).flops, strict=True))
+        fault = row[-1] if self.begins else min(row[1:] or row, key=flops.__getitem__)
+        places = () if repeat is None or len(row) > len(repeat.blocks[0]) else zip(*repeat.blocks, strict=True)
+        alike = next((place for place in places if fault in place), (fault,))
+        return [node for node in alike if own[node].op == own[fault].op], why
 
     def _fails(self, nodes: tuple[int, ...]) -> bool:
         return bool(self._placed(nodes).problem)
@@ -130,16 +184,16 @@ class _Asked:
     def _placed(self, nodes: tuple[int, ...]) -> Placement:
         if nodes not in self._answers:
             entries = external_weights_entry(self.model.path.parent)
-            asked = self.asked(message=self._sub_model(nodes), dims=dict(self.model.dims), entries=entries)
+            asked = replace(self.asked, message=self._sub_model(nodes), dims=dict(self.model.dims), entries=entries)
             self._answers[nodes] = self.place(asked)
         return self._answers[nodes]
 
     def _sub_model(self, nodes: tuple[int, ...]) -> bytes:
-        """These nodes, consecutive ones, as a model whose nodes have the names that graphcut gives them."""
-        flow, graph = self.model.graph.flow, self.model.graph
-        first, last = flow.index(nodes[0]), flow.index(nodes[-1])
-        groups = [group for group in (flow[:first], nodes, flow[last + 1 :]) if group]
-        proto = part_model(self.model, partition(graph, groups).blocks[bool(first)])
+        """These nodes, of which no path leaves and returns, as a model whose nodes have the names of graphcut."""
+        graph = self.model.graph
+        before = between(graph, frozenset(), outside_reads([graph.nodes[n] for n in nodes]))[0]
+        groups = [group for group in (before, nodes, {*graph.flow}.difference(before, nodes)) if group]
+        proto = part_model(self.model, partition(graph, groups).blocks[bool(before)])
         names = {name: node.name for node in graph.nodes for name in node.writes}
         for node in proto.graph.node:
             node.name = next((names[name] for name in node.output if name in names), node.name)

@@ -75,7 +75,12 @@ class GoalOptions:
             costs = weigh(analysis.model, default_dims(analysis, goal, profile, tokens))
             name = tuning.cost_model
             table = None if name is None else read_table(shipped_tables().get(name, Path(name)))
-            return plan(analysis, goal, limits=limits, costs=costs, table=table, prove_s=tuning.prove or 0)
+            made = plan(analysis, goal, limits=limits, costs=costs, table=table, prove_s=tuning.prove or 0)
+            if isinstance(goal, Across) and any(device.compiles for device in goal.cluster.devices):
+                from .. import compiled  # imports ONNX Runtime
+
+                made = compiled(analysis, made, tuning.prove or 0)
+            return made
 
         return plan_of
 

@@ -36,6 +36,7 @@ class Device(SessionSettings, frozen=True, kw_only=True, forbid_unknown_fields=T
     link_bytes_per_s: float = 1.25e8  #: bandwidth of its network link, in each direction.
     latency_s: float = 1e-4  #: overhead of a message, in seconds.
     rules: DeviceRules | None = None  #: which nodes it can run; None for all. A cluster file names a rule file.
+    compiles: bool = False  #: whether `compiled` tries its parts with its provider; commands that plan do.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,7 @@ from ..core.records import reading, with_sizes
 from ..core.tensors import ELEMENT_TYPES
 
 Kind = Literal["operator", "opset", "type", "rank", "attribute", "input", "shape", "size", "node", "whole"]
-"""Why a node can't run. `whole`: the node can, and not in one model together with those before it."""
+"""Why a node can't run. `whole`: it can, and not in one part with those before it. For crossings, it begins a part."""
 
 Value = int | float | str  #: of an attribute.
 

@@ -67,16 +67,27 @@ def device_support(costs: Costs, rules: DeviceRules) -> DeviceSupport:
     return DeviceSupport(str(costs.model.path), rules, len(graph.flow), len(rest), share, tuple(rows))
 
 
-def possible_s(costs: Costs, device: Device, seconds: Sequence[float]) -> Sequence[float]:
-    """The seconds of each flowing node on a device, infinite where its rules refuse the node."""
+def possible_s(costs: Costs, device: Device, seconds: Sequence[float], *, begins: bool = False) -> Sequence[float]:
+    """The seconds of each flowing node on a device, infinite where its rules refuse the node; see `refusals`."""
     if device.rules is None:
         return seconds
-    return tuple(inf if refusal else one for one, refusal in zip(seconds, refusals(costs, device.rules), strict=True))
+    found = refusals(costs, device.rules, begins=begins)
+    return tuple(inf if refusal else one for one, refusal in zip(seconds, found, strict=True))
 
 
-def refusals(costs: Costs, rules: DeviceRules) -> tuple[Refusal | None, ...]:
-    """For each flowing node why a device can't run it, or None. Dimensions have numbers where the model's dims do."""
-    return tuple(map(_Judge(costs, rules).refusal_of, costs.model.graph.flow))
+def refusals(costs: Costs, rules: DeviceRules, *, begins: bool = False) -> tuple[Refusal | None, ...]:
+    """For each flowing node why a device can't run it, or None. Dimensions have numbers where the model's dims do.
+
+    What can't run together with the nodes before it alone is not refused if it `begins` a part.
+    """
+    found = map(_Judge(costs, rules).refusal_of, costs.model.graph.flow)
+    return tuple(None if begins and one is not None and one.kind == "whole" else one for one in found)
+
+
+def first_nodes(costs: Costs, rules: DeviceRules | None) -> frozenset[int]:
+    """The nodes that can't run on a device in one part with nodes before them."""
+    pairs = zip(costs.model.graph.flow, refusals(costs, rules), strict=True) if rules is not None else ()
+    return frozenset(node for node, refusal in pairs if refusal is not None and refusal.kind == "whole")
 
 
 def _share(numbers: Sequence[float], indices: Sequence[int]) -> float:

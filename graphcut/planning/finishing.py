@@ -22,7 +22,7 @@ from ..solving.instance import Parts
 from ..solving.recompute import Prices, Recomputed, TransferPrices, recompute, repeated
 from .by_goal.cut_at_nodes import parts_at
 from .disk_size import SerializedSizes, memory_sizes, serialized_sizes
-from .goals import Across, At, Goal, Into, Limits, Within, counted_by
+from .goals import Across, At, Goal, Into, Limits, Within, counted_by, is_crossings
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, same_parts
 from .predictions import driven_bytes, part_metrics
@@ -59,7 +59,7 @@ class Finisher:
     @cached_property
     def seconds(self) -> NodeSeconds:
         """The seconds of each flowing node on a device."""
-        table = self.table
+        table, begins = self.table, is_crossings(self.goal)
 
         def seconds(device: Device) -> Sequence[float]:
             if isinstance(device, DeviceGroup) and self.rank_costs is not None:
@@ -67,7 +67,7 @@ class Finisher:
             found = run_s(self.costs, device) if table is None else apply_table(self.costs, table, device)[0]
             if before := self.costs.run_before:
                 found = tuple(0.0 if i in before else s for i, s in zip(self.graph.flow, found, strict=True))
-            return possible_s(self.costs, device, found)
+            return possible_s(self.costs, device, found, begins=begins)
 
         return cache(seconds)
 
@@ -110,8 +110,7 @@ class Finisher:
     @property
     def repeats_nothing(self) -> bool:
         """Whether each node is in one part: that is asked for, or each belongs to the fastest device."""
-        is_placed = isinstance(self.goal, Across) and self.goal.objective == "crossings"
-        return self.limits.recompute == "never" or is_placed
+        return self.limits.recompute == "never" or is_crossings(self.goal)
 
     @cached_property
     def refused(self) -> frozenset[int]:

@@ -123,6 +123,11 @@ def counted_by(goal: Goal | None) -> tuple[Counted, ...]:
     return goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
 
 
+def is_crossings(goal: Goal) -> bool:
+    """Whether it is for the fewest changes of the device: then a part may begin anywhere."""
+    return isinstance(goal, Across) and goal.objective == "crossings"
+
+
 class Limits(_Checked, frozen=True):
     """What constrains any goal."""
 

@@ -408,7 +408,7 @@ class _Planner(Finisher):
         """What divided layers cost; None where none can or may be divided. It takes longer than most plans."""
         if goal.ranks is not None and goal.ranks < 1:
             raise UsageError(f"layers can't be divided among {goal.ranks} devices", hint="use 1 or more")
-        has_rules = any(device.rules is not None for device in goal.cluster.devices)
+        has_rules = any(device.rules is not None or device.compiles for device in goal.cluster.devices)
         is_free = not (self.limits.boundary_dtype or goal.interleave or has_rules)
         is_free = is_free and goal.objective in {"throughput", "latency", "decode"}
         if (goal.ranks or 1) > 1 and not is_free:

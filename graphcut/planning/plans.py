@@ -20,7 +20,7 @@ from ..loading.model import Model
 from ..solving.instance import Parts
 from ..solving.recompute import Recomputed
 from ..solving.transfers import RequestTimes, totals
-from .goals import Across, At, Goal, Into, Limits, Within, counted_by
+from .goals import Across, At, Goal, Into, Limits, Within, counted_by, is_crossings
 from .node_names import find_nodes
 from .predictions import PartMetrics, block_memory, counted_bytes, plan_times, plan_transfers
 from .replicable import inexact_copies
@@ -227,7 +227,8 @@ def check_part_limits(made: Plan) -> None:
     for i, (block, device) in enumerate(zip(made.partition.blocks, made.devices, strict=False)):  # it may have none
         if device.rules is None or made.costs is None:
             continue
-        refused = dict(zip(made.graph.flow, refusals(made.costs, device.rules), strict=True))
+        begins = is_crossings(made.goal)
+        refused = dict(zip(made.graph.flow, refusals(made.costs, device.rules, begins=begins), strict=True))
         for node in (*block.nodes, *block.replicas):
             if (refusal := refused.get(node)) is not None:
                 name = made.graph.nodes[node].name
@@ -237,7 +238,7 @@ def check_part_limits(made: Plan) -> None:
         for (name, limit), number in zip(device.rules.part_limits.items(), sizes, strict=True):
             if limit is not None and number > limit:
                 hint = "plan for crossings, which keeps limits of nodes and bytes, or cut at nodes that you name"
-                if isinstance(made.goal, Across) and made.goal.objective == "crossings":
+                if begins:
                     hint = "refuse a node of the part in the rules, so that another device runs it"
                 message = f"part {i} on {device.name!r} has {number:,}, and {name} of its rules is {limit:,}"
                 raise PlanError(message, hint=hint)

@@ -7,13 +7,15 @@ Example: an accelerator can run all but nodes 1 and 3 of a chain of five, and no
 are one part on the CPU: two crossings, and not four.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from ...core.errors import UsageError
-from ...costs.device import Device, NodeSeconds
+from ...costs.device import NodeSeconds
+from ...costs.device_rules import DeviceRules
+from ...costs.device_support import first_nodes
 from ...solving.chain_dp import ChainPartition
 from ...solving.instance import Bools, Workload
 from ...solving.order_prefixes import prefix_tables
@@ -42,7 +44,8 @@ def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds)
     if not may_run.any(axis=0).all():
         raise impossible(problem, load, classes)
     fewest = fewest_runs(load, may_run)
-    runs = [(c, part) for c, run in fewest for part in _within_limits(problem, load, run, classes[c].devices[0])]
+    rules = [(one.devices[0].rules, first_nodes(problem.costs, one.devices[0].rules)) for one in classes]
+    runs = [(c, part) for c, run in fewest for part in _within_limits(problem, load, run, *rules[c])]
     order, ends = tuple(group for _, run in runs for group in run), [0, *accumulate(len(run) for _, run in runs)]
     value = float(len(runs) - 1)
     bound = float(len(fewest) - 1 if len(classes) <= 2 else _fewest_on_paths(load, may_run))
@@ -54,15 +57,19 @@ def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds)
 
 
 def _within_limits(
-    problem: PlanningProblem, load: Workload, run: Sequence[int], device: Device
+    problem: PlanningProblem, load: Workload, run: Sequence[int], rules: DeviceRules | None, first: Collection[int]
 ) -> Iterator[tuple[int, ...]]:
-    """A run in parts that keep the limits of nodes and bytes of the device's rules, unless a group alone does not."""
-    limits = [*device.rules.part_limits.values()][:2] if device.rules is not None else []
+    """A run in parts that keep the rules' limits of nodes and bytes, unless a group alone does not.
+
+    A group with one of the `first` nodes begins a part.
+    """
+    limits = [*rules.part_limits.values()][:2] if rules is not None else []
     most = np.array([np.inf if limit is None else limit for limit in limits])
     costs = [np.array([load.single_bytes[g] + load.part_bytes, len(problem.groups[g])])[: len(most)] for g in run]
     begin = 0
     for end in range(1, len(run) + 1):
-        if end == len(run) or (sum(costs[begin : end + 1]) > most).any():
+        is_last = end == len(run) or any(node in first for node in problem.groups[run[end]])
+        if is_last or (sum(costs[begin : end + 1]) > most).any():
             yield tuple(run[begin:end])
             begin = end
 
