@@ -18,9 +18,8 @@ from ..core.graph import between, grouped, outside_reads, partition
 from ..core.text import few
 from ..costs.device import Device
 from ..costs.device_rules import DeviceRules, Kind, RefusedNodes
-from ..costs.weighing import weigh
 from ..loading.model import Model
-from ..planning.goals import Across, is_crossings
+from ..planning.goals import Across
 from ..planning.planner import plan
 from ..planning.plans import Plan
 from ..running.device_memory import OF_CPU, device_memory
@@ -40,8 +39,8 @@ def ask(
     """The nodes of a model that a provider can't run, as rules for this model.
 
     Those that ONNX Runtime gives to another provider can't. Where the provider can't compile what is left, sub-models
-    are compiled: the shortest row of nodes that fails has a node too many. The one with the fewest FLOPs is refused,
-    with its like in all repeated layers, and the rest is tried again.
+    are compiled: the shortest row of nodes that fails has a node too many. If it is one alone, it is refused, else the
+    last of them is in rules of the kind `whole`, with its like in all repeated layers. The rest is tried again.
 
     Args:
         model: the model. Where its dims have numbers, its shapes are static.
@@ -73,10 +72,9 @@ def compiled(source: AnalysisLike, made: Plan, prove_s: float = 0.0) -> Plan:
         PlanError: no plan meets the goal, such as if no device can run a node.
         RunError: the provider of such a device is not here, or can't be started.
     """
-    analysis, goal, begins = analyze(source), made.goal, is_crossings(made.goal)
-    model, limits = analysis.model, replace(made.limits, inside_layers=True)
+    analysis, goal, limits = analyze(source), made.goal, replace(made.limits, inside_layers=True)
     compilers = {
-        d.name: _Asked(model, Asked(provider=d.provider, options=entries(d.provider_options)), placement, begins)
+        d.name: _Asked(analysis.model, Asked(provider=d.provider, options=entries(d.provider_options)), placement)
         for d in (goal.cluster.devices if isinstance(goal, Across) else ())
         if d.compiles
     }
@@ -106,7 +104,6 @@ class _Asked:
     model: Model
     asked: Asked  #: a question to the provider, without a model.
     place: Callable[[Asked], Placement]  #: the answer.
-    begins: bool = False  #: of nodes that fail together none is refused: the last one begins another part.
     _answers: dict[tuple[int, ...], Placement] = field(default_factory=dict)
     _end_s: float = field(default_factory=lambda: monotonic() + _MOST_TRIED_S)  #: until when what fails is searched.
 
@@ -126,10 +123,9 @@ class _Asked:
 
     def _rows(self, parts: Sequence[Sequence[int]], found: Mapping[int, tuple[Kind, str]]) -> list[tuple[int, ...]]:
         """The nodes of the parts between those that were found, and with them those that begin a part."""
-        pieces = (
-            p for part in parts for p in grouped(zip(accumulate(n in found for n in part), part, strict=True)).values()
-        )
-        left = {n for n, (kind, _) in found.items() if kind != "whole" or not self.begins}
+        numbered = (zip(accumulate(map(found.__contains__, part)), part, strict=True) for part in parts)
+        pieces = (piece for pairs in numbered for piece in grouped(pairs).values())
+        left = {n for n, (kind, _) in found.items() if kind != "whole"}
         return [row for piece in pieces if (row := tuple(n for n in piece if n not in left))]
 
     def _left(self, row: tuple[int, ...]) -> set[int]:
@@ -161,22 +157,24 @@ class _Asked:
         return "operator", "not taken"
 
     def _faults(self, nodes: tuple[int, ...]) -> tuple[Sequence[int], tuple[Kind, str]]:
-        """The node to leave out of nodes that can't be compiled, or to begin a part with; and why.
+        """The last of the fewest nodes in a row that can't be compiled: to leave out, or to begin a part with; and why.
 
         With its like in all repeated layers, unless more nodes fail together than a layer has.
         """
         end = bisect_left(range(len(nodes) - 1), x=True, key=lambda i: self._fails(nodes[: i + 1]))
         length = bisect_left(range(end), x=True, key=lambda i: self._fails(nodes[end - i : end + 1]))
         row, repeat, own = nodes[end - length : end + 1], analyze(self.model).repeat, self.model.graph.nodes
-        said, ops = " ".join(self._placed(row).problem.split()[-8:]), few([own[n].op for n in row], 8)
-        why: tuple[Kind, str] = ("whole", f"can't be compiled together ({ops}): {said}")
-        if len(row) == 1:
-            why = "operator", f"can't be compiled: {said}"
-        flops = dict(zip(self.model.graph.flow, weigh(self.model).flops, strict=True))
-        fault = row[-1] if self.begins else min(row[1:] or row, key=flops.__getitem__)
+        said, together = (
+            " ".join(self._placed(row).problem.split()[-8:]),
+            f" together ({few([own[n].op for n in row], 8)})",
+        )
+        kind: Kind = "whole" if len(row) > 1 else "operator"
         places = () if repeat is None or len(row) > len(repeat.blocks[0]) else zip(*repeat.blocks, strict=True)
-        alike = next((place for place in places if fault in place), (fault,))
-        return [node for node in alike if own[node].op == own[fault].op], why
+        like = next((place for place in places if row[-1] in place), row[-1:])
+        return [node for node in like if own[node].op == own[row[-1]].op], (
+            kind,
+            f"can't be compiled{together * (kind == 'whole')}: {said}",
+        )
 
     def _fails(self, nodes: tuple[int, ...]) -> bool:
         return bool(self._placed(nodes).problem)

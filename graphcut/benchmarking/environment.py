@@ -24,7 +24,6 @@ from packaging.requirements import Requirement
 from ..core.product import Product
 from ..core.tensors import ELEMENT_TYPES
 from ..core.version import __version__
-from ..costs.device import Device
 from ..running.process_memory import available_bytes
 from ..running.providers import CPU, placement_of, plugins, session_on
 from ..running.stage import SessionConfig, session_options
@@ -199,7 +198,6 @@ def _ray_cluster() -> tuple[str, str]:
 
 def _rates() -> MeasuredRates:
     found = calibrate(seconds=1.0)
-    device: Device = found.device
     with TemporaryDirectory(dir=".", prefix=".graphcut-") as folder, (Path(folder) / "written").open("wb") as file:
         content = os.urandom(1 << 20)
         began = time.perf_counter()
@@ -208,4 +206,5 @@ def _rates() -> MeasuredRates:
         file.flush()
         os.fsync(file.fileno())
         disk = _DISK_BYTES / (time.perf_counter() - began)
-    return MeasuredRates(device.flops_per_s, device.bytes_per_s, device.dispatch_s, disk, found.spread)
+    own = found.device
+    return MeasuredRates(own.flops_per_s, own.bytes_per_s, own.dispatch_s, disk, found.spread)

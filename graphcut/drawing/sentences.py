@@ -20,6 +20,7 @@ from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
 from .scene import Card, Scene, totals_of
 
 _MAX_NAMES: Final = 6
+_UNCOUNTED: Final = {"CUDAExecutionProvider": ": 140 to 200 MiB for each part, and 0.8 GiB for a process (one H100)"}
 _MARGIN: Final = 0.05  #: a part that leaves less of its memory is named; and weights that are held so much more often.
 
 
@@ -266,7 +267,9 @@ def _repeated_runs(plan: Plan, model: Model) -> Iterable[str]:
 
 
 def _memory_notes(plan: Plan) -> Iterable[str]:
-    """Which parts leave little memory, and which weights are held several times."""
+    """What memory does not count, which parts leave little, and which weights are held several times."""
+    for provider in dict.fromkeys(device.provider for device in plan.devices if device.widened is None):
+        yield f"what {printable(provider)} takes besides tensors is not counted{_UNCOUNTED.get(provider, '')}"
     tight = [f"p{part}" for part, share in enumerate(plan.budget_shares) if share > 1 - _MARGIN]
     if tight and {*counted_by(plan.goal)} == {*COUNTING}:
         verb = "leaves" if len(tight) == 1 else "leave"

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -90,7 +91,12 @@ def place_part(cascade: Cascade, part: Part, entries_of_session: Mapping[str, st
 
 
 def answer(path: str) -> None:
-    """What the process does: read what is asked from a file, and write the answer there."""
+    """What the process does: read what is asked from a file, and write the answer there.
+
+    Where memory is short, Linux ends this process first: compilers may take all of it.
+    """
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     asked = msgspec.msgpack.decode(Path(path).read_bytes(), type=Asked)
     Path(path).write_bytes(msgspec.msgpack.encode(_opened(asked)))
 

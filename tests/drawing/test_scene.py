@@ -21,7 +21,7 @@ from graphcut.costs.held_weights import NODE_BYTES
 from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutProfile, Scene, buses_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
-from graphcut.drawing.sentences import answer
+from graphcut.drawing.sentences import answer, plan_notes
 from graphcut.planning.goals import Goal
 from graphcut.planning.results import FrontPlan
 
@@ -529,3 +529,13 @@ def test_the_chosen_plan_of_a_front_is_marked(demo: Callable[[str], Analysis]) -
         others = scene_of_plan(made, analysis).other_plans
         assert [FrontPlan(one.period_s, one.latency_s, one.after, one.devices) for one in others] == [*made.front]
         assert [other.is_chosen for other in others].index(True) == range(len(others))[chosen]
+
+
+def test_a_plan_for_a_gpu_says_what_its_memory_does_not_count(chain: Path) -> None:
+    """As measured: docs/explanation/measurements.md. Of the CPU all is counted."""
+    analysis = graphcut.analyze(chain)
+    gpu, cpu = Device(name="gpu", provider="CUDAExecutionProvider"), Device(name="cpu")
+    made = graphcut.plan(analysis, Across(Cluster(devices=(gpu, cpu))))
+    for device, said in ((gpu, ["140 to 200 MiB for each part, and 0.8 GiB for a process"]), (cpu, [])):
+        notes = plan_notes(replace(made, devices=(device,) * len(made.parts)), analysis.model)
+        assert [note.partition(": ")[2].partition(" (")[0] for note in notes if "is not counted" in note] == said
