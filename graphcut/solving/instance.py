@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Parts = tuple[tuple[int, ...], ...]  #: the nodes, or the groups, of each part.
+Edges = tuple[Parts, Parts]  #: for each group its predecessors, and for each group its successors.
 
 _EXACT_BITS: Final = 50
 """Integers of so many bits add up exactly in float64, in any order; two bits are left for sums of sums."""
@@ -144,7 +145,7 @@ class Workload:
         return found
 
     @cached_property
-    def edges(self) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    def edges(self) -> Edges:
         """For each group its predecessors, and for each group its successors."""
         source, target = np.array(self.ordered, dtype=np.int64).reshape(-1, 2).T
         if self.is_ordered:

@@ -33,14 +33,14 @@ to the cut {0} the second gives {0, 2}, which is a prefix of neither:
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from itertools import accumulate, islice
+from functools import cache, cached_property, lru_cache
+from itertools import accumulate, chain, islice
 from typing import Final
 
 import numpy as np
 
 from .boundaries import BoundaryTables, lifetimes, of_one_phase, touch_counts
-from .instance import Bools, Floats, Hyperedges, Ints, Workload
+from .instance import Bools, Edges, Floats, Hyperedges, Ints, Workload
 from .order_prefixes import prefix_tables
 from .topological_orders import Order
 
@@ -109,7 +109,7 @@ def ideal_tables(load: Workload, most: int) -> BoundaryTables | None:
     if all(group - 1 in predecessors[group] for group in range(1, load.groups)):
         whole = range(load.groups + 1)
         return replace(prefix_tables(load, tuple(whole[:-1]), whole), is_complete=True) if load.groups < most else None
-    sets = all_ideals(load, most)
+    sets = all_ideals(load.edges, most)
     return None if sets is None else tables_over(load, sets, is_complete=True)
 
 
@@ -192,13 +192,14 @@ def pooled_tables(load: Workload, ideals: Iterable[Ideal], most: int) -> IdealTa
     return tables_over(load, sorted(chosen, key=lambda ideal: (ideal.bit_count(), ideal)))
 
 
-def all_ideals(load: Workload, most: int) -> list[Ideal] | None:
+@lru_cache(maxsize=8)  # a plan asks for those of the same graph several times
+def all_ideals(edges: Edges, most: int) -> tuple[Ideal, ...] | None:
     """All order ideals as bit sets, the smaller first; None where there are more than `most`."""
-    predecessors, successors = load.edges
+    predecessors, successors = edges
     needs = [sum(1 << other for other in groups) for groups in predecessors]
     of_size: list[list[int]] = [[0]]
     # The groups that can be added to each ideal of a size; one step adds one group.
-    addable = {0: sum(1 << group for group in range(load.groups) if not predecessors[group])}
+    addable = {0: sum(1 << group for group in range(len(needs)) if not predecessors[group])}
     total = 1
     while addable:
         larger: dict[int, int] = {}
@@ -216,7 +217,7 @@ def all_ideals(load: Workload, most: int) -> list[Ideal] | None:
                     larger[added] = (free ^ bit) | sum(1 << group for group in ready)
         of_size.append(sorted(larger))
         addable = {ideal: larger[ideal] for ideal in of_size[-1]}
-    return [ideal for ideals in of_size for ideal in ideals]
+    return tuple(chain.from_iterable(of_size))
 
 
 def _sums_of_touched(

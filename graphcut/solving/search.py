@@ -124,7 +124,7 @@ def _along_all(
         if best is None or best is before:
             break
         ideals = between_cuts(ideals, _cut_ideals(best))
-    if best is None or len(best.parts) == 1 or (listed := all_ideals(load, _MOST_LISTED)) is None:
+    if best is None or len(best.parts) == 1 or (listed := all_ideals(load.edges, _MOST_LISTED)) is None:
         return best
     for share in _NEAR:
         near = near_cuts(load, listed, _cut_ideals(best), share)
