@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, settings
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx.onnx_cpp2py_export import shape_inference
 
 from graphcut import Into, Limits, Model, Plan, demos, load, plan
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from graphcut.drawing.scene import Scene
 
 gc.disable()  # until all tests are collected
+# From bytes to bytes, by ONNX: tests open the same small models over and over.
+shape_inference.infer_shapes = lru_cache(maxsize=100)(shape_inference.infer_shapes)
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # a busy one draws slowly
 
@@ -62,6 +66,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_sessionfinish() -> None:
+    """Search for garbage once. Pytest does it five times more, for another interpreter."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup() -> None:
