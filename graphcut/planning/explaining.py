@@ -60,7 +60,5 @@ def _cost(made: Plan, searched: float) -> float:
             return float(made.received_bytes)
         case Across(objective="devices") if made.times is not None:
             return made.times.latency_s
-        case Into() | Across():
-            return made.minimized(searched)
         case _:
-            return searched
+            return made.minimized(searched)

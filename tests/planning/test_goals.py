@@ -35,7 +35,7 @@ from graphcut.surgery.splitting import PreparedFiles
 
 import control_flow as models
 from cases import crossed, each, some
-from conftest import FIXTURES, Draw, floats, model_of
+from conftest import FIXTURES, Draw, floats, model_of, simple_plan
 from hazards import HAZARDS
 
 EXPORTS = sorted(str(path.relative_to(FIXTURES)) for path in FIXTURES.rglob("*.onnx"))
@@ -102,6 +102,16 @@ def test_every_part_fits_the_budget_on_disk_and_no_budget_below_the_reported_one
     else:  # a search along orders may find less when it stops elsewhere, but then it is no proof
         assert less.outcome is not None
         assert not less.outcome.is_optimal
+
+
+def test_a_documented_tensor_whose_shape_is_inferred_takes_both_on_disk(opened: Draw) -> None:
+    shape = (1,) * 16
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="relu"), helper.make_node("Exp", ["a"], ["y"])]
+    proto = model_of(nodes, [floats("x", *shape)], [floats("y", *shape)])
+    listed = helper.make_tensor_value_info("a", TensorProto.FLOAT, None, doc_string="what it is, " * 20)
+    proto.graph.value_info.append(listed)
+    made = simple_plan(model := opened(proto), 2)
+    assert_predictions_are_close(made, sizes(prepare(model, made)))
 
 
 def assert_predictions_are_close(made: Plan, written: Sequence[int]) -> None:
@@ -500,6 +510,15 @@ def test_the_value_of_a_plan_is_what_its_metrics_add_up_to(name: str, objective:
     assert outcome.value == pytest.approx(says[objective], rel=1e-9)
     assert outcome.bound is not None
     assert outcome.bound >= outcome.value if outcome.unit == "tokens/s" else outcome.bound <= outcome.value
+
+
+def test_an_output_that_another_part_reads_takes_its_time_to_the_driver_too(opened: Draw) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["t"], name="a"), helper.make_node("Exp", ["t"], ["y"], name="b")]
+    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 250_000)], [floats("t", 250_000), floats("y", 9)])))
+    made = plan(analysis, Across(SLOW_LINKS, "latency"), limits=Limits(pins=(("a", 0), ("b", 1)), recompute="never"))
+    assert [device.name for device in made.devices] == ["b", "c"]
+    assert made.times is not None
+    assert made.times.latency_s == pytest.approx(3 * 1e6 / 3e7, rel=0.01)  # `x`, and `t` to two readers
 
 
 def test_while_decoding_a_token_comes_back_in_place_of_the_logits_and_no_cache(named: Named) -> None:

@@ -208,6 +208,14 @@ def test_a_plan_file_with_ranks_gives_the_same_parts(tmp_path: Path) -> None:
     assert [part.sha256 for part in first.parts] == [part.sha256 for part in second.parts]
 
 
+def test_weights_of_ranks_are_in_one_file_each(tmp_path: Path) -> None:
+    model = graphcut.load(decoder(tmp_path, hidden=256, layers=1))
+    made = plan(model, Across(Cluster(devices=FAST), "latency"))
+    assert made.has_groups
+    with pytest.raises(UsageError, match="in one file"):
+        graphcut.split(model, made, tmp_path / "parts", max_shard_bytes=10_000)
+
+
 @pytest.mark.parametrize(("speeds", "mode"), [((1, 1), "exact"), ((2, 1, 1), "sum")])
 def test_ranks_that_are_simulated_take_the_time_of_the_plan(
     speeds: tuple[int, ...], mode: RankMode, tmp_path: Path

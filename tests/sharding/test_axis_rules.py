@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from axis_cases import CASES, Array, Case, ints
+from axis_cases import CASES, Array, Case, ints, microsoft, small
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from operator_runs import OperatorRuns
 
@@ -176,6 +176,18 @@ def test_a_reshape_divides_the_first_axis_that_it_joins_or_the_heads_after_queri
     assert [*map(list, found)] == [[([0, 1], [0])], [([0, 1, 2], [0])], [([0], [0, 1, 2])], [([3], [2]), ([1, 2], [1])]]
     cases = [Case("Reshape", (a, ints(*b)), constants=(1,)) for a, b in shapes[:3]]
     assert [factor.units for case in cases for factor in factors_of(operation_of(case))] == [3, 4, 4]
+
+
+def test_a_third_product_of_experts_is_divided_with_all_that_belongs_to_an_inner_element() -> None:
+    """ONNX Runtime has it on a GPU alone. Axes of 8 elements, or of 4 bytes of two each, are of inner elements."""
+    first, second = (small(3, 8, 5), (3, 8), (3, 8)), (small(3, 10, 4), (3, 10), (3, 10))
+    for op, scales in (("MoE", slice(1, 1)), ("QMoE", slice(1, 2))):
+        products = [[part[0], *part[scales], part[2]] for part in (first, second, first)]
+        case = microsoft(op, ((1, 10), (1, 3), *products[0], *products[1], *products[2]))
+        shapes = enumerate(operation_of(case).reads)
+        inner = {(slot, axis) for slot, shape in shapes for axis, size in enumerate(shape or ()) if size in {4, 8}}
+        contracted = [factor for factor in factors_of(operation_of(case)) if factor.is_contracted]
+        assert [{(slot, axis) for slot, axis, *_ in factor.reads} for factor in contracted] == [inner]
 
 
 def test_every_rule_has_a_case() -> None:

@@ -17,7 +17,7 @@ from graphcut.planning.goals import Across, Objective, Within
 from graphcut.planning.problem import PlanningProblem
 from graphcut.solving.boundaries import Relaxation
 from graphcut.solving.cost_tables import DeviceClass, time_quantum
-from graphcut.solving.instance import Hyperedges, Replicas, Workload
+from graphcut.solving.instance import Hyperedges, Replicas, Workload, quantum_for
 from graphcut.solving.order_ideals import ideal_tables
 from graphcut.solving.relaxed_tables import LowerBounds
 from graphcut.solving.transfers import DRIVER, SentTensor, request_times
@@ -184,6 +184,14 @@ def test_the_simple_bound_of_a_latency_has_what_the_driver_receives(problem_for:
     assert solution.bounds.simple == pytest.approx(2 + 3)
     times = request_times([SentTensor(3_000_000, 0, (DRIVER,))], [2], [device], cluster)
     assert solution.found.chain.values[0] == pytest.approx(times.latency_s)
+
+
+@pytest.mark.parametrize("total", [0.0, 1e-9, 1.0, 3.0, 1e9, np.inf])
+def test_numbers_are_rounded_to_a_power_of_two(total: float) -> None:
+    quantum = quantum_for(total)
+    assert quantum > 0
+    assert np.log2(quantum) % 1 == 0
+    assert total / quantum <= 2**50 or total == np.inf
 
 
 def test_times_up_to_the_longest_possible_one_add_up_exactly() -> None:

@@ -193,6 +193,14 @@ def test_the_unavoidable_load_is_the_least_of_any_device_that_runs_the_group() -
         assert unavoidable_load(load, classes) == pytest.approx(max(least), rel=1e-9)
 
 
+def test_the_unavoidable_load_is_0_of_more_groups_than_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = workload([[1.0] * 4], [])
+    classes = [DeviceClass((Device(name="a"),), np.inf, 0.0, 0.0)]
+    for most, bound in ((4, 1.0), (3, 0.0)):
+        monkeypatch.setattr("graphcut.solving.unavoidable_load._MOST_GROUPS", most)
+        assert unavoidable_load(load, classes) == bound
+
+
 def test_the_unavoidable_load_bounds_devices_that_receive_while_they_compute() -> None:
     """A device has two steps at a time: it computes, or half of what it computes and receives is more."""
     is_reached = 0

@@ -267,10 +267,15 @@ def test_twelve_linked_devices_are_planned_with_a_valid_bound(
     assert found.bound * (1 - 1e-9) <= least <= found.value * (1 + 1e-9) <= least * 1.03
 
 
+@pytest.mark.parametrize("many", [160, 1])
 def test_of_plans_with_the_shortest_period_that_with_the_least_latency_is_taken(
-    problem_for: Callable[..., PlanningProblem],
+    many: int, problem_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last group takes 4 s on any device, and what it reads comes later over the link of `slow`."""
+    """The last group takes 4 s on any device, and what it reads comes later over the link of `slow`.
+
+    So it is of many groups, too, if all order ideals are known.
+    """
+    monkeypatch.setattr("graphcut.planning.by_goal.cluster_mapping._MANY_GROUPS", many)
     rates = {"slow": 1e6, "near": 1e9, "far": 1e9}
     devices = tuple(Device(name=name, link_bytes_per_s=rate, latency_s=0) for name, rate in rates.items())
     load = workload([[1, 1, 4]] * 3, [(0, (1,), 200_000), (1, (2,), 200_000)])

@@ -792,6 +792,17 @@ def test_a_search_without_a_feasible_partition_returns_none() -> None:
     assert search(chain_load(4), lambda _: None) is None
 
 
+def test_next_to_marked_groups_every_boundary_is_tried() -> None:
+    marked, tried = range(3, 200, 10), list[set[int]]()
+
+    def evaluate(tables: BoundaryTables) -> None:
+        tried.append({*tables.inside.sum(axis=1).tolist()})
+
+    search(chain_load(200), evaluate, states=10**9, marked=marked)
+    assert len(tried[0]) < 100  # of 201
+    assert tried[0] >= {length for group in marked for length in (group, group + 1)}
+
+
 def test_many_parts_are_possible_with_few_boundaries(
     problem_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,12 @@ def test_a_missing_checkpoint_is_said(tmp_path: Path) -> None:
         read_checkpoint(tmp_path / "nowhere")
 
 
+def test_a_checkpoint_that_can_not_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(ModelError, match="can't be read: Is a directory"):
+        read_checkpoint(tmp_path)
+
+
 def test_the_reader_agrees_with_the_library_on_what_it_writes(tmp_path: Path) -> None:
     library = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
     draw = np.random.default_rng(0)
