@@ -905,6 +905,7 @@ def test_numbers_for_many_symbols_are_different_primes() -> None:
         assert all(number % divisor for number in numbers for divisor in range(2, 1449))  # 1449**2 > 2**21
         assert 10_007 <= min(numbers) < max(numbers) < 1 << 21
     assert bound_sizes.random_primes(100, 1) != bound_sizes.random_primes(100, 2)
+    assert 1451**2 not in bound_sizes.random_primes(32_897, 5)  # of numbers up to 1451**2 + 7
 
 
 NUMBERS = bound_sizes.distant_primes(10_007, 12)
