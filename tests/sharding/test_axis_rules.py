@@ -170,6 +170,12 @@ def test_channels_of_one_element_are_divided_in_fours() -> None:
     assert [factor.units for factor in factors if factor.writes == (Place(0, 1),)] == [8 // 4, 8 // 2]
 
 
+def test_channels_are_divided_by_the_least_prime_up_to_seven_or_not_at_all() -> None:
+    cases = [Case("Conv", ((1, 4, 2, 2), (channels, 4, 1, 1))) for channels in (6, 15, 25, 49, 121)]
+    factors = [factor for case in cases for factor in factors_of(operation_of(case))]
+    assert [factor.units for factor in factors if factor.writes == (Place(0, 1),)] == [3, 5, 5, 7]
+
+
 def test_a_reshape_divides_the_first_axis_that_it_joins_or_the_heads_after_queries_keys_and_values() -> None:
     shapes = ((3, 4), (12,)), ((3, 4, 2), (24,)), ((24,), (3, 4, 2)), ((0, 4, 6, 5), (0, 24, 5))  # 0 is an unknown size
     found = [_runs([*a], [*b]) for a, b in shapes]

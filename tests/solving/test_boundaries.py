@@ -16,7 +16,7 @@ from graphcut.planning.by_goal.memory_budget import plan_within
 from graphcut.planning.goals import Across, Objective, Within
 from graphcut.planning.problem import PlanningProblem
 from graphcut.solving.boundaries import Relaxation
-from graphcut.solving.cost_tables import DeviceClass, time_quantum
+from graphcut.solving.cost_tables import DeviceClass, device_classes, pair_costs, time_quantum
 from graphcut.solving.instance import Hyperedges, Replicas, Workload, quantum_for
 from graphcut.solving.order_ideals import ideal_tables
 from graphcut.solving.relaxed_tables import LowerBounds
@@ -195,7 +195,10 @@ def test_numbers_are_rounded_to_a_power_of_two(total: float) -> None:
 
 
 def test_times_up_to_the_longest_possible_one_add_up_exactly() -> None:
-    load = workload([[1, 1, 1]], [(0, (1,), 8), (1, (2,), 8)])
+    load = workload([[1] * 9], [(group, (group + 1,), 1000) for group in range(8)])
     late_s = 2.0**20
     classes = [DeviceClass((Device(name=str(s)),), np.inf, 0.0, s) for s in (0.0, late_s)]
     assert time_quantum(load, classes) * 2**50 >= load.groups * late_s
+    cluster = Cluster(devices=tuple(Device(name=f"{rate}", link_bytes_per_s=rate, latency_s=0) for rate in (1, 1e9)))
+    kinds = device_classes(cluster)
+    assert time_quantum(load, kinds, pair_costs(kinds, cluster, load)) * 2**50 >= 8 * 1000 / 1
