@@ -12,6 +12,7 @@ from onnx import parser
 
 import graphcut
 from graphcut import GraphcutError, Into
+from graphcut.loading.exported_pipelines import exported_pipeline
 
 from cases import each
 from families import FAMILIES, by_hand, text_of_one_kind
@@ -267,6 +268,11 @@ def test_a_configuration_that_is_none_is_named(text: str, tmp_path: Path) -> Non
     (tmp_path / "genai_config.json").write_text(text, encoding="utf-8")
     with pytest.raises(GraphcutError, match=r"genai_config\.json"):
         graphcut.load(tmp_path)
+
+
+def test_a_decoder_alone_is_no_pipeline(tmp_path: Path) -> None:
+    (tmp_path / "genai_config.json").write_text('{"model": {"decoder": {"filename": "m.onnx"}}}', encoding="utf-8")
+    assert exported_pipeline(tmp_path) is None
 
 
 def test_a_model_outside_the_folder_of_the_pipeline_is_refused(tmp_path: Path) -> None:

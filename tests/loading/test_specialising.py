@@ -117,9 +117,10 @@ m (int64[batch,seq] ids, float[batch,6,4] heard) => (float[batch,h,6,w] keys, fl
 """
 
 
-def test_a_size_is_read_of_the_input_whose_values_are_needed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", ["Gather(sizes, zero)", "Constant<value_int = -1>()"])
+def test_a_size_is_read_of_the_input_whose_values_are_needed(batch: str, tmp_path: Path) -> None:
     """The batch, which both inputs have, and the width, a number: the keys do not depend on the tokens then."""
-    whole = parser.parse_model(SIZES)
+    whole = parser.parse_model(SIZES.replace("Gather(sizes, zero)", batch))
     whole.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((9, 4), np.float32), "table"))
     onnx.save(whole, tmp_path / "m.onnx")
     ids, heard = np.zeros((3, 2), np.int64), np.random.default_rng(0).normal(size=(3, 6, 4)).astype(np.float32)

@@ -437,3 +437,13 @@ def test_a_part_that_stays_too_slow_repeats_what_was_planned_and_one_that_stays_
     finisher = Finisher(analysis, Into(2, by), Limits(), weigh(analysis.model), None)
     made = finisher.with_replicas(((0, 1), (2,)), (ANY_DEVICE,) * 2, planned=[0], most=0.0)
     assert len(made.recomputed) == repeated
+
+
+def test_an_input_of_the_model_costs_a_part_nothing_where_the_reader_alone_counts(chain: Path) -> None:
+    analysis = graphcut.analyze(graphcut.load(chain, dims={"n": 1}))
+    finisher = Finisher(analysis, Into(2), Limits(), weigh(analysis.model), None)
+    pays = [
+        finisher.prices(((0, 1), (2, 3)), (ANY_DEVICE,) * 2, counts_all=counts_all)(0).send_s("x") > 0
+        for counts_all in (True, False)
+    ]
+    assert pays == [True, False]
