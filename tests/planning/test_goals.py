@@ -114,6 +114,12 @@ def test_a_documented_tensor_whose_shape_is_inferred_takes_both_on_disk(opened: 
     assert_predictions_are_close(made, sizes(prepare(model, made)))
 
 
+def test_to_declare_a_tensor_takes_what_its_message_takes(chain: Path) -> None:
+    declared = serialized_sizes(graphcut.load(chain)).declarations
+    graphs = {name: onnx.GraphProto(output=[floats(name, "n", 4)]) for name in "abc"}
+    assert {name: declared[name] for name in graphs} == {name: graph.ByteSize() for name, graph in graphs.items()}
+
+
 def assert_predictions_are_close(made: Plan, written: Sequence[int]) -> None:
     for figures, real in zip(made.metrics, written, strict=True):
         assert real <= figures.written_bytes <= real * 1.005 + 16
