@@ -355,6 +355,22 @@ def test_what_is_wrong_with_a_node_is_said(op: str, edit: Callable[[ModelProto, 
     assert any(cause in text for text in found.culprits[0].causes)
 
 
+def test_the_rounding_of_what_a_node_reads_is_no_error_of_its_own() -> None:
+    """In float16 2000.6 is 2001, of which both divisors leave 1; of what the second model has there they do not."""
+    models = []
+    for kind, scale, divisor in ((np.float32, 1.0, 2000), (np.float16, 0.75, 1000)):
+        nodes = [
+            helper.make_node("Mul", ["x", "scale"], ["a"], "mul"),
+            helper.make_node("Mod", ["a", "divisor"], ["y"], "mod", fmod=1),
+        ]
+        values = {"scale": np.array([scale], kind), "divisor": np.array([divisor], kind)}
+        ends = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), [1]) for n in "xy"]
+        weights = [numpy_helper.from_array(value, name) for name, value in values.items()]
+        models.append(model_of(nodes, ends[:1], ends[1:], weights))
+    found = graphcut.compare_models(*models, inputs=[{"x": np.array([2000.6], np.float32)}])
+    assert {error.node: error.own_db for error in found.errors}["mod"] == np.inf
+
+
 SQUARE = np.random.default_rng(5).standard_normal((8, 8)).astype(np.float32)
 
 
