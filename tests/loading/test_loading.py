@@ -597,6 +597,14 @@ def test_an_unknown_symbol_is_refused_and_the_known_ones_are_listed(chain: Path)
     assert caught.value.hint == "its symbolic dimensions: n"
 
 
+def test_a_size_is_at_most_2_to_the_power_of_56(opened: Draw) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    model = opened(model_of(nodes, [floats("x", "n", 0)], [floats("y", "n", 0)]))
+    assert load(model, dims={"n": 2**56}).tensor_bytes == {"x": (0, True), "y": (0, True)}
+    with pytest.raises(GraphcutError, match=f"'n' can't be {2**56 + 1}"):
+        load(model, dims={"n": 2**56 + 1})
+
+
 def test_an_unknown_symbol_is_refused_for_a_model_without_symbols(opened: Draw, tmp_path: Path) -> None:
     opened(drawn("Neg: x > y"))
     with pytest.raises(GraphcutError) as caught:

@@ -20,6 +20,7 @@ import graphcut
 from graphcut import SessionConfig, UsageError
 from graphcut.running.values import Feeds
 from graphcut.verifying import sections, two_models
+from graphcut.verifying.causes import causes_of
 from graphcut.verifying.numerical import run_whole
 
 from cases import each, seeded
@@ -353,6 +354,16 @@ def test_what_is_wrong_with_a_node_is_said(op: str, edit: Callable[[ModelProto, 
     found = graphcut.compare_models(model, edited(model, op, edit), inputs=[{"x": SQUARE}])
     assert [one.error.node for one in found.culprits] == [[node.name for node in nodes if node.op_type == op][-1]]
     assert any(cause in text for text in found.culprits[0].causes)
+
+
+def test_equal_nodes_and_weights_differ_in_their_type_or_in_how_they_are_run() -> None:
+    nodes, config = [helper.make_node("Neg", ["x"], ["y"], "neg")], SessionConfig()
+    model = model_of(nodes, [floats("x", 2)], [floats("y", 2)])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [2]) for name in "xy"]
+    halves = model_of(nodes, ends[:1], ends[1:])
+    for other, how in ((model, "the difference is in how they are run"), (halves, "the type is float16, was float32")):
+        pair = sections.Pair(graphcut.load(model), graphcut.load(other), config, config, has_histograms=False)
+        assert causes_of(pair, "y") == (f"the same nodes and weights: {how}",)
 
 
 def test_the_rounding_of_what_a_node_reads_is_no_error_of_its_own() -> None:
