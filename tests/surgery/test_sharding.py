@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from decoders import Drawing
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, helper
 from sharded_models import FEW_UNITS, STYLES
 
 import graphcut
@@ -22,7 +22,7 @@ from graphcut.costs.device_groups import RankMode
 from graphcut.sharding.axes.division import apportion
 
 from cases import crossed, each, seeded
-from conftest import FIXTURES
+from conftest import FIXTURES, floats, model_of, weight
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
@@ -290,6 +290,23 @@ def test_slices_are_streamed_through_a_buffer_of_any_size(
     assert {file.name for file in tmp_path.iterdir()} == {
         "model.onnx", "model.onnx.data", "sharded.onnx", "sharded.onnx.data"
     }  # fmt: skip
+
+
+def test_slices_of_a_kibibyte_are_in_a_file_and_smaller_ones_in_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphcut.surgery.model_files.INLINE_BYTES", 0)
+    for rows in (15, 16):
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["a"], "product"),
+            helper.make_node("Relu", ["a"], ["y"], "relu"),
+        ]
+        model = model_of(nodes, [floats("x", 8, rows)], [floats("y", 8, 32)], [weight("w", rows, 32)])
+        path = tmp_path / f"{rows}.onnx"
+        onnx.save(model, path, save_as_external_data=True, location=f"{rows}.data", size_threshold=0)
+        sharded = onnx.load(shard(path, tmp_path / f"{rows} sharded.onnx", ranks=2).path, load_external_data=False)
+        slices = [tensor for tensor in sharded.graph.initializer if [*tensor.dims] == [rows, 16]]
+        assert [tensor.HasField("raw_data") for tensor in slices] == [rows * 16 * 4 < 1024] * 2
 
 
 def test_slices_of_rows_can_be_shared_by_reference(tmp_path: Path) -> None:
