@@ -71,7 +71,7 @@ def test_layers_are_kept_whole_where_no_cut_inside_them_is_better(
     analysis = graphcut.analyze(opened(layered(layers, last)))
     made, whole = (plan(analysis, goal, limits=Limits(inside_layers=inside)) for inside in (None, False))
     assert made.outcome is not None
-    assert (made.outcome.is_optimal, made.outcome.keeps_layers) == (True, False)
+    assert (made.outcome.is_optimal, made.outcome.keeps_layers, made.inside_layers) == (True, False, None)
     assert made.parts == whole.parts
 
 
