@@ -453,6 +453,15 @@ def test_a_foreign_file_is_never_deleted_though_the_manifest_has_its_name_and_di
     assert (root / place).read_bytes() == mine
 
 
+def test_a_tokenizer_that_was_changed_since_is_never_deleted(inline: Path) -> None:
+    (inline.parent / "tokenizer.json").write_text("one")
+    root = cut(inline, "m0").root
+    (root / "tokenizer.json").write_text("mine")
+    with pytest.raises(UsageError, match=r"contains 'tokenizer\.json', which belongs to no cascade there"):
+        cut(inline, "m1", force=True)
+    assert (root / "tokenizer.json").read_text() == "mine"
+
+
 def test_a_link_among_the_parts_is_called_a_link(inline: Path) -> None:
     root = cut(inline, "m0").root
     (root / "part-1.onnx").rename(inline.parent / "elsewhere.onnx")

@@ -147,6 +147,14 @@ def test_values_are_compared_slice_by_slice_with_the_same_result(monkeypatch: py
     assert max(runs[:20]) <= 3
 
 
+def test_a_slice_holds_as_many_tensors_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "SLICE_BYTES", 2 * 12 * 4)
+    nodes = [helper.make_node("Neg", [f"t{i}"], [f"t{i + 1}"], f"n{i}") for i in range(5)]
+    model, config = graphcut.load(model_of(nodes, [floats("t0", 12)], [floats("t5", 12)])), SessionConfig()
+    pair = sections.Pair(model, model, config, config, has_histograms=False)
+    assert [*pair._slices({})] == [["t1", "t2"], ["t3", "t4"], ["t5"]]
+
+
 def transformer(mask: float, scale: float = 1.0) -> ModelProto:
     """Scores, of which some are masked, their softmax, and a norm."""
     nodes = [
