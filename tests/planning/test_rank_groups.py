@@ -20,7 +20,7 @@ from graphcut import Across, Cluster, Device, Limits, Plan, PlanError, Simulated
 from graphcut.analysis.cut_points import Analysis, analyze
 from graphcut.costs.cluster import NetworkLink, Overlap
 from graphcut.costs.device import run_s
-from graphcut.costs.device_groups import DeviceGroup, RankMode, ranks_of, tried_groups
+from graphcut.costs.device_groups import DeviceGroup, Rank, RankMode, ranks_of, tried_groups
 from graphcut.costs.weighing import Costs, weigh
 from graphcut.drawing.sentences import plan_notes
 from graphcut.planning.goals import Objective
@@ -28,7 +28,7 @@ from graphcut.planning.planner import plan, with_metrics
 from graphcut.sharding.rank_costs import RankCosts
 
 from cases import each, seeded, some
-from conftest import floats, model_of
+from conftest import floats, model_of, weight
 
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "decode")
 OVERLAPS: tuple[Overlap, ...] = ("all", "none")
@@ -206,6 +206,19 @@ def test_a_plan_file_with_ranks_gives_the_same_parts(tmp_path: Path) -> None:
     )
     first, second = (graphcut.split(model, one, tmp_path / f"{i}") for i, one in enumerate((made, again)))
     assert [part.sha256 for part in first.parts] == [part.sha256 for part in second.parts]
+
+
+@each(("mode", "moved"), [("exact", 2), ("sum", 3)])
+def test_a_rank_reads_the_pieces_that_it_joins_and_writes_the_whole(mode: RankMode, moved: int) -> None:
+    """Halves of 1 KiB, or sums that each have all 2 KiB, at 1,000 bytes a second of memory; links take no time."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Softmax", ["a"], ["y"])]
+    model = graphcut.load(model_of(nodes, [floats("x", 8, 16)], [floats("y", 8, 64)], [weight("w", 16, 64)]))
+    devices = tuple(
+        Device(name=name, bytes_per_s=1e3, link_bytes_per_s=1e15, latency_s=0.0, dispatch_s=0.0) for name in "ab"
+    )
+    costs = RankCosts(weigh(model), Cluster(devices=devices), mode, lambda _: [0.0] * 2)
+    seconds = costs.seconds_of(DeviceGroup.of([Rank(device, 1) for device in devices]))
+    assert seconds == pytest.approx([moved * 2.048, 0.0], rel=1e-4)
 
 
 def test_weights_of_ranks_are_in_one_file_each(tmp_path: Path) -> None:
