@@ -12,7 +12,7 @@ from operator_runs import OperatorRuns
 
 from graphcut.loading.opening import load
 from graphcut.loading.operations import Operation, operations_of
-from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, ShapeInput
+from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, ShapeInput, fixed
 from graphcut.sharding.axes.rules import RULES, factors_of
 from graphcut.sharding.axes.rules.shapes import _runs
 
@@ -194,6 +194,10 @@ def test_a_third_product_of_experts_is_divided_with_all_that_belongs_to_an_inner
         inner = {(slot, axis) for slot, shape in shapes for axis, size in enumerate(shape or ()) if size in {4, 8}}
         contracted = [factor for factor in factors_of(operation_of(case)) if factor.is_contracted]
         assert [{(slot, axis) for slot, axis, *_ in factor.reads} for factor in contracted] == [inner]
+
+
+def test_axes_of_one_element_or_of_unknown_size_are_never_divided() -> None:
+    assert [fixed(dim) for dim in (2, 1, 0, "n", None)] == [2, 0, 0, 0, 0]
 
 
 def test_every_rule_has_a_case() -> None:
