@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from graphcut import Across, Analysis, At, Cluster, Device, Into, Limits, Within, analyze, load, plan
-from graphcut.core.graph import Graph
+from graphcut import Across, Analysis, At, Cluster, Device, Into, Limits, analyze, load, plan
 from graphcut.drawing.html import html_of
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_plan
@@ -96,74 +95,52 @@ def focused(page: Page) -> str:
     return label
 
 
-def around(graph: Graph, start: set[int], steps: int) -> set[str]:
-    """The names of the nodes within some steps of others."""
-    found = set(start)
-    for _ in range(steps):
-        reads = {tensor for node in found for tensor in graph.nodes[node].reads}
-        before = {graph.producer[tensor] for tensor in reads if tensor in graph.producer}
-        after = {
-            reader for node in found for tensor in graph.nodes[node].writes for reader in graph.readers.get(tensor, ())
-        }
-        found |= before | after
-    return {graph.nodes[node].name for node in found}
+CHOSEN = "document.querySelector('.box.chosen')"
+IN_SIGHT = f"""(() => {{
+  const [box, place] = [{CHOSEN}, document.querySelector("#graph .boxes")].map((one) => one.getBoundingClientRect());
+  return box.top >= place.top && box.bottom <= place.bottom && box.left >= place.left && box.right <= place.right;
+}})()"""
 
 
 # What is shown
 
 
-def test_a_node_is_shown_with_those_within_two_steps_or_as_many_as_one_asks_for(show: Show, demo: Demo) -> None:
-    analysis = demo("multitask")
+def test_what_is_chosen_opens_in_the_picture_and_is_in_sight(show: Show, demo: Demo) -> None:
+    analysis = demo("llm", layers=8)
     graph = analysis.model.graph
     page = show(scene_of_analysis(analysis))
-    for node in graph.flow[::7]:
+    folds = heads(page)
+    for node in graph.flow[40::60]:
+        name = graph.nodes[node].name
+        follow(page, f"#node={name}")
+        assert name in names(page)
+        assert page.evaluate(f"{CHOSEN}.querySelector('.name').title") == name
+        assert page.evaluate(IN_SIGHT)
+    click(page, "#graph-collapse")
+    assert heads(page) == folds
+
+
+def test_many_open_boxes_close_when_another_one_opens(show: Show, demo: Demo) -> None:
+    analysis = demo("llm", layers=8)
+    graph = analysis.model.graph
+    page = show(scene_of_analysis(analysis))
+    for node in graph.flow[::9]:
         follow(page, f"#node={graph.nodes[node].name}")
-        assert names(page) == around(graph, {node}, 2)
-    click(page, "#graph-more")
-    assert names(page) == around(graph, {node}, 3)
-    for _ in range(3):
-        click(page, "#graph-fewer")
-    assert names(page) == {graph.nodes[node].name}
-    assert page.evaluate("document.querySelector('#graph-fewer').disabled")
+        assert len(heads(page)) < 250
 
 
-def test_a_cut_is_shown_with_the_writers_and_the_readers_of_what_crosses(show: Show, demo: Demo) -> None:
-    analysis = demo("multitask")
+def test_a_tensor_opens_at_its_writer_and_a_part_leaves_its_folds_closed(show: Show, demo: Demo) -> None:
+    analysis = demo("llm", layers=8)
     graph = analysis.model.graph
-    made = plan(analysis, Into(3))
-    scene = scene_of_plan(made, analysis)
-    assert scene.profile is not None
+    scene = scene_of_plan(plan(analysis, Into(3)), analysis)
     page = show(scene)
-    for part, cut in enumerate(scene.profile.cuts):
-        crossing = [flow.tensor for flow in scene.tensors if flow.source <= part < flow.readers[-1]]
-        ends = {graph.producer[tensor] for tensor in crossing} | {n for t in crossing for n in graph.readers[t]}
-        ends = ends or {graph.node_index[scene.profile.nodes[cut]]}  # nothing crosses: the parts recompute it
-        follow(page, f"#at={cut + 1}")
-        assert lead(page).startswith(f"Around the cut after {scene.profile.nodes[cut]}, which {len(crossing)} tensor")
-        assert names(page) == around(graph, ends, 1)
-
-
-def test_a_tensor_and_a_part_are_shown_when_they_are_chosen(show: Show, demo: Demo) -> None:
-    analysis = demo("multitask")
-    graph = analysis.model.graph
-    made = plan(analysis, Into(3))
-    scene = scene_of_plan(made, analysis)
-    page = show(scene)
-    tensor = scene.tensors[0].tensor
-    ends = {graph.producer[tensor], *graph.readers[tensor]}
-    click(page, "#map [data-kind=tensor]")
-    assert names(page) == around(graph, ends, 1)
+    folds = heads(page)
     click(page, "#map [data-kind=card][data-index='1']")
-    assert names(page) == {graph.nodes[node].name for node in made.partition.blocks[1].nodes}
-
-
-def test_the_only_part_is_the_whole_model(show: Show, demo: Demo) -> None:
-    analysis = demo("multitask")
-    graph = analysis.model.graph
-    page = show(scene_of_plan(plan(analysis, Within(10**9, ())), analysis))
-    follow(page, "#part=0")
-    assert lead(page).startswith("Part ")
-    assert names(page) == {graph.nodes[node].name for node in graph.flow}
+    assert heads(page) == folds
+    tensor = scene.tensors[0].tensor
+    click(page, "#map [data-kind=tensor]")
+    assert page.evaluate(f"{CHOSEN}.querySelector('.name').title") == graph.nodes[graph.producer[tensor]].name
+    assert page.evaluate(IN_SIGHT)
 
 
 def test_a_run_in_the_schedule_leaves_the_graph_as_it_is(show: Show, demo: Demo) -> None:
@@ -244,8 +221,8 @@ def test_the_graph_follows_cuts_that_are_made_in_the_page(show: Show, demo: Demo
     node = analysis.model.graph.nodes[analysis.model.graph.flow[6]].name
     follow(page, f"#node={node}")
     press(page, "c")
-    assert lead(page).startswith(f"Around the cut after {node}, which ")
     assert page.evaluate(blue)
+    assert page.evaluate(f"{CHOSEN}.querySelector('.name').title") == node
     press(page, "c")
     assert not page.evaluate(blue)
 
@@ -279,8 +256,6 @@ def test_parts_fold_their_own_layers(show: Show, demo: Demo) -> None:
     page = show(scene_of_plan(plan(analysis, cut), analysis))
     layers = [head for head in heads(page) if head.startswith("layers")]
     assert layers == ["layers 0-2 \N{MULTIPLICATION SIGN} 3 p0", "layers 3-7 \N{MULTIPLICATION SIGN} 5 p1"]
-    click(page, "#map [data-kind=card][data-index='1']")
-    assert "layers 3-7 \N{MULTIPLICATION SIGN} 5" in heads(page)
 
 
 def test_many_nodes_without_modules_are_folded_by_their_number(show: Show) -> None:
@@ -304,10 +279,10 @@ def test_subgraphs_open_and_close(show: Show, demo: Demo) -> None:
     ]
     page.evaluate("document.querySelectorAll('.body')[3].focus()")
     press(page, "Enter")
-    assert lead(page) == "Subgraph body of Loop /repeat/Loop: 5 of 5 nodes."
+    assert lead(page) == "Subgraph body of Loop /repeat/Loop: 5 nodes."
     assert {"Mod", "Cast", "If", "ReduceMean"} <= set(heads(page))
     click(page, ".body")
-    assert lead(page) == "Subgraph then_branch of If /repeat/body/If: 1 of 1 node."
+    assert lead(page) == "Subgraph then_branch of If /repeat/body/If: 1 node."
     assert sorted(heads(page)) == ["2 inputs", "Add", "output"]
     click(page, "#graph-back")
     click(page, "#graph-back")
@@ -321,7 +296,9 @@ def test_subgraphs_open_and_close(show: Show, demo: Demo) -> None:
 
 
 def test_everything_can_be_done_by_keys(show: Show, demo: Demo) -> None:
-    page = show(scene_of_analysis(demo("multitask")))
+    analysis = demo("multitask")
+    graph = analysis.model.graph
+    page = show(scene_of_analysis(analysis))
     press(page, "g")
     assert focused(page).startswith("Conv, /trunk/stage.0/conv.0/Conv, ")
     press(page, "ArrowUp")
@@ -331,26 +308,18 @@ def test_everything_can_be_done_by_keys(show: Show, demo: Demo) -> None:
     press(page, "Enter")  # chooses it
     assert page.evaluate("document.querySelector('#panel h2').textContent") == "/trunk/stage.0/Relu"
     assert page.evaluate("document.querySelector('.box.chosen .name').title") == "/trunk/stage.0/Relu"
-    assert len(names(page)) == 35
-    press(page, "Enter")  # and shows what is around it
-    assert lead(page).startswith("Around /trunk/stage.0/Relu, within 2 steps: ")
-    while "after" not in focused(page):
-        press(page, "ArrowDown")
-    shown = len(names(page))
-    press(page, "Enter")  # adds the nodes after it
-    assert len(names(page)) > shown
-
-
-def test_hidden_nodes_are_added_by_a_click(show: Show, demo: Demo) -> None:
-    analysis = demo("multitask")
-    graph = analysis.model.graph
-    page = show(scene_of_analysis(analysis))
-    follow(page, f"#node={graph.nodes[graph.flow[10]].name}")
-    before = names(page)
-    click(page, ".box.more")
-    assert before < names(page)
-    click(page, "#graph-whole")
     assert len(names(page)) == len(graph.flow)
+
+
+def test_the_nodes_of_a_model_that_is_not_large_can_all_be_shown(show: Show) -> None:
+    analysis = analyze(load(FIXTURES / "tiny-llama-int4" / "model.onnx"))
+    page = show(scene_of_analysis(analysis))
+    assert len(names(page)) < len(analysis.model.graph.flow) <= 250
+    click(page, "#graph-expand")
+    assert len(names(page)) == len(analysis.model.graph.flow)
+    assert page.evaluate("document.querySelector('#graph-expand').hidden")
+    click(page, "#graph-collapse")
+    assert len(names(page)) < len(analysis.model.graph.flow)
 
 
 def test_in_a_large_model_the_figures_of_a_dragged_cut_follow_when_the_pointer_rests(show: Show) -> None:

@@ -6,7 +6,7 @@ export const $ = (selector, root = document) => root.querySelector(selector);
 export const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
 /** The colour of a part, as a property of a style: neighbours differ. */
-export const coloured = (part) => ({ "--part": `hsl(${(215 + 137.5 * part) % 360} 60% 50%)` });
+export const coloured = (part) => (part === undefined ? {} : { "--part": `hsl(${(215 + 137.5 * part) % 360} 60% 50%)` });
 export const share = (part) => `${part * 100}%`;
 
 export const isNarrow = matchMedia("(max-width: 640px)").matches;

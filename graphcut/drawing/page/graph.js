@@ -1,95 +1,99 @@
-/* The graph: the nodes around a cut, a tensor or a node, a part, or the whole model; boxes are HTML, edges an SVG below them. */
+/* The graph of the model, folded by its modules; what is chosen anywhere opens in it. Boxes are HTML, edges an SVG below them. */
 
 import { $, all, button, coloured, html, inNextFrame, listen, onKeys, svg } from "./elements.js";
-import { AROUND, MANY, completed, endsOf, kindOfLink, nodesAround, pictureOf, typed, worded } from "./graph_picture.js";
-import { layered, mean } from "./layered_layout.js";
+import { MANY, completed, foldedLists, kindOfLink, openedFirst, pictureOf, typed, worded } from "./graph_picture.js";
+import { layered } from "./layered_layout.js";
 import { fillPanel } from "./panel.js";
 import { nodesWith } from "./sections.js";
-import { flowsAt, isRanked, kinds, names, partIn, placed, profile, select, shown, state, unpacked, when } from "./shown.js";
+import { isRanked, kinds, partIn, placed, profile, select, shown, state, unpacked, when } from "./shown.js";
 import { MAX_ROWS, asTable, table } from "./tables.js";
 import { count, grouped, groupsOf, listed, visible } from "./words.js";
 
-const FEW = 250; // more nodes than these are folded by module and repeated block
-const CLASSES = { in: "end", out: "end", before: "more", after: "more", copies: "more", fold: "fold", node: "" };
+const MOST_NODES = 250; // more are not all shown without folds
+const MOST_BOXES = 150; // with more, what was opened is closed when something else opens
+const CLASSES = { in: "end", out: "end", copies: "more", fold: "fold", node: "" };
 const [place, minimap] = [$("#graph .boxes"), $("#graph .minimap")];
-let whole = null; // the graph of the model
+let whole = null; // the view of the model
+let drawn = null; // the view that is shown: that one, or that of a body
+let zoom = null;
 let fillTable = null; // makes the table anew, if it is open
-let drawn = null; // what is shown: a view, see `startView`
 
 /* What is shown. */
 
-/** What a view shows of the parts: a body has none. */
-function partsNow(graph) {
-  const flows = graph === whole ? shown().tensors : [];
-  return { partOf: graph === whole ? partIn : () => undefined, partName: placed, flows: new Map(flows.map((flow) => [flow.tensor, flow])) };
+/** A view of a graph, see graph_picture.js: what the reader opened, the node to bring in sight, the view that it was opened from. */
+const viewOf = (graph, title, from = null) => withFolds({ graph, title, from, opened: new Set(), goal: 0, chosen: null });
+
+/** Adds to a view the parts and what they send, of which a body has none, and the folds for these. */
+function withFolds(view) {
+  const hasParts = !view.from && shown().parts.length > 1;
+  const flows = new Map(hasParts ? shown().tensors.map((flow) => [flow.tensor, flow]) : []);
+  Object.assign(view, { partOf: hasParts ? partIn : () => undefined, partName: placed, flows });
+  const lists = foldedLists(view);
+  return Object.assign(view, { lists, first: openedFirst(lists), picture: null });
 }
 
-/** Shows the nodes up to `steps` from `start`; all of these if `steps` is null. */
-function startView(graph, title, start, steps, { isFolded = start.length > FEW, trail = [], chosen = null } = {}) {
-  const nodes = nodesAround(graph, start, steps ?? 0);
-  const { zoom = null, picture } = drawn ?? {};
-  drawn = { graph, functions: whole.functions, title, start, steps, isFolded, trail, chosen, zoom, picture, opened: null, nodes, goal: start[0] };
+/** The node at which a thing is: the first one of a part, that which writes a tensor; undefined or -1 if there is none. */
+function nodeOf({ kind, index }) {
+  const { graph } = whole;
+  const { buses, tensors } = shown();
+  if (kind === "node") return index;
+  if (kind === "card") return graph.nodes.findIndex((_, node) => (partIn(node) ?? 0) === index);
+  const flow = { tensor: tensors[index], bus: tensors[buses[index]?.tensors[0]] }[kind];
+  return graph.writer[graph.tensors.indexOf(flow?.tensor)];
+}
+
+/** Brings what is pinned in sight; the folds around a node, or the writer of a tensor, open. */
+function showPinned() {
+  const goal = state.pinned ? nodeOf(state.pinned) : -1;
+  if (!(goal >= 0)) return;
+  drawn = Object.assign(whole, { goal, chosen: goal });
+  if (state.pinned.kind !== "card") openFolds(whole.lists.find(({ nodes }) => nodes.includes(goal)).folds);
   drawGraph();
 }
 
-const showWhole = () => startView(whole, "The whole model", [...whole.nodes.keys()], null, { isFolded: whole.nodes.length > 40 });
-const showEnds = (title, tensors) => startView(whole, `Around ${title}`, endsOf(whole, tensors), 1);
-
-/** Shows what is around the pinned thing; in the graph itself a node is only chosen. */
-function showAround() {
-  if (state.pinned === null) return;
-  const { kind, index } = state.pinned;
-  const { buses, cuts, parts, tensors } = shown();
-  const ofKind = {
-    card: () => startView(whole, `Part ${parts[index].name}`, [...whole.nodes.keys()].filter((node) => (partIn(node) ?? 0) === index), null),
-    tensor: () => showEnds(`the tensor ${tensors[index].tensor}`, [tensors[index].tensor]),
-    bus: () => showEnds(`what ${parts[buses[index].source].name} sends to ${names(buses[index].readers)}`, buses[index].tensors.map((one) => tensors[one].tensor)),
-    node: () => {
-      if (drawn.isChoosing) return; // what is chosen in the graph is drawn after this
-      const crossing = cuts.includes(index) ? flowsAt(index).map((flow) => flow.tensor) : null;
-      const ends = endsOf(whole, crossing ?? []);
-      const title = `Around ${crossing ? "the cut after " : ""}${profile.nodes[index]}${crossing ? `, which ${count(crossing.length, "tensor")} cross` : ""}`;
-      startView(whole, title, ends.length ? ends : [index], crossing ? 1 : 2, { chosen: `n${index}` });
-    },
-  };
-  ofKind[kind]?.();
+function openFolds(folds) {
+  if (folds.every(({ key }) => drawn.first.has(key) || drawn.opened.has(key))) return;
+  if (drawn.picture?.boxes.length > MOST_BOXES) drawn.opened.clear();
+  for (const { key } of folds) drawn.opened.add(key);
+  drawn.picture = null;
 }
 
 /* How it is drawn. */
 
+function laidOut(view) {
+  const { boxes, links, home } = pictureOf(view);
+  const isDense = boxes.length > 60;
+  for (const box of boxes) worded(box, view, isDense ? 2 : 6).width = isDense ? 176 : 228;
+  return { links, home, ...layered(boxes, links), boxes: boxes.sort((a, b) => a.top - b.top || a.x - b.x) };
+}
+
 const drawGraph = inNextFrame(() => {
-  const { graph } = drawn;
-  const picture = pictureOf(Object.assign(drawn, partsNow(graph)));
-  const isDense = picture.boxes.length > 60;
-  for (const box of picture.boxes) worded(box, drawn, isDense ? 2 : 6).width = isDense ? 176 : 228;
-  const { width, height } = layered(picture.boxes, picture.links);
-  picture.boxes.sort((a, b) => a.top - b.top || a.x - b.x);
-  drawn.picture = { ...picture, width, height };
-  drawn.zoom ??= Math.max(0.7, Math.min(1, (place.clientWidth - 32) / width)); // at first as wide as can be read
-  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  place.replaceChildren(html("div", { class: "canvas", style: { width: `${width}px`, height: `${height}px`, zoom: drawn.zoom } },
-    ...graph === whole && shown().parts.length ? frameElements(picture.boxes) : [],
-    svg("svg", { "aria-hidden": "true", width: "100%", height: "100%" }, ...picture.links.map(linkElement)),
-    ...picture.boxes.map(boxElement)));
+  const focused = $(":focus", place)?.dataset.key;
+  drawn.picture ??= laidOut(drawn);
+  const { boxes, home, links, width, height } = drawn.picture;
+  zoom ??= Math.max(0.7, Math.min(1, (place.clientWidth - 32) / width)); // at first as wide as can be read
+  place.replaceChildren(html("div", { class: "canvas", style: { width: `${width}px`, height: `${height}px`, zoom } },
+    ...frameElements(boxes),
+    svg("svg", { "aria-hidden": "true", width: "100%", height: "100%" }, ...links.map(linkElement)),
+    ...boxes.map(boxElement)));
   showTools();
   fillTable();
-  const [{ boxes, home }, goal] = [picture, drawn.goal];
-  const first = boxes.find((box) => box.key === drawn.chosen) ?? home[goal] ?? home[drawn.start[0]] ?? boxes[0];
-  if (!first) return; // a part of constants alone has no boxes
-  headOf(first).tabIndex = 0;
-  if (focused) focusOn(boxes.find((box) => box.key === focused) ?? first);
-  if (goal !== undefined) scrollTo(first, drawn.steps === null && goal === drawn.start[0]);
-  delete drawn.goal;
+  const goal = home[drawn.goal] ?? home[0] ?? boxes[0];
+  if (!goal) return; // a part of constants alone has no boxes
+  goal.button.tabIndex = 0;
+  if (focused) focusOn(boxes.find((box) => box.key === focused) ?? goal);
+  if (drawn.goal !== null && !isInSight(goal)) scrollTo(goal.x, goal.top + goal.height / 2);
+  drawn.goal = null;
   drawMinimap();
 });
 
 /** Where something is in the picture, and the colour of its part, if it is in one, as properties of its style. */
 const styleOf = ({ left, top, width, height, part }) => ({
-  left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px`, ...part === undefined ? {} : coloured(part) });
+  left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px`, ...coloured(part) });
 
 function boxElement(box) {
   const said = [[box.head, ...box.tags].join(" "), ...box.lines.map((line) => line.title ?? line.text)].join(", ");
-  const head = html("button", { class: "head", tabindex: -1, "data-key": box.key, "aria-label": said, title: box.head },
+  box.button = html("button", { class: "head", tabindex: -1, "data-key": box.key, "aria-label": said, title: box.head },
     html("span", {}, box.head), ...box.tags.flatMap((tag) => [" ", html("i", {}, tag)]));
   const lines = box.lines.map(({ text, title, css }) => (
     html("div", { class: `line ${css ?? ""}`, title: title ?? text, "aria-hidden": "true" }, html("bdi", { dir: "ltr" }, text))));
@@ -100,8 +104,8 @@ function boxElement(box) {
     };
     return html("button", { class: "body", on: { click: open } }, `▸ ${name}, ${count(body.nodes.length, "node")}`);
   });
-  const css = `box ${CLASSES[box.kind]}${box.part === undefined ? "" : " own"}${box.key === drawn.chosen ? " chosen" : ""}`;
-  return html("div", { class: css, style: styleOf(box), on: { click: () => activate(box) } }, head, ...lines, ...bodies);
+  const css = `box ${CLASSES[box.kind]}${box.part === undefined ? "" : " own"}${box.nodes[0] === drawn.chosen && box.kind === "node" ? " chosen" : ""}`;
+  return html("div", { class: css, style: styleOf(box), on: { click: () => activate(box) } }, box.button, ...lines, ...bodies);
 }
 
 /** A frame around each part, with its name, where no two of them overlap. */
@@ -129,35 +133,34 @@ function linkElement(link) {
 
 /** A small picture of all that is drawn, with what is in sight of it; none if all is in sight. */
 function drawMinimap() {
-  const { picture: { boxes, width, height }, zoom } = drawn;
+  if (!drawn.picture) return; // it is drawn in the next frame
+  const { boxes, width, height } = drawn.picture;
   minimap.toggleAttribute("hidden", place.scrollWidth <= place.clientWidth && place.scrollHeight <= place.clientHeight);
   minimap.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  const rect = (css, [x, y, across, down], style = {}) => svg("rect", { class: css, x, y, width: across, height: down, style });
-  const seen = [place.scrollLeft, place.scrollTop, place.clientWidth, place.clientHeight].map((pixels) => pixels / zoom);
-  const all = boxes.map((box) => rect("", [box.left, box.top, box.width, box.height], box.part === undefined ? {} : coloured(box.part)));
-  minimap.replaceChildren(...all, rect("seen", seen));
+  const [x, y, across, down] = [place.scrollLeft, place.scrollTop, place.clientWidth, place.clientHeight].map((pixels) => pixels / zoom);
+  minimap.replaceChildren(
+    ...boxes.map((box) => svg("rect", { x: box.left, y: box.top, width: box.width, height: box.height, style: coloured(box.part) })),
+    svg("rect", { class: "seen", x, y, width: across, height: down }));
 }
 
 function scrollByMinimap({ clientX, clientY, buttons }) {
   if (!buttons) return;
   const { x, y } = new DOMPoint(clientX, clientY).matrixTransform(minimap.getScreenCTM().inverse());
-  place.scrollTo(x * drawn.zoom - place.clientWidth / 2, y * drawn.zoom - place.clientHeight / 2);
+  scrollTo(x - 14, y - 14);
 }
 
-/** Brings a box in sight; the first one with the middle of what is beside it. */
-function scrollTo(box, isFirst) {
-  const { picture: { boxes }, zoom } = drawn;
-  const x = isFirst ? mean(boxes.filter(({ top }) => top * zoom < place.clientHeight).map((one) => one.x)) : box.x;
-  const y = (box.top + box.height / 2 + 14) * zoom - place.clientHeight / 2;
-  place.scrollTo((x + 14) * zoom - place.clientWidth / 2, isFirst ? 0 : y);
-}
+/** Scrolls so that a place in the picture is in the middle; it has a margin of 14. */
+const scrollTo = (x, y) => place.scrollTo((x + 14) * zoom - place.clientWidth / 2, (y + 14) * zoom - place.clientHeight / 2);
 
-const headOf = (box) => $(`.head[data-key="${CSS.escape(visible(box.key))}"]`, place);
+function isInSight({ left, top, width, height }) {
+  const [x, y] = [place.scrollLeft, place.scrollTop].map((start) => start / zoom - 14);
+  return left >= x && left + width <= x + place.clientWidth / zoom && top >= y && top + height <= y + place.clientHeight / zoom;
+}
 
 function focusOn(box) {
   for (const head of all(".head[tabindex='0']", place)) head.tabIndex = -1;
-  headOf(box).tabIndex = 0;
-  headOf(box).focus();
+  box.button.tabIndex = 0;
+  box.button.focus();
 }
 
 /* What one can do with it. */
@@ -173,50 +176,40 @@ function showTensors(title, own, kind) {
 
 function openBody(box, name, body) {
   const title = `${name === "function" ? "Function" : `Subgraph ${name}`} of ${box.head} ${drawn.graph.nodes[box.nodes[0]]}`;
-  startView(completed(body), title, [...body.nodes.keys()], null, { trail: [...drawn.trail, drawn] });
+  drawn = viewOf(completed(body, drawn.graph.functions), title, drawn);
+  drawGraph();
 }
 
-/** What a click on a box does: opens a fold, adds nodes, or tells about a node; a second click on a node shows what is around it. */
-function activate(box) {
-  const { graph, trail } = drawn;
-  const [node] = box.nodes;
-  if (box.kind === "node" && drawn.chosen === box.key && drawn.steps === null) {
-    return startView(graph, `Around ${graph.nodes[node]}`, box.nodes, 2, { chosen: box.key, trail });
+/** What a click on a box does: opens a fold, or tells about a node or tensors. */
+function activate({ kind, fold, nodes: [node], head, lines, tensors }) {
+  if (kind === "fold") {
+    openFolds([fold]);
+    drawn.goal = node;
+  } else if (kind !== "node") return showTensors(head, tensors, "");
+  else if (drawn === whole) return select(node);
+  else {
+    const { nodes, ops } = drawn.graph;
+    drawn.chosen = node;
+    fillPanel(nodes[node], [["operator", ops[node]], ...lines.slice(1).map((line) => ["", line.title ?? line.text])]);
   }
-  if (box.kind === "node") {
-    Object.assign(drawn, { chosen: box.key, isChoosing: true });
-    if (graph === whole) select(node);
-    else fillPanel(graph.nodes[node], [["operator", graph.ops[node]], ...box.lines.slice(1).map((line) => ["", line.title ?? line.text])]);
-    drawn.isChoosing = false;
-    return drawGraph();
-  }
-  if (!["fold", "before", "after"].includes(box.kind)) return showTensors(box.head, box.tensors, "");
-  drawn.goal = node;
-  if (box.kind === "fold") drawn.opened.add(box.fold.key);
-  else for (const one of box.nodes.slice(0, 40)) drawn.nodes.add(one);
-  drawn.isOpened ||= box.kind === "fold";
   return drawGraph();
 }
 
-const isAll = () => drawn.nodes.size === drawn.graph.nodes.length;
+const hasFolds = () => drawn.picture.boxes.some((box) => box.kind === "fold");
 
 /** The buttons: a name, a text, a title, what they do, and when there is nothing to do. */
 const TOOLS = [
-  ["back", "‹ back", "leave the subgraph", () => { drawn = drawn.trail.at(-1); }, () => !drawn.trail.length],
-  ["fewer", "Fewer steps", "", () => changeSteps(-1), () => drawn.steps === null],
-  ["more", "More steps", "", () => changeSteps(1), () => drawn.steps === null],
-  ["fold", "Fold", "by module and repeated block", () => { drawn.isFolded = !drawn.isFolded; drawn.opened = null; },
-    () => drawn.nodes.size > FEW || drawn.nodes.size < 20],
-  ["whole", "Whole model", "", showWhole, () => drawn.graph === whole && isAll()],
-  ["collapse", "Collapse", "to layers", () => { drawn.opened = null; drawn.isOpened = false; }, () => !drawn.isFolded || !drawn.isOpened],
+  ["back", "‹ back", "leave the subgraph", () => { drawn = drawn.from; }, () => !drawn.from],
+  ["expand", "Expand", "all nodes", () => openFolds(drawn.lists.flatMap(({ folds }) => folds)), () => drawn.graph.nodes.length > MOST_NODES || !hasFolds()],
+  ["collapse", "Collapse", "to layers", () => { drawn.opened.clear(); drawn.picture = null; }, () => !drawn.opened.size],
   ["fit", "Fit", "the whole picture in sight", fit, () => false],
-  ["smaller", "Zoom out", "", () => { drawn.zoom = Math.max(0.1, drawn.zoom / 1.25); }, () => false],
-  ["larger", "Zoom in", "", () => { drawn.zoom = Math.min(2, drawn.zoom * 1.25); }, () => false],
+  ["smaller", "Zoom out", "", () => { zoom = Math.max(0.1, zoom / 1.25); }, () => false],
+  ["larger", "Zoom in", "", () => { zoom = Math.min(2, zoom * 1.25); }, () => false],
 ];
 
 function fit() {
   const { width, height } = drawn.picture;
-  drawn.zoom = Math.max(0.1, Math.min(1, (place.clientWidth - 32) / width, (place.clientHeight - 32) / height));
+  zoom = Math.max(0.1, Math.min(1, (place.clientWidth - 32) / width, (place.clientHeight - 32) / height));
 }
 
 /** Chooses the next node with these letters in its name or its operator. */
@@ -225,22 +218,14 @@ function find(words) {
   if (hits.length) select(hits.find((node) => node > (state.at ?? -1)) ?? hits[0]);
 }
 
-function changeSteps(by) {
-  drawn.steps += by;
-  drawn.nodes = nodesAround(drawn.graph, drawn.start, drawn.steps);
-}
-
 function showTools() {
-  const { graph, nodes, steps, title, isFolded, picture } = drawn;
+  const { graph, title, picture } = drawn;
   for (const [name, , , , isIdle] of TOOLS) $(`#graph-${name}`).hidden = isIdle();
-  $("#graph-fewer").disabled = steps === 0;
-  $("#graph-more").disabled = nodes.size >= AROUND || isAll();
-  $("#graph-fold").setAttribute("aria-pressed", isFolded);
-  const around = steps === null ? "" : `, within ${count(steps, "step")}`;
+  const edges = isRanked ? "Blue edges go to another rank." : "Blue edges go to the next part only, dashed orange ones skip a part.";
   $("#graph .lead").textContent = visible([
-    `${title}${around}: ${grouped(nodes.size)} of ${count(graph.nodes.length, "node")}.`,
-    graph !== whole ? "" : isRanked ? "Blue edges go to another rank." : shown().cuts.length ? "Blue edges go to the next part only, dashed orange ones skip a part." : "",
-    picture.boxes.some((box) => box.kind === "fold") ? "Double frames open." : "",
+    `${title}: ${count(graph.nodes.length, "node")}.`,
+    drawn === whole && shown().cuts.length ? edges : "",
+    hasFolds() ? "Double frames open." : "",
     picture.boxes.some((box) => box.far.length) ? `What more than ${MANY} boxes read is named in each, after ←.` : "",
   ].filter(Boolean).join(" "));
 }
@@ -265,7 +250,7 @@ const STEPS = {
 };
 
 function stepInGraph({ key }) {
-  const at = drawn.picture.boxes.find((box) => box.key === document.activeElement.dataset.key);
+  const at = drawn.picture.boxes.find((box) => box.button === document.activeElement);
   const [next] = at ? STEPS[key](at, drawn.picture).sort((a, b) => Math.abs(a.x - at.x) - Math.abs(b.x - at.x)) : [];
   if (next) focusOn(next);
 }
@@ -277,7 +262,8 @@ export function enterGraph() {
 
 export async function startGraph() {
   if (!profile || !$("#graph-data").textContent) return;
-  whole = completed(Object.assign(await unpacked("graph-data"), { nodes: profile.nodes, ops: profile.ops }));
+  const graph = Object.assign(await unpacked("graph-data"), { nodes: profile.nodes, ops: profile.ops });
+  whole = drawn = viewOf(completed(graph), "The whole model");
   $("#graph").hidden = false;
   for (const [name, text, title, action] of TOOLS) {
     $("#graph .toolbar").append(button({ id: `graph-${name}`, text, title }, () => { action(); drawGraph(); }));
@@ -287,8 +273,12 @@ export async function startGraph() {
   listen(minimap, { "pointerdown pointermove": scrollByMinimap });
   fillTable = asTable("graph", linkTable);
   onKeys(place, Object.fromEntries(Object.keys(STEPS).map((key) => [key, stepInGraph])));
-  showWhole();
-  showAround();
-  when("pinned", showAround);
-  when("cut", () => { if (!state.drag) drawGraph(); });
+  drawGraph();
+  showPinned();
+  when("pinned", showPinned);
+  when("cut", () => {
+    if (state.drag) return;
+    withFolds(whole);
+    drawGraph();
+  });
 }

@@ -1,43 +1,24 @@
-/* A picture of a graph of nodes, that of the model or of a body: which nodes it shows, in which boxes, with which words and links.
-   A graph is the record of loading/node_graph.py, completed; nodes and tensors are indices. A view says which `nodes` of which
-   `graph` are shown, the part of each (`partOf`), and the flows between parts by name (`flows`). */
+/* A picture of a graph of nodes, that of the model or of a body: in which boxes it shows them, with which words and links.
+   A graph is the record of loading/node_graph.py, completed; nodes and tensors are indices. A view says of which `graph` it is,
+   in which `lists` and folds its nodes are, which of these are open (`first`, `opened`), the part of each node (`partOf`) and the
+   name of a part (`partName`), and the flows between parts by name (`flows`). */
 
 import { kindOf } from "./cutting.js";
-import { count, grouped, groupsOf, shortOperator } from "./words.js";
+import { count, grouped, groupsOf, isKnown, shortOperator, sumOf } from "./words.js";
 
-export const AROUND = 80; // the most nodes around something
+const FEW = 40; // nodes that are shown without folds
 export const MANY = 6; // a tensor with more readers has its name in each of them instead of an edge to it
 
-export function completed(graph) {
+/** A graph with what follows from it; `functions` are those of the model, which its nodes call. */
+export function completed(graph, functions = graph.functions) {
   if (graph.writer) return graph;
+  graph.functions = functions;
   graph.writer = new Int32Array(graph.tensors.length).fill(-1);
   graph.readers = graph.tensors.map(() => []);
   graph.writes.forEach((written, node) => { for (const tensor of written) graph.writer[tensor] = node; });
   graph.reads.forEach((read, node) => { for (const tensor of read) graph.readers[tensor].push(node); });
   graph.isInput = new Set(graph.inputs);
   return graph;
-}
-
-/** The nodes up to some steps from others, but not many more than `AROUND`; through a tensor with many readers none. */
-export function nodesAround(graph, start, steps) {
-  const found = new Set(start);
-  let edge = [...start];
-  for (let step = 0; step < steps && found.size < AROUND; step += 1) {
-    const near = edge.flatMap((node) => [
-      ...graph.reads[node].map((tensor) => graph.writer[tensor]),
-      ...graph.writes[node].flatMap((tensor) => (graph.readers[tensor].length <= 2 * MANY ? graph.readers[tensor] : [])),
-    ]);
-    edge = [...new Set(near)].filter((node) => node >= 0 && !found.has(node)).slice(0, AROUND - found.size);
-    for (const node of edge) found.add(node);
-  }
-  return found;
-}
-
-export function endsOf(graph, names) {
-  const wanted = new Set(names);
-  const ends = graph.tensors.flatMap((name, tensor) => (wanted.has(name) && (graph.writer[tensor] >= 0 || graph.isInput.has(tensor))
-    ? [graph.writer[tensor], ...graph.readers[tensor].slice(0, 2 * MANY)] : []));
-  return [...new Set(ends)].filter((node) => node >= 0);
 }
 
 /* Folds: modules, rows of numbered modules, and ranges of long lists, shown as one box; in each part its own. */
@@ -65,9 +46,9 @@ function modulesOf(part, path) {
   });
 }
 
-/** The shown nodes in lists, each with the folds around it, outermost first. */
-export function foldedLists({ graph, nodes, partOf }) {
-  const lists = [...groupsOf(nodes, (node) => `${partOf(node)} ${graph.module?.[node]}`).values()].map((own) => {
+/** The nodes in lists, each with the folds around it, outermost first. */
+export function foldedLists({ graph, partOf }) {
+  const lists = [...groupsOf(graph.nodes.keys(), (node) => `${partOf(node)} ${graph.module?.[node]}`).values()].map((own) => {
     const part = partOf(own[0]);
     return { own, part, path: modulesOf(part, graph.module ? graph.modules[graph.module[own[0]]] : []) };
   });
@@ -106,12 +87,13 @@ export function closedFold({ folds }, opened) {
   return folds.findLast((fold) => fold.size === outermost?.size);
 }
 
-/** The folds to open at first: the largest ones, as long as there are few boxes. */
+/** The folds to open at first: all around few nodes, else the largest ones, as long as there are few boxes. */
 export function openedFirst(lists) {
+  if (sumOf(lists, ({ nodes }) => nodes.length) <= FEW) return new Set(lists.flatMap(({ folds }) => folds.map(({ key }) => key)));
   const [opened, tried] = [new Set(), new Set()];
   const shown = () => {
     const folds = groupsOf(lists, (list) => closedFold(list, opened));
-    const boxes = (folds.get(undefined) ?? []).reduce((sum, list) => sum + list.nodes.length, 0);
+    const boxes = sumOf(folds.get(undefined) ?? [], (list) => list.nodes.length);
     folds.delete(undefined);
     return { folds: [...folds.keys()].sort((a, b) => b.size - a.size), boxes: boxes + folds.size };
   };
@@ -128,7 +110,7 @@ export function openedFirst(lists) {
 /* Boxes and links. */
 
 export function pictureOf(view) {
-  const { graph, nodes, partOf, flows } = view;
+  const { graph, partOf, flows } = view;
   const [boxes, links] = [new Map(), new Map()];
   const box = (key, made) => {
     if (!boxes.has(key)) boxes.set(key, { key, id: boxes.size, nodes: [], tensors: [], far: [], parts: [made.part], ...made });
@@ -139,11 +121,10 @@ export function pictureOf(view) {
     if (!links.has(key)) links.set(key, { from, to, tensors: [] });
     links.get(key).tensors.push(tensor);
   };
-  const home = []; // sparse: mostly few nodes of many are shown
-  const lists = view.isFolded ? foldedLists(view) : [{ nodes: [...nodes], folds: [] }];
-  view.opened ??= openedFirst(lists);
-  for (const list of lists) {
-    const fold = closedFold(list, view.opened);
+  const home = [];
+  const opened = new Set([...view.first, ...view.opened]);
+  for (const list of view.lists) {
+    const fold = closedFold(list, opened);
     for (const node of list.nodes) {
       const own = box(fold ? `f${fold.key}` : `n${node}`, { kind: fold ? "fold" : "node", fold, part: partOf(node), rank: node });
       own.rank = Math.min(own.rank, node);
@@ -151,40 +132,32 @@ export function pictureOf(view) {
       home[node] = own;
     }
   }
-  /** A box for what is not shown: inputs, outputs, nodes before or after. */
-  const end = (kind, partners, part, tensor, hidden = []) => {
-    const rank = Math.min(...partners.map((one) => one.rank)) + (kind === "in" || kind === "before" ? -0.5 : 0.5);
-    const own = box(`${kind} ${part ?? ""} ${partners.map((one) => one.id)}`, { kind, part, rank });
+  /** A box for what is no node: inputs, outputs, parts that compute again. */
+  const end = (kind, partners, tensor) => {
+    const rank = Math.min(...partners.map((one) => one.rank)) + (kind === "in" ? -0.5 : 0.5);
+    const own = box(`${kind} ${partners.map((one) => one.id)}`, { kind, rank });
     own.tensors.push(tensor);
-    for (const node of hidden) if (!own.nodes.includes(node)) own.nodes.push(node);
     return own;
   };
   const isOutput = new Set(graph.outputs);
-  const parts = new Set([...boxes.values()].map((one) => one.part));
-  view.onlyPart = parts.size === 1 ? [...parts][0] : undefined;
-  for (const tensor of new Set([...nodes].flatMap((node) => [...graph.reads[node], ...graph.writes[node]]))) {
-    const writer = graph.writer[tensor];
-    if (writer < 0 && !graph.isInput.has(tensor)) continue; // an initializer is in the box of its reader
-    const own = home[writer];
+  graph.readers.forEach((nodes, tensor) => {
+    const own = home[graph.writer[tensor]];
+    if (!own && !graph.isInput.has(tensor)) return; // an initializer is in the box of its reader
     const flow = flows.get(graph.tensors[tensor]);
-    if (own && !isOutput.has(tensor) && !flow && graph.readers[tensor].every((node) => home[node] === own)) continue;
-    const readers = [...new Set(graph.readers[tensor].map((node) => home[node]))].filter((one) => one && one !== own);
+    const readers = [...new Set(nodes.map((node) => home[node]))].filter((one) => one !== own);
     if (readers.length > MANY) for (const one of readers) one.far.push(tensor);
     else if (readers.length) {
-      const from = own ?? (writer < 0 ? end("in", readers, undefined, tensor) : end("before", readers, partOf(writer), tensor, [writer]));
+      const from = own ?? end("in", readers, tensor);
       for (const one of readers) link(from, one, tensor);
     }
-    if (!own) continue;
-    const hidden = groupsOf(graph.readers[tensor].filter((node) => !home[node]), partOf);
-    for (const [part, after] of hidden) link(own, end("after", [own], part, tensor, after), tensor);
-    if (isOutput.has(tensor)) link(own, end("out", [own], undefined, tensor), tensor);
-    const known = new Set([own.part, ...graph.readers[tensor].map(partOf)]);
+    if (own && isOutput.has(tensor)) link(own, end("out", [own], tensor), tensor);
+    const known = new Set([own?.part, ...nodes.map(partOf)]);
     const copies = flow?.readers.filter((part) => !known.has(part)) ?? [];
-    if (!copies.length) continue;
-    const replicas = end("copies", [own], undefined, tensor);
-    replicas.parts = [...new Set([...replicas.parts, ...copies])].filter((part) => part !== undefined).sort((a, b) => a - b);
+    if (!own || !copies.length) return;
+    const replicas = end("copies", [own], tensor);
+    replicas.parts = [...new Set([...replicas.parts, ...copies])].filter(isKnown).sort((a, b) => a - b);
     link(own, replicas, tensor);
-  }
+  });
   return { boxes: [...boxes.values()], links: [...links.values()], home };
 }
 
@@ -211,13 +184,13 @@ function few(lines, most) {
 }
 
 /** Gives a box of a view its words and its height; `most` is the number of lines between its name and what it writes. */
-export function worded(box, { graph, onlyPart, partName, functions }, most) {
+export function worded(box, { graph, partName }, most) {
   const { kind, nodes, tensors: own, fold } = box;
   const name = (text) => ({ text, css: "name" });
   const lines = (tensors, textOf, limit) => few(tensors.map((tensor) => ({ text: textOf(tensor), title: typed(graph, tensor) })), limit);
   const typeOf = (tensor) => graph.types[tensor] || graph.tensors[tensor];
   const operator = (node) => shortOperator(graph.ops[node]);
-  const parts = box.parts.filter((part) => part !== undefined && part !== onlyPart).map(partName);
+  const parts = box.parts.filter(isKnown).map(partName);
   const ended = (noun) => ({
     head: own.length === 1 ? noun : count(own.length, noun),
     lines: [...own.length === 1 ? [name(graph.tensors[own[0]])] : [], ...lines(own, typeOf, 3)],
@@ -233,19 +206,16 @@ export function worded(box, { graph, onlyPart, partName, functions }, most) {
     const text = few(operators.map(([one, found]) => ({ text: `${grouped(found.length)} ${one}` })), 4).map((line) => line.text).join(", ");
     return { head: fold.title, tags: [...fold.times > 1 ? [`× ${fold.times}`] : [], ...parts], lines: [{ text: count(nodes.length, "node") }, { text }] };
   };
-  const ofHidden = () => (nodes.length === 1 ? { head: operator(nodes[0]), lines: [name(graph.nodes[nodes[0]])] } : { head: count(nodes.length, "node"), lines: [] });
   const words = {
     node: () => ofNode(nodes),
     fold: ofFold,
     in: () => ended("input"),
     out: () => ended("output"),
     copies: () => ({ head: "replicas", tags: parts.length > 1 ? [count(parts.length, "part")] : parts, lines: [{ text: "compute again what reads it here", title: parts.join(", ") }] }),
-    before: () => ({ tags: [kind, ...parts], ...ofHidden() }),
-    after: () => ({ tags: [kind, ...parts], ...ofHidden() }),
   };
   Object.assign(box, { tags: [] }, words[kind]());
   box.lines.push(...lines(box.far, (tensor) => `← ${tail(graph.tensors[tensor])}`, 3));
-  box.bodies = (kind === "node" ? graph.bodies[nodes[0]] ?? [] : []).map(([word, body]) => [word, functions[body] ?? body]);
+  box.bodies = (kind === "node" ? graph.bodies[nodes[0]] ?? [] : []).map(([word, body]) => [word, graph.functions[body] ?? body]);
   box.height = (kind === "fold" ? 32 : 28) + ROW * box.lines.length + 26 * box.bodies.length;
   return box;
 }

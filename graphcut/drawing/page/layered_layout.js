@@ -26,7 +26,7 @@ export function layered(boxes, edges) {
   for (const box of sorted.toReversed()) { // what has few inputs is near its readers
     if (box.below.length > box.above.length) box.layer = Math.min(...box.below.map((low) => low.layer)) - 1;
   }
-  let layers = Array.from({ length: Math.max(-1, ...sorted.map((box) => box.layer)) + 1 }, () => []);
+  const layers = Array.from({ length: Math.max(-1, ...sorted.map((box) => box.layer)) + 1 }, () => []);
   const add = (item) => layers[item.layer].push(Object.assign(item, { x: 0, above: [], below: [] }));
   for (const box of sorted) add(Object.assign(box, { weight: 1 }));
   const chains = down.map(({ edge, high, low }) => {
@@ -36,7 +36,7 @@ export function layered(boxes, edges) {
     chain.slice(1).forEach((item, i) => join(chain[i], item));
     return { edge, chain };
   });
-  layers = inOrderOfPlaces(layers);
+  order(layers);
   layers.forEach((layer) => spread(layer, []));
   for (let sweep = 0; sweep < SWEEPS; sweep += 1) {
     const sides = sweep > SWEEPS / 2 ? ["above", "below"] : sweep % 2 ? ["below"] : ["above"];
@@ -70,11 +70,10 @@ function inOrder(boxes, edges) {
   return found;
 }
 
-/** Layers in which few edges cross: ordered by the mean place of what is above, then of what is below, in turns; the best of these. */
-function inOrderOfPlaces(layers) {
+/** Orders layers so that few edges cross: by the mean place of what is above, then of what is below, in turns. */
+function order(layers) {
   const number = (layer) => layer.forEach((item, i) => { item.place = (i + 0.5) / layer.length; });
   layers.forEach(number);
-  let best = { crossings: Infinity, layers };
   for (let sweep = 0; sweep < SWEEPS; sweep += 1) {
     const side = sweep % 2 ? "below" : "above";
     for (const layer of sweep % 2 ? layers.toReversed() : layers) {
@@ -82,25 +81,10 @@ function inOrderOfPlaces(layers) {
       layer.sort((a, b) => a.place - b.place);
       number(layer);
     }
-    const crossings = layers.reduce((sum, layer) => sum + crossingsBelow(layer), 0);
-    if (crossings < best.crossings) best = { crossings, layers: layers.map((layer) => [...layer]) };
   }
-  return best.layers;
 }
 
-export const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
-
-/** How many edges from a layer to the next cross: inversions, counted by sorting with insertions, since few are out of order. */
-function crossingsBelow(layer) {
-  const sorted = [];
-  let found = 0;
-  for (const end of layer.flatMap((item) => item.below.map((low) => low.place).sort((a, b) => a - b))) {
-    const at = sorted.findLastIndex((place) => place <= end) + 1;
-    found += sorted.length - at;
-    sorted.splice(at, 0, end);
-  }
-  return found;
-}
+const mean = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 
 /** Moves the items of a layer near those that they are joined with, as far as they stay apart: least squares, by pooling neighbours. */
 function spread(layer, sides) {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { AROUND, closedFold, completed, endsOf, foldedLists, kindOfLink, nodesAround, openedFirst, pictureOf, rangesAround, tail, worded } from "../../../graphcut/drawing/page/graph_picture.js";
+import { closedFold, completed, foldedLists, kindOfLink, openedFirst, pictureOf, rangesAround, tail, worded } from "../../../graphcut/drawing/page/graph_picture.js";
 import { layered } from "../../../graphcut/drawing/page/layered_layout.js";
 import { groupsOf } from "../../../graphcut/drawing/page/words.js";
 
@@ -17,41 +17,26 @@ function graphOf(nodes, { inputs = [], outputs = [], ...more } = {}) {
 }
 
 const chain = (length) => graphOf([...Array(length).keys()].map((i) => [[`t${i}`], [`t${i + 1}`]]), { inputs: ["t0"], outputs: [`t${length}`] });
-const viewOf = (graph, nodes, more = {}) => ({
-  graph, nodes: new Set(nodes), isFolded: false, opened: null, partOf: () => undefined, flows: new Map(), partName: (part) => `p${part}`, functions: {}, ...more,
-});
+/** A view in which what is `first` open is all that is. */
+function viewOf(graph, { first, ...more } = {}) {
+  const view = { graph, opened: new Set(), partOf: () => undefined, flows: new Map(), partName: (part) => `p${part}`, ...more };
+  const lists = foldedLists(view);
+  return { ...view, lists, first: first ?? openedFirst(lists) };
+}
 
-test("nodes around others are those within some steps, and not many", () => {
-  const graph = chain(300);
-  assert.deepEqual([...nodesAround(graph, [100], 2)].sort((a, b) => a - b), [98, 99, 100, 101, 102]);
-  assert.deepEqual([...nodesAround(graph, [0], 0)], [0]);
-  assert.equal(nodesAround(graph, [100], 200).size, AROUND);
-});
-
-test("a tensor that many nodes read leads to its writer, and to none of them", () => {
-  const graph = graphOf([[["x"], ["m"]], ...[...Array(13).keys()].map((i) => [["m"], [`y${i}`]])], { inputs: ["x"] });
-  assert.deepEqual([...nodesAround(graph, [0], 1)], [0]);
-  assert.deepEqual([...nodesAround(graph, [5], 1)], [5, 0]);
-});
-
-test("the ends of tensors are their writers and readers; those of an initializer are none", () => {
-  const graph = graphOf([[["x", "w"], ["a"]], [["a", "w"], ["b"]], [["a"], ["c"]]], { inputs: ["x"] });
-  assert.deepEqual(endsOf(graph, ["a"]), [0, 1, 2]);
-  assert.deepEqual(endsOf(graph, ["x", "w", "none"]), [0]);
-});
-
-test("a picture has boxes for inputs, outputs and what is not shown, and none for initializers", () => {
+test("a picture has boxes for inputs and outputs, and none for initializers", () => {
   const graph = graphOf([[["x", "w"], ["a"]], [["a"], ["b"]], [["b"], ["c"]], [["c", "a"], ["y"]]], { inputs: ["x"], outputs: ["y"] });
-  const { boxes, links } = pictureOf(viewOf(graph, [0, 1, 3]));
+  const { boxes, links, home } = pictureOf(viewOf(graph));
   assert.deepEqual(boxes.map(({ kind, nodes }) => [kind, nodes]).sort(), [
-    ["after", [2]], ["before", [2]], ["in", []], ["node", [0]], ["node", [1]], ["node", [3]], ["out", []]]);
+    ["in", []], ["node", [0]], ["node", [1]], ["node", [2]], ["node", [3]], ["out", []]]);
   const names = ({ from, to, tensors }) => [from.nodes[0] ?? from.kind, to.nodes[0] ?? to.kind, tensors.map((tensor) => graph.tensors[tensor]).join()];
   assert.deepEqual(links.map(names).map(String).sort(), ["0,1,a", "0,3,a", "1,2,b", "2,3,c", "3,out,y", "in,0,x"]);
+  assert.deepEqual(home.map((box) => box.nodes), [[0], [1], [2], [3]]);
 });
 
 test("what more than six boxes read is named in each of them", () => {
   const graph = graphOf([[["x"], ["m"]], ...[...Array(7).keys()].map((i) => [["m"], [`y${i}`]])], { inputs: ["x"] });
-  const { boxes, links } = pictureOf(viewOf(graph, graph.nodes.keys()));
+  const { boxes, links } = pictureOf(viewOf(graph));
   assert.deepEqual(boxes.filter((box) => box.far.length).map((box) => box.nodes), [[1], [2], [3], [4], [5], [6], [7]]);
   assert.equal(links.length, 1);
 });
@@ -59,14 +44,13 @@ test("what more than six boxes read is named in each of them", () => {
 test("an edge over a boundary has the kind of what crosses, and a part that computes again is a box", () => {
   const graph = graphOf([[["x"], ["a"]], [["a"], ["b"]], [["b"], ["y"]]], { inputs: ["x"], outputs: ["y"] });
   const flows = new Map([["a", { source: 0, readers: [1, 3] }], ["b", { source: 1, readers: [2] }]]);
-  const view = viewOf(graph, graph.nodes.keys(), { partOf: (node) => node, flows });
+  const view = viewOf(graph, { partOf: (node) => node, flows });
   const { boxes, links } = pictureOf(view);
   const kinds = links.map((link) => [link.from.nodes[0] ?? link.from.kind, link.to.nodes[0] ?? link.to.kind, kindOfLink(link, view)]);
   assert.deepEqual(kinds.map(String).sort(), ["0,1,residual", "0,copies,residual", "1,2,sequential", "2,out,", "in,0,"]);
   const both = { from: { part: 1 }, to: { part: 2 }, tensors: ["b", "a"].map((name) => graph.tensors.indexOf(name)) };
   assert.equal(kindOfLink(both, view), "residual"); // of several kinds the one to see
   assert.deepEqual(boxes.find((box) => box.kind === "copies").parts, [3]);
-  assert.equal(view.onlyPart, undefined);
 });
 
 test("a long list is divided into ranges until none is long", () => {
@@ -82,19 +66,19 @@ test("a long list is divided into ranges until none is long", () => {
 test("layers fold, first as a row and then each, in each part its own", () => {
   const paths = [[["embed", null]], ...[0, 1, 2, 3].flatMap((i) => [[["layers", i], ["attn", null]], [["layers", i], ["mlp", null]]])];
   const graph = { ...chain(18), modules: paths, module: [...Array(18).keys()].map((node) => Math.floor(node / 2)) };
-  const lists = foldedLists(viewOf(graph, graph.nodes.keys()));
+  const lists = foldedLists(viewOf(graph));
   const titles = (opened) => [...new Set(lists.map((list) => closedFold(list, opened)?.title))];
   assert.deepEqual(titles(new Set()), ["embed", "layers 0-3"]);
   const row = closedFold(lists.at(-1), new Set());
   assert.deepEqual([row.times, row.size], [4, 16]);
   assert.deepEqual(titles(new Set([row.key])), ["embed", "layers.0", "layers.1", "layers.2", "layers.3"]);
-  const halves = foldedLists(viewOf(graph, graph.nodes.keys(), { partOf: (node) => (node < 10 ? 0 : 1) }));
+  const halves = foldedLists(viewOf(graph, { partOf: (node) => (node < 10 ? 0 : 1) }));
   assert.deepEqual([...new Set(halves.map((list) => closedFold(list, new Set()).title))], ["embed", "layers 0-1", "layers 2-3"]);
 });
 
 test("few boxes are shown at first, whatever the model", () => {
   const graph = chain(5000);
-  const lists = foldedLists(viewOf(graph, graph.nodes.keys()));
+  const lists = foldedLists(viewOf(graph));
   const opened = openedFirst(lists);
   const boxes = lists.flatMap((list) => closedFold(list, opened) ?? list.nodes);
   assert.ok(new Set(boxes).size < 60, String(new Set(boxes).size));
@@ -103,7 +87,7 @@ test("few boxes are shown at first, whatever the model", () => {
 
 test("what only a fold reads is inside it, and what others read, too, leaves it", () => {
   const graph = graphOf([[["x"], ["a"]], [["a"], ["b"]], [["a", "b"], ["y"]]], { inputs: ["x"], outputs: ["y"], modules: [[["m", null]], []], module: [0, 0, 1] });
-  const view = viewOf(graph, graph.nodes.keys(), { isFolded: true, opened: new Set() });
+  const view = viewOf(graph, { first: new Set() });
   const { boxes, links } = pictureOf(view);
   assert.deepEqual(boxes.map((box) => [box.kind, box.fold?.title, box.nodes]),
     [["fold", "m", [0, 1]], ["node", undefined, [2]], ["in", undefined, []], ["out", undefined, []]]);
@@ -115,7 +99,7 @@ test("what only a fold reads is inside it, and what others read, too, leaves it"
 
 test("a box says the operator, the name, the values and what it writes", () => {
   const graph = graphOf([[["x", "net.conv.weight"], ["y"]]], { inputs: ["x"], outputs: ["y"], attributes: [["pads = 1"]] });
-  const view = viewOf(graph, [0]);
+  const view = viewOf(graph);
   const { boxes } = pictureOf(view);
   for (const box of boxes) worded(box, view, 6);
   assert.deepEqual(boxes.map(({ head, lines }) => [head, ...lines.map((line) => line.text)]).sort(), [
@@ -126,21 +110,24 @@ test("a box says the operator, the name, the values and what it writes", () => {
 
 test("of many lines the last one says how many more there are", () => {
   const graph = graphOf([[["x"], ["y"]]], { inputs: ["x"], outputs: ["y"], attributes: [["a = 1", "b = 2", "c = 3", "d = 4"]] });
-  const view = viewOf(graph, [0]);
+  const view = viewOf(graph);
   const box = worded(pictureOf(view).boxes.find(({ kind }) => kind === "node"), view, 3);
   assert.deepEqual(box.lines.map((line) => line.text), ["n0", "a = 1", "b = 2", "and 2 more", "→ float32[1]"]);
   assert.equal(box.lines[3].title, "c = 3\nd = 4");
 });
 
-test("boxes name their part where there are several, and a hidden node says its operator", () => {
-  const graph = graphOf([[["x"], ["a"]], [["a"], ["b"]], [["b"], ["y"]]], { inputs: ["x"], outputs: ["y"] });
-  const tags = (nodes, partOf) => {
-    const view = viewOf(graph, nodes, { partOf });
-    const { boxes } = pictureOf(view);
-    return boxes.sort((a, b) => a.rank - b.rank).map((box) => [worded(box, view, 6).head, ...box.tags]);
-  };
-  assert.deepEqual(tags([1], () => 0), [["Add", "before"], ["Add"], ["Add", "after"]]);
-  assert.deepEqual(tags([0, 1], (node) => node), [["input"], ["Add", "p0"], ["Add", "p1"], ["Add", "after", "p2"]]);
+test("boxes name their part", () => {
+  const graph = graphOf([[["x"], ["a"]], [["a"], ["y"]]], { inputs: ["x"], outputs: ["y"] });
+  const view = viewOf(graph, { partOf: (node) => node });
+  const { boxes } = pictureOf(view);
+  const words = boxes.sort((a, b) => a.rank - b.rank).map((box) => [worded(box, view, 6).head, ...box.tags]);
+  assert.deepEqual(words, [["input"], ["Add", "p0"], ["Add", "p1"], ["output"]]);
+});
+
+test("few nodes are all shown", () => {
+  const paths = [0, 1].map((i) => [["layers", i]]);
+  const graph = { ...chain(8), modules: paths, module: [0, 0, 0, 0, 1, 1, 1, 1] };
+  assert.equal(pictureOf(viewOf(graph)).boxes.filter(({ kind }) => kind === "node").length, 8);
 });
 
 test("boxes of a layout don't overlap, and each is below what it reads", () => {
