@@ -50,7 +50,7 @@ def test_axe_finds_no_violation(show: Show, planned: tuple[Plan, Analysis], widt
     page.wait_for("document.querySelectorAll('#schedule tbody tr').length")
     assert violations(page, dark=dark) == []
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = false; })")
-    page.evaluate("location.hash = '#cuts=/model/layers.0/add_1,/model/layers.1/add_1&node=/model/layers.1/add'")
+    page.evaluate("location.hash = '#cut=/model/layers.0/add_1&cut=/model/layers.1/add_1&node=/model/layers.1/add'")
     page.wait_for("document.querySelector('#cut')")
     assert violations(page, dark=dark) == []
     page.press("?")

@@ -56,7 +56,7 @@ def test_every_picture_is_of_the_cuts_and_the_plan_comes_back(show: Show, analys
     before = {name: texts(page, f"#{name} :is(div, td)") for name in ("map", "parts", "matrix", "reasons", "schedule")}
     answer = texts(page, ".answer")
     nodes = ("/model/layers.0/self_attn/Concat", "/model/layers.1/add_1")
-    page.evaluate(f"location.hash = '#cuts={','.join(nodes)}'")
+    page.evaluate(f"location.hash = '#{'&'.join(f'cut={node}' for node in nodes)}'")
     made = cut_at(analysis, shown, nodes)
     ends = made.partition.wiring.boundary_tensors
     page.wait_for(f"document.querySelectorAll('#map .lane[data-kind=tensor]').length === {len(ends)}")
@@ -193,7 +193,7 @@ def test_the_decision_is_on_one_screen(show: Show, analysis: Analysis, width: in
         for name in (".answer", "#profile .plot", "#parts tbody")
     }
     assert [top >= 0 and bottom <= height for top, bottom in tops.values()] == [True] * 3, tops
-    page.evaluate("location.hash = '#cuts=/model/layers.0/add_1&node=/model/layers.0/add_1'")
+    page.evaluate("location.hash = '#cut=/model/layers.0/add_1&node=/model/layers.0/add_1'")
     page.wait_for("document.querySelector('#cut')")
     sheet = page.evaluate("document.querySelector('#panel').getBoundingClientRect().top")
     plot = page.evaluate(f"{PLOT}.getBoundingClientRect().bottom")

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from page_modules import PAGE, asked, in_node, run_node
 
-from graphcut.core.text import shortened
 from graphcut.core.units import count, duration, operations, size
 from graphcut.drawing.template import one_script
 
@@ -50,18 +49,6 @@ def test_numbers_are_written_as_units_py_does() -> None:
         ]
         for number, time in zip(numbers, seconds, strict=True)
     ]
-
-
-@in_node
-def test_names_are_shortened_as_on_the_terminal() -> None:
-    made, words = random.Random(3), ["model", "layers", "attn", "mlp", "0", "12", "Ünïcode😀", "a" * 30]  # noqa: S311
-    asks = [
-        (list({"/._:"[made.randrange(4)].join(made.choices(words, k=made.randint(1, 8))) for _ in range(9)}), room)
-        for room in (0, 1, 3, 8, 24, 26, 60)
-        for _ in range(40)
-    ]
-    answer = asked("asks.map(([given, room]) => words.shortened(given, room))", "words", asks=asks)
-    assert answer == [shortened(given, room) for given, room in asks]
 
 
 @in_node

@@ -105,7 +105,7 @@ def test_a_plan_of_a_decoder_has_the_schedule_of_a_prompt_and_of_tokens(show: Sh
     page.wait_for("document.querySelectorAll('#schedule tbody tr').length === 12")
     page.evaluate("document.querySelectorAll('#schedule svg.wide [data-kind=run]')[6].focus()")
     assert page.evaluate("document.querySelector('#panel').textContent").endswith("sequences in flight, simulated")
-    page.evaluate("location.hash = '#cuts=/model/layers.1/add_1'")
+    page.evaluate("location.hash = '#cut=/model/layers.1/add_1'")
     page.wait_for("document.querySelectorAll('#schedule .run').length === 2 * 3")  # parts and requests
 
 

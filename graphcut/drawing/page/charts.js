@@ -2,13 +2,14 @@
    Those in the page already are for readers without scripts, and stay where one can't cut. */
 
 import { kindOf } from "./cutting.js";
-import { $, coloured, html, isNarrow, share } from "./elements.js";
+import { $, coloured, html, isNarrow, narrowed, share } from "./elements.js";
 import { isOne, showFlows, showPinned } from "./panel.js";
-import { cutter, isRanked, kinds, names, scene, shown, state, when, whenCutRests } from "./shown.js";
-import { MAX_ROWS, asTable, table } from "./tables.js";
-import { count, duration, figuresOf, grouped, groupsOf, isOver, shortPart, shortened, size, sizeOf, sumOf, visible } from "./words.js";
+import { cutter, kinds, names, scene, shown, state, when, whenCutRests } from "./shown.js";
+import { asTable, table } from "./tables.js";
+import { count, duration, figuresOf, grouped, groupsOf, isOver, shortPart, size, sizeOf, sumOf, withoutCommon } from "./words.js";
 
 const [FEW_TENSORS, MOST_ROWS] = [12, 40]; // more tensors are a line for all with the same ends
+const MAX_ROWS = 1000; // of a table
 const [MOST_TOTALS, MOST_HEADS] = isNarrow ? [5, 4] : [10, 9];
 const FEW_COLUMNS = isNarrow ? 5 : 8; // of a matrix with room for the bytes in each cell
 
@@ -38,13 +39,13 @@ function lane(flow, kind, index, name, short, most) {
 
 function lanes({ tensors, buses }) {
   const isFew = tensors.length <= FEW_TENSORS;
-  const titles = (isFew ? tensors : buses.map((bus) => tensors[bus.tensors[0]])).map(({ tensor }) => visible(tensor));
-  const short = shortened(titles, isNarrow ? 12 : 32);
+  const titles = (isFew ? tensors : buses.map((bus) => tensors[bus.tensors[0]])).map(({ tensor }) => tensor);
+  const short = withoutCommon(titles);
   const most = Math.max(0, ...tensors.map((flow) => flow.bytes));
   const flows = [...(isFew ? tensors : buses).entries()].sort(([, a], [, b]) => (isFew ? 0 : b.bytes - a.bytes));
   const found = flows.slice(0, MOST_ROWS).map(([index, flow]) => {
     const more = isFew || flow.tensors.length === 1 ? "" : ` and ${flow.tensors.length - 1} more`;
-    return lane(flow, isFew ? "tensor" : "bus", index, titles[index] + more, short[index] + more, most);
+    return lane(flow, isFew ? "tensor" : "bus", index, titles[index] + more, html("span", {}, narrowed(short[index]), more), most);
   });
   const rest = flows.slice(MOST_ROWS).map(([, flow]) => flow);
   const left = () => `and ${count(sumOf(rest, (bus) => bus.tensors.length), "more tensor")}, ${size(sumOf(rest, (bus) => bus.bytes))}`;
@@ -60,7 +61,7 @@ function showParts() {
 }
 
 function flowTables() {
-  const { boundaries, buses, tensors } = shown();
+  const { buses, tensors } = shown();
   const ends = (flow) => names([flow.source]);
   return [table("tensors between parts", [
     ["from", "", ends],
@@ -68,11 +69,7 @@ function flowTables() {
     ["tensors", "number", (bus) => grouped(bus.tensors.length)],
     ["bytes", "number", sizeOf],
     ["kind", "", kindOf],
-  ], buses), ...isRanked ? [] : [table("totals of the boundaries", [
-    ["boundary", "", ([index]) => `${names([index])} | ${names([index + 1])}`],
-    ["tensors", "number", ([, total]) => grouped(total.tensors)],
-    ["bytes", "number", ([, total]) => sizeOf(total)],
-  ], [...boundaries.entries()])], table("boundary tensors", [
+  ], buses), table("boundary tensors", [
     ["tensor", "name mono", (tensor) => tensor.tensor],
     tensors.some(({ type }) => type) ? ["type", "mono", (tensor) => tensor.type] : null,
     ["bytes", "number", sizeOf],
@@ -99,15 +96,6 @@ function showSchedule() {
   $("#schedule .chart").replaceChildren(...state.yours || !simulated.length ? charts() : simulated);
 }
 
-const runTable = () => [table("runs of parts", [
-  ["of", "", (run) => run.title],
-  ["device", "", (run) => run.device],
-  ["part", "number", (run) => grouped(run.part)],
-  ["request", "number", (run) => grouped(run.request + 1)],
-  ["begins", "number", (run) => duration(run.began_s)],
-  ["takes", "number", (run) => duration(run.seconds)],
-], shown().runs)];
-
 function matrixCell(titles, cell) {
   const title = `${titles[cell.source]} → ${titles[cell.readers[0]]}`;
   const what = `${title}: ${sizeOf(cell)}, ${count(cell.tensors.length, "tensor")}; ${kindOf(cell)}`;
@@ -122,18 +110,18 @@ function matrixCell(titles, cell) {
 function showMatrix() {
   const { cells, names: titles } = shown().matrix;
   const at = new Map(cells.map((cell) => [`${cell.source} ${cell.readers[0]}`, cell]));
-  const short = shortened(titles.map(visible), isNarrow ? 14 : 26);
+  const short = withoutCommon(titles);
   const cellAt = (line, column) => {
     const cell = at.get(`${line} ${column}`);
     return html("td", { class: column === line ? "own" : null }, cell ? matrixCell(titles, cell) : column === line ? line : "");
   };
   const rows = titles.map((title, line) => html("tr", {},
-    html("th", { scope: "row", title }, html("bdi", {}, short[line])), ...titles.map((_, column) => cellAt(line, column))));
+    html("th", { scope: "row", title }, narrowed(short[line])), ...titles.map((_, column) => cellAt(line, column))));
   $("#matrix .scroll").replaceChildren(...cells.length ? [html("table", { "aria-label": "dependency maps" }, ...rows)] : []);
 }
 
 export function startCharts() {
-  asTable("map", flowTables);
+  asTable("map", "As tables", flowTables);
   if (cutter) {
     $("#lanes").remove();
     showParts();
@@ -141,7 +129,6 @@ export function startCharts() {
   }
   if (scene.schedules.length) {
     showSchedule();
-    asTable("schedule", runTable);
     whenCutRests(showSchedule);
   }
   showMatrix();

@@ -5,7 +5,7 @@ import { predicted } from "./predicted.js";
 import { costs, cutter, profile, select, shownCuts, state, tell } from "./shown.js";
 import { sizeOf } from "./words.js";
 
-export const aliveAt = (index) => sizeOf({ bytes: profile.alive[index], is_exact: profile.exact[index] });
+const aliveAt = (index) => sizeOf({ bytes: profile.alive[index], is_exact: profile.exact[index] });
 export const nearAt = (index) => sizeOf({ bytes: profile.near[index], is_exact: profile.near_exact[index] });
 
 let lastAlone = { index: -1, found: null };

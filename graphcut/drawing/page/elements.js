@@ -44,6 +44,13 @@ export const html = (tag, attributes, ...children) => filled(document.createElem
 export const svg = (tag, attributes, ...children) =>
   filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
+/** A name that loses its middle where it has no room. */
+export function narrowed(name) {
+  const letters = [...name];
+  const half = Math.ceil(letters.length / 2);
+  return html("span", { class: "middle" }, ...[letters.slice(0, half), letters.slice(half)].map((part) => html("span", {}, part.join(""))));
+}
+
 export const button = (attributes, action) => html("button", { ...attributes, on: { click: action } });
 
 /** Draws in the next frame, once however often it was asked for. */

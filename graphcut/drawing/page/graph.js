@@ -4,10 +4,8 @@ import { $, all, button, coloured, html, inNextFrame, listen, onKeys, svg } from
 import { MANY, completed, foldedLists, kindOfLink, openedFirst, pictureOf, typed, worded } from "./graph_picture.js";
 import { layered } from "./layered_layout.js";
 import { fillPanel } from "./panel.js";
-import { nodesWith } from "./sections.js";
 import { isRanked, kinds, partIn, placed, profile, select, shown, state, unpacked, when } from "./shown.js";
-import { MAX_ROWS, asTable, table } from "./tables.js";
-import { count, grouped, groupsOf, listed, visible } from "./words.js";
+import { count, grouped, groupsOf, visible } from "./words.js";
 
 const MOST_NODES = 250; // more are not all shown without folds
 const MOST_BOXES = 150; // with more, what was opened is closed when something else opens
@@ -16,7 +14,6 @@ const [place, minimap] = [$("#graph .boxes"), $("#graph .minimap")];
 let whole = null; // the view of the model
 let drawn = null; // the view that is shown: that one, or that of a body
 let zoom = null;
-let fillTable = null; // makes the table anew, if it is open
 
 /* What is shown. */
 
@@ -77,7 +74,6 @@ const drawGraph = inNextFrame(() => {
     svg("svg", { "aria-hidden": "true", width: "100%", height: "100%" }, ...links.map(linkElement)),
     ...boxes.map(boxElement)));
   showTools();
-  fillTable();
   const goal = home[drawn.goal] ?? home[0] ?? boxes[0];
   if (!goal) return; // a part of constants alone has no boxes
   goal.button.tabIndex = 0;
@@ -212,12 +208,6 @@ function fit() {
   zoom = Math.max(0.1, Math.min(1, (place.clientWidth - 32) / width, (place.clientHeight - 32) / height));
 }
 
-/** Chooses the next node with these letters in its name or its operator. */
-function find(words) {
-  const hits = words.trim() ? nodesWith(words) : [];
-  if (hits.length) select(hits.find((node) => node > (state.at ?? -1)) ?? hits[0]);
-}
-
 function showTools() {
   const { graph, title, picture } = drawn;
   for (const [name, , , , isIdle] of TOOLS) $(`#graph-${name}`).hidden = isIdle();
@@ -228,17 +218,6 @@ function showTools() {
     hasFolds() ? "Double frames open." : "",
     picture.boxes.some((box) => box.far.length) ? `What more than ${MANY} boxes read is named in each, after ←.` : "",
   ].filter(Boolean).join(" "));
-}
-
-function linkTable() {
-  const { graph, picture } = drawn;
-  const named = ({ head, kind, nodes }) => (kind === "node" ? `${head} ${graph.nodes[nodes[0]]}` : head);
-  return [table("edges of the graph", [
-    ["from", "name", ({ from }) => named(from)],
-    ["to", "name", ({ to }) => named(to)],
-    ["tensors", "", ({ tensors: own }) => listed(own.map((tensor) => typed(graph, tensor)))],
-    ["kind", "", (link) => kindOfLink(link, drawn)],
-  ], picture.links.slice(0, MAX_ROWS))];
 }
 
 /** For each arrow the boxes that it can lead to: along edges, or the neighbours in the layer; the nearest is taken. */
@@ -268,10 +247,8 @@ export async function startGraph() {
   for (const [name, text, title, action] of TOOLS) {
     $("#graph .toolbar").append(button({ id: `graph-${name}`, text, title }, () => { action(); drawGraph(); }));
   }
-  onKeys($("#graph-search"), { Enter: ({ target }) => find(target.value) });
   place.addEventListener("scroll", drawMinimap, { passive: true });
   listen(minimap, { "pointerdown pointermove": scrollByMinimap });
-  fillTable = asTable("graph", linkTable);
   onKeys(place, Object.fromEntries(Object.keys(STEPS).map((key) => [key, stepInGraph])));
   drawGraph();
   showPinned();

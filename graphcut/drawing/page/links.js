@@ -1,41 +1,25 @@
-/* What one can take away from the page: its address, and the command that cuts as it does. Addresses are #part=2, #tensor=NAME,
-   #node=NAME, #at=1234 (the number of a node, from 1), and before it #cuts=NAME,NAME&on=DEVICE,DEVICE.
+/* What one can take away from the page: its address, and the command that cuts as it does. After #, an address has `cut=NODE` for
+   each cut, `on=DEVICE` for each part, and one thing: `part=2`, `tensor=NAME`, `node=NAME` or `at=1234`, the number of a node, from 1.
    A thing has a `kind` (card, tensor, node) and an `index` in the list of its kind. */
 
-const encoded = (name) => encodeURIComponent(name.toWellFormed());
-const decoded = (text) => { try { return decodeURIComponent(text); } catch { return text; } }; // a lone % is part of the name
-
-/** The link to a thing, without #; a node with an ambiguous name is linked by its number. Empty if there is none. */
+/** The words of an address for a thing; none if it has no address. A node with an ambiguous name is linked by its number. */
 export function linkTo({ kind, index }, tensors, nodes) {
-  if (kind === "card") return `part=${index}`;
-  if (kind === "tensor") return `tensor=${encoded(tensors[index].tensor)}`;
-  if (kind !== "node") return "";
-  return nodes[index] && nodes.indexOf(nodes[index]) === index ? `node=${encoded(nodes[index])}` : `at=${index + 1}`;
+  const isNamed = nodes[index] && nodes.indexOf(nodes[index]) === index;
+  const node = isNamed ? ["node", nodes[index]] : ["at", index + 1];
+  const link = { card: ["part", index], tensor: ["tensor", tensors[index]?.tensor], node }[kind];
+  return link ? [link] : [];
 }
 
-/** The link to cuts after nodes with these names, with the parts on these devices, or null. */
-export const linkToCuts = (nodes, devices) =>
-  `cuts=${nodes.map(encoded).join(",")}${devices ? `&on=${devices.map(encoded).join(",")}` : ""}`;
-
-/** What an address names: the nodes to cut after, the devices of the parts, and a link to one thing. */
-export function readAddress(address) {
-  const [, cuts, on, link] = /^#(?:cuts=([^&]+)(?:&on=([^&]+))?&?)?(.*)$/s.exec(address) ?? [];
-  const list = (text) => (text ? text.split(",").map(decoded) : []);
-  return { cuts: list(cuts), on: list(on), link: link ?? "" };
-}
-
-/** The thing that a link names; null if it names nothing. */
-export function thingAt(link, cards, tensors, nodes) {
-  const [, word, rest] = /^(part|tensor|node|at)=(.+)$/s.exec(link) ?? [];
-  const name = decoded(rest);
-  const number = /^\d+$/.test(name) ? Number(name) : -1;
-  const [kind, index, all] = {
-    part: ["card", number, cards],
-    tensor: ["tensor", tensors.findIndex(({ tensor }) => tensor === name), tensors],
-    node: ["node", nodes.indexOf(name), nodes],
-    at: ["node", number - 1, nodes],
-  }[word] ?? ["", -1, []];
-  return index >= 0 && index < all.length ? { kind, index } : null;
+/** The thing that the words of an address name; undefined if they name nothing. */
+export function thingIn(words, cards, tensors, nodes) {
+  const number = (key) => (/^\d+$/.test(words.get(key)) ? Number(words.get(key)) : -1);
+  const found = [
+    ["card", number("part"), cards],
+    ["tensor", tensors.findIndex(({ tensor }) => tensor === words.get("tensor")), tensors],
+    ["node", nodes.indexOf(words.get("node")), nodes],
+    ["node", number("at") - 1, nodes],
+  ].find(([, index, all]) => index >= 0 && index < all.length);
+  return found && { kind: found[0], index: found[1] };
 }
 
 const ESCAPES = { "\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", "'": "\\'" };

@@ -4,7 +4,7 @@ import { startCharts } from "./charts.js";
 import { cutAfter, redo, toggleCut, undo } from "./cuts.js";
 import { $, all, listen } from "./elements.js";
 import { enterGraph, startGraph } from "./graph.js";
-import { linkTo, linkToCuts, readAddress, thingAt } from "./links.js";
+import { linkTo, thingIn } from "./links.js";
 import { startPanel } from "./panel.js";
 import { startParts } from "./parts.js";
 import { selectKey, startProfile } from "./profile.js";
@@ -43,20 +43,20 @@ let address = location.hash; // as it was last written or followed
 const writeAddress = resting(() => {
   if (location.hash !== address) return; // it was changed just now, and is followed next
   const { pinned, yours } = state;
-  const devices = yours?.on?.map((device) => costs.devices[device]?.name ?? "");
-  const words = [
-    yours ? linkToCuts(yours.cuts.map((cut) => profile.nodes[cut]), devices) : "",
-    pinned ? linkTo(pinned, shown().tensors, profile?.nodes) : "",
-  ];
-  history.replaceState(null, "", `#${words.filter(Boolean).join("&")}`);
+  const words = new URLSearchParams([
+    ...yours ? yours.cuts.map((cut) => ["cut", profile.nodes[cut]]) : [],
+    ...yours?.on ? yours.on.map((device) => ["on", costs.devices[device]?.name ?? ""]) : [],
+    ...pinned ? linkTo(pinned, shown().tensors, profile?.nodes ?? []) : [],
+  ]);
+  history.replaceState(null, "", `#${words}`);
   address = location.hash;
 }, 100);
 
 function followAddress() {
   address = location.hash;
-  const { cuts, on, link } = readAddress(address);
-  if (cuts.length && cutter) cutAfter(cuts, on);
-  const thing = thingAt(link, shown().parts, shown().tensors, profile?.nodes ?? []);
+  const words = new URLSearchParams(address.slice(1));
+  if (words.has("cut") && cutter) cutAfter(words.getAll("cut"), words.getAll("on"));
+  const thing = thingIn(words, shown().parts, shown().tensors, profile?.nodes ?? []);
   if (thing?.kind === "node") select(thing.index);
   else if (thing) pin(thing.kind, thing.index);
 }

@@ -1,12 +1,12 @@
 /* The parts as a table, the headline, and how your cuts compare with the plan. */
 
 import { canRedo, canUndo, cutAt, redo, stopCutting, undo } from "./cuts.js";
-import { $, all, copyText, html, share } from "./elements.js";
+import { $, all, copyText, html, narrowed, share } from "./elements.js";
 import { command } from "./links.js";
 import { against } from "./predicted.js";
 import { costs, cutter, plan, profile, scene, shown, state, when } from "./shown.js";
 import { nodeLink, table } from "./tables.js";
-import { againstMean, count, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, shortened, size, sizeLike, sizeOf, sumOf, titleOf, visible } from "./words.js";
+import { againstMean, count, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeLike, sizeOf, sumOf, titleOf, withoutCommon } from "./words.js";
 
 let isCompared = false; // whether the parts of the plan are beside yours
 const answer = [...$(".answer").childNodes]; // of the plan
@@ -26,11 +26,9 @@ function deviceOf(part) {
 }
 
 /** A number with a bar below it; `tick` is where the budget ends, as a share of the bar. */
-function meter(number, part, isBad = false, tick = null) {
-  const bar = html("i", { class: isBad ? "bad" : "", style: { left: 0, width: share(part) } });
-  const end = tick === null ? [] : [html("i", { class: "tick", style: { left: share(tick) } })];
+function meter(number, part, isBad = false, tick = 0) {
   number.classList.toggle("bad", isBad);
-  return html("span", {}, number, html("span", { "aria-hidden": "true" }, bar, ...end));
+  return html("span", {}, number, html("i", { class: isBad ? "bad" : null, style: { "--share": share(part), "--tick": share(tick) } }));
 }
 
 const exactly = (text, number, unit = "B") => html("span", { text, title: `${unit === "s" ? number : grouped(number)} ${unit}` });
@@ -44,19 +42,19 @@ function partTable(title, { parts }, isOwn) {
   const scale = Math.max(1, ...known("need_bytes", "budget_bytes"));
   const most = Math.max(1, ...known("flops"));
   const cuts = known("cut");
-  const texts = shortened(cuts.map((cut) => visible(profile.nodes[cut])), 24);
+  const ends = withoutCommon(cuts.map((cut) => profile.nodes[cut]));
   const nameOf = (one) => (isKnown(one.cut) ? html("span", {},
-    html("span", {}, titleOf(one)), nodeLink(one.cut, texts[cuts.indexOf(one.cut)])) : titleOf(one));
+    html("span", {}, titleOf(one)), nodeLink(one.cut, ends[cuts.indexOf(one.cut)])) : titleOf(one));
   const need = (one) => {
     const text = one.budget_bytes ? `${needOf(one)}, ${percent(one.need_bytes / one.budget_bytes)}` : needOf(one);
-    return meter(exactly(text, one.need_bytes), one.need_bytes / scale, isOver(one), one.budget_bytes ? one.budget_bytes / scale : null);
+    return meter(exactly(text, one.need_bytes), one.need_bytes / scale, isOver(one), (one.budget_bytes ?? 0) / scale);
   };
   const crosses = ({ crosses: one }) => (one ? exactly(`${sizeOf(one)} in ${grouped(one.tensors)}`, one.bytes, `B in ${one.tensors}`) : "");
   const optional = (name, word, css, cell) => (known(name).length ? [word, css, (one) => (isKnown(one[name]) ? cell(one) : "–")] : null);
   const ofSeveral = (column) => (parts.length > 1 ? column : null);
   return table(title, [
     [cuts.length ? "part, ends after" : "part", "name", nameOf],
-    isOwn && costs?.is_cluster ? ["device", "", deviceOf] : parts.some((one) => one.device) ? ["device", "mono clip", (one) => one.device] : null,
+    isOwn && costs?.is_cluster ? ["device", "", deviceOf] : parts.some((one) => one.device) ? ["device", "mono", (one) => narrowed(one.device)] : null,
     ["nodes", "number", (one) => grouped(one.nodes)],
     parts.some((one) => one.replicas) ? ["replicas", "number", (one) => grouped(one.replicas)] : null,
     ["weights", "number", (one) => exactly(size(one.weight_bytes), one.weight_bytes)],

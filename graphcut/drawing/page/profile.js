@@ -1,11 +1,10 @@
-/* The cut profile: its picture, what one can do with it by pointer and by keys, and its table.
+/* The cut profile: its picture, and what one can do with it by pointer and by keys.
    Curves are SVG, stretched to the room that there is; parts, cuts and words are HTML over it. */
 
-import { aliveAt, dropCut, moveCut, nearAt, sentBy, toggleCut } from "./cuts.js";
+import { dropCut, moveCut, nearAt, sentBy, toggleCut } from "./cuts.js";
 import { $, coloured, html, inNextFrame, listen, onKeys, share, svg } from "./elements.js";
 import { LEFT, cutNear, envelope, gridLines, nextKey, nextLow, nodeAt, scaleFor, zoomed } from "./plot.js";
 import { LARGE, crossesAt, cutter, isRanked, partIn, placed, plan, profile, scene, select, shown, state, tell, when } from "./shown.js";
-import { MAX_ROWS, asTable, table } from "./tables.js";
 import { count, figuresOf, grouped, shortPart, size, sizeOf } from "./words.js";
 
 const SNAP = 8; // so many pixels around the pointer are searched for a low place
@@ -203,22 +202,6 @@ function stepOrMove({ shiftKey, altKey }, by) {
   else step(by);
 }
 
-function profileTable() {
-  const why = new Map(profile.keys.map((key) => [key, "key node"]));
-  for (const option of profile.cut_options) why.set(option.nodes_before - 1, option.is_key ? "key node, cut point" : "cut point");
-  for (const cut of profile.cuts) why.set(cut, "cut");
-  const rows = [...why].sort(([a], [b]) => a - b);
-  const few = rows.length > MAX_ROWS ? `The first ${grouped(MAX_ROWS)} of ${grouped(rows.length)} rows. ` : "";
-  return [html("p", { class: "lead", text: `${few}All nodes are in the list at the end of the page.` }), table("cuts, cut points and key nodes", [
-    ["after node", "name mono", ([index]) => profile.nodes[index]],
-    ["number", "number", ([index]) => grouped(index + 1)],
-    ["bytes", "number", ([index]) => aliveAt(index)],
-    ["tensors", "number", ([index]) => grouped(profile.tensors[index])],
-    ["kind", "", ([, what]) => what],
-    ...scene.layers.map(({ title, words }) => [title, "", ([index]) => words[index]]),
-  ], rows.slice(0, MAX_ROWS))];
-}
-
 const explanation = () => [
   "A cut after a node sends the bytes that are alive there. Within a pixel, the dark line is the lowest value, the pale area the highest.",
   profile.keys.length ? `${count(profile.keys.length, "key node")} (dots and ticks).` : "",
@@ -261,6 +244,5 @@ export function startProfile() {
     drawProfile();
   });
   $("#reset").addEventListener("click", () => zoom(0, last + 1));
-  asTable("profile", profileTable);
   drawProfile();
 }

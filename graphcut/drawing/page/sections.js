@@ -1,11 +1,11 @@
-/* The sections that have words and tables alone: cut points, other plans, reasons, details, the list of nodes. */
+/* The sections that have words and tables alone: cut points, other plans, reasons; and the search for nodes. */
 
-import { alone, aliveAt, cutAfter, tried } from "./cuts.js";
-import { $, button, html, onKeys } from "./elements.js";
+import { alone, cutAfter, tried } from "./cuts.js";
+import { $, all, button, html, onKeys } from "./elements.js";
 import { valueOf } from "./predicted.js";
-import { LARGE, costs, cutter, partIn, profile, scene, select, shown, state, when, whenCutRests } from "./shown.js";
-import { nodeLink, table } from "./tables.js";
-import { againstMean, count, duration, grouped, shortOperator, size, sizeOf } from "./words.js";
+import { LARGE, costs, cutter, profile, scene, select, state, when } from "./shown.js";
+import { asTable, nodeLink, table } from "./tables.js";
+import { againstMean, count, duration, grouped, size, sizeOf } from "./words.js";
 
 /** What a cut at each cut point makes, where that is known; else what is alive there. */
 function cutPointTable(options) {
@@ -16,7 +16,7 @@ function cutPointTable(options) {
     return { ...option, ...made.boundaries[0], weights_before, weights_after };
   });
   return table("cut points", [
-    ["after node", "name", (option) => nodeLink(option.nodes_before - 1, option.node)],
+    ["after node", "name", (option) => nodeLink(option.nodes_before - 1)],
     rows.some((option) => option.module) ? ["module", "mono", (option) => option.module] : null,
     ["number", "number", (option) => grouped(option.nodes_before)],
     ["sends", "number", sizeOf],
@@ -27,22 +27,17 @@ function cutPointTable(options) {
   ], rows);
 }
 
-const MORE = 200; // cut points in the longer list
+const MOST_CUT_POINTS = 200;
 
 function startCutPoints() {
-  const all = profile?.cut_options ?? [];
-  if (!all.length) return;
+  const options = profile?.cut_options ?? [];
+  if (!options.length) return;
+  const best = options.filter((option) => profile.best.includes(option.nodes_before));
   if (!scene.cards.length) $("#cut-points h2").textContent = "Cut points";
-  const best = all.filter((option) => profile.best.includes(option.nodes_before));
-  const fill = (options) => $("#cut-points .scroll").replaceChildren(cutPointTable(options));
-  if (profile.nodes.length > LARGE) setTimeout(fill, 0, best);
-  else fill(best);
-  const most = Math.min(MORE, all.length);
-  const more = button({ text: `Show ${most === all.length ? "all" : "the first"} ${grouped(most)}` }, () => {
-    fill(all.slice(0, most));
-    more.remove();
-  });
-  if (best.length < all.length) $("#cut-points").append(more);
+  if (best.length < options.length) asTable("cut-points", `The first ${MOST_CUT_POINTS} of all`, () => [cutPointTable(options.slice(0, MOST_CUT_POINTS))]);
+  const fill = () => $("#cut-points .scroll").append(cutPointTable(best));
+  if (profile.nodes.length > LARGE) setTimeout(fill);
+  else fill();
 }
 
 function otherPlanButton({ after, devices }) {
@@ -126,69 +121,18 @@ async function showReasons() {
   fillReasons(texts);
 }
 
-/* The list of nodes; only the visible rows are in the page. */
+/* The search for nodes, by the fields of the profile and of the graph. */
 
-const list = $("#list");
-const ROW_HEIGHT = 22;
-let hits = []; // the nodes with the words of the search
-let chosen = -1; // the row where the keys are
 let searched = null; // operators and names in small letters
 
-function rowElement(row) {
-  const index = hits[row];
-  const [name, operator] = [profile.nodes[index], profile.ops[index]];
-  const cells = [grouped(index + 1), shortOperator(operator), html("bdi", { dir: "ltr" }, name), aliveAt(index), shown().parts[partIn(index)]?.name ?? ""];
-  return html("div", {
-    class: "node", role: "option", id: `row${row}`, title: `${name} · ${operator}`, style: { top: `${row * ROW_HEIGHT}px` },
-    "aria-posinset": row + 1, "aria-setsize": hits.length, "aria-selected": state.at === index, on: { click: () => choose(row) },
-  }, ...cells.map((cell) => html("span", {}, cell)));
-}
-
-function drawRows() {
-  const first = Math.max(0, Math.floor(list.scrollTop / ROW_HEIGHT) - 4);
-  const last = Math.min(hits.length, first + Math.ceil(list.clientHeight / ROW_HEIGHT) + 8);
-  const rows = Array.from({ length: Math.max(0, last - first) }, (_, i) => rowElement(first + i));
-  list.replaceChildren(html("div", { style: { height: `${hits.length * ROW_HEIGHT}px` } }), ...rows);
-  list.setAttribute("aria-activedescendant", chosen >= first && chosen < last ? `row${chosen}` : "");
-}
-
-export function nodesWith(words) {
-  const wanted = words.trim().toLowerCase();
+/** Chooses the next node with the letters in a field; beside it is how many there are. */
+function find({ target: field }) {
+  const wanted = field.value.trim().toLowerCase();
   searched ??= profile.nodes.map((name, i) => `${profile.ops[i]} ${name}`.toLowerCase());
-  return [...searched.keys()].filter((i) => searched[i].includes(wanted));
-}
-
-function search(words) {
-  hits = words.trim() ? nodesWith(words) : [...profile.nodes.keys()];
-  chosen = -1;
-  list.scrollTop = 0;
-  const all = count(profile.nodes.length, "node");
-  $("#found").textContent = words.trim() ? `${grouped(hits.length)} of ${all}` : all;
-  drawRows();
-}
-
-function choose(row) {
-  if (!hits.length) return;
-  chosen = Math.max(0, Math.min(hits.length - 1, row));
-  const top = chosen * ROW_HEIGHT;
-  list.scrollTop = Math.max(top + ROW_HEIGHT - list.clientHeight, Math.min(list.scrollTop, top));
-  select(hits[chosen]);
-}
-
-function startNodes() {
-  if (!profile?.nodes.length) return;
-  $("#nodes").hidden = false;
-  if (!profile.parts.length && !cutter) $("#nodes .titles span:last-child").textContent = "";
-  search("");
-  when("chosen", drawRows);
-  whenCutRests(drawRows);
-  list.addEventListener("scroll", drawRows, { passive: true });
-  new ResizeObserver(drawRows).observe(list);
-  $("#search").addEventListener("input", ({ target }) => search(target.value));
-  const enterList = () => { list.focus(); choose(0); };
-  onKeys($("#search"), { Enter: enterList, ArrowDown: enterList });
-  const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: 12, PageUp: -12, Home: -Infinity, End: Infinity };
-  onKeys(list, Object.fromEntries(Object.entries(moves).map(([key, by]) => [key, () => choose(chosen + by)])));
+  const hits = wanted ? [...searched.keys()].filter((i) => searched[i].includes(wanted)) : [];
+  const next = hits.find((node) => node > (state.at ?? -1)) ?? hits[0];
+  field.nextElementSibling.textContent = `${grouped(hits.indexOf(next) + 1)} of ${grouped(hits.length)}`;
+  if (next !== undefined) select(next);
 }
 
 export function startSections() {
@@ -196,5 +140,5 @@ export function startSections() {
   startWords();
   showReasons();
   if (cutter) when("cut", showReasons);
-  startNodes();
+  for (const field of all("input[type=search]")) onKeys(field, { Enter: find });
 }

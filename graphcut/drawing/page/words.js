@@ -22,57 +22,12 @@ export function groupsOf(items, keyOf) {
   return found;
 }
 
-const PLACES = Array.from({ length: 17 }, (_, i) => i / 16).sort((a, b) => Math.abs(a - 0.5) - Math.abs(b - 0.5));
-
-/** The names without a middle where they have more letters than `room`; different ones stay different. As `shortened` in core/text.py, and a test compares the two. */
-export function shortened(names, room) {
-  let found = mostApart(names, room);
-  for (const isJoined of [false, true]) {
-    const groups = alike(found);
-    for (const group of isJoined && groups.length ? [groups.flat()] : groups) {
-      for (const signs of ["/", "._:"]) {
-        const rest = withoutBeginning(group, signs);
-        const ends = mostApart(rest, room - 1);
-        const made = new Map([...found, ...group.map((name, i) => [name, `…${ends.get(rest[i])}`])]);
-        if (alike(made).length < alike(found).length) found = made;
-      }
-    }
-  }
-  for (const group of alike(found)) {
-    group.forEach((name, i) => found.set(name, `${withoutMiddle(name, room - ` ${i + 1}`.length, 0.5)} ${i + 1}`));
-  }
-  return names.map((name) => found.get(name));
-}
-
-const alike = (found) => [...groupsOf(found.keys(), (name) => found.get(name))]
-  .filter(([text, names]) => text && names.length > 1).map(([, names]) => names);
-
-function withoutBeginning(names, signs) {
-  const letters = names.map((name) => [...name]);
-  const common = letters[0].findIndex((letter, i) => letters.some((one) => one[i] !== letter));
-  const begin = letters[0].slice(0, common < 0 ? undefined : common);
-  const start = begin.findLastIndex((letter) => signs.includes(letter)) + 1;
-  return letters.map((one) => one.slice(start).join(""));
-}
-
-/** The names without their middle, at the first of the places that leave most of them different. */
-function mostApart(names, room) {
-  let best = new Map();
-  const different = (map) => new Set(map.values()).size;
-  for (const place of PLACES) {
-    const made = new Map(names.map((name) => [name, withoutMiddle(name, room, place)]));
-    if (different(made) > different(best)) best = made;
-    if (different(best) === made.size) break;
-  }
-  return best;
-}
-
-function withoutMiddle(name, room, place) {
-  const letters = [...name];
-  if (letters.length <= room) return name;
-  if (room < 1) return "";
-  const head = Math.floor((room - 1) * place);
-  return [...letters.slice(0, head), "…", ...letters.slice(letters.length - (room - 1 - head))].join("");
+/** The names without what all of them begin with, up to the last / in it, or the last dot where there is no /. */
+export function withoutCommon(names) {
+  const common = [...names[0] ?? ""].findIndex((letter, i) => names.some((name) => [...name][i] !== letter));
+  const begin = common < 0 ? "" : names[0].slice(0, common);
+  const start = begin.lastIndexOf(begin.includes("/") ? "/" : ".") + 1;
+  return names.map((name) => (start > 1 ? `…${name.slice(start)}` : name));
 }
 
 /* Numbers: those with units are as core/units.py writes them (a test compares the two). */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { againstMean, count, duration, flop, grouped, listed, percent, shortOperator, shortPart, signed, size, sizeLike, sizeOf, three, visible } from "../../../graphcut/drawing/page/words.js";
+import { againstMean, count, duration, flop, grouped, listed, percent, shortOperator, shortPart, signed, size, sizeLike, sizeOf, three, visible, withoutCommon } from "../../../graphcut/drawing/page/words.js";
 
 test("three digits are rounded to even where a number is between two", () => {
   assert.deepEqual([1.125, 1.375, 1.126, 112.5, 1125, 0.5, 999.4].map(three), ["1.12", "1.38", "1.13", "112", "1120", "0.5", "999"]);
@@ -40,6 +40,10 @@ test("characters that show nothing or turn the text are visible", () => {
 test("names are shortened to what tells them apart", () => {
   assert.deepEqual(["com.microsoft.MatMulNBits", "pkg::Swish", "Add"].map(shortOperator), ["MatMulNBits", "Swish", "Add"]);
   assert.deepEqual(["p0.onnx", "p.onnx.1"].map(shortPart), ["p0", "p.onnx.1"]);
+  assert.deepEqual(withoutCommon(["/m/layers.0/Add", "/m/layers.1/Add"]), ["…layers.0/Add", "…layers.1/Add"]);
+  assert.deepEqual(withoutCommon(["m.layers.0", "m.layers.1"]), ["…0", "…1"]);
+  assert.deepEqual(withoutCommon(["/m/a", "/m"]), ["/m/a", "/m"]);
+  assert.deepEqual([withoutCommon([]), withoutCommon(["/m/a"]), withoutCommon(["/m/a", "/m/a"])], [[], ["/m/a"], ["/m/a", "/m/a"]]);
   assert.equal(listed([..."abcdefgh"]), "a, b, c, d, e, f, g, h");
   assert.equal(listed([..."abcdefghij"]), "a, b, c, d, e, f, g, h and 2 more");
 });
