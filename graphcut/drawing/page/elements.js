@@ -44,11 +44,11 @@ export const html = (tag, attributes, ...children) => filled(document.createElem
 export const svg = (tag, attributes, ...children) =>
   filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-/** A name that loses its middle where it has no room. */
+/** A name that loses letters after its tenth one where it has no room. */
 export function narrowed(name) {
   const letters = [...name];
-  const half = Math.ceil(letters.length / 2);
-  return html("span", { class: "middle" }, ...[letters.slice(0, half), letters.slice(half)].map((part) => html("span", {}, part.join(""))));
+  const [head, rest] = [letters.slice(0, 10), letters.slice(10)].map((part) => part.join(""));
+  return html("span", { class: "middle", title: name }, html("span", {}, head), html("span", {}, html("bdi", { dir: "ltr" }, rest)));
 }
 
 export const button = (attributes, action) => html("button", { ...attributes, on: { click: action } });

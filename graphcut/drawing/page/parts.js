@@ -43,8 +43,7 @@ function partTable(title, { parts }, isOwn) {
   const most = Math.max(1, ...known("flops"));
   const cuts = known("cut");
   const ends = withoutCommon(cuts.map((cut) => profile.nodes[cut]));
-  const nameOf = (one) => (isKnown(one.cut) ? html("span", {},
-    html("span", {}, titleOf(one)), nodeLink(one.cut, ends[cuts.indexOf(one.cut)])) : titleOf(one));
+  const nameOf = (one) => html("span", {}, narrowed(titleOf(one)), ...isKnown(one.cut) ? [nodeLink(one.cut, ends[cuts.indexOf(one.cut)])] : []);
   const need = (one) => {
     const text = one.budget_bytes ? `${needOf(one)}, ${percent(one.need_bytes / one.budget_bytes)}` : needOf(one);
     return meter(exactly(text, one.need_bytes), one.need_bytes / scale, isOver(one), (one.budget_bytes ?? 0) / scale);
@@ -56,7 +55,6 @@ function partTable(title, { parts }, isOwn) {
     [cuts.length ? "part, ends after" : "part", "name", nameOf],
     isOwn && costs?.is_cluster ? ["device", "", deviceOf] : parts.some((one) => one.device) ? ["device", "mono", (one) => narrowed(one.device)] : null,
     ["nodes", "number", (one) => grouped(one.nodes)],
-    parts.some((one) => one.replicas) ? ["replicas", "number", (one) => grouped(one.replicas)] : null,
     ["weights", "number", (one) => exactly(size(one.weight_bytes), one.weight_bytes)],
     optional("activation_bytes", "activations", "number", (one) => exactly(leastOf(one) + size(one.activation_bytes), one.activation_bytes)),
     optional("need_bytes", parts[0].measure + (known("budget_bytes").length ? ", of budget" : ""), "meter", need),
