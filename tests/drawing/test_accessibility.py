@@ -47,7 +47,7 @@ def test_axe_finds_no_violation(show: Show, planned: tuple[Plan, Analysis], widt
     page = show(scene_of_plan(*planned), width=width, dark=dark)
     page.evaluate(AXE.read_text(encoding="utf-8") + "; 0")
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = one.checkVisibility(); })")
-    page.wait_for("document.querySelectorAll('#schedule tbody tr').length")
+    page.wait_for("document.querySelectorAll('#map tbody tr').length")
     assert violations(page, dark=dark) == []
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = false; })")
     page.evaluate("location.hash = '#cut=/model/layers.0/add_1&cut=/model/layers.1/add_1&node=/model/layers.1/add'")
