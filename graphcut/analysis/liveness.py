@@ -39,28 +39,23 @@ class Liveness(Product):
             if tensor in producer
         }
 
-    def total(self, value: Callable[[str], int], tensors: Iterable[str] | None = None) -> list[int]:
-        """At each index the sum of `value` over those of `tensors` (default: all) that are alive after it."""
+    def total(self, value: Callable[[str], int]) -> list[int]:
+        """At each index the sum of `value` over the tensors that are alive after it."""
         change = [0] * (len(self.order) + 1)
-        for tensor in self.lifetimes if tensors is None else tensors:
-            first, last = self.lifetimes[tensor]
+        for tensor, (first, last) in self.lifetimes.items():
             number = value(tensor)
             change[first] += number
             change[last] -= number
         return list(accumulate(change[:-1]))
 
-    def bytes_alive(self, tensors: Iterable[str] | None = None) -> list[int]:
-        """At each index the bytes of those of `tensors` (default: all) that are alive after it."""
-        return self.total(lambda tensor: self.tensor_bytes[tensor][0], tensors)
-
-    def unknown_alive(self, tensors: Iterable[str] | None = None) -> list[int]:
-        """At each index how many of `tensors` (default: all) are alive after it without a known size."""
-        return self.total(lambda tensor: not self.tensor_bytes[tensor][1], tensors)
+    def unknown_alive(self) -> list[int]:
+        """At each index how many tensors are alive after it without a known size."""
+        return self.total(lambda tensor: not self.tensor_bytes[tensor][1])
 
     @cached_property
     def profile(self) -> Sequence[int]:
         """The cut profile: at each index the bytes alive after it."""
-        return self.bytes_alive()
+        return self.total(lambda tensor: self.tensor_bytes[tensor][0])
 
     @cached_property
     def weights_before(self) -> Sequence[int]:

@@ -45,4 +45,4 @@ def framed(scene: Scene) -> str:
 
     style = "width: 100%; height: min(760px, 85vh); border: 0; resize: vertical; overflow: auto"
     frame = f'<iframe title="graphcut" sandbox="allow-scripts" allow="clipboard-write *" style="{style}"'
-    return f'{frame} srcdoc="{escape(html_of(scene, has_pictures=scene.cut_model is None))}"></iframe>'
+    return f'{frame} srcdoc="{escape(html_of(scene))}"></iframe>'

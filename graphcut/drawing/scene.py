@@ -136,11 +136,7 @@ class CutProfile:
     ops: tuple[str, ...]  #: operators.
     modules: tuple[ModulePath, ...]  #: their modules as labels show them; empty for a model that is not cut.
     alive: tuple[int, ...]  #: bytes alive after each node: what a cut there would send, without recomputation.
-    #: the same without long-lived tensors. A tensor is long-lived if it is residual; in a model that is not cut, if it
-    #: skips a repeated block, or without such a block more than an eighth of the nodes.
-    near: tuple[int, ...]
     exact: tuple[bool, ...]  #: whether all sizes in `alive` are known; otherwise it is a lower bound.
-    near_exact: tuple[bool, ...]  #: the same for `near`.
     tensors: tuple[int, ...]  #: number of tensors alive after each node.
     weights: tuple[int, ...]  #: bytes of weights that the nodes up to each one read, each weight once.
     keys: tuple[int, ...]  #: indices of the key nodes, ascending.

@@ -18,7 +18,6 @@ import graphcut
 from graphcut import Analysis, At, Cascade, Into, Plan
 from graphcut.drawing.html import html_of
 from graphcut.drawing.notebook import framed, picture_of
-from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 
 from browser import Browser, Page, find_browser, started
@@ -58,28 +57,23 @@ def shown(product: Analysis | Plan | Cascade) -> str | None:
     return product._repr_html_()
 
 
-def drawn(scene: Scene) -> str:
-    """The page without pictures for readers without scripts, where its script draws them."""
-    return html_of(scene, has_pictures=scene.cut_model is None)
-
-
 # The same picture as the page
 
 
 def test_an_analysis_a_plan_and_a_cascade_show_their_page(analysis: Analysis, made: Plan, cascade: Cascade) -> None:
-    assert page_in(shown(analysis)) == drawn(scene_of_analysis(analysis))
-    assert page_in(shown(made)) == drawn(scene_of_plan(made, analysis))
-    assert page_in(shown(cascade)) == drawn(scene_of_cascade(cascade, analysis.model))
+    assert page_in(shown(analysis)) == html_of(scene_of_analysis(analysis))
+    assert page_in(shown(made)) == html_of(scene_of_plan(made, analysis))
+    assert page_in(shown(cascade)) == html_of(scene_of_cascade(cascade, analysis.model))
 
 
 def test_a_plan_for_named_nodes_and_a_replayed_plan_know_their_model(
     analysis: Analysis, made: Plan, tmp_path: Path
 ) -> None:
     at = graphcut.plan(analysis, At(("exp",)))
-    assert page_in(shown(at)) == drawn(scene_of_plan(at, analysis))
+    assert page_in(shown(at)) == html_of(scene_of_plan(at, analysis))
     graphcut.save_plan(made, analysis.model, tmp_path / "plan.json")
     again = graphcut.replay(analysis, tmp_path / "plan.json")
-    assert page_in(shown(again)) == drawn(scene_of_plan(again, analysis))
+    assert page_in(shown(again)) == html_of(scene_of_plan(again, analysis))
 
 
 def test_the_model_of_a_plan_is_no_part_of_what_it_says(analysis: Analysis) -> None:
@@ -101,7 +95,7 @@ def test_a_product_that_cannot_be_drawn_shows_nothing(analysis: Analysis, cascad
 
 def test_a_cascade_without_its_model_shows_its_files(cascade: Cascade, chain: Path) -> None:
     chain.unlink()
-    assert page_in(shown(cascade)) == drawn(scene_of_cascade(cascade))
+    assert page_in(shown(cascade)) == html_of(scene_of_cascade(cascade))
 
 
 def run_python(code: str, *words: str) -> str:
@@ -120,7 +114,7 @@ def test_a_machine_that_only_runs_parts_shows_text(cascade: Cascade) -> None:
     assert run_python(code, str(cascade.root)) == "None"
 
 
-def test_a_product_loads_the_renderers_only_when_it_is_drawn(cascade: Cascade) -> None:
+def test_a_product_loads_the_renderers_only_when_it_is_html_of(cascade: Cascade) -> None:
     """Until then none of them is loaded; however its class was come by."""
     code = """if True:
         import sys

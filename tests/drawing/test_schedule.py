@@ -101,10 +101,13 @@ def test_a_plan_of_a_decoder_has_the_schedule_of_a_prompt_and_of_tokens(show: Sh
     scene = scene_of_plan(made, analysis)
     assert "a prompt of each of 3 sequences in flight, simulated" in svg_of(scene)
     page = show(scene)
-    page.evaluate("document.querySelector('#schedule summary').click()")
-    page.wait_for("document.querySelectorAll('#schedule tbody tr').length === 12")
-    page.evaluate("document.querySelectorAll('#schedule svg.wide [data-kind=run]')[6].focus()")
-    assert page.evaluate("document.querySelector('#panel').textContent").endswith("sequences in flight, simulated")
+    titles = page.evaluate("[...document.querySelectorAll('#schedule .run')].map((one) => one.title)")
+    assert [title.partition(":")[0] for title in titles] == [
+        f"part {run.part}, request {run.request + 1}"
+        for found in (prompt, token) for row in (0, 1) for run in found.runs if run.worker == row
+    ]  # fmt: skip
+    page.evaluate("document.querySelectorAll('#schedule .run')[5].click()")
+    assert page.evaluate("document.querySelector('#panel h2').textContent").startswith("p1")
     page.evaluate("location.hash = '#cut=/model/layers.1/add_1'")
     page.wait_for("document.querySelectorAll('#schedule .run').length === 2 * 3")  # parts and requests
 

@@ -1,10 +1,9 @@
-/* The pictures of parts that follow the cuts: what crosses between them, their schedule, the dependency maps as a matrix.
-   Those in the page already are for readers without scripts, and stay where one can't cut. */
+/* The pictures of parts: what crosses between them, their schedule, the dependency maps as a matrix. */
 
 import { kindOf } from "./cutting.js";
 import { $, coloured, html, isNarrow, narrowed, share } from "./elements.js";
 import { isOne, showFlows, showPinned } from "./panel.js";
-import { cutter, kinds, names, scene, shown, state, when, whenCutRests } from "./shown.js";
+import { kinds, names, shown, when, whenCutRests } from "./shown.js";
 import { asTable, table } from "./tables.js";
 import { count, duration, figuresOf, grouped, groupsOf, isOver, shortPart, size, sizeOf, sumOf, withoutCommon } from "./words.js";
 
@@ -60,20 +59,13 @@ function showParts() {
   $("#map .chart").replaceChildren(...parts.length ? [heads, ...lanes(shown()), ...below] : []);
 }
 
-function flowTables() {
-  const { buses, tensors } = shown();
-  const ends = (flow) => names([flow.source]);
-  return [table("tensors between parts", [
-    ["from", "", ends],
-    ["to", "", (bus) => names(bus.readers)],
-    ["tensors", "number", (bus) => grouped(bus.tensors.length)],
-    ["bytes", "number", sizeOf],
-    ["kind", "", kindOf],
-  ], buses), table("boundary tensors", [
+function tensorTable() {
+  const { tensors } = shown();
+  return [table("boundary tensors", [
     ["tensor", "name mono", (tensor) => tensor.tensor],
     tensors.some(({ type }) => type) ? ["type", "mono", (tensor) => tensor.type] : null,
     ["bytes", "number", sizeOf],
-    ["made by", "", ends],
+    ["made by", "", (tensor) => names([tensor.source])],
     ["read by", "", (tensor) => names(tensor.readers)],
     ["kind", "", kindOf],
   ], tensors.slice(0, MAX_ROWS))];
@@ -81,19 +73,17 @@ function flowTables() {
 
 function schedule(runs) {
   const end = Math.max(...runs.map((run) => run.began_s + run.seconds)) || 1;
-  return [...groupsOf(runs, (run) => run.device)].map(([device, own]) => row("schedule", device, "", null, ...own.map((run) => {
+  const lines = [...groupsOf(runs, (run) => run.device)].map(([device, own]) => row("schedule", device, "", null, ...own.map((run) => {
     const block = mark("run", run.began_s / end, { width: share(run.seconds / end), ...coloured(run.part) }, grouped(run.part));
     block.title = `part ${run.part}, request ${run.request + 1}: ${duration(run.seconds)}, from ${duration(run.began_s)} on`;
-    return isOne(block, "run", shown().runs.indexOf(run));
+    return isOne(block, "card", run.part);
   })));
+  return [...lines, row("totals", "seconds", "", null, ...[0, 0.5].map((at) => mark("", at, {}, at ? duration(at * end) : "0")))];
 }
 
-const simulated = [...$("#schedule .chart").childNodes]; // of the plan, if it is drawn already
-
 function showSchedule() {
-  const { runs } = shown();
-  const charts = () => [...groupsOf(runs, (run) => run.title)].flatMap(([text, own]) => [html("p", { class: "lead", text }), ...schedule(own)]);
-  $("#schedule .chart").replaceChildren(...state.yours || !simulated.length ? charts() : simulated);
+  const charts = [...groupsOf(shown().runs, (run) => run.title)].flatMap(([text, own]) => [html("p", { class: "lead", text }), ...schedule(own)]);
+  $("#schedule .chart").replaceChildren(...charts);
 }
 
 function matrixCell(titles, cell) {
@@ -121,16 +111,11 @@ function showMatrix() {
 }
 
 export function startCharts() {
-  asTable("map", "As tables", flowTables);
-  if (cutter) {
-    $("#lanes").remove();
-    showParts();
-    when("cut", showParts);
+  showParts();
+  when("cut", showParts);
+  asTable("map", "As a table", tensorTable);
+  for (const show of [showSchedule, showMatrix]) {
+    show();
+    whenCutRests(show);
   }
-  if (scene.schedules.length) {
-    showSchedule();
-    whenCutRests(showSchedule);
-  }
-  showMatrix();
-  whenCutRests(showMatrix);
 }

@@ -6,7 +6,6 @@ import { costs, cutter, profile, select, shownCuts, state, tell } from "./shown.
 import { sizeOf } from "./words.js";
 
 const aliveAt = (index) => sizeOf({ bytes: profile.alive[index], is_exact: profile.exact[index] });
-export const nearAt = (index) => sizeOf({ bytes: profile.near[index], is_exact: profile.near_exact[index] });
 
 let lastAlone = { index: -1, found: null };
 

@@ -111,16 +111,9 @@ export function costsOf(model, chosen) {
     name: `p${i}`, nodes: 0, weight_bytes: 0, sent: totalOf(tensors.filter((flow) => flow.source === i)) }));
   for (const own of part) parts[own].nodes += 1;
   model.users.forEach((users, weight) => {
-    const own = part[users[0]];
-    const owners = areIn(users, part, own) ? [own] : new Set(users.map((node) => part[node]));
-    for (const one of owners) parts[one].weight_bytes += model.weights[weight];
+    for (const one of new Set(users.map((node) => part[node]))) parts[one].weight_bytes += model.weights[weight];
   });
   return { cuts: cuts.map((node) => model.shown[node]), part, parts, tensors, boundaries: boundariesOf(parts, tensors) };
-}
-
-function areIn(nodes, part, own) {
-  for (const node of nodes) if (part[node] !== own) return false;
-  return true;
 }
 
 /** The node that names a cut after one of the profile: the last one up to there whose readers all come later. */
@@ -138,7 +131,7 @@ export function namedCut(model, index) {
 export function flowsBetween(model, part) {
   return model.writers.flatMap((writer, tensor) => {
     const source = part[writer];
-    if (writer < 0 || areIn(model.readers[tensor], part, source)) return [];
+    if (writer < 0 || model.readers[tensor].every((node) => part[node] === source)) return [];
     const readers = [...new Set(model.readers[tensor].map((node) => part[node]))].filter((own) => own !== source);
     return [{ source, readers: readers.sort((a, b) => a - b), bytes: model.bytes[tensor], is_exact: model.exact[tensor], tensor: model.tensors[tensor] }];
   });
@@ -167,9 +160,8 @@ export function busesOf(flows) {
 
 /** The dependency maps of parts as a matrix: a cell has what one part sends to another. */
 export function matrixOf({ parts, tensors: flows }) {
-  const groups = groupsOf(flows.flatMap((flow) => flow.readers.map((reader) => [flow, reader])), ([{ source }, reader]) => `${source} ${reader}`);
-  const cells = [...groups.values()].map((own) => (
-    { ...totalOf(own.map(([flow]) => flow)), source: own[0][0].source, readers: [own[0][1]], tensors: own.map(([flow]) => flow.tensor) }));
+  const pairs = flows.flatMap((flow) => flow.readers.map((reader) => ({ ...flow, readers: [reader] })));
+  const cells = busesOf(pairs).map((cell) => ({ ...cell, tensors: cell.tensors.map((i) => pairs[i].tensor) }));
   const most = Math.max(0, ...cells.map((cell) => cell.bytes));
   for (const cell of cells) cell.share = Math.max(0, 1 - Math.log2((most + 1) / (cell.bytes + 1)) / 16);
   return { names: parts.map((one) => one.name), cells };

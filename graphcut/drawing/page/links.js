@@ -22,14 +22,12 @@ export function thingIn(words, cards, tensors, nodes) {
   return found && { kind: found[0], index: found[1] };
 }
 
-const ESCAPES = { "\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", "'": "\\'" };
-
 /** A word for a POSIX shell. Control characters are escaped, so that pasting the command is safe. */
 export function quoted(word) {
   if (/^[\w@%+=:,.\/-]+$/.test(word)) return word;
   if (!/[\x00-\x1f\x7f-\x9f]/.test(word)) return `'${word.replaceAll("'", "'\"'\"'")}'`;
   const escaped = word.replace(/[\\'\x00-\x1f\x7f-\x9f]/g, (sign) =>
-    ESCAPES[sign] ?? (sign < "\x80" ? "\\x" : "\\u00") + sign.charCodeAt(0).toString(16).padStart(2, "0"));
+    (sign < "\x80" ? "\\x" : "\\u00") + sign.charCodeAt(0).toString(16).padStart(2, "0"));
   return `$'${escaped}'`;
 }
 

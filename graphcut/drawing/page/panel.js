@@ -1,7 +1,7 @@
-/* The panel: it tells of what is under the pointer, focused or pinned. Things are the parts, buses, tensors and runs of
-   the pictures, and the nodes of the profile. */
+/* The panel: it tells of what is under the pointer, focused or pinned. Things are the parts, buses and tensors of the
+   pictures, and the nodes of the profile. */
 
-import { alone, nearAt, sentBy, toggleCut } from "./cuts.js";
+import { alone, sentBy, toggleCut } from "./cuts.js";
 import { kindOf } from "./cutting.js";
 import { $, all, button, copyText, html, listen, onKeys } from "./elements.js";
 import { command } from "./links.js";
@@ -43,15 +43,13 @@ function ofCut(index) {
 }
 
 function ofNode(index) {
-  const { alive, near, tensors: counts, weights } = profile;
+  const { tensors: counts, weights } = profile;
   const made = alone(index);
   const [before, after] = made ? made.parts.map((part) => part.weight_bytes) : [weights[index], weights.at(-1) - weights[index]];
-  const isAlive = !made || made.boundaries[0].bytes === alive[index]; // else the cut is elsewhere, where less is alive
   return [
     ["a cut here sends", sentBy(index)],
     ["in tensors", grouped(made?.tensors.length ?? counts[index])],
     ["names", made && largest(made.tensors)],
-    ["without residual", !isAlive || near[index] === alive[index] ? null : nearAt(index)],
     ["weights before", size(before)],
     ["weights after", size(after)],
   ];
@@ -103,15 +101,6 @@ const SHOWS = {
       ["read by", names(tensor.readers)],
     ]);
   },
-  run(index) {
-    const { part, request, device, began_s, seconds, title } = shown().runs[index];
-    fillPanel(`part ${part} · request ${request + 1}`, [
-      ["device", device],
-      ["begins", duration(began_s)],
-      ["takes", duration(seconds)],
-      ["of", title],
-    ]);
-  },
   node(index) {
     const { nodes, ops, keys, cut_options: options } = profile;
     const cut = ofCut(index);
@@ -161,12 +150,6 @@ export function isOne(element, kind, index) {
 }
 
 export function startPanel() {
-  for (const wire of all("[data-kind=bus] .wire")) { // a wider line around it is easier to hit
-    const grip = wire.cloneNode();
-    grip.setAttribute("class", "grip");
-    wire.closest("[data-kind]").prepend(grip);
-  }
-  for (const picture of all("[data-kind]")) isOne(picture, picture.dataset.kind, Number(picture.dataset.index));
   showPinned();
   when("pinned", showPinned);
   when("pinned", markPinned);

@@ -1,14 +1,13 @@
 /* The parts as a table, the headline, and how your cuts compare with the plan. */
 
 import { canRedo, canUndo, cutAt, redo, stopCutting, undo } from "./cuts.js";
-import { $, all, copyText, html, narrowed, share } from "./elements.js";
+import { $, all, copyText, html, listen, narrowed, share } from "./elements.js";
 import { command } from "./links.js";
 import { against } from "./predicted.js";
 import { costs, cutter, plan, profile, scene, shown, state, when } from "./shown.js";
 import { nodeLink, table } from "./tables.js";
 import { againstMean, count, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeLike, sizeOf, sumOf, titleOf, withoutCommon } from "./words.js";
 
-let isCompared = false; // whether the parts of the plan are beside yours
 const answer = [...$(".answer").childNodes]; // of the plan
 
 /** A choice of the device of a part; devices with one name are one. */
@@ -85,7 +84,7 @@ function showTools(yours) {
     Object.assign($(`#${id}`), { disabled: !can, hidden: !canUndo() && !canRedo() });
   }
   if (!yours) return;
-  const change = against({ cards: plan.parts, boundaries: plan.boundaries }, costs, yours);
+  const change = against(costs, yours, plan.parts.length);
   $("#parts .lead").textContent = `Nothing is recomputed here; the command recomputes what takes less time than to receive it.${change}`;
   const devices = costs?.is_cluster ? yours.parts.map((one) => one.device) : [];
   $("#parts code").textContent = command(scene.model, cutter.dims, yours.cuts.map((cut) => profile.nodes[cut]), devices);
@@ -95,21 +94,15 @@ function showParts() {
   const { yours } = state;
   $(".answer").replaceChildren(...yours ? answerOf(yours) : answer);
   if (cutter) showTools(yours);
-  const tables = shown().parts.length ? [partTable("parts", shown(), yours)] : [];
-  if (yours && isCompared && scene.cards.length) tables.push(html("h3", { text: "The plan" }), partTable("parts of the plan", plan, false));
-  $("#parts .scroll").replaceChildren(...tables);
+  $("#parts .scroll").replaceChildren(...shown().parts.length ? [partTable("parts", shown(), yours)] : []);
 }
 
 export function startParts() {
   showParts();
-  if (!cutter) return all(".cutting, #parts .own").forEach((one) => one.remove());
+  if (!cutter) return all(".cutting, #parts .own, #compare").forEach((one) => one.remove());
   $("#back").textContent = scene.cards.length ? "Back to the plan" : "No cuts";
-  const compare = () => {
-    isCompared = !isCompared;
-    $("#compare").setAttribute("aria-pressed", isCompared);
-    showParts();
-  };
-  const clicked = { back: stopCutting, undo, redo, compare, "copy-cuts": ({ target }) => copyText($("#parts code"), target) };
-  for (const [id, action] of Object.entries(clicked)) $(`#${id}`).addEventListener("click", action);
+  if (scene.cards.length) $("#compare .scroll").append(partTable("parts of the plan", plan, false));
+  const clicked = { back: stopCutting, undo, redo, "copy-cuts": ({ target }) => copyText($("#parts code"), target) };
+  for (const [id, action] of Object.entries(clicked)) listen($(`#${id}`), { click: action });
   return when("cut", showParts);
 }

@@ -71,7 +71,3 @@ export function cutNear(cuts, view, x, pixels, width) {
   const near = [...cuts].sort((a, b) => off(a) - off(b))[0];
   return near !== undefined && off(near) <= pixels ? near : null;
 }
-
-/** The key node after a node, or before it if `direction` is negative; undefined if there is none. */
-export const nextKey = (keys, at, direction) =>
-  (direction > 0 ? keys.find((key) => key > at) : keys.findLast((key) => key < at));

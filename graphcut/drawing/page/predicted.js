@@ -2,7 +2,7 @@
    disk_size.py, predictions.py, transfers.py; a test compares). Costs are those of cut_costs.py, completed; a part is the
    list of its nodes, ascending. */
 
-import { againstMean, duration, flop, groupsOf, signed, size, sumOf, three } from "./words.js";
+import { againstMean, duration, flop, groupsOf, size, sumOf, three } from "./words.js";
 
 /* Memory and files. */
 
@@ -238,24 +238,13 @@ export function valueOf(costs, { parts, times }) {
   return name in parts[0] ? most(parts, name) : times[name];
 }
 
-/** What cuts change against a plan, whose parts may compute again what these send. */
-export function against({ cards, boundaries }, costs, yours) {
-  if (!cards.length) return "";
-  const value = valueOf(costs, yours);
-  const best = value === null ? null : costs.best;
-  const text = best && textOf[best.unit];
-  const found = [];
-  if (best) found.push(`${againstMean(value, best.value)} ${best.objective} (${text(value)}, the plan ${text(best.value)})`);
-  for (const [name, words] of [["busy_s", "time of the slowest part"], ["flops", "compute in the largest part"]]) {
-    const [own, planned] = [most(yours.parts, name), most(cards, name)];
-    if (!found.length && planned > 0 && own > 0) found.push(`${againstMean(own, planned)} ${words}`);
-  }
-  const change = (own, planned, name) => signed(size, most(own, name) - most(planned, name));
-  if (most(yours.parts, "need_bytes") >= 0 && cards[0].measure !== "weights") {
-    found.push(`${change(yours.parts, cards, "need_bytes")} ${cards[0].measure} in the largest part`);
-  }
-  found.push(`${change(yours.boundaries, boundaries, "bytes")} at the largest boundary`);
-  const isBound = best?.bound > 0 && best.bound < Infinity && (!costs.needs_parts || yours.parts.length === cards.length);
+/** What your cuts reach of what the plan minimizes, and its bound, if that is one of plans with as many parts; empty if it is not known. */
+export function against(costs, yours, planned) {
+  const best = costs?.best;
+  const value = best ? valueOf(costs, yours) : null;
+  if (value === null) return "";
+  const text = textOf[best.unit];
+  const isBound = best.bound > 0 && best.bound < Infinity && (!costs.needs_parts || yours.parts.length === planned);
   const bound = isBound ? ` No plan${best.keeps_layers ? " that keeps layers whole" : ""} is ${best.unit === "tokens/s" ? "above" : "below"} ${text(best.bound)}.` : "";
-  return ` Against the plan: ${found.join(", ")}.${bound}`;
+  return ` Against the plan: ${againstMean(value, best.value)} ${best.objective} (${text(value)}, the plan ${text(best.value)}).${bound}`;
 }

@@ -1,10 +1,10 @@
 /* The cut profile: its picture, and what one can do with it by pointer and by keys.
    Curves are SVG, stretched to the room that there is; parts, cuts and words are HTML over it. */
 
-import { dropCut, moveCut, nearAt, sentBy, toggleCut } from "./cuts.js";
+import { dropCut, moveCut, sentBy, toggleCut } from "./cuts.js";
 import { $, coloured, html, inNextFrame, listen, onKeys, share, svg } from "./elements.js";
-import { LEFT, cutNear, envelope, gridLines, nextKey, nextLow, nodeAt, scaleFor, zoomed } from "./plot.js";
-import { LARGE, crossesAt, cutter, isRanked, partIn, placed, plan, profile, scene, select, shown, state, tell, when } from "./shown.js";
+import { LEFT, cutNear, envelope, gridLines, nextLow, nodeAt, scaleFor, zoomed } from "./plot.js";
+import { LARGE, crossesAt, cutter, partIn, placed, plan, profile, resting, scene, select, shown, state, tell, when } from "./shown.js";
 import { count, figuresOf, grouped, shortPart, size, sizeOf } from "./words.js";
 
 const SNAP = 8; // so many pixels around the pointer are searched for a low place
@@ -14,8 +14,7 @@ const LINES = [["over", "Red"], ["far", "Orange"], ["pick", "Purple"]]; // of la
 
 const plot = $("#profile .plot");
 const area = $(".area", plot);
-const view = { from: 0, to: profile ? profile.nodes.length : 0, log: false, hide: false };
-const values = () => (view.hide ? profile.near : profile.alive);
+const view = { from: 0, to: profile ? profile.nodes.length : 0, log: false };
 const isIn = (node) => node >= view.from && node < view.to;
 const shareOf = (node) => (node + 1 - view.from) / (view.to - view.from);
 
@@ -38,7 +37,7 @@ const mark = (css, left, style, ...content) => html("div", { class: css, style: 
 
 /** Pale up to the highest value of a column, dark up to the lowest: the cheapest cut there. */
 function drawCurves(of) {
-  const { low, high } = envelope(values(), view, COLUMNS);
+  const { low, high } = envelope(profile.alive, view, COLUMNS);
   const { most, heightOf } = scaleFor(high, view.log);
   curves = { of, heightOf };
   const steps = (bytes) => Array.from(bytes, (one, x) => `V${1 - heightOf(one)}H${x + 1}`).join("");
@@ -57,7 +56,7 @@ function drawCurves(of) {
 /** A tick below each key node, and a dot on it where there are few. */
 function keyPaths(keys) {
   const at = (key) => Math.round(shareOf(key) * COLUMNS);
-  const dots = keys.length > COLUMNS / 7 ? [] : keys.map((key) => `M${at(key)},${1 - curves.heightOf(values()[key])}h0`);
+  const dots = keys.length > COLUMNS / 7 ? [] : keys.map((key) => `M${at(key)},${1 - curves.heightOf(profile.alive[key])}h0`);
   return [["key", [...new Set(keys.map(at))].map((x) => `M${x},1.04v.06`).join("")], ["dot", dots.join("")]];
 }
 
@@ -86,8 +85,7 @@ function cutMarks(cuts) {
   return cuts.toSorted((a, b) => a - b).map((cut, i, sorted) => {
     const from = i ? shareOf(sorted[i - 1]) : 0;
     const style = { "--width": share(shareOf(cut) - from), opacity: state.drag?.isOff && cut === state.drag.cut ? 0.3 : 1 };
-    // With recomputation parts send less than what is alive.
-    return mark(i ? "cut" : "first cut", from, style, html("span", {}, view.hide && !state.yours ? nearAt(cut) : sizeOf(crossesAt(cut))));
+    return mark(i ? "cut" : "first cut", from, style, html("span", {}, sizeOf(crossesAt(cut))));
   });
 }
 
@@ -100,7 +98,7 @@ function cursorMarks() {
     found.push(html("div", { class: "chosen", style: { left, width: `calc(${right} - ${left})` } }));
   }
   if (at === null || !isIn(at)) return found;
-  const dot = html("i", { style: { bottom: share(curves.heightOf(values()[at])) } });
+  const dot = html("i", { style: { bottom: share(curves.heightOf(profile.alive[at])) } });
   return [...found, mark("cursor", shareOf(at), {}, dot, ...shown().cuts.includes(at) ? [cursorWords(at)] : [])];
 }
 
@@ -112,7 +110,7 @@ function cursorWords(cut) {
 
 /* What one can do with it. */
 
-const nodeUnder = (x, reach) => nodeAt(values(), view, x, area.clientWidth, reach);
+const nodeUnder = (x, reach) => nodeAt(profile.alive, view, x, area.clientWidth, reach);
 const cutUnder = (x, pixels) => (cutter ? cutNear(shown().cuts, view, x, pixels, area.clientWidth) : null);
 
 function zoom(from, to) {
@@ -137,11 +135,10 @@ function describe() {
 }
 
 export function selectKey(direction) {
-  const next = nextKey(profile.keys, state.at ?? (direction > 0 ? -1 : profile.nodes.length), direction);
+  const at = state.at ?? (direction > 0 ? -1 : Infinity);
+  const next = direction > 0 ? profile.keys.find((key) => key > at) : profile.keys.findLast((key) => key < at);
   if (next !== undefined) select(next);
 }
-
-let resting = 0;
 
 function startDrag({ button, offsetX, pointerType, pointerId }) {
   if (button !== 0) return;
@@ -168,21 +165,21 @@ function drag({ offsetX, offsetY, altKey }) {
   drag.isOff = offsetY < -OFF || offsetY > plot.clientHeight + OFF;
   const node = drag.isOff || offsetX === drag.start ? drag.cut : nodeUnder(offsetX, altKey ? 0 : SNAP);
   drag.move = () => { if (node !== drag.cut && moveChosen(drag.cut, node)) drag.cut = node; };
-  clearTimeout(resting);
   if (profile.nodes.length < LARGE) drag.move();
   else {
     state.at = node; // its figures follow when the pointer rests
-    resting = setTimeout(drag.move, 100);
+    moveResting();
   }
   return drawProfile();
 }
+
+const moveResting = resting(() => state.drag?.move?.(), 100);
 
 /** Moves a cut or takes it away, chooses a node, or zooms to the nodes between the ends of a longer way. */
 function endDrag() {
   const { drag } = state;
   if (!drag) return undefined;
   const [low, high] = [drag.start, drag.end].sort((a, b) => a - b);
-  clearTimeout(resting);
   drag.move?.();
   if (drag.isOff) dropCut(drag.cut);
   state.drag = null;
@@ -197,7 +194,7 @@ const step = (by) => select(state.at === null ? (by > 0 ? view.from : view.to - 
 
 /** Steps to a neighbour; with Shift the chosen cut moves, to the next low place or with Alt to the next node. */
 function stepOrMove({ shiftKey, altKey }, by) {
-  const to = altKey ? state.at + by : nextLow(values(), state.at, by) ?? state.at + by;
+  const to = altKey ? state.at + by : nextLow(profile.alive, state.at, by) ?? state.at + by;
   if (shiftKey && moveChosen(state.at, to)) select(to);
   else step(by);
 }
@@ -217,13 +214,11 @@ export function startProfile() {
   const last = profile.nodes.length - 1;
   $("#profile").hidden = false;
   plot.ariaValueMax = last + 1;
-  $("#hide").hidden = isRanked || profile.alive.every((bytes, i) => bytes === profile.near[i]);
   $("#profile .lead").textContent = explanation();
   if (profile.keys.length) area.dataset.below = "key nodes";
   listen(plot, {
     pointerdown: startDrag, pointermove: drag, pointerup: endDrag,
     pointercancel: () => {
-      clearTimeout(resting);
       state.drag = null;
       drawProfile();
     },
@@ -238,11 +233,11 @@ export function startProfile() {
     ArrowRight: (event) => stepOrMove(event, 1), ArrowLeft: (event) => stepOrMove(event, -1), PageDown: () => step(100), PageUp: () => step(-100),
     Home: () => select(0), End: () => select(last), "+": () => zoomBy(0.5), "-": () => zoomBy(2), Enter: () => step(0),
   });
-  for (const name of ["log", "hide"]) $(`#${name}`).addEventListener("click", ({ target }) => {
-    view[name] = !view[name];
-    target.setAttribute("aria-pressed", view[name]);
+  listen($("#log"), { click: ({ target }) => {
+    view.log = !view.log;
+    target.setAttribute("aria-pressed", view.log);
     drawProfile();
-  });
-  $("#reset").addEventListener("click", () => zoom(0, last + 1));
+  } });
+  listen($("#reset"), { click: () => zoom(0, last + 1) });
   drawProfile();
 }

@@ -3,7 +3,7 @@
 import { alone, cutAfter, tried } from "./cuts.js";
 import { $, all, button, html, onKeys } from "./elements.js";
 import { valueOf } from "./predicted.js";
-import { LARGE, costs, cutter, profile, scene, select, state, when } from "./shown.js";
+import { LARGE, costs, cutter, profile, scene, select, state, when, whenCutRests } from "./shown.js";
 import { asTable, nodeLink, table } from "./tables.js";
 import { againstMean, count, duration, grouped, size, sizeOf } from "./words.js";
 
@@ -34,36 +34,29 @@ function startCutPoints() {
   if (!options.length) return;
   const best = options.filter((option) => profile.best.includes(option.nodes_before));
   if (!scene.cards.length) $("#cut-points h2").textContent = "Cut points";
-  if (best.length < options.length) asTable("cut-points", `The first ${MOST_CUT_POINTS} of all`, () => [cutPointTable(options.slice(0, MOST_CUT_POINTS))]);
-  const fill = () => $("#cut-points .scroll").append(cutPointTable(best));
-  if (profile.nodes.length > LARGE) setTimeout(fill);
-  else fill();
+  const first = options.slice(0, MOST_CUT_POINTS);
+  if (best.length < options.length) asTable("cut-points", `The first ${first.length} of ${grouped(options.length)}`, () => [cutPointTable(first)]);
+  setTimeout(() => $("#cut-points .scroll").append(cutPointTable(best))); // after the page is open: it takes long for many nodes
 }
 
-function otherPlanButton({ after, devices }) {
-  if (!after.length) return "";
-  return button({ text: "Cut so" }, () => {
+function startOtherPlans() {
+  const plans = scene.other_plans;
+  const cutSo = ({ after, devices }) => (after.length ? button({ text: "Cut so" }, () => {
     cutAfter(after, devices);
     $("#parts").scrollIntoView({ block: "nearest" });
-  });
-}
-
-function startWords() {
-  const plans = scene.other_plans;
+  }) : "");
   if (plans.length) $("#other-plans .scroll").append(table("other plans", [
     ["between two requests", "number", (plan) => duration(plan.period_s)],
     ["one request", "number", (plan) => duration(plan.latency_s)],
     plans.some((plan) => plan.devices.length) ? ["parts", "number", (plan) => grouped(plan.devices.length)] : null,
     ["shown", "", (plan) => (plan.is_chosen ? "this plan" : "")],
-    cutter && plans.some((plan) => plan.after.length) ? ["choose", "", otherPlanButton] : null,
+    cutter && plans.some((plan) => plan.after.length) ? ["choose", "", cutSo] : null,
   ], plans));
-  when("cut", () => { $("#recomputed").hidden = state.yours; }); // in your cuts nothing is
 }
 
 /* Why the cuts are where they are: of the plan as it says, of yours by trying cut points beside them. */
 
-const [TRIES, REST_MS] = [6, 250]; // cut points on each side of a cut, and how long the cuts rest before they are tried
-let asked = 0;
+const TRIES = 6; // cut points on each side of a cut
 
 const loadOf = (part) => part.busy_s ?? part.need_bytes ?? part.weight_bytes;
 
@@ -80,17 +73,8 @@ function beside(cuts, i) {
   return [...between.filter((end) => end < cuts[i]).slice(-TRIES), ...between.filter((end) => end > cuts[i]).slice(0, TRIES)];
 }
 
-const pause = (milliseconds) => new Promise((done) => { setTimeout(done, milliseconds); });
-
-/** One text for a cut; undefined if the cuts have changed meanwhile. */
-async function reasonOf({ cuts, parts, on, boundaries }, here, i, ask) {
-  const found = [];
-  for (const end of beside(cuts, i)) {
-    await pause(0);
-    if (ask !== asked) return undefined;
-    const other = tried(cuts.with(i, end), on);
-    if (other) found.push({ end, value: valueOfCuts(other), total: other.boundaries[i] });
-  }
+/** One text for a cut, from what was found of others in its place. */
+function reasonOf({ cuts, parts, boundaries }, here, i, found) {
   found.sort((a, b) => a.value - b.value || a.total.bytes - b.total.bytes);
   const change = (value) => (Math.abs(value - here) <= 1e-9 * Math.abs(here) ? "equally good" : againstMean(value, here));
   const lines = found.slice(0, 2).map(({ end, value, total }) => `after ${profile.nodes[end]}: ${change(value)}, ${sizeOf(total)} cross there`);
@@ -106,19 +90,22 @@ function fillReasons(texts) {
   $("#reasons .list").replaceChildren(...texts.map((text) => html("li", {}, ...lines(text))));
 }
 
+/** Shows the reasons of the plan; of your cuts after trying others, unless they change meanwhile. */
 async function showReasons() {
   const { yours } = state;
-  const ask = asked += 1;
   fillReasons(yours ? [] : scene.reasons);
-  if (!yours) return;
-  await pause(REST_MS);
   const texts = [];
-  for (const i of [...yours.cuts.keys()].sort((a, b) => yours.cuts[a] - yours.cuts[b])) {
-    const text = ask === asked && !state.drag ? await reasonOf(yours, valueOfCuts(yours), i, ask) : undefined;
-    if (text === undefined) return;
-    texts.push(text);
+  for (const i of [...yours?.cuts.keys() ?? []].sort((a, b) => yours.cuts[a] - yours.cuts[b])) {
+    const found = [];
+    for (const end of beside(yours.cuts, i)) {
+      await new Promise((done) => { setTimeout(done); });
+      if (state.yours !== yours || state.drag) return;
+      const other = tried(yours.cuts.with(i, end), yours.on);
+      if (other) found.push({ end, value: valueOfCuts(other), total: other.boundaries[i] });
+    }
+    texts.push(reasonOf(yours, valueOfCuts(yours), i, found));
   }
-  fillReasons(texts);
+  if (yours) fillReasons(texts);
 }
 
 /* The search for nodes, by the fields of the profile and of the graph. */
@@ -137,8 +124,9 @@ function find({ target: field }) {
 
 export function startSections() {
   startCutPoints();
-  startWords();
+  startOtherPlans();
+  when("cut", () => { $("#recomputed").hidden = state.yours; }); // in your cuts nothing is
   showReasons();
-  if (cutter) when("cut", showReasons);
+  whenCutRests(showReasons);
   for (const field of all("input[type=search]")) onKeys(field, { Enter: find });
 }

@@ -18,7 +18,7 @@ export const costs = cutter && scene.cut_costs && completedCosts(cutter, scene.c
 export const isRanked = scene.cards.some((card) => card.rank !== null);
 
 scene.model ||= scene.title;
-for (const name of profile ? ["alive", "near"] : []) profile[name] = Float64Array.from(profile[name]); // read in each frame
+if (profile) profile.alive = Float64Array.from(profile.alive); // it is read in each frame
 
 /* What the reader changes, and who is told of it. */
 

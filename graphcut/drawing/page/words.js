@@ -66,12 +66,11 @@ export function duration(seconds) {
 export const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 export const count = (number, noun) => `${grouped(number)} ${noun}${number === 1 ? "" : "s"}`;
 export const percent = (share) => `${Math.round(share * 100)} %`;
-export const signed = (text, number) => `${number < 0 ? "−" : "+"}${text(Math.abs(number))}`;
 
 /** How far a number is from another one. */
 export function againstMean(load, mean) {
   const off = Math.round((load / mean - 1) * 100);
-  return off === 0 ? "0 %" : signed(percent, off / 100);
+  return `${off < 0 ? "−" : off > 0 ? "+" : ""}${Math.abs(off)} %`;
 }
 
 /* An amount is a record with `bytes` and `is_exact`: what is not exact is a lower bound. */

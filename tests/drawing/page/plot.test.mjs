@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LEFT, cutNear, envelope, gridLines, nextKey, nextLow, nodeAt, scaleFor, zoomed } from "../../../graphcut/drawing/page/plot.js";
+import { LEFT, cutNear, envelope, gridLines, nextLow, nodeAt, scaleFor, zoomed } from "../../../graphcut/drawing/page/plot.js";
 
 const WIDTH = 1000; // pixels for nodes
 const xOf = (node, { from, to }) => LEFT + ((node + 1 - from) / (to - from)) * 1000;
@@ -73,10 +73,4 @@ test("a cut is taken where the pointer is near its line", () => {
   assert.equal(cutNear([20, 21], view, xOf(20, view) + 6, 5, WIDTH), 21);
   assert.equal(cutNear([20], view, xOf(20, view) - 6, 5, WIDTH), null);
   assert.equal(cutNear([], view, 500, 5, WIDTH), null);
-});
-
-test("brackets go to the next key node on either side", () => {
-  const keys = [3, 7, 9];
-  assert.deepEqual([nextKey(keys, -1, 1), nextKey(keys, 3, 1), nextKey(keys, 9, 1)], [3, 7, undefined]);
-  assert.deepEqual([nextKey(keys, 10, -1), nextKey(keys, 8, -1), nextKey(keys, 3, -1)], [9, 7, undefined]);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { againstMean, count, duration, flop, grouped, listed, percent, shortOperator, shortPart, signed, size, sizeLike, sizeOf, three, visible, withoutCommon } from "../../../graphcut/drawing/page/words.js";
+import { againstMean, count, duration, flop, grouped, listed, percent, shortOperator, shortPart, size, sizeLike, sizeOf, three, visible, withoutCommon } from "../../../graphcut/drawing/page/words.js";
 
 test("three digits are rounded to even where a number is between two", () => {
   assert.deepEqual([1.125, 1.375, 1.126, 112.5, 1125, 0.5, 999.4].map(three), ["1.12", "1.38", "1.13", "112", "1120", "0.5", "999"]);
@@ -25,7 +25,6 @@ test("long numbers have commas, and nouns their number", () => {
   assert.deepEqual([0, 999, 1000, 1234567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
   assert.deepEqual([count(1, "node"), count(0, "node"), count(1000, "node")], ["1 node", "0 nodes", "1,000 nodes"]);
   assert.deepEqual([percent(0.126), againstMean(12, 10), againstMean(8, 10), againstMean(10.01, 10)], ["13 %", "+20 %", "−20 %", "0 %"]);
-  assert.deepEqual([signed(size, 5), signed(size, -2048)], ["+5 B", "−2 KiB"]);
 });
 
 test("an amount that is not exact is a lower bound", () => {
