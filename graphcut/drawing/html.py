@@ -5,9 +5,11 @@ The words are here; the script in `page/` draws the rest. The data is compressed
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from html import escape
+from itertools import cycle
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -23,6 +25,11 @@ from .svg.matrix_chart import MAX_ROWS
 from .svg.style import filled
 from .template import packed, template
 
+_LINES: Final = ("Red", "Orange", "Purple")  #: the lines of layers over the profile; the script has these colours.
+_EDGES: Final = (
+    "Blue edges go to the next part only, dashed orange ones skip a part. ",
+    "Blue edges go to another rank. ",
+)  #: of the graph; whether layers are divided among ranks.
 # In ASCII, since half a surrogate pair can't be encoded otherwise.
 _json: Final = partial(json.dumps, separators=(",", ":"))
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -47,12 +54,28 @@ def html_of(scene: Scene) -> str:
         "recomputed": "".join(f"<li>{escape(text)}</li>" for text in scene.recomputed),
         "details": "".join(f"<dt>{escape(word)}</dt><dd>{escape(value)}</dd>" for word, value in scene.details),
         "matrix_legend": matrix_legend(scene),
+        "legend": escape(" ".join(filter(None, _legend(scene)))),
+        "edges": _EDGES[scene.is_ranked] if scene.cards or scene.cut_model else "",
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
         "data": packed(_json(_record(scene))),
         "graph": packed(_json(scene.graph())) if scene.graph else "",
     }
     return _INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", filled(template(), values))
+
+
+def _legend(scene: Scene) -> Iterator[str]:
+    """What the cut profile shows, in sentences."""
+    if (profile := scene.profile) is None:
+        return
+    yield "A cut after a node sends the bytes that are alive there. Click to see what a cut there sends."
+    yield "Within a pixel, the dark line is the lowest value, the pale area the highest."
+    yield f"{count(len(profile.keys), 'key node')} (dots and ticks)." * bool(profile.keys)
+    yield "Lines are cuts, with what crosses there." * bool(profile.cuts)
+    yield from (f"{name} line: {layer.legend}" for name, layer in zip(cycle(_LINES), scene.layers, strict=False))
+    replicas = any(card.replicas for card in scene.cards)
+    yield "Recomputed tensors count as alive here, but are not sent at the cuts." * replicas
+    yield "Some sizes are unknown: ≥ marks a lower bound." * (not all(profile.exact))
 
 
 def _answer(scene: Scene) -> str:

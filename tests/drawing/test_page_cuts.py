@@ -38,8 +38,9 @@ from scenes_by_hand import data_of
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 TRIES = FUZZ or 10  #: for each of these goals, on ten models; with `scripts/fuzz` on thirty.
-ROWS = """[...document.querySelectorAll("#parts tbody tr")].map((row) => Object.fromEntries([...row.cells].map((cell) =>
-  [cell.dataset.title, cell.querySelector("span[title]")?.title ?? cell.textContent])))"""
+ROWS = """[...document.querySelectorAll("#parts > .scroll tbody tr")]
+  .map((row) => Object.fromEntries([...row.cells].map((cell) => (
+    [cell.dataset.title, cell.querySelector("span[title]")?.title ?? cell.textContent]))))"""
 
 CHOSEN = "[...document.querySelectorAll('#parts select')].map((one) => one.selectedOptions[0].text)"
 

@@ -190,7 +190,7 @@ def test_the_decision_is_on_one_screen(show: Show, analysis: Analysis, width: in
         name: page.evaluate(
             f"(({{top, bottom}}) => [top, bottom])(document.querySelector('{name}').getBoundingClientRect())"
         )
-        for name in (".answer", "#profile .plot", "#parts tbody")
+        for name in (".answer", "#profile .plot", "#parts > .scroll tbody")
     }
     assert [top >= 0 and bottom <= height for top, bottom in tops.values()] == [True] * 3, tops
     page.evaluate("location.hash = '#cut=/model/layers.0/add_1&node=/model/layers.0/add_1'")

@@ -9,7 +9,7 @@ import { count, duration, figuresOf, grouped, groupsOf, isOver, shortPart, size,
 
 const [FEW_TENSORS, MOST_ROWS] = [12, 40]; // more tensors are a line for all with the same ends
 const MAX_ROWS = 1000; // of a table
-const [MOST_TOTALS, MOST_HEADS] = isNarrow ? [5, 4] : [10, 9];
+const MOST_TOTALS = isNarrow ? 5 : 10;
 const FEW_COLUMNS = isNarrow ? 5 : 8; // of a matrix with room for the bytes in each cell
 
 const mark = (css, left, style = {}, text = "") => html("i", { class: css, style: { left: share(left), ...style } }, text);
@@ -20,9 +20,8 @@ const row = (css, name, amount, title, ...marks) => html("div", { class: `lane $
 function headOf(part) {
   const lines = [part.device, ...figuresOf(part), isOver(part) ? "over budget" : ""].filter(Boolean);
   const title = [part.name, part.content, ...lines].filter(Boolean).join(", ");
-  const fitting = shown().parts.length > MOST_HEADS ? [] : lines; // no room for them
   return isOne(html("span", { class: `part${isOver(part) ? " bad" : ""}`, title, style: coloured(part.index) },
-    html("b", {}, shortPart(part.name)), ...fitting.map((line) => html("span", {}, line))), "card", part.index);
+    html("b", {}, shortPart(part.name)), ...lines.map((line) => html("span", {}, line))), "card", part.index);
 }
 
 /** A line from the part that writes something to the last one that reads it, with a dot in each that does. */

@@ -39,16 +39,14 @@ function change(yours) {
   show(yours);
 }
 
-function goTo(step) {
-  if (!(step in steps)) return;
-  now = step;
+export const canStep = (by) => now + by in steps;
+
+/** Undoes a change, by -1, or makes it again, by 1. */
+export function step(by) {
+  if (!canStep(by)) return;
+  now += by;
   show(steps[now] && tried(...steps[now]));
 }
-
-export const undo = () => goTo(now - 1);
-export const redo = () => goTo(now + 1);
-export const canUndo = () => now > 0;
-export const canRedo = () => now + 1 < steps.length;
 
 /**
  * Cuts the model after these nodes of the profile; false, and nothing changes, if that is not possible.

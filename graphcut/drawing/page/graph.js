@@ -1,10 +1,10 @@
 /* The graph of the model, folded by its modules; what is chosen anywhere opens in it. Boxes are HTML, edges an SVG below them. */
 
 import { $, all, button, coloured, html, inNextFrame, listen, onKeys, svg } from "./elements.js";
-import { MANY, completed, foldedLists, kindOfLink, openedFirst, pictureOf, typed, worded } from "./graph_picture.js";
+import { completed, foldedLists, kindOfLink, openedFirst, pictureOf, typed, worded } from "./graph_picture.js";
 import { layered } from "./layered_layout.js";
 import { fillPanel } from "./panel.js";
-import { isRanked, kinds, partIn, placed, profile, select, shown, state, unpacked, when } from "./shown.js";
+import { kinds, partIn, placed, profile, select, shown, state, unpacked, when } from "./shown.js";
 import { count, grouped, groupsOf, visible } from "./words.js";
 
 const MOST_NODES = 250; // more are not all shown without folds
@@ -191,12 +191,11 @@ function activate({ kind, fold, nodes: [node], head, lines, tensors }) {
   return drawGraph();
 }
 
-const hasFolds = () => drawn.picture.boxes.some((box) => box.kind === "fold");
-
 /** The buttons: a name, a text, a title, what they do, and when there is nothing to do. */
 const TOOLS = [
   ["back", "‹ back", "leave the subgraph", () => { drawn = drawn.from; }, () => !drawn.from],
-  ["expand", "Expand", "all nodes", () => openFolds(drawn.lists.flatMap(({ folds }) => folds)), () => drawn.graph.nodes.length > MOST_NODES || !hasFolds()],
+  ["expand", "Expand", "all nodes", () => openFolds(drawn.lists.flatMap(({ folds }) => folds)),
+    () => drawn.graph.nodes.length > MOST_NODES || !drawn.picture.boxes.some((box) => box.kind === "fold")],
   ["collapse", "Collapse", "to layers", () => { drawn.opened.clear(); drawn.picture = null; }, () => !drawn.opened.size],
   ["fit", "Fit", "the whole picture in sight", fit, () => false],
   ["smaller", "Zoom out", "", () => { zoom = Math.max(0.1, zoom / 1.25); }, () => false],
@@ -209,15 +208,8 @@ function fit() {
 }
 
 function showTools() {
-  const { graph, title, picture } = drawn;
   for (const [name, , , , isIdle] of TOOLS) $(`#graph-${name}`).hidden = isIdle();
-  const edges = isRanked ? "Blue edges go to another rank." : "Blue edges go to the next part only, dashed orange ones skip a part.";
-  $("#graph .lead").textContent = visible([
-    `${title}: ${count(graph.nodes.length, "node")}.`,
-    drawn === whole && shown().cuts.length ? edges : "",
-    hasFolds() ? "Double frames open." : "",
-    picture.boxes.some((box) => box.far.length) ? `What more than ${MANY} boxes read is named in each, after ←.` : "",
-  ].filter(Boolean).join(" "));
+  $("#graph .lead").textContent = visible(`${drawn.title}: ${count(drawn.graph.nodes.length, "node")}.`);
 }
 
 /** For each arrow the boxes that it can lead to: along edges, or the neighbours in the layer; the nearest is taken. */

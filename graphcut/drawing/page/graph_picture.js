@@ -7,7 +7,7 @@ import { kindOf } from "./cutting.js";
 import { count, grouped, groupsOf, isKnown, shortOperator, sumOf } from "./words.js";
 
 const FEW = 40; // nodes that are shown without folds
-export const MANY = 6; // a tensor with more readers has its name in each of them instead of an edge to it
+const MANY = 6; // a tensor with more readers has its name in each of them instead of an edge to it
 
 /** A graph with what follows from it; `functions` are those of the model, which its nodes call. */
 export function completed(graph, functions = graph.functions) {

@@ -1,12 +1,11 @@
 /* Starts the page, and watches what concerns all of it: address, theme, keys. */
 
 import { startCharts } from "./charts.js";
-import { cutAfter, redo, toggleCut, undo } from "./cuts.js";
+import { cutAfter, step, toggleCut } from "./cuts.js";
 import { $, all, listen } from "./elements.js";
 import { enterGraph, startGraph } from "./graph.js";
 import { linkTo, thingIn } from "./links.js";
 import { startPanel } from "./panel.js";
-import { startParts } from "./parts.js";
 import { selectKey, startProfile } from "./profile.js";
 import { startSections } from "./sections.js";
 import { costs, cutter, pin, profile, resting, select, shown, started, state, unpin, when } from "./shown.js";
@@ -26,10 +25,10 @@ function watchKeys() {
   listen(document, { keydown: (event) => {
     const isTyping = event.target.matches("input, textarea");
     const isControl = event.ctrlKey || event.metaKey;
-    const change = cutter && isControl && !isTyping ? { z: event.shiftKey ? redo : undo, Z: redo, y: redo }[event.key] : undefined;
+    const by = cutter && isControl && !isTyping ? { z: event.shiftKey ? 1 : -1, Z: 1, y: 1 }[event.key] : undefined;
     // Brackets with or without a modifier: on many keyboards these two need AltGr.
     const isKey = !dialog.open && event.key in keys && (!isTyping || event.key === "Escape") && (!isControl || "[]".includes(event.key));
-    const action = change ?? (isKey ? keys[event.key] : null);
+    const action = by ? () => step(by) : isKey ? keys[event.key] : null;
     if (!action) return;
     event.preventDefault();
     if (isTyping) event.target.blur();
@@ -63,7 +62,6 @@ function followAddress() {
 
 $(".tools").hidden = false;
 startPanel();
-startParts();
 startCharts();
 startProfile();
 startSections();

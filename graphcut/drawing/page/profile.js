@@ -10,7 +10,7 @@ import { count, figuresOf, grouped, shortPart, size, sizeOf } from "./words.js";
 const SNAP = 8; // so many pixels around the pointer are searched for a low place
 const OFF = 30; // so many pixels above or below the profile a cut is dropped
 const COLUMNS = 1500; // of the curves, as in page.html: as many as a wide window has pixels
-const LINES = [["over", "Red"], ["far", "Orange"], ["pick", "Purple"]]; // of layers: a colour of the theme, and its name
+const LINES = ["over", "far", "pick"]; // colours of the lines of layers, as html.py names them
 
 const plot = $("#profile .plot");
 const area = $(".area", plot);
@@ -25,10 +25,11 @@ let curves = { of: "" }; // the view that the curves are of, and the scale of th
 /** Draws the curves only if the view is another one. */
 const drawProfile = inNextFrame(() => {
   $("#reset").hidden = view.to - view.from === profile.nodes.length;
+  $("#reset").textContent = `Nodes ${grouped(view.from + 1)} to ${grouped(view.to)}: show all`;
   const of = Object.values(view).join();
   if (of !== curves.of) drawCurves(of);
   const { spans, cuts } = shown();
-  $(".parts", area).replaceChildren(...spans.length ? partMarks(spans) : endMarks());
+  $(".parts", area).replaceChildren(...partMarks(spans));
   const before = state.yours ? plan.cuts.filter(isIn).map((cut) => mark("before", shareOf(cut))) : [];
   $(".cuts", area).replaceChildren(...before, ...cutMarks(cuts.filter(isIn)), ...cursorMarks());
 });
@@ -46,7 +47,7 @@ function drawCurves(of) {
   $("svg", area).replaceChildren(
     path("high", `M0,1${steps(high)}V1Z`), path("low", `M0,1${steps(low)}V1Z`),
     path("edge", `M0,${1 - heightOf(low[0])}${steps(low)}`),
-    ...scene.layers.map((one, i) => path("edge layer", layer(one), { stroke: `var(--${LINES[i % LINES.length][0]})` })),
+    ...scene.layers.map((one, i) => path("edge layer", layer(one), { stroke: `var(--${LINES[i % LINES.length]})` })),
     ...keyPaths(profile.keys.filter(isIn)).map(([css, d]) => path(css, d)));
   const lines = [0, ...gridLines(most, view.log)].filter((bytes) => heightOf(bytes) <= 1);
   $(".grid", area).replaceChildren(...lines.map((bytes) => (
@@ -70,8 +71,6 @@ function partMarks(spans) {
     return to > from ? [mark("span", from, { width: share(to - from), ...coloured(part) }, ...names)] : [];
   });
 }
-
-const endMarks = () => [[0, `node ${grouped(view.from + 1)}`], [1, grouped(view.to)]].map(([at, text]) => mark("end", at, {}, text));
 
 /** What crosses a cut, and the figures of the parts before and after it. */
 function cutWords(cut) {
@@ -199,22 +198,11 @@ function stepOrMove({ shiftKey, altKey }, by) {
   else step(by);
 }
 
-const explanation = () => [
-  "A cut after a node sends the bytes that are alive there. Within a pixel, the dark line is the lowest value, the pale area the highest.",
-  profile.keys.length ? `${count(profile.keys.length, "key node")} (dots and ticks).` : "",
-  shown().cuts.length ? "Lines are cuts, with what crosses there." : "",
-  "Click to see what a cut there sends.",
-  ...scene.layers.map(({ legend }, i) => `${LINES[i % LINES.length][1]} line: ${legend}`),
-  scene.cards.some((card) => card.replicas) ? "Recomputed tensors count as alive here, but are not sent at the cuts." : "",
-  profile.exact.every(Boolean) ? "" : "Some sizes are unknown: ≥ marks a lower bound.",
-].filter(Boolean).join(" ");
-
 export function startProfile() {
   if (!profile?.nodes.length) return;
   const last = profile.nodes.length - 1;
   $("#profile").hidden = false;
   plot.ariaValueMax = last + 1;
-  $("#profile .lead").textContent = explanation();
   if (profile.keys.length) area.dataset.below = "key nodes";
   listen(plot, {
     pointerdown: startDrag, pointermove: drag, pointerup: endDrag,

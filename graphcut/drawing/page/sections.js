@@ -1,11 +1,112 @@
-/* The sections that have words and tables alone: cut points, other plans, reasons; and the search for nodes. */
+/* The sections that are words and tables: parts, with the headline; cut points, other plans, reasons; and the search for nodes. */
 
-import { alone, cutAfter, tried } from "./cuts.js";
-import { $, all, button, html, onKeys } from "./elements.js";
-import { valueOf } from "./predicted.js";
-import { LARGE, costs, cutter, profile, scene, select, state, when, whenCutRests } from "./shown.js";
+import { alone, canStep, cutAfter, cutAt, step, stopCutting, tried } from "./cuts.js";
+import { $, all, button, copyText, html, listen, narrowed, onKeys, share } from "./elements.js";
+import { command } from "./links.js";
+import { against, valueOf } from "./predicted.js";
+import { LARGE, costs, cutter, plan, profile, scene, select, shown, state, when, whenCutRests } from "./shown.js";
 import { asTable, nodeLink, table } from "./tables.js";
-import { againstMean, count, duration, grouped, size, sizeOf } from "./words.js";
+import { againstMean, count, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeLike, sizeOf, sumOf, titleOf, withoutCommon } from "./words.js";
+
+const MOST_CUT_POINTS = 200; // in the longer table
+const answer = [...$(".answer").childNodes]; // of the plan
+
+/** A choice of the device of a part; devices with one name are one. */
+function deviceOf(part) {
+  const first = (name) => costs.devices.findIndex((device) => device.name === name);
+  const names = [...new Set(costs.devices.map(({ name }) => name))];
+  const choose = () => {
+    cutAt(state.yours.cuts, state.yours.parts.map((one, i) => (i === part.index ? Number(choice.value) : one.place)));
+    all("#parts select")[part.index].focus();
+  };
+  const choice = html("select", { "aria-label": `device of ${part.name}`, on: { change: choose } },
+    ...names.map((name) => html("option", { value: first(name), text: name })));
+  choice.value = first(costs.devices[part.place].name);
+  return choice;
+}
+
+/** A number with a bar below it; `tick` is where the budget ends, as a share of the bar. */
+function meter(number, part, isBad = false, tick = 0) {
+  number.classList.toggle("bad", isBad);
+  return html("span", {}, number, html("i", { class: isBad ? "bad" : null, style: { "--share": share(part), "--tick": share(tick) } }));
+}
+
+const exactly = (text, number, unit = "B") => html("span", { text, title: `${unit === "s" ? number : grouped(number)} ${unit}` });
+
+/** A table of parts: what is not known of any part has no column. */
+function partTable(title, { parts }, isOwn) {
+  const known = (...names) => names.flatMap((name) => parts.map((one) => one[name]).filter(isKnown));
+  const areKnown = (name) => known(name).length === parts.length && known(name).some((value) => value > 0);
+  const load = ["busy_s", "flops", "need_bytes", "weight_bytes", "nodes"].find(areKnown);
+  const mean = sumOf(parts, (one) => one[load]) / parts.length;
+  const scale = Math.max(1, ...known("need_bytes", "budget_bytes"));
+  const most = Math.max(1, ...known("flops"));
+  const cuts = known("cut");
+  const ends = withoutCommon(cuts.map((cut) => profile.nodes[cut]));
+  const nameOf = (one) => html("span", {}, narrowed(titleOf(one)), ...isKnown(one.cut) ? [nodeLink(one.cut, ends[cuts.indexOf(one.cut)])] : []);
+  const need = (one) => {
+    const text = one.budget_bytes ? `${needOf(one)}, ${percent(one.need_bytes / one.budget_bytes)}` : needOf(one);
+    return meter(exactly(text, one.need_bytes), one.need_bytes / scale, isOver(one), (one.budget_bytes ?? 0) / scale);
+  };
+  const crosses = ({ crosses: one }) => (one ? exactly(`${sizeOf(one)} in ${grouped(one.tensors)}`, one.bytes, `B in ${one.tensors}`) : "");
+  const optional = (name, word, css, cell) => (known(name).length ? [word, css, (one) => (isKnown(one[name]) ? cell(one) : "–")] : null);
+  const ofSeveral = (column) => (parts.length > 1 ? column : null);
+  return table(title, [
+    [cuts.length ? "part, ends after" : "part", "name", nameOf],
+    isOwn && costs?.is_cluster ? ["device", "", deviceOf] : parts.some((one) => one.device) ? ["device", "mono", (one) => narrowed(one.device)] : null,
+    ["nodes", "number", (one) => grouped(one.nodes)],
+    ["weights", "number", (one) => exactly(size(one.weight_bytes), one.weight_bytes)],
+    optional("activation_bytes", "activations", "number", (one) => exactly(leastOf(one) + size(one.activation_bytes), one.activation_bytes)),
+    optional("need_bytes", parts[0].measure + (known("budget_bytes").length ? ", of budget" : ""), "meter", need),
+    optional("flops", "compute", "meter", (one) => meter(html("span", { text: leastOf(one) + flop(one.flops) }), one.flops / most)),
+    optional("busy_s", "time", "number", (one) => exactly(leastOf(one) + duration(one.busy_s), one.busy_s, "s")),
+    ofSeveral(["vs. mean", "number", (one) => againstMean(one[load], mean)]),
+    ofSeveral(["sends", "number", (one) => (one.sent.tensors ? exactly(sizeOf(one.sent), one.sent.bytes) : "–")]),
+    cuts.length ? ["crosses here", "number", crosses] : null,
+  ], parts);
+}
+
+/** What your cuts make, in the words of the headline of a plan. */
+function answerOf({ parts, boundaries }) {
+  const largest = (items, name) => items.reduce((best, one) => (one[name] > best[name] ? one : best));
+  const [needs, slowest] = [largest(parts, "need_bytes"), largest(parts, "busy_s")];
+  const of = needs.budget_bytes ? ` of ${sizeLike(needs.budget_bytes, needs.budget_bytes)}` : "";
+  const need = needs.need_bytes >= 0 ? ` The largest, ${needs.name}, ${needs.measure === "needs" ? "needs" : "takes"} ${needOf(needs)}${of}.` : "";
+  const time = slowest.busy_s >= 0 ? ` The slowest, ${slowest.name}, takes ${duration(slowest.busy_s)}.` : "";
+  const over = parts.filter(isOver).length;
+  return [`Your cuts: ${count(parts.length, "part")}.${need}${time} At most ${sizeOf(largest(boundaries, "bytes"))} crosses a boundary. `,
+    ...over ? [html("span", { class: "badge bad" }, `✗ ${count(over, "part")} over budget`)] : []];
+}
+
+function showTools(yours) {
+  for (const one of all("#parts .own")) one.hidden = !yours;
+  $("#compare").hidden = !yours || !scene.cards.length;
+  for (const [id, by] of [["undo", -1], ["redo", 1]]) Object.assign($(`#${id}`), { disabled: !canStep(by), hidden: !canStep(-1) && !canStep(1) });
+  if (!yours) return;
+  const change = against(costs, yours, plan.parts.length);
+  $("#parts .lead").textContent = `Nothing is recomputed here; the command recomputes what takes less time than to receive it.${change}`;
+  const devices = costs?.is_cluster ? yours.parts.map((one) => one.device) : [];
+  $("#parts code").textContent = command(scene.model, cutter.dims, yours.cuts.map((cut) => profile.nodes[cut]), devices);
+}
+
+function showParts() {
+  const { yours } = state;
+  $(".answer").replaceChildren(...yours ? answerOf(yours) : answer);
+  if (cutter) showTools(yours);
+  $("#parts .scroll").replaceChildren(...shown().parts.length ? [partTable("parts", shown(), yours)] : []);
+}
+
+function startParts() {
+  showParts();
+  if (!cutter) return all(".cutting, #parts .own, #compare").forEach((one) => one.remove());
+  $("#back").textContent = scene.cards.length ? "Back to the plan" : "No cuts";
+  if (scene.cards.length) $("#compare .scroll").append(partTable("parts of the plan", plan, false));
+  const clicked = { back: stopCutting, undo: () => step(-1), redo: () => step(1), "copy-cuts": ({ target }) => copyText($("#parts code"), target) };
+  for (const [id, action] of Object.entries(clicked)) listen($(`#${id}`), { click: action });
+  return when("cut", showParts);
+}
+
+/* Cut points, and other plans. */
 
 /** What a cut at each cut point makes, where that is known; else what is alive there. */
 function cutPointTable(options) {
@@ -26,8 +127,6 @@ function cutPointTable(options) {
     ["key node", "", (option) => (option.is_key ? "yes" : "")],
   ], rows);
 }
-
-const MOST_CUT_POINTS = 200;
 
 function startCutPoints() {
   const options = profile?.cut_options ?? [];
@@ -110,19 +209,18 @@ async function showReasons() {
 
 /* The search for nodes, by the fields of the profile and of the graph. */
 
-let searched = null; // operators and names in small letters
-
 /** Chooses the next node with the letters in a field; beside it is how many there are. */
 function find({ target: field }) {
   const wanted = field.value.trim().toLowerCase();
-  searched ??= profile.nodes.map((name, i) => `${profile.ops[i]} ${name}`.toLowerCase());
-  const hits = wanted ? [...searched.keys()].filter((i) => searched[i].includes(wanted)) : [];
+  const isHit = (i) => `${profile.ops[i]} ${profile.nodes[i]}`.toLowerCase().includes(wanted);
+  const hits = wanted ? [...profile.nodes.keys()].filter(isHit) : [];
   const next = hits.find((node) => node > (state.at ?? -1)) ?? hits[0];
   field.nextElementSibling.textContent = `${grouped(hits.indexOf(next) + 1)} of ${grouped(hits.length)}`;
   if (next !== undefined) select(next);
 }
 
 export function startSections() {
+  startParts();
   startCutPoints();
   startOtherPlans();
   when("cut", () => { $("#recomputed").hidden = state.yours; }); // in your cuts nothing is

@@ -15,7 +15,6 @@ export const kinds = scene.kinds; // for each kind of a flow what it means, and 
 export const LARGE = 20000; // what cuts of more nodes cost takes too long for each frame, and for the opening of the page
 export const cutter = scene.cut_model && completedModel(scene.cut_model);
 export const costs = cutter && scene.cut_costs && completedCosts(cutter, scene.cut_costs);
-export const isRanked = scene.cards.some((card) => card.rank !== null);
 
 scene.model ||= scene.title;
 if (profile) profile.alive = Float64Array.from(profile.alive); // it is read in each frame
@@ -117,9 +116,8 @@ export function shownCuts(yours) {
 
 export const shown = () => state.yours ?? plan;
 export const names = (parts) => parts.map((part) => shown().parts[part].name).join(", ");
-const partName = (part) => shortPart(shown().parts[part].name);
 
-export const placed = (part) => [partName(part), shown().parts[part].device].filter(Boolean).join(" · ");
+export const placed = (part) => [shortPart(shown().parts[part].name), shown().parts[part].device].filter(Boolean).join(" · ");
 
 /** The index of the part of a node of the profile; undefined if nothing is cut. */
 export const partIn = (index) => (state.yours ? state.yours.part[cutter.order[index]] : profile.parts[index]);
