@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from itertools import pairwise, product
 from typing import Final
 
@@ -29,6 +29,8 @@ from .instance import Bools, Floats, Ints, Workload, exact
 from .transfers import STEPS_AT_ONCE, RequestTimes, request_times
 
 _SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
+_AT_ONCE: Final = 128  #: boundaries that are looked at together: of more some parts would span far fewer than others.
+_NUMBERS: Final = 2**15  #: so many are computed with together: they stay in the processor's cache.
 _CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
 _State = tuple[DeviceCounts, int]  #: the devices used, and the last one as a sender (`PairCosts.senders`).
 
@@ -90,7 +92,12 @@ class LinkedChains:
 
     # Dynamic programming
 
-    def cost_to_go(
+    @cached_property
+    def cost_to_go(self) -> Callable[..., Mapping[_State, Floats]]:
+        """`_cost_to_go`, found once for the same arguments."""
+        return cache(self._cost_to_go)
+
+    def _cost_to_go(
         self, aggregation: Aggregation, limit: float = np.inf, most_parts: int | None = None
     ) -> Mapping[_State, Floats]:
         """For each state an array over the boundaries: a lower bound of what the parts behind the boundary cost."""
@@ -112,11 +119,15 @@ class LinkedChains:
         for used in states:
             after = [(c, to, sender) for c, (to, sender) in enumerate(self.next_states(used)) if to in index]
             first[used] = min([first[used], *(int(np.searchsorted(reach[c][:-1], first[to])) for c, to, _ in after)])
-            some = slice(first[used], last_end[used] + 1)  # nothing can be behind other boundaries, or before them
-            row = rest[index[used], :, some]
-            for c, to, sender in after if row.size else ():
-                costs = COMBINED[aggregation](options[c][..., some], behind[index[to], senders.index(sender), :, some])
-                np.minimum(row, costs.min(axis=1), out=row)
+            # Nothing can be behind other boundaries, or before them.
+            for begin in range(first[used], last_end[used] + 1, _AT_ONCE):
+                some = slice(begin, min(begin + _AT_ONCE, last_end[used] + 1))
+                row = rest[index[used], :, some]
+                for c, to, sender in after:
+                    if (k := slice(int(reach[c][some.stop - 1]) - begin)).stop > 0:  # none spans more boundaries
+                        row_behind = behind[index[to], senders.index(sender), k, some]
+                        costs = COMBINED[aggregation](options[c][:, k, some], row_behind)
+                        np.minimum(row, costs.min(axis=1), out=row)
             if self.allowed is not None:  # a group takes several devices for one part
                 parts = range(-(-sum(used) // most_used), sum(used) + 1)
                 is_allowed = np.any([self.allowed(number) for number in parts], axis=0)
@@ -186,13 +197,16 @@ class LinkedChains:
 
     @cached_property
     def _costs(self) -> Mapping[tuple[int, int], tuple[Floats, Floats]]:
-        near, far = self.near, self.tables.received - self.near
-        found = {}
+        found, size = {}, self.tables.boundary_count
+        rows = 1 + _NUMBERS // size
         for sender, c in product(sorted({*self.pairs.senders}), range(len(self.classes))):
             s_per_byte, late_s = self.pairs.received_s[:-1, c], self.pairs.latency_s[:-1, c]
-            received_s = near * s_per_byte[sender] + far * s_per_byte.min()
-            latest_s = np.maximum((near > 0) * late_s[sender], (far > 0) * late_s.min())
-            found[sender, c] = self.part_s(sender, c, received_s, latest_s, slice(None))
+            busy_s, latency_s = found[sender, c] = (np.empty((size, size)), np.empty((size, size)))
+            for at in (np.s_[first : first + rows] for first in range(0, size, rows)):
+                near, far = self.near[at], self.tables.received[at] - self.near[at]
+                received_s = near * s_per_byte[sender] + far * s_per_byte.min()
+                latest_s = np.maximum(_times(near > 0, late_s[sender]), _times(far > 0, late_s.min()))
+                busy_s[at], latency_s[at] = self.part_s(sender, c, received_s, latest_s, at)
         return found
 
     @cached_property
@@ -202,31 +216,36 @@ class LinkedChains:
         return inputs, self.tables.answers_of(lambda _: True), self.tables.answers_of(self.cluster.is_small)
 
     def part_s(
-        self, sender: int, c: int, received_s: Floats, late_s: Floats, begin: int | slice
+        self, sender: int, c: int, received_s: Floats, late_s: Floats, at: slice | tuple[slice, int]
     ) -> tuple[Floats, Floats]:
-        """What parts from the boundaries `begin` on cost, given the seconds to receive from parts, and the latency."""
+        """What parts cost that are `at` these places in a table, given the seconds to receive, and the latency."""
         tables, pairs, driver = self.tables, self.pairs, len(self.classes)
         in_turn = self.cluster.overlap == "none"
-        run_s, run_or_wait_s, most_run_s = (work[c][:, begin] for work in self._work)
-        large_inputs, answers, small_answers = (table[:, begin] for table in self._driven)
-        inputs_s = tables.inputs[:, begin] * pairs.received_s[driver, c]
-        late_s = np.maximum(late_s, (large_inputs > 0) * pairs.latency_s[driver, c])
-        answers_s = answers * (pairs.sent_s if in_turn else pairs.received_s)[c, driver]
-        sent_s = tables.sent[:, begin] * pairs.reported_s[c]
+        run_s, run_or_wait_s, most_run_s = (work[c][at] for work in self._work)
+        large_inputs, answers, small_answers = (table[at] for table in self._driven)
+        inputs_s = _times(tables.inputs[at], pairs.received_s[driver, c])
+        late_s = np.maximum(late_s, _times(large_inputs > 0, pairs.latency_s[driver, c]))
+        answers_s = _times(answers, (pairs.sent_s if in_turn else pairs.received_s)[c, driver])
+        sent_s = _times(tables.sent[at], pairs.reported_s[c])
         runs = (most_run_s > 0) | (received_s + inputs_s > 0)  # what ran before has no step
         step_s = run_or_wait_s + pairs.overhead_s[c] * runs + received_s + inputs_s + late_s + sent_s
         latency_s = step_s + answers_s
         if in_turn:
-            busy_s = latency_s = latency_s + tables.sent[:, begin] * pairs.sent_s[c, :-1].min()
+            busy_s = latency_s = latency_s + _times(tables.sent[at], pairs.sent_s[c, :-1].min())
         else:
-            small_s = small_answers * pairs.received_s[c, driver]
+            small_s = _times(small_answers, pairs.received_s[c, driver])
             both_s = step_s + small_s + np.maximum(received_s + inputs_s - most_run_s, 0.0)
-            both_s += np.maximum(small_s + sent_s - most_run_s, 0.0)
-            near_s = self.near[:, begin] * pairs.received_s[sender, c]
-            busy_s = np.maximum.reduce([run_s, both_s / STEPS_AT_ONCE, near_s, inputs_s, answers_s])
-        is_possible = self.fits[c][:, begin] & tables.nested[:, begin]
+            both_s += np.maximum(small_s + sent_s - most_run_s, 0.0) if (small_s + sent_s).any() else 0.0
+            near_s = _times(self.near[at], pairs.received_s[sender, c])
+            busy_s = reduce(np.maximum, [both_s / STEPS_AT_ONCE, run_s, near_s, inputs_s, answers_s])
+        is_possible = self.fits[c][at] & tables.nested[at]
         busy_s, latency_s = (np.where(is_possible, exact(s, self.quantum), np.inf) for s in (busy_s, latency_s))
         return busy_s, latency_s
+
+
+def _times(numbers: Floats | Bools, factor: float) -> Floats:
+    """The product, for its time one number where the factor is 0: links often have no latency, devices no overhead."""
+    return np.asarray(numbers * factor if factor else 0.0)
 
 
 def _reach(costs: Floats) -> Ints:
@@ -325,6 +344,6 @@ class _BranchAndBound:
             is_sent = (writer >= 0) & (load.tensor_bytes > 0)
             received_s = is_read @ (load.tensor_bytes * is_sent * pairs.received_s[writer, c])
             late_s = (is_read * (is_sent * pairs.latency_s[writer, c])).max(axis=1, initial=0.0)
-            costs = chains.part_s(node.classes[-1], c, received_s, late_s, begin)
+            costs = chains.part_s(node.classes[-1], c, received_s, late_s, np.s_[:, begin])
         found = _minimized(costs, self._aggregation, self._limit)
         return found if chains.allowed is None else np.where(chains.allowed(len(node.classes) + 1), found, np.inf)

@@ -270,7 +270,7 @@ class ClusterEvaluator:
         for limit in np.linspace(period, longest, _FRONT_POINTS)[1:] if longest > period else ():
             if latency * (1 - _NOTABLE) <= soonest.values[0]:
                 return
-            chain = chains.best("sum", limit=float(limit), most_work=little)
+            chain = soonest if limit == longest else chains.best("sum", limit=float(limit), most_work=little)
             if chain is not None and chain.values[0] < latency * (1 - _NOTABLE):
                 latency, period = chain.values
                 yield replace(chain, values=(period, latency))
