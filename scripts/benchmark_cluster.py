@@ -1,31 +1,28 @@
 """`scripts/benchmark cluster`: machines made of namespaces (root, iproute2), with links of a known rate.
 
 First decoding beside llama.cpp's RPC: two machines of one core each, half of the layers on each. Then decoding on three
-machines whose messages take 5 ms longer, with `lookup` and without. Then what plans and simulations predict for three
-machines, beside what is measured. Both sides of a ratio run in turn.
+machines whose messages take 5 ms longer, with `lookup`, with a draft, and without. Then what plans and simulations
+predict for three machines, beside what is measured. Both sides of a ratio run in turn.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import shutil
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_sizes
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from benchmark_llama import Llama, write_gguf, write_onnx
+from benchmark_machines import TMP, Machines, machines
 from msgspec.structs import replace
 
 import graphcut
@@ -46,121 +43,20 @@ from graphcut import (
     stream,
     weigh,
 )
+from graphcut.decoding.speculation import Speculation
 from graphcut.planning.goals import Objective
 from graphcut.planning.planner import with_metrics
 from graphcut.running.sampling import GREEDY
 
-NETCLUSTER = Path(__file__).with_name("netcluster")
 PROMPT, DECODED, ROUNDS = 128, 48, 3
+SETTLED = 48  # so many tokens are not counted: meanwhile weights move to huge pages
 SEQUENCES = (1, 2, 4)
 REQUESTS, ALONE, WARM, WINDOW = 24, 12, 4, 6  # ALONE: requests one by one
 RATES = ("100mbit", "20mbit")
 LATE = "100mbit/5ms"
-ADDRESS = "10.77.0.10"
-TMP = "/tmp"  # noqa: S108 - each machine has one of its own
-
-
-class Machines:
-    """Machines with Ray. The driver and the first device are on the first one.
-
-    Those that are on one core get equal shares of it, whatever the others do: 1 ms of each 2 ms for two of them.
-    """
-
-    def __init__(self, rates: Sequence[str], cores: Sequence[int]) -> None:
-        self.count, self._cores = len(rates), cores
-        name = f"graphcut-benchmark-{os.getpid()}"
-        self._groups = [limited(f"{name}-{i}", cores.count(core)) for i, core in enumerate(cores)]
-        kept = {Path(sys.prefix), Path(__file__).resolve().parent.parent}
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if name not in {"RAY_ADDRESS", "TMPDIR"}},
-            "NETCLUSTER": f"/run/{name}",
-            "KEEP": ":".join(map(str, kept)),
-            "OMP_NUM_THREADS": "1",
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": "0" * 64,
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": str(Path(graphcut.__file__).resolve().parent.parent),
-        }
-        self.net("up", self.count, *rates)
-
-    def net(self, *words: object) -> str:
-        """What `netcluster` prints."""
-        command = [str(NETCLUSTER), *map(str, words)]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=200)
-        if done.returncode:
-            sys.exit(f"netcluster {' '.join(map(str, words))} failed:\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-    def on(self, machine: int, command: str) -> str:
-        """What a command prints on a machine, on its core and in its control group."""
-        join = f"echo $$ >{self._groups[machine]}/cgroup.procs && taskset -c {self._cores[machine]}"
-        return self.net("on", machine, f"{join} {command}")
-
-    def start(self, machine: int, command: str) -> None:
-        """Run a command in the same way until the machines end."""
-        background = f"{command} >{TMP}/started.log 2>&1 </dev/null & sleep 2"
-        self.on(machine, f"bash -c {shlex.quote(background)}")
-
-    def down(self) -> None:
-        """End all processes, and remove the machines."""
-        self.net("down")
-        time.sleep(1)  # until the control groups are empty
-        for group in self._groups:
-            group.rmdir()
-
-    def start_ray(self) -> None:
-        """Start Ray; the machines are the devices a, b, c."""
-        for machine in range(self.count):
-            role = "--head --port=6379 --include-dashboard=false" if not machine else f"--address={ADDRESS}:6379"
-            device = json.dumps({f"dev:{'abc'[machine]}": 1})
-            options = f"--node-ip-address=10.77.0.1{machine} --num-cpus=1 --object-store-memory=200000000"
-            self.on(machine, f"ray start {role} {options} --resources='{device}'")
-
-    def put(self, path: Path) -> None:
-        """Copy a file or a folder into /tmp of all machines."""
-        for machine in range(self.count):
-            target = Path(self.net("tmp", machine).strip()) / path.name
-            if path.is_dir():
-                shutil.copytree(path, target, dirs_exist_ok=True)
-            else:
-                shutil.copy(path, target)
-
-    def carried(self) -> int:
-        """The bytes that all machines have received."""
-        return sum(map(int, re.findall(r"received (\d+)", self.net("bytes"))))
-
-    def measured(self, *words: object) -> dict[str, Any]:
-        """What this script measures on the first machine, and the bytes that crossed meanwhile."""
-        before = self.carried()
-        found = self.on(0, f"python {Path(__file__).resolve()} {' '.join(map(str, words))}")
-        return {**json.loads(found.splitlines()[-1]), "carried": self.carried() - before}
-
-
-@contextmanager
-def machines(rates: Sequence[str], cores: Sequence[int]) -> Iterator[Machines]:
-    """Machines with links of these rates, each on a core of this one."""
-    made = Machines(rates, cores)
-    try:
-        yield made
-    finally:
-        made.down()
-
-
-def limited(name: str, sharing: int) -> Path:
-    """A control group that has one of so many equal shares of a core, before the other programs of this machine."""
-    root = Path("/sys/fs/cgroup")
-    old = root / "cpu"
-    group = (old if old.is_dir() else root) / name
-    group.mkdir(exist_ok=True)
-    if old.is_dir():  # cgroup v1
-        (group / "cpu.cfs_period_us").write_text(f"{1000 * sharing}")
-        (group / "cpu.cfs_quota_us").write_text("1000" if sharing > 1 else "-1")
-        (group / "cpu.shares").write_text("262144")
-    else:
-        (group / "cpu.max").write_text(f"{1000 if sharing > 1 else 'max'} {1000 * sharing}")
-        (group / "cpu.weight").write_text("10000")
-    return group
+WAYS = {"without": None, "lookup": "lookup", "draft": f"{TMP}/draft"}
+TEXTS = {"that repeats": 0.0, "that repeats a little": 0.1, "that does not": 1.0}  # with their temperatures
+KEPT = 2  # the layers of the draft
 
 
 def bench_cluster(folder: Path, *, small: bool, llama_cpp: Path | None) -> None:
@@ -168,6 +64,7 @@ def bench_cluster(folder: Path, *, small: bool, llama_cpp: Path | None) -> None:
     if os.geteuid() or shutil.which("tc") is None:
         sys.exit("needs root and iproute2")
     llama = Llama(hidden=256, layers=4, heads=4, width=512) if small else Llama()
+    llama = replace_sizes(llama, faint=llama.layers - KEPT, seed=1)  # with this seed its text repeats soon
     bench_rival(folder, llama, llama_cpp)
     bench_late(folder, llama)
     bench_predictions(folder, small=small)
@@ -241,10 +138,15 @@ class Trial:
 
 
 def bench_late(folder: Path, llama: Llama) -> None:
-    """Tokens of text that repeats and of text that does not, with `lookup` and without, beside what is planned."""
+    """Tokens of text that repeats and of text that does not, with proposals and without, beside what is planned.
+
+    A random model has no good draft, so its last layers change little, and the draft is the model without them.
+    """
     write_onnx(llama, folder / "late.onnx")
+    write_onnx(replace_sizes(llama, layers=KEPT, faint=0), folder / "draft.onnx")
+    graphcut.split(folder / "draft.onnx", Into(1), folder / "draft", force=True)
     model = graphcut.load(folder / "late.onnx", dims={"batch": 1, "seq": 1, "past": PROMPT, "total": PROMPT + 1})
-    trial = Trial("late", model, "decode", 1, [("repeat", f"{TMP}/late", *way) for way in product((0, 1), (0, 1))])
+    trial = Trial("late", model, "decode", 1, [("repeat", f"{TMP}/late", *one) for one in product(range(3), repeat=2)])
     found: dict[tuple[object, ...], list[dict[str, Any]]] = {tuple(words[2:]): [] for words in trial.runs}
     with machines([LATE] * 3, [0, 1, 1]) as made:
         made.start_ray()
@@ -252,19 +154,20 @@ def bench_late(folder: Path, llama: Llama) -> None:
         shutil.rmtree(folder / "late", ignore_errors=True)
         graphcut.split(trial.model, trial.planned(cluster), folder / "late")
         made.put(folder / "late")
+        made.put(folder / "draft")
         for _ in range(ROUNDS):
             for words in trial.runs:
                 found[tuple(words[2:])].append(made.measured(*words))
     latency_ms = ", ".join(f"{one.name} {one.latency_s * 1e3:.1f}" for one in cluster.devices)
     print(f"three machines, {LATE}, {4 * DECODED} tokens decoded; latency measured in ms: {latency_ms}")
-    for is_drawn, what in enumerate(("that repeats", "that does not")):
-        without, looked_up = found[0, is_drawn], found[1, is_drawn]
+    for (text, what), (way, how) in product(enumerate(TEXTS), enumerate(WAYS)):
+        without, own = found[0, text], found[way, text]
         times = fitted(trial, cluster, without).times
         planned_per_s = 1 / times.latency_s if times is not None else 0.0
-        ratios = sorted(b["per_s"] / a["per_s"] for a, b in zip(without, looked_up, strict=True))
-        per_s = [statistics.median(one["per_s"] for one in own) for own in (without, looked_up)]
+        ratios = sorted(b["per_s"] / a["per_s"] for a, b in zip(without, own, strict=True))
+        per_s, right = (statistics.median(one[name] for one in own) for name in ("per_s", "right"))
         print(
-            f"text {what:14} {per_s[0]:6.1f} tokens/s (planned {planned_per_s:.1f}), with lookup {per_s[1]:6.1f}:",
+            f"text {what:22} {how:8} {per_s:6.1f} tokens/s (planned without {planned_per_s:.1f}), {right:.0%} right,",
             f"{statistics.median(ratios):.2f} times ({ratios[0]:.2f} to {ratios[-1]:.2f})",
             flush=True,
         )
@@ -345,7 +248,8 @@ def _compare(title: str, trial: Trial, cluster: Cluster, what: str, found: Seque
     found_s = statistics.median(one["period_s"] for one in found)
     # What crosses in the whole run; the first device is where the driver is, so the inputs do not.
     sent = sum(one.sent_bytes for one in again.metrics) + sum(one.output_bytes for one in again.metrics[1:])
-    number = (2 if is_period else 1) * (PROMPT + DECODED - 1) if is_decoder else REQUESTS if is_period else ALONE
+    tokens = (2 if is_period else 1) * (PROMPT + SETTLED + DECODED - 1)
+    number = tokens if is_decoder else REQUESTS if is_period else ALONE
     wire = statistics.median(one["carried"] for one in found) / (sent * number)
     print(
         f"{title:24} {what:9} {planned_s * 1e3:6.1f} ms {simulated_s * 1e3:6.1f} ms {found_s * 1e3:6.1f} ms",
@@ -386,9 +290,9 @@ def decode(parts: str, number: int) -> dict[str, Any]:
     return decoded(parts, [draw.integers(0, 256, PROMPT).tolist() for _ in range(number)], DECODED)
 
 
-def repeat(parts: str, has_lookup: int, is_drawn: int = 0) -> dict[str, Any]:
+def repeat(parts: str, way: int, text: int = 0) -> dict[str, Any]:
     """Decode a sequence whose prompt repeats, and what follows, too, unless it is drawn."""
-    sampling, draft = Sampling(temperature=float(is_drawn)), "lookup" if has_lookup else None
+    sampling, draft = Sampling(temperature=[*TEXTS.values()][text]), [*WAYS.values()][way]
     return decoded(parts, [[5, 6, 7, 8, 9, 11] * 8], 4 * DECODED, sampling, draft)
 
 
@@ -397,20 +301,33 @@ def decoded(
     prompts: list[list[int]],
     most: int,
     sampling: Sampling = GREEDY,
-    draft: Literal["lookup"] | None = None,
+    draft: str | None = None,
 ) -> dict[str, Any]:
-    """Decode so many tokens after each prompt."""
-    number, how = len(prompts), SessionConfig(threads=1)
-    tokens = graphcut.generate(parts, prompts, max_tokens=most, sampling=sampling, via="ray", config=how, draft=draft)
+    """Decode so many tokens after each prompt, and the first ones."""
+    number, how, judged = len(prompts), SessionConfig(threads=1), [(0, 0)]
+    judge = Speculation.judge
+
+    def noted(self: Speculation, proposed: int, right: int) -> None:
+        judged.append((proposed, right))
+        judge(self, proposed, right)
+
+    Speculation.judge = noted  # type: ignore[method-assign]
+    length = SETTLED + most
+    tokens = graphcut.generate(parts, prompts, max_tokens=length, sampling=sampling, via="ray", config=how, draft=draft)
     tokens.log.is_tracing = True
     stream = iter(tokens)
-    for _ in islice(stream, number):
+    for _ in islice(stream, number * SETTLED):
         pass
     began_s, before = time.perf_counter(), carried()
-    count = sum(1 for _ in islice(stream, number * (most - 1)))
+    count = sum(1 for _ in islice(stream, number * most))
     ended_s, after = time.perf_counter(), carried()
     tokens.close()
-    found = {"per_s": count / (ended_s - began_s), "period_s": (ended_s - began_s) / count}
+    proposed, right = map(sum, zip(*judged, strict=True))
+    found = {
+        "per_s": count / (ended_s - began_s),
+        "period_s": (ended_s - began_s) / count,
+        "right": right / max(1, proposed),
+    }
     return {**found, "bytes": (after - before) / count, "parts": seconds_of(tokens.log, number)}
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 import onnx
-from benchmark_cluster import ADDRESS, NETCLUSTER, TMP, Machines, machines
+from benchmark_machines import ADDRESS, NETCLUSTER, TMP, Machines, machines
 from onnx import TensorProto, helper, numpy_helper
 
 import graphcut

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-FAINT = 0.03  # what the last layers add is so much of what others add
+FAINT = 0.003  # what the last layers add is so much of what others add
 BLOCK = 32  # weights that share a scale, in Q4_0 of llama.cpp, too
 OF_MICROSOFT = {"MatMulNBits", "GroupQueryAttention", "SkipSimplifiedLayerNormalization"}
 

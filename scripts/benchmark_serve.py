@@ -56,7 +56,7 @@ def bench_serve(folder: Path, *, small: bool) -> None:
 
 def bench_machines(model: graphcut.Model, folder: Path) -> None:
     """A part on each of three machines, the second and the third on one core."""
-    from benchmark_cluster import machines
+    from benchmark_machines import machines
 
     devices = tuple(Device(name=name, threads=1) for name in "abc")
     made = replace(graphcut.plan(model, Into(3)), goal=Across(Cluster(devices=devices)), devices=devices)

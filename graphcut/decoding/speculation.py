@@ -5,6 +5,7 @@ the tokens are the same, drawn or not, up to the rounding of a step of several t
 often as rejection sampling of a certain proposal has it (Leviathan et al. 2023).
 """
 
+from itertools import cycle, islice
 from math import inf
 from typing import Final
 
@@ -36,7 +37,7 @@ class Lookup:
                 self._ends[tuple(tokens[place - words : place])] = place
         places = (self._ends.get(tuple(tokens[-words:])) for words in range(_WORDS, 1, -1))
         place = next((place for place in places if place is not None), len(tokens))
-        return tuple(tokens[place : place + most])
+        return tuple(islice(cycle(tokens[place:]), most))  # what repeats goes on with what came before it
 
 
 class Draft:

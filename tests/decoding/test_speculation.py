@@ -110,7 +110,9 @@ def test_lookup_proposes_what_came_after_the_last_tokens() -> None:
     one.fed, one.unfed = [1, 2, 3, 4, 1, 2, 3, 5], (9,)
     assert lookup.propose(one, 2) == ()
     one.fed, one.unfed = [*one.fed, 9, 2], (3,)
-    assert lookup.propose(one, 9) == (5, 9, 2, 3)  # the latest occurrence
+    assert lookup.propose(one, 9) == (5, 9, 2, 3, 5, 9, 2, 3, 5)  # the latest occurrence
+    one.fed, one.unfed = [*one.fed, 3, 3], (3,)
+    assert lookup.propose(one, 4) == (3, 3, 3, 3)  # a token that comes again and again, which only one precedes
 
 
 def test_what_is_never_right_is_hardly_proposed() -> None:

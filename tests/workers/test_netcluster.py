@@ -84,7 +84,7 @@ def test_all_that_a_benchmark_runs_on_a_machine_is_in_one_control_group(monkeypa
     """What is started in the background, too: else one of two programs that are compared would get more of a core."""
     monkeypatch.syspath_prepend(SCRIPT.parent)
     try:
-        made = import_module("benchmark_cluster").Machines(["-"], [min(os.sched_getaffinity(0))])
+        made = import_module("benchmark_machines").Machines(["-"], [min(os.sched_getaffinity(0))])
     except (OSError, SystemExit) as error:
         pytest.skip(f"no machines can be made here: {error}")
     try:
