@@ -159,6 +159,7 @@ class HugePages:
     @contextmanager
     def noting(self) -> Iterator[None]:
         """What is allocated meanwhile is to be moved."""
+        return_freed_memory()  # what was freed before is allocated again, such as the weights of a decoder before
         before = _filled_blocks()
         yield
         self._blocks.extend(sorted(_filled_blocks() - before))
@@ -181,8 +182,7 @@ class HugePages:
             while self._blocks:
                 block = self._blocks.popleft()
                 if _filled(range(block, block + 1)):  # it may have been freed meanwhile
-                    place = ctypes.c_void_p(block * _HUGE_BYTES)
-                    _c_library().madvise(place, ctypes.c_size_t(_HUGE_BYTES), _MADV_COLLAPSE)
+                    _c_library().madvise(ctypes.c_void_p(block * _HUGE_BYTES), _HUGE_BYTES, _MADV_COLLAPSE)
 
 
 def _filled_blocks() -> set[int]:

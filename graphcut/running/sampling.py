@@ -41,11 +41,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, is_right, expected in (
-            (
-                "repetition_penalty",
-                0 < self.repetition_penalty <= _LARGEST,
-                "above 0, in the range of float32",
-            ),
+            ("repetition_penalty", 0 < self.repetition_penalty <= _LARGEST, "above 0, in the range of float32"),
             ("temperature", 0 <= self.temperature <= _LARGEST, "0 or more, in the range of float32"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "a number above 0, at most 1"),

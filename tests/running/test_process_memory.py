@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from mmap import MADV_DONTNEED, MAP_ANONYMOUS, MAP_PRIVATE, mmap
@@ -136,6 +137,28 @@ def test_what_is_freed_before_it_moves_stays_free(*, is_unmapped: bool) -> None:
     resident = resident_bytes()
     moved(pages)
     assert resident_bytes() < resident + MIB
+
+
+@needs_huge_pages
+def test_memory_that_was_freed_before_moves_where_it_is_allocated_again() -> None:
+    library = ctypes.CDLL(None)
+    library.malloc.restype = ctypes.c_void_p
+    size, pages = 60_000, HugePages()  # less than what the system gets back at once
+
+    def allocated() -> list[int]:
+        places = [library.malloc(size) for _ in range(32 * MIB // size)]
+        for place in places:
+            ctypes.memset(place, 1, size)
+        return places
+
+    *places, last = allocated()
+    for place in places:
+        library.free(ctypes.c_void_p(place))
+    with pages.noting():
+        places = allocated()
+    assert len(pages._blocks) > 8
+    for place in (*places, last):
+        library.free(ctypes.c_void_p(place))
 
 
 @needs_huge_pages
