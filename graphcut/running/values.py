@@ -6,7 +6,7 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from ..core.errors import RunError, ShapeWarning, did_you_mean, wrong_type
 from ..core.manifest import Cascade
-from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Tensor, Tensors
+from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Dim, Tensor, Tensors
 
 try:  # What ONNX Runtime's Python classes wrap: they take several times as long as the calls. A version in which it is
     # missing is used by way of these classes.
@@ -154,7 +154,7 @@ def to_array(value: Value, tensor: Tensor, *, copy: bool = True) -> Any:  # noqa
     Raises:
         RunError: it is of another type.
     """
-    if tensor.is_plain and not _has_shape(shape_of(value), tensor):
+    if tensor.is_plain and not _has_shape(shape_of(value), tensor.shape):
         message = f"output {tensor.name!r} has shape {list(shape_of(value))}, and the model declares {tensor}"
         warnings.warn(message, ShapeWarning, stacklevel=2)
     if not isinstance(value, ort.OrtValue):
@@ -194,15 +194,15 @@ def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
     if not is_right and str(array.dtype) not in {tensor.dtype, ml_dtypes_name(tensor.dtype)}:
         hint = f"convert it, for instance with .astype({tensor.dtype!r})"
         raise RunError(f"input {tensor.name!r} is fed {array.dtype}, and the model reads {tensor.dtype}", hint=hint)
-    if not _has_shape(array.shape, tensor):
+    if not _has_shape(array.shape, tensor.shape):
         message = f"input {tensor.name!r} is fed shape {list(array.shape)}, and the model reads {tensor}"
         raise RunError(message, hint="give it the shape that the model declares")
 
 
-def _has_shape(shape: Sequence[int], tensor: Tensor) -> bool:
-    dims = shape if tensor.shape is None else tensor.shape
-    unlike = [dim for dim, size in zip(dims, shape, strict=False) if dim != size and isinstance(dim, int)]
-    return len(dims) == len(shape) and not unlike
+@lru_cache(maxsize=1024)  # most tensors have the shape of the run before
+def _has_shape(shape: tuple[int, ...], dims: tuple[Dim, ...] | None) -> bool:
+    pairs = zip(dims or shape, shape, strict=False)
+    return dims is None or (len(dims) == len(shape) and not any(d != n and isinstance(d, int) for d, n in pairs))
 
 
 def ml_dtypes_name(dtype: str) -> str:
