@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,3 +170,15 @@ def test_a_compiler_that_hangs_or_dies_ends_its_process_alone(tmp_path: Path, mo
     ):
         monkeypatch.setattr(module, "_ASK", crash)
         assert said in placement(asked, limit_s=1.0).problem
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory that runs out ends some other process")
+def test_a_compiler_that_takes_all_memory_is_the_first_process_that_linux_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(chain(*OPS), tmp_path / "m.onnx")
+    said = "raise SystemExit(open('/proc/self/oom_score_adj').read() == '1000\\n' and 77)"
+    asking = f"import sys\nfrom graphcut.running import placement as p\ndef opened(_): {said}\n"
+    monkeypatch.setattr(module, "_ASK", f"{asking}p._opened = opened\np.answer(sys.argv[1])")
+    asked = Asked(provider="CPUExecutionProvider", file=str(tmp_path / "m.onnx"))
+    assert "with status 77" in placement(asked).problem
