@@ -77,7 +77,7 @@ function schedule(runs) {
     block.title = `part ${run.part}, request ${run.request + 1}: ${duration(run.seconds)}, from ${duration(run.began_s)} on`;
     return isOne(block, "card", run.part);
   })));
-  return [...lines, row("totals", "seconds", "", null, ...[0, 0.5].map((at) => mark("", at, {}, at ? duration(at * end) : "0")))];
+  return [...lines, row("totals", "time", "", null, ...[0, 0.5].map((at) => mark("", at, {}, at ? duration(at * end) : "0")))];
 }
 
 function showSchedule() {

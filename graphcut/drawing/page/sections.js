@@ -116,9 +116,10 @@ function cutPointTable(options) {
     const [{ weight_bytes: weights_before }, { weight_bytes: weights_after }] = made.parts;
     return { ...option, ...made.boundaries[0], weights_before, weights_after };
   });
+  const names = withoutCommon(options.map(({ node }) => node));
   return table("cut points", [
-    ["after node", "name", (option) => nodeLink(option.nodes_before - 1)],
-    rows.some((option) => option.module) ? ["module", "mono", (option) => option.module] : null,
+    ["after node", "name", (option) => nodeLink(option.nodes_before - 1, names[rows.indexOf(option)])],
+    rows.some((option) => option.module) ? ["module", "mono", (option) => narrowed(option.module)] : null,
     ["number", "number", (option) => grouped(option.nodes_before)],
     ["sends", "number", sizeOf],
     ["tensors", "number", (option) => grouped(option.tensors)],
@@ -134,7 +135,7 @@ function startCutPoints() {
   const best = options.filter((option) => profile.best.includes(option.nodes_before));
   if (!scene.cards.length) $("#cut-points h2").textContent = "Cut points";
   const first = options.slice(0, MOST_CUT_POINTS);
-  if (best.length < options.length) asTable("cut-points", `The first ${first.length} of ${grouped(options.length)}`, () => [cutPointTable(first)]);
+  if (best.length < options.length) asTable("cut-points", `${first.length < options.length ? "The first" : "All"} ${first.length} cut points`, () => [cutPointTable(first)]);
   setTimeout(() => $("#cut-points .scroll").append(cutPointTable(best))); // after the page is open: it takes long for many nodes
 }
 
@@ -175,10 +176,10 @@ function beside(cuts, i) {
 /** One text for a cut, from what was found of others in its place. */
 function reasonOf({ cuts, parts, boundaries }, here, i, found) {
   found.sort((a, b) => a.value - b.value || a.total.bytes - b.total.bytes);
-  const change = (value) => (Math.abs(value - here) <= 1e-9 * Math.abs(here) ? "equally good" : againstMean(value, here));
+  const change = (value) => (Math.abs(value - here) < 0.005 * Math.abs(here) ? "equally good" : againstMean(value, here));
   const lines = found.slice(0, 2).map(({ end, value, total }) => `after ${profile.nodes[end]}: ${change(value)}, ${sizeOf(total)} cross there`);
   const slowest = parts.reduce((best, part) => (loadOf(part) > loadOf(best) ? part : best)).name;
-  const isBetter = found[0]?.value < here * (1 - 1e-9);
+  const isBetter = here - found[0]?.value >= 0.005 * Math.abs(here);
   const helps = !found.length ? "no other cut point was tried" : isBetter ? "moving this cut helps"
     : `moving it to one of the ${count(found.length, "cut point")} beside it does not help`;
   return [`cut ${i} after ${profile.nodes[cuts[i]]}`, `${sizeOf(boundaries[i])} cross here; ${slowest} is the bottleneck; ${helps}`, ...lines].join("\n");

@@ -27,7 +27,7 @@ export function asTable(id, title, make) {
 }
 
 /** A node of the profile that a click chooses; the arrow keys step from there. */
-export function nodeLink(index, name = profile.nodes[index]) {
+export function nodeLink(index, name) {
   const choose = () => {
     select(index);
     $("#profile .plot").focus({ preventScroll: true });
