@@ -1,4 +1,4 @@
-"""The SVG file, and the SVG elements of the HTML page."""
+"""The SVG file, and the SVG elements of the page of a comparison."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -33,7 +33,7 @@ from .schedule_chart import SCHEDULE_LEGEND, draw_schedule
 from .style import svg_file
 
 WIDE: Final = 880.0  #: the width of a file, in user units; wider if the parts need more.
-NARROW: Final = 340.0  #: the width for a phone.
+NARROW: Final = 340.0  #: the width for a phone, in that page.
 MAP: Final = "Parts and tensors between them"
 LANES: Final = "Boundary tensors"
 MATRIX: Final = "Dependency maps"
@@ -52,7 +52,7 @@ def svg_of(scene: Scene) -> str:
     Up to 4 parts in a chain are side by side; other parts are in rows, with a gutter for residual tensors. Units are
     pixels; the picture scales. Shortened text has its whole as a tooltip; what is left out is counted in the picture.
     """
-    pictures = map_and_lanes(scene, WIDE)
+    pictures = _map_and_lanes(scene)
     width = max((panel.width for panel in pictures.values()), default=WIDE)
     panels = [titled(title, panel) for title, panel in pictures.items()]
     if (matrix := matrix_of(scene, MAX_ROWS)).cells:
@@ -64,18 +64,18 @@ def svg_of(scene: Scene) -> str:
         legend += "" if scene.cards else " Triangles are the cut points below."
         profile = stacked([small_text(legend, width), draw_profile(scene, scene.profile, width)])
         panels.append(titled(f"Cut profile: {alive} after each node", profile))
-    panels += [titled(title, panel) for title, panel in schedule_panel(scene, width).items()]
+    panels += [titled(title, panel) for title, panel in _schedule_panel(scene, width).items()]
     whole = stacked([_header(scene, width), *panels, *_sentences(scene, width)], gap=26.0)
     return svg_file(scene.title, scene.sentence, whole._replace(width=width))
 
 
-def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
-    """The dependency map and the lane chart by title. But for phones both have one width."""
-    found = {}
+def _map_and_lanes(scene: Scene) -> dict[str, Panel]:
+    """The dependency map and the lane chart by title; both have one width."""
+    found, width = {}, WIDE
     if scene.cards:
-        draw = draw_ranks if scene.is_ranked else draw_chain if width >= WIDE and is_short_chain(scene) else draw_rows
+        draw = draw_ranks if scene.is_ranked else draw_chain if is_short_chain(scene) else draw_rows
         cards = draw(scene, width)
-        width = max(width, cards.width) if width >= WIDE else width
+        width = max(width, cards.width)
         found[MAP] = stacked([_legend(scene, width), cards])
     if scene.tensors:
         ranks = " Blue: exchanged between ranks; grey: kept by a rank." if scene.is_ranked else ""
@@ -83,7 +83,7 @@ def map_and_lanes(scene: Scene, width: float) -> dict[str, Panel]:
     return found
 
 
-def schedule_panel(scene: Scene, width: float) -> dict[str, Panel]:
+def _schedule_panel(scene: Scene, width: float) -> dict[str, Panel]:
     """The schedules of a plan below one another, by title."""
     panels, first = [small_text(SCHEDULE_LEGEND, width)], 0
     for schedule in scene.schedules():

@@ -58,7 +58,7 @@ def draw_lanes(scene: Scene, width: float) -> Panel:
 
 
 def _columns(scene: Scene, width: float) -> _Columns:
-    name, type_, bytes_ = (300.0, 470.0, 560.0) if width >= 560 else (120.0, 120.0, 190.0)
+    name, type_, bytes_ = 300.0, 470.0, 560.0
     for titles in ([card.short_name for card in scene.cards], [str(index) for index in range(len(scene.cards))]):
         half = max(width_of(title, SMALL) for title in titles) / 2
         start = bytes_ + half + 14

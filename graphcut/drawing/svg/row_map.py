@@ -36,7 +36,7 @@ def draw_rows(scene: Scene, width: float) -> Panel:
     """The map as rows, `width` wide including the gutter."""
     layout = _RowLayout(scene.cards, scene.buses, width)
     measure = scene.cards[0].measure
-    marks = part_cards.row_titles(layout.columns, layout.scales, measure) if layout.columns is not None else []
+    marks = part_cards.row_titles(layout.columns, layout.scales, measure)
     marks += [layout.drawn_card(index) for index in range(len(scene.cards))]
     marks += [layout.drawn_bus(index) for index in layout.tracks]
     marks += layout.drawn_phases()
@@ -55,7 +55,7 @@ def draw_rows(scene: Scene, width: float) -> Panel:
 def _totals(scene: Scene, layout: _RowLayout) -> Iterator[str]:
     """What crosses between two rows of one part each."""
     for index, boundary in enumerate(scene.boundaries):
-        if boundary.tensors and layout.has_total(index) and layout.columns is not None:
+        if boundary.tensors and layout.has_total(index):
             text = f"{size_text(boundary)} crosses in total"
             yield label(layout.columns.need, layout.bottom(index) + 15, text, SMALL, css="muted")
 
@@ -140,10 +140,9 @@ class _RowLayout:
         return self.width - self.left - (_BRACKET if self.phases else 0)
 
     @cached_property
-    def columns(self) -> RowColumns | None:
-        """The columns of cards that are alone in their row; None if there is no room for columns."""
-        # Narrower maps show parts as cards.
-        return part_cards.row_columns(self.left, self.inner, self.scales) if self.width >= 560 else None
+    def columns(self) -> RowColumns:
+        """The columns of cards that are alone in their row."""
+        return part_cards.row_columns(self.left, self.inner, self.scales)
 
     def _track_x(self, bus: int) -> float:
         return self.left - 18 - _TRACK * (self.tracks[bus] or 0)
@@ -184,14 +183,14 @@ class _RowLayout:
     def _row_height(self, row: int) -> float:
         first, *others = self.rows[row]
         least = self.scales.card_height if len(self.cards) <= MAX_CARDS else part_cards.SMALL_HEIGHT
-        if not others and self.columns is not None:
+        if not others:
             least = 34
         return max(least, 10.0 * len(self._sideways.get(first, ())) + 8)
 
     @cached_property
     def tops(self) -> list[float]:
         """The upper edge of each row, and the end of all."""
-        found = [22.0 if self.columns is not None or self.phases else 2.0]
+        found = [22.0]
         for row, cards in enumerate(self.rows):
             gap = 14.0 + _RAIL * len(self._rails[row + 1]) if row + 1 < len(self.rows) else 2.0
             gap += _PHASE * any(rows[0] == row + 1 for rows in self.phases.values())
@@ -217,7 +216,7 @@ class _RowLayout:
     def has_total(self, card: int) -> bool:
         """Whether the total that crosses is beside the texts below the card: between rows of one part each."""
         row = self.row[card]
-        return self.columns is not None and self.rows[row : row + 2] == [[card], [card + 1]]
+        return self.rows[row : row + 2] == [[card], [card + 1]]
 
     def _port_x(self, bus: int) -> float:
         """Where it leaves its card."""
@@ -247,9 +246,9 @@ class _RowLayout:
     # Drawing
 
     def drawn_card(self, index: int) -> str:
-        """A part: as a row if it is alone and there is room, else as a card."""
+        """A part: as a row if it is alone, else as a card."""
         draw = part_cards.full_card if len(self.cards) <= MAX_CARDS else part_cards.small_card
-        if self.is_alone(index) and self.columns is not None:
+        if self.is_alone(index):
             draw = part_cards.row_card
         return part_cards.card_group(index, self.cards[index], draw(self.cards[index], self.scales, *self.cells[index]))
 
@@ -309,8 +308,7 @@ class _RowLayout:
         if not self.is_direct(index):
             text += f" \N{RIGHTWARDS ARROW} {self._names(bus.readers)}"
         is_first = self._leaving_rows[self.row[bus.source]][0] == index
-        has_total = is_first and self.columns is not None and self.has_total(bus.source)
-        end = self.columns.need - 12 if has_total and self.columns is not None else x + width
+        end = self.columns.need - 12 if is_first and self.has_total(bus.source) else x + width
         return [dot(self._port_x(index), y, 2.5), label(start, y + 4, text, BODY, css=CSS[bus.kind], room=end - start)]
 
     def _names(self, readers: Sequence[int]) -> str:
