@@ -21,6 +21,7 @@ from graphcut import SessionConfig, UsageError
 from graphcut.running.values import Feeds
 from graphcut.verifying import sections, two_models
 from graphcut.verifying.causes import causes_of
+from graphcut.verifying.matching import matched_tensors
 from graphcut.verifying.numerical import run_whole
 
 from cases import each, seeded
@@ -413,6 +414,16 @@ def test_two_exports_without_a_common_name_are_matched(tmp_path: Path) -> None:
     computed = sum(node.op_type not in {"Constant", "Cast"} for node in model.graph.node)
     assert len(found.errors) == computed  # a cast is matched by its name alone
     assert "'layer.1.out.weight' is -1 times what it was" in found.culprits[0].causes[0]
+
+
+def test_equal_operators_outside_of_modules_that_read_other_tensors_are_not_matched() -> None:
+    graphs = []
+    for op in ("Sin", "Cos"):
+        steps = (("x", op), (f"{op}/0", "Exp"), (f"{op}/1", "Neg"))
+        ends = (f"{op}/0", f"{op}/1", f"{op}/y")
+        nodes = [helper.make_node(kind, [read], [end]) for (read, kind), end in zip(steps, ends, strict=True)]
+        graphs.append(graphcut.load(model_of(nodes, [floats("x", 2)], [floats(f"{op}/y", 2)])).graph)
+    assert matched_tensors(*graphs, lambda *_: True) == {"x": "x", "Sin/y": "Cos/y"}
 
 
 def test_an_error_beside_a_mask_is_seen() -> None:
