@@ -55,6 +55,29 @@ def test_what_is_left_is_the_branch_and_gives_the_same(flag: bool) -> None:  # n
     assert all(np.array_equal(a, b) for a, b in zip(wanted, run(whole, x=x), strict=True))
 
 
+def test_a_tensor_of_a_branch_gets_a_name_that_no_other_has() -> None:
+    """Both branches have a `t`; that of the second would be `z/t`, as a tensor beside them is named."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (bool flag, float[2] x) => (float[2] z) {
+        beside = Neg(x)
+        y = If(flag) <
+            then_branch = g () => (float[2] a) { t = Exp(x) a = Abs(t) },
+            else_branch = h () => (float[2] b) { b = Abs(x) }
+        >
+        z = If(flag) <
+            then_branch = i () => (float[2] c) { t = Sin(y) c = Add(t, beside) },
+            else_branch = j () => (float[2] d) { d = Abs(y) }
+        >
+    }
+    """
+    whole, x = parser.parse_model(text), np.array([3, -4], np.float32)
+    whole.graph.node[0].output[0] = whole.graph.node[2].attribute[0].g.node[1].input[1] = "z/t"
+    wanted = run(whole, flag=True, x=x)
+    specialise(whole, {"flag": True})
+    assert np.array_equal(wanted[0], run(whole, x=x)[0])
+
+
 CHANCE = "r = RandomUniform<shape = [1]>() h = Constant<value_float = 0.5>() b = Less(r, h)"
 
 
