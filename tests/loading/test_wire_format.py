@@ -28,7 +28,7 @@ from onnx import (
 
 from graphcut import ModelError, load
 from graphcut.loading.external_data import read_bytes
-from graphcut.loading.wire_format import LARGE_BYTES, read_without_weights
+from graphcut.loading.wire_format import LARGE_BYTES, field_header, read_without_weights
 
 from cases import each
 from conftest import floats, model_of
@@ -214,6 +214,15 @@ def test_a_weight_just_below_the_limit_stays_in_the_message(tmp_path: Path) -> N
         onnx.save(weighted(number), path)
         (tensor,) = load(path).proto.graph.initializer
         assert (tensor.data_location == TensorProto.EXTERNAL) == (number == LARGE_BYTES // 4)
+
+
+def test_floats_that_are_not_packed_are_read_as_by_protobuf(tmp_path: Path) -> None:
+    """Each has a header of its own, as writers of other languages leave them."""
+    floats_apart = b"".join(b"\x25" + np.float32(number).tobytes() for number in range(300))
+    tensor = TensorProto(dims=[300], data_type=TensorProto.FLOAT, name="w").SerializeToString() + floats_apart
+    graph = GraphProto(name="g").SerializeToString() + field_header(GraphProto.INITIALIZER_FIELD_NUMBER, len(tensor))
+    graph += tensor
+    check(tmp_path / "m.onnx", field_header(ModelProto.GRAPH_FIELD_NUMBER, len(graph)) + graph)
 
 
 def test_a_model_that_onnx_has_loaded_from_external_data_and_saved_whole_keeps_its_weights(tmp_path: Path) -> None:
