@@ -14,7 +14,7 @@ from ..costs.caches import find_caches
 from ..costs.device import COUNTING, run_s
 from ..costs.device_groups import DeviceGroup
 from ..loading.model import Model, Sizes
-from ..planning.goals import Across, At, Goal, Heads, Into, Within, counted_by
+from ..planning.goals import Across, At, Goal, Heads, Into, Within, counted_by, is_crossings
 from ..planning.plans import Plan
 from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
 from .scene import Card, Scene, totals_of
@@ -341,7 +341,8 @@ def _shares_by_rules(plan: Plan) -> Iterable[str]:
     devices = plan.goal.cluster.devices if isinstance(plan.goal, Across) else ()
     for name, rules in ((device.name, device.rules) for device in devices if device.rules and device.compiles):
         for one in rules.refused:
-            yield f"{printable(name)} does not take {few(one.nodes, _MAX_NAMES)}: {printable(one.why)}"
+            what = "begins a part at" if one.kind == "whole" and is_crossings(plan.goal) else "does not take"
+            yield f"{printable(name)} {what} {few(one.nodes, _MAX_NAMES)}: {printable(one.why)}"
 
 
 def uncounted_operators(uncounted: Mapping[str, int]) -> Iterable[str]:

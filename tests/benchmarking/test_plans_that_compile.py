@@ -13,6 +13,7 @@ from test_asked_rules import FakeCompiler, chain
 import graphcut
 from graphcut import Across, Cluster, Device, Model, Plan, RunError
 from graphcut.benchmarking import asked_rules
+from graphcut.drawing.sentences import plan_notes
 from graphcut.running.placement import Asked, Placement
 
 from cases import seeded
@@ -42,11 +43,13 @@ def plan_of(
 def test_nodes_that_the_compiler_leaves_are_planned_for_the_cpu_and_named(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = plan_of(opened(chain("Relu", "Neg", "Abs", "Exp")), FakeCompiler(leaves=("Abs",)), monkeypatch)
+    model = opened(chain("Relu", "Neg", "Abs", "Exp"))
+    made = plan_of(model, FakeCompiler(leaves=("Abs",)), monkeypatch)
     assert [device.name for device in made.devices] == ["npu", "cpu", "npu"]
     rules = made.devices[0].rules
     assert rules is not None
     assert [(one.nodes, one.why) for one in rules.refused] == [(("Abs.2",), "not taken")]
+    assert "npu does not take Abs.2: not taken" in [*plan_notes(made, model)]
 
 
 def test_a_node_that_can_not_be_compiled_is_found_by_halving_and_planned_for_the_cpu(
@@ -61,10 +64,12 @@ def test_a_node_that_can_not_be_compiled_is_found_by_halving_and_planned_for_the
 def test_of_nodes_that_compile_and_not_together_the_last_begins_a_part(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = planned(
-        opened(chain("Relu", "Neg", "Abs", "Exp", "Sqrt")), FakeCompiler(fails_on=("Neg", "Abs", "Exp")), monkeypatch
-    )
-    assert found == [("npu", ("Relu", "Neg", "Abs")), ("npu", ("Exp", "Sqrt"))]
+    model, compiler = opened(chain("Relu", "Neg", "Abs", "Exp", "Sqrt")), FakeCompiler(fails_on=("Neg", "Abs", "Exp"))
+    assert planned(model, compiler, monkeypatch) == [("npu", ("Relu", "Neg", "Abs")), ("npu", ("Exp", "Sqrt"))]
+    notes = plan_notes(plan_of(model, compiler, monkeypatch), model)
+    assert [note.split(":")[0] for note in notes if "together (Neg, Abs, Exp)" in note] == [
+        "npu begins a part at Exp.3"
+    ]
 
 
 def test_what_is_too_large_for_the_compiler_becomes_the_fewest_parts(
