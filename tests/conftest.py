@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 gc.disable()  # until all tests are collected
 # From bytes to bytes, by ONNX: tests open the same small models over and over.
 shape_inference.infer_shapes = lru_cache(maxsize=100)(shape_inference.infer_shapes)
+open_session = ort.InferenceSession.__init__
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")  # a busy one draws slowly
 
@@ -46,6 +47,23 @@ Draw = Callable[..., Model]
 LIBC = ctypes.CDLL(None)
 
 _numbers = count()
+
+
+def open_without_spinning(
+    session: ort.InferenceSession,
+    model: str | bytes | Path,
+    sess_options: ort.SessionOptions | None = None,
+    *more: Any,  # noqa: ANN401 - what ONNX Runtime takes
+    **named: Any,  # noqa: ANN401 - likewise
+) -> None:
+    """Open a session whose threads, if nothing is said of them, sleep while they wait: several tests share a core."""
+    if sess_options is None:
+        sess_options = ort.SessionOptions()
+        sess_options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    open_session(session, model, sess_options, *more, **named)
+
+
+ort.InferenceSession.__init__ = open_without_spinning
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -209,6 +209,27 @@ def test_planning_loads_nothing_that_others_need(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "0 []", done.stderr
 
 
+RUN = """
+import sys
+from graphcut.cli import main
+sys.argv = ["graphcut", "run", *{words!r}, "--via", "threads"]
+try:
+    main()
+except SystemExit as ended:
+    print(ended.code or 0, "onnx" in sys.modules)
+"""
+
+
+def test_a_run_on_workers_loads_no_onnx(chain: Path, tmp_path: Path) -> None:
+    """A machine that runs parts needs none, and to import it takes a tenth of a second."""
+    parts = graphcut.split(chain, graphcut.At(("exp",)), tmp_path / "parts").root
+    np.savez(tmp_path / "in.npz", x=np.ones((2, 4), np.float32))
+    words = [str(parts), "--inputs", str(tmp_path / "in.npz"), "-o", str(tmp_path / "out.npz")]
+    done = run_python(RUN.format(words=words))
+    assert done.stdout.splitlines()[-1] == "0 False", done.stderr
+    assert (tmp_path / "out.npz").exists()
+
+
 def test_the_entry_point_imports_nothing_before_it_can_explain_a_signal() -> None:
     """Until then, Python prints a traceback for Ctrl-C."""
     done = run_python("import sys; before = {*sys.modules}; import graphcut.__main__; print({*sys.modules} - before)")

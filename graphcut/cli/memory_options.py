@@ -53,7 +53,7 @@ def say_after(run: Any, parts: Sequence[Part], peak_bytes: int | None) -> None: 
     if run is None:
         return
     if run.placements:
-        from ..drawing.sentences import placement_text
+        from ..drawing.terminal.runs import placement_text
 
         for index, nodes in sorted(run.placements.items()):
             complain(placement_text(parts[index].file, nodes))

@@ -380,9 +380,3 @@ def unknown_sizes(model: Model, sizes: Sizes, dims: Iterable[str]) -> Iterable[s
     verb = "has" if len(sizes.unknown) == 1 else "have"
     what = f"{len(sizes.unknown):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {sizes.unknown[0]}"
     yield f"{what}: times, FLOPs and sizes that count them are lower bounds; {how}"
-
-
-def placement_text(file: str, nodes: Mapping[str, int]) -> str:
-    """A sentence: which providers run how many nodes of a part."""
-    taken = (f"{count(nodes[name], 'node')} with {name}" for name in sorted(nodes))
-    return f"{file} runs {', '.join(taken)}"

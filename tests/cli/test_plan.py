@@ -86,9 +86,12 @@ def as_json(result: Result) -> Any:  # noqa: ANN401 - JSON
     return json.loads(result.out)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def printed() -> dict[str, str]:
-    """What `plan` prints for each of the goals that were planned already; their plan files are beside the models."""
+    """What `plan` prints for each of the goals that were planned already; their plan files are beside the models.
+
+    Like these for all tests of a worker, which may come back to this file after tests of another one.
+    """
     return {}
 
 

@@ -1,13 +1,12 @@
 """A run on the terminal: what the parts of a cascade took."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from ...core.units import count, duration, size
 from ...workers.run_log import RunLog
-from ..sentences import placement_text
 from .screen import Screen, Section, picture
 from .tables import Column, table
 
@@ -60,3 +59,9 @@ def _sentence(log: RunLog, what: str) -> str:
     each = f", {log.answered / log.elapsed_s:,.1f} a second" if log.elapsed_s else ""
     failed = f"; {count(log.failures, what)} failed" if log.failures else ""
     return f"{count(log.answered, what)} in {duration(log.elapsed_s)}{each}{failed}."
+
+
+def placement_text(file: str, nodes: Mapping[str, int]) -> str:
+    """A sentence: which providers run how many nodes of a part."""
+    taken = (f"{count(nodes[name], 'node')} with {name}" for name in sorted(nodes))
+    return f"{file} runs {', '.join(taken)}"
