@@ -4,7 +4,6 @@ import ctypes
 import os
 import re
 import sys
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -153,7 +152,7 @@ class HugePages:
     """
 
     def __init__(self) -> None:
-        self._blocks = deque[int]()  #: what is left to be moved, as addresses in huge pages.
+        self._blocks = list[int]()  #: what is left to be moved, as addresses in huge pages.
         self._thread = Thread()
 
     @contextmanager
@@ -178,11 +177,10 @@ class HugePages:
 
     def _move(self) -> None:
         os.setpriority(os.PRIO_PROCESS, 0, _MOVING_PRIORITY)  # on Linux, that of this thread alone
-        with suppress(IndexError):  # `stop` may take the last one
-            while self._blocks:
-                block = self._blocks.popleft()
-                if _filled(range(block, block + 1)):  # it may have been freed meanwhile
-                    _c_library().madvise(ctypes.c_void_p(block * _HUGE_BYTES), _HUGE_BYTES, _MADV_COLLAPSE)
+        while first := self._blocks[:1]:
+            del self._blocks[:1]
+            for block in _filled(range(first[0], first[0] + 1)):  # none if it was freed meanwhile
+                _c_library().madvise(ctypes.c_void_p(block * _HUGE_BYTES), _HUGE_BYTES, _MADV_COLLAPSE)
 
 
 def _filled_blocks() -> set[int]:
