@@ -44,11 +44,10 @@ export const html = (tag, attributes, ...children) => filled(document.createElem
 export const svg = (tag, attributes, ...children) =>
   filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 
-/** A name that loses letters after its tenth one where it has no room. */
+/** A name that loses letters in its middle where it has no room: after its first number, which tells layers apart. */
 export function narrowed(name) {
-  const letters = [...name];
-  const [head, rest] = [letters.slice(0, 10), letters.slice(10)].map((part) => part.join(""));
-  return html("span", { class: "middle", title: name }, html("span", {}, head), html("span", {}, html("bdi", { dir: "ltr" }, rest)));
+  const [head] = /^.{0,16}?\d+|^.{0,10}/su.exec(name);
+  return html("span", { class: "middle", title: name }, html("span", {}, head), html("span", {}, html("bdi", { dir: "ltr" }, name.slice(head.length))));
 }
 
 export const button = (attributes, action) => html("button", { ...attributes, on: { click: action } });
