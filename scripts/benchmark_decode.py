@@ -20,7 +20,7 @@ import graphcut
 from graphcut import Into, SessionConfig
 from graphcut.running.stage import session_options
 
-TOKENS, SKIPPED = 160, 8  # of each sequence, and those at its beginning that are not counted
+TOKENS, SKIPPED = 160, 48  # of each sequence, and those at its beginning that are not counted: weights still move
 CONTEXTS, PARTS = (32, 1000), (1, 2, 4)
 ROUNDS = 5
 ONE_THREAD = SessionConfig(threads=1)  # processor time is compared: threads that wait for each other would add to it

@@ -189,7 +189,7 @@ def test_weights_move_after_the_first_token_where_parts_keep_states(tmp_path: Pa
     worker.hold(frozenset({0}))
     worker.run(Step(length=9), {})  # a prompt
     assert not worker._pages._thread.is_alive()
-    assert in_huge_pages() == before
+    assert in_huge_pages() <= before
     worker.run(Step(length=1), {})
     if is_decoder:
         worker._pages._thread.join()
