@@ -108,14 +108,11 @@ class BoundWithRepeats:
             return np.where(pays + received[of] <= limit, least, np.inf)
 
         for number in range(1, max(numbers, default=0) + 1):
-            if allowed is not None:
-                before = np.where(allowed(self.parts - number + 1), before, np.inf)
             steps.append(before)
             pays = np.full(len(before), np.inf)  # each part from a boundary, at least
-            if len(begins):
-                pays[i[begins]] = np.minimum.reduceat(own + before[j], begins)
+            pays[i[begins]] = np.minimum.reduceat(own + before[j], begins)
             if allowed is not None:
-                pays = np.where(allowed(self.parts - number), pays, np.inf)
+                pays[~allowed(self.parts - number)] = np.inf
             first = self._first * (number == self.parts)
             if number in numbers and pays[0] + first <= limit:
                 chain = [0]
