@@ -13,6 +13,7 @@ from onnx import parser
 import graphcut
 from graphcut import GraphcutError, Into
 from graphcut.loading.exported_pipelines import exported_pipeline
+from graphcut.loading.made_models import MadeModel, made_model
 
 from cases import each
 from families import FAMILIES, by_hand, text_of_one_kind
@@ -268,6 +269,13 @@ def test_a_configuration_that_is_none_is_named(text: str, tmp_path: Path) -> Non
     (tmp_path / "genai_config.json").write_text(text, encoding="utf-8")
     with pytest.raises(GraphcutError, match=r"genai_config\.json"):
         graphcut.load(tmp_path)
+
+
+@each("kind", ["mean pooling", "cls pooling", "max pooling", "normalize", "at first"])
+def test_models_between_others_need_opset_13(kind: MadeModel) -> None:
+    onnx.checker.check_model(made_model(kind, 13))
+    with pytest.raises(ValueError, match="needs operators of opset 13, not 12"):
+        made_model(kind, 12)
 
 
 def test_a_decoder_alone_is_no_pipeline(tmp_path: Path) -> None:

@@ -365,6 +365,16 @@ def test_what_is_wrong_with_a_node_is_said(op: str, edit: Callable[[ModelProto, 
     assert any(cause in text for text in found.culprits[0].causes)
 
 
+def test_an_equal_output_does_not_hide_what_is_wrong_with_another() -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["y"], "neg"), helper.make_node("Mul", ["x", "w"], ["z"], "mul")]
+    models = [
+        model_of(nodes, [floats("x", 2)], [floats("y", 2), floats("z", 2)], [numpy_helper.from_array(value, "w")])
+        for value in (np.float32([1, 2]), np.float32([1, 3]))
+    ]
+    found = graphcut.compare_models(*models, inputs=[{"x": np.float32([1, 1])}])
+    assert [one.node for one in found.culprits] == ["mul"]
+
+
 def test_equal_nodes_and_weights_differ_in_their_type_or_in_how_they_are_run() -> None:
     nodes, config = [helper.make_node("Neg", ["x"], ["y"], "neg")], SessionConfig()
     model = model_of(nodes, [floats("x", 2)], [floats("y", 2)])
