@@ -196,6 +196,12 @@ def test_a_third_product_of_experts_is_divided_with_all_that_belongs_to_an_inner
         assert [{(slot, axis) for slot, axis, *_ in factor.reads} for factor in contracted] == [inner]
 
 
+def test_an_axis_that_a_slice_cuts_is_divided_in_what_is_before_inside_and_behind() -> None:
+    case = Case("Slice", ((8, 3), ints(2), ints(6), ints(0)), constants=(1, 2, 3))
+    (cut,) = (factor for factor in factors_of(operation_of(case)) if factor.change == Bounds(0))
+    assert (cut.units, cut.reads[0].segments, cut.writes) == (2, (2, 4, 2), (Place(0, 0, labels=(1,)),))
+
+
 def test_axes_of_one_element_or_of_unknown_size_are_never_divided() -> None:
     assert [fixed(dim) for dim in (2, 1, 0, "n", None)] == [2, 0, 0, 0, 0]
 

@@ -18,6 +18,7 @@ from graphcut.planning.problem import PlanningProblem
 from graphcut.solving.boundaries import Relaxation
 from graphcut.solving.cost_tables import DeviceClass, device_classes, pair_costs, time_quantum
 from graphcut.solving.instance import Hyperedges, Replicas, Workload, quantum_for
+from graphcut.solving.linked_chains import driver_s
 from graphcut.solving.order_ideals import ideal_tables
 from graphcut.solving.relaxed_tables import LowerBounds
 from graphcut.solving.transfers import DRIVER, SentTensor, request_times
@@ -184,6 +185,18 @@ def test_the_simple_bound_of_a_latency_has_what_the_driver_receives(problem_for:
     assert solution.bounds.simple == pytest.approx(2 + 3)
     times = request_times([SentTensor(3_000_000, 0, (DRIVER,))], [2], [device], cluster)
     assert solution.found.chain.values[0] == pytest.approx(times.latency_s)
+
+
+def test_the_driver_sends_and_receives_in_turn_or_both_at_once() -> None:
+    """It sends for 2 s and receives for 3 s; an answer comes after half a second."""
+    devices = (Device(name="a", link_bytes_per_s=1e6, latency_s=0.5),)
+    load = replace(workload([[1]], []), answers=((0, 3_000_000, -1),), input_bytes=np.array([2_000_000]))
+    found, overlaps = {}, tuple[Overlap, ...](("none", "all"))
+    for overlap in overlaps:
+        cluster = Cluster(devices=devices, origin=Host(link_bytes_per_s=1e6, latency_s=0.5), overlap=overlap)
+        pairs = pair_costs(device_classes(cluster), cluster, load)
+        found[overlap] = [driver_s("max", load, pairs, cluster), driver_s("sum", load, pairs, cluster)]
+    assert found == {"none": [5.5, 5.5], "all": [3, 0.5]}
 
 
 @pytest.mark.parametrize("total", [0.0, 1e-9, 1.0, 3.0, 1e9, np.inf])
