@@ -369,9 +369,9 @@ def test_an_equal_output_does_not_hide_what_is_wrong_with_another() -> None:
     nodes = [helper.make_node("Neg", ["x"], ["y"], "neg"), helper.make_node("Mul", ["x", "w"], ["z"], "mul")]
     models = [
         model_of(nodes, [floats("x", 2)], [floats("y", 2), floats("z", 2)], [numpy_helper.from_array(value, "w")])
-        for value in (np.float32([1, 2]), np.float32([1, 3]))
+        for value in (np.ones(2, np.float32), np.full(2, 3, np.float32))
     ]
-    found = graphcut.compare_models(*models, inputs=[{"x": np.float32([1, 1])}])
+    found = graphcut.compare_models(*models, inputs=[{"x": np.ones(2, np.float32)}])
     assert [one.node for one in found.culprits] == ["mul"]
 
 
