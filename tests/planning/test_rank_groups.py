@@ -221,6 +221,18 @@ def test_a_rank_reads_the_pieces_that_it_joins_and_writes_the_whole(mode: RankMo
     assert seconds == pytest.approx([moved * 2.048, 0.0], rel=1e-4)
 
 
+def test_what_the_first_rank_computes_alone_is_sent_to_the_others() -> None:
+    """It sends 512 bytes of `s`; of `a` each rank receives half. Links carry 1,000 bytes a second."""
+    steps = (("Softmax", ["x"], "s"), ("MatMul", ["x", "w"], "a"), ("Softmax", ["a"], "b"), ("Add", ["b", "s"], "y"))
+    nodes = [helper.make_node(op, reads, [end]) for op, reads, end in steps]
+    model = graphcut.load(model_of(nodes, [floats("x", 8, 16)], [floats("y", 8, 16)], [weight("w", 16, 16)]))
+    devices = tuple(Device(name=name, link_bytes_per_s=1e3, latency_s=0.0, dispatch_s=0.0) for name in "ab")
+    costs = RankCosts(weigh(model), Cluster(devices=devices), "exact", lambda _: [0.0] * 4)
+    group = DeviceGroup.of([Rank(device, 1) for device in devices])
+    assert costs.seconds_of(group)[0] == pytest.approx(0.512, rel=1e-4)
+    assert costs.exchanged(group, range(4))[1] == 512 + 256
+
+
 def test_weights_of_ranks_are_in_one_file_each(tmp_path: Path) -> None:
     model = graphcut.load(decoder(tmp_path, hidden=256, layers=1))
     made = plan(model, Across(Cluster(devices=FAST), "latency"))

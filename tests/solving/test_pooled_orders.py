@@ -15,7 +15,7 @@ from graphcut.solving import search as search_module
 from graphcut.solving.boundaries import BoundaryTables
 from graphcut.solving.chain_dp import ChainPartition
 from graphcut.solving.instance import Floats, Workload
-from graphcut.solving.order_ideals import between_cuts, ideal_tables, pooled_tables, prefixes_of
+from graphcut.solving.order_ideals import between_cuts, ideal_tables, near_cuts, pooled_tables, prefixes_of
 from graphcut.solving.search import _with_cheaper_cuts, prefix_lengths, search
 from graphcut.solving.topological_orders import orders as topological_orders
 
@@ -108,3 +108,12 @@ def test_of_a_long_order_each_share_of_the_work_gives_the_length_with_the_fewest
     alive = [9, 1, 9, 9, 9, 2, 3, 9, 9]
     load = workload([[1] * 10], [(group, (group + 1,), number) for group, number in enumerate(alive)])
     assert prefix_lengths(load, tuple(range(10)), 6, ()) == [0, 2, 6, 10]
+
+
+def test_of_ideals_near_a_cut_about_as_many_are_taken_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a chain of 100 seconds those within 10 seconds of its middle, in steps of 4."""
+    monkeypatch.setattr("graphcut.solving.order_ideals._MOST_NEAR", 5)
+    ideals = [(1 << length) - 1 for length in range(101)]
+    found = near_cuts(workload([[1.0] * 100], []), ideals, [ideals[0], ideals[50], ideals[100]], 0.2)
+    lengths = [ideal.bit_count() for ideal in found[3:]]
+    assert [length // 4 for length in sorted(lengths)] == [10, 11, 12, 13, 14, 15]

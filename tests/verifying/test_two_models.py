@@ -436,6 +436,17 @@ def test_equal_operators_outside_of_modules_that_read_other_tensors_are_not_matc
     assert matched_tensors(graphs[0], graphs[1], lambda *_: True) == {"x": "x", "Sin/y": "Cos/y"}
 
 
+def test_names_that_are_counted_up_are_matched_where_three_of_four_stand_for_the_same() -> None:
+    graphs = []
+    for first in ("Sin", "Cos"):
+        rest = enumerate(("Exp", "Abs", "Neg"))
+        nodes = [helper.make_node(first, ["x"], ["val_0"])]
+        nodes += [helper.make_node(op, [f"val_{i}"], [f"val_{i + 1}"]) for i, op in rest]
+        graphs.append(graphcut.load(model_of(nodes, [floats("x", 2)], [floats("val_3", 2)])).graph)
+    names = ("x", "val_0", "val_1", "val_2", "val_3")
+    assert matched_tensors(graphs[0], graphs[1], lambda *_: True) == {name: name for name in names}
+
+
 def test_an_error_beside_a_mask_is_seen() -> None:
     """A tenth beside -10000: 100 dB of all numbers, and 20 dB of those that are no mask."""
     weights = [numpy_helper.from_array(np.array([-1e4, -1e4, -1e4, 0, 0, 0, 0, 0], np.float32), "mask")]
