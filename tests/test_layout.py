@@ -124,6 +124,15 @@ def test_imports_run_downwards(path: Path) -> None:
     assert {name for name in used if LAYER[name] >= LAYER[module]} == set()
 
 
+def test_no_file_is_longer_than_450_lines() -> None:
+    lines = {
+        path: len(path.read_text().splitlines())
+        for ending in ("py", "js", "css")
+        for path in PACKAGE.rglob(f"*.{ending}")
+    }
+    assert {path.name: number for path, number in lines.items() if number > 450} == {}
+
+
 @each("folder", FOLDERS)
 def test_what_lies_in_one_folder_imports_without_a_cycle(folder: Path) -> None:
     here = folder.relative_to(PACKAGE).parts

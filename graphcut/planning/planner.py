@@ -32,12 +32,13 @@ from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, named_budget, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
+from .candidate import Candidate
 from .explaining import explained
 from .finishing import TOLERANCE, Finisher, most_planned
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
 from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, check_part_limits, same_parts
 from .problem import PlanningProblem, problem_of
-from .results import FrontPlan, Optimality, Solution, optimality_of, places
+from .results import FrontPlan, Optimality, Solution, places
 
 _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.
 _TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
@@ -113,30 +114,6 @@ def _sending(costs: Costs, limits: Limits, goal: Goal | None) -> Costs:
     sends_half = limits.boundary_dtype is not None
     is_alike = (costs.sends_half, costs.run_before) == (sends_half, once)
     return costs if is_alike else replace(costs, sends_half=sends_half, run_before=once)
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """Parts that were found, and the plan that became of them."""
-
-    problem: PlanningProblem  #: what was searched.
-    solution: Solution  #: the parts as searched.
-    made: Plan  #: the parts with what they recompute, and their metrics.
-    value: float  #: what the goal minimizes; see `Plan.minimized`.
-    bound: float  #: a lower bound of the value of any plan.
-    keeps_layers: bool  #: the bound is one of plans that do not cut layers.
-    inside_layers: Optimality | None = None  #: see `Plan.inside_layers`.
-
-    @property
-    def outcome(self) -> Optimality:
-        found = optimality_of(self.solution, self.value, min(self.bound, self.value))
-        return changed(found, keeps_layers=self.keeps_layers)
-
-    def or_better(self, other: _Candidate) -> _Candidate:
-        """The one with the smaller value; of equal ones the one with fewer bytes received; of such the first."""
-        if abs(self.value - other.value) > TOLERANCE * self.value:
-            return min(self, other, key=lambda one: one.value)
-        return min(self, other, key=lambda one: one.made.received_bytes)
 
 
 @dataclass(frozen=True)
@@ -224,9 +201,9 @@ class _Planner(Finisher):
         check_part_count(made)
         check_part_limits(made)
         bound = solution.bounds.simple
-        return self._as_plan(_Candidate(problem, solution, made, made.minimized(solution.value), bound, False), goal)
+        return self._as_plan(Candidate(problem, solution, made, made.minimized(solution.value), bound, False), goal)
 
-    def _as_plan(self, best: _Candidate, goal: _Searched) -> Plan:
+    def _as_plan(self, best: Candidate, goal: _Searched) -> Plan:
         """The plan of a candidate, with all that is known of it."""
         free = changed(self.limits, pins=(), avoid=())
         costs, rows = best.solution.part_costs, places(best.solution, best.problem)
@@ -270,7 +247,7 @@ class _Planner(Finisher):
         check_limits(made)
         return same_parts(made, model=self.analysis.model, devices=())
 
-    def best(self, goal: _Searched, prove_s: float) -> _Candidate:
+    def best(self, goal: _Searched, prove_s: float) -> Candidate:
         """The best candidate. Repeated layers are cut if that is needed or makes the plan much better.
 
         Much better is a part less, or a tenth less of what the most expensive part costs; for a memory budget also a
@@ -306,7 +283,7 @@ class _Planner(Finisher):
         is_bound = (cut.outcome.bound or 0.0) >= whole.value
         return replace(whole, bound=whole.value, keeps_layers=False) if is_bound else whole
 
-    def _best_of_all(self, goal: _Searched, limits: Limits, prove_s: float) -> _Candidate:
+    def _best_of_all(self, goal: _Searched, limits: Limits, prove_s: float) -> Candidate:
         """The best of several candidates, made until one is proven to be optimal.
 
         The parts are searched with each replicable node in all that need it, at the least that these nodes can cost a
@@ -334,7 +311,7 @@ class _Planner(Finisher):
 
     def _best_without_replicas(
         self, goal: _Searched, problem: PlanningProblem, once: Solution, plain: PlanningProblem
-    ) -> _Candidate:
+    ) -> Candidate:
         """The best candidate where not every part can have all replicable nodes that it needs.
 
         `once` has each node in one part. What no choice of replicas beats is a plan that pays nothing for them.
@@ -348,7 +325,7 @@ class _Planner(Finisher):
         best = replace(best, bound=min(bound, once.bound if once.outcome.is_optimal else once.bounds.simple))
         return self._with_any_repeats(best, plain, once)
 
-    def _with_any_repeats(self, best: _Candidate, problem: PlanningProblem, solution: Solution) -> _Candidate:
+    def _with_any_repeats(self, best: Candidate, problem: PlanningProblem, solution: Solution) -> Candidate:
         """The candidate, or a better one; its bound is one of all plans, whatever nodes their parts repeat."""
         bound_of, goal = solution.bound_with_repeats, self.goal
         is_limited = isinstance(goal, Across) and any(device.memory_bytes for device in goal.cluster.devices)
@@ -430,17 +407,17 @@ class _Planner(Finisher):
             return changed(outcome, is_optimal=outcome.value <= bound, bound=bound)
         return outcome
 
-    def _best_finished(self, problem: PlanningProblem, solution: Solution, *, is_relaxed: bool = False) -> _Candidate:
+    def _best_finished(self, problem: PlanningProblem, solution: Solution, *, is_relaxed: bool = False) -> Candidate:
         """The parts with the replicas that serve the objective best, of several choices."""
-        found = list[_Candidate]()
+        found = list[Candidate]()
         for made in self.finished(problem, solution.found.parts, solution.devices, most_planned(self.goal, solution)):
             fits = max(made.budget_shares) <= 1
             value = made.minimized(solution.value) if fits or not is_relaxed else inf
             value = solution.value if isclose(value, solution.value, rel_tol=TOLERANCE) else value
-            found.append(_Candidate(problem, solution, made, value, solution.bound, problem.keeps_layers))
+            found.append(Candidate(problem, solution, made, value, solution.bound, problem.keeps_layers))
             if fits and found[-1].outcome.is_optimal and not isinstance(self.goal, Within):
                 break
-        return reduce(_Candidate.or_better, [one for one in found if max(one.made.budget_shares) <= 1] or found)
+        return reduce(Candidate.or_better, [one for one in found if max(one.made.budget_shares) <= 1] or found)
 
 
 def _with_memory(goal: _Searched, share: float) -> _Searched:
