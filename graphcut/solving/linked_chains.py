@@ -92,12 +92,7 @@ class LinkedChains:
 
     # Dynamic programming
 
-    @cached_property
-    def cost_to_go(self) -> Callable[..., Mapping[_State, Floats]]:
-        """`_cost_to_go`, found once for the same arguments."""
-        return cache(self._cost_to_go)
-
-    def _cost_to_go(
+    def cost_to_go(
         self, aggregation: Aggregation, limit: float = np.inf, most_parts: int | None = None
     ) -> Mapping[_State, Floats]:
         """For each state an array over the boundaries: a lower bound of what the parts behind the boundary cost."""
