@@ -13,6 +13,7 @@ two unequal devices.
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
@@ -237,24 +238,27 @@ def measure_part(root: str, index: str, folder: str) -> None:
 
     cascade = graphcut.open_cascade(root)
     with np.load(f"{folder}/fed.npz") as file:
-        arrays = {name: file[name] for name in file.files}
+        arrays: dict[str, Any] = {name: file[name] for name in file.files}
+    gc.disable()
     return_large_blocks()
-    small = ran(small_cascade(Path(folder)), 0, {"x": np.ones(1, np.float32)})
+    small, fed = opened(small_cascade(Path(folder)), 0, {"x": np.ones(1, np.float32)})
+    small.step(fed)
     return_freed_memory()
     code, before, peak = mapped_bytes(".so", "Rss"), resident_bytes(), PeakMemory()
-    part = ran(cascade, int(index), arrays)
-    unread = mapped_bytes(root, "Size") - mapped_bytes(root, "Rss")
-    print(peak.bytes - before - (mapped_bytes(".so", "Rss") - code) + unread)
-    written: dict[str, Any] = {name: value.numpy() for name, value in part[1].items()}
-    np.savez(f"{folder}/made.npz", **written)
-    del small
+    stage, fed = opened(cascade, int(index), arrays)
+    most = peak.bytes - (mapped_bytes(".so", "Rss") - code)
+    peak = PeakMemory()
+    written = stage.step(fed)
+    most = max(most, peak.bytes - (mapped_bytes(".so", "Rss") - code))
+    print(most - before + mapped_bytes(root, "Size") - mapped_bytes(root, "Rss"))
+    arrays = {name: value.numpy() for name, value in written.items()}
+    np.savez(f"{folder}/made.npz", **arrays)
 
 
-def ran(cascade: Cascade, index: int, arrays: Mapping[str, np.ndarray]) -> tuple[Stage, Mapping[str, Value]]:
-    """A part that was opened and run, and what it wrote."""
+def opened(cascade: Cascade, index: int, arrays: Mapping[str, np.ndarray]) -> tuple[Stage, Mapping[str, Value]]:
+    """A part, and what it is fed."""
     fed = {name: from_array(array.copy(), cascade.tensors[name]) for name, array in arrays.items()}
-    stage = Stage(cascade, cascade.parts[index], config=SessionConfig(threads=1, arena=False))
-    return stage, stage.step(fed)
+    return Stage(cascade, cascade.parts[index], config=SessionConfig(threads=1, arena=False)), fed
 
 
 def small_cascade(folder: Path) -> Cascade:

@@ -17,6 +17,7 @@ from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, Part, SessionSettings
 from ..core.tensors import Tensor
 from .device_memory import OF_CPU, DeviceTensor, can_stay, device_memory, read_on_device
+from .process_memory import return_freed_memory
 from .providers import entries, fixed_sizes, open_session
 from .values import CPU_MEMORY, Value, Values, copied, from_array, is_numeric_tensor
 
@@ -130,6 +131,8 @@ class Stage:
                 hint = "this ONNX Runtime has no kernel for that operator and type: take another `provider`, or convert"
                 hint += " the model to a type that it computes, such as float32"
             raise RunError(message, hint=hint) from error
+        if not config.arena:
+            return_freed_memory()  # of weights that were packed or reordered
         self.nodes_by_provider = {} if set(nodes) <= {provider} else nodes
         if changed := next((f for f, version in versions.items() if not f.exists() or version_of(f) != version), None):
             raise RunError(f"{changed} was changed while it was loaded", hint=_REPLACED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.machinery
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,12 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from graphcut import GraphcutError, Model, RecordError, load
+from graphcut import GraphcutError, Into, Model, RecordError, analyze, load, plan
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.matching import Coverage, apply_table, cover, spread
 from graphcut.costs.tables import REMAINDER, CostRow, CostTable, read_table, save_table, shipped_tables, table_of
 from graphcut.costs.weighing import weigh
+from graphcut.drawing.scene_builders import scene_of_plan
 
 from cases import each
 from conftest import FIXTURES, ROOT, floats, model_of
@@ -395,6 +397,16 @@ def test_an_operator_without_a_formula_takes_the_operations_of_its_row(opened: O
     proto.opset_import.append(helper.make_opsetid("custom", 1))
     costs = weigh(opened(proto))
     assert apply_table(costs, CostTable((row("a", num_flops=5),)), DEVICE)[0] == pytest.approx((5.0,))
+
+
+def test_parts_of_a_plan_take_the_sums_of_what_was_measured_and_how_far_off_shares_are_is_said(opened: Open) -> None:
+    """Modules of 1, 2, 3 and 4 s: three parts take 3, 3 and 4 s, though by their operations all modules are equal."""
+    table = CostTable(tuple(row(name, num_flops=1, time_s=i + 1.0) for i, name in enumerate("abcd")))
+    model = opened(stack(*(f"/{name}/MatMul" for name in "abcd")))
+    made, plain = plan(model, Into(3), table=table), plan(model, Into(3))
+    assert [part.run_s for part in made.metrics] == [3.0, 3.0, 4.0]
+    notes = [" ".join(scene_of_plan(one, analyze(model)).notes) for one in (made, plain)]
+    assert [re.findall(r"shares (\d+) % off at most where measured", note) for note in notes] == [["48"], ["58"]]
 
 
 def test_spreading_keeps_the_total() -> None:

@@ -197,6 +197,15 @@ def test_an_analysis_assumes_the_sizes_of_a_plan(tmp_path: Path) -> None:
     assert made.reasons[0].chosen.crossing_bytes in {point.bytes for point in analysis.cut_points}
 
 
+def test_a_header_shows_three_assumptions_and_how_many_more_there_are(tmp_path: Path) -> None:
+    model = graphcut.load(written("llm", tmp_path))
+    analysis, made = graphcut.analyze(model), graphcut.plan(model, Into(2))
+    assert [*made.dims] == ["batch", "seq", "past", "total"]
+    for scene in (scene_of_analysis(analysis), scene_of_plan(made, analysis)):
+        assert dict(scene.facts)["dims"] == "batch=1, seq=512, past=0, 1 more"
+        assert "sizes assume batch=1, seq=512, past=0, 1 more; set others with --dim NAME=N" in scene.notes
+
+
 def test_the_most_balanced_cut_is_so_in_time_and_its_figures_are_those_of_its_parts(tmp_path: Path) -> None:
     """An embedding has nearly all weights, and looks one row up: a part of it alone would be a part of nothing."""
     rng = np.random.default_rng(0)

@@ -25,6 +25,7 @@ import graphcut
 from graphcut import At, Cascade, MemoryCapError, RunError, Runner, SessionConfig, demos
 from graphcut.costs.held_weights import CAST_BYTES, NODE_BYTES
 from graphcut.costs.part_memory import SESSION_BYTES
+from graphcut.running import stage
 from graphcut.running.in_process import loaded_parts, memory_plan
 from graphcut.running.in_process.memory_plan import (
     AvailableMemory,
@@ -294,6 +295,16 @@ def tight(cascade: Cascade, monkeypatch: pytest.MonkeyPatch, spare_bytes: int = 
     with pytest.raises(MemoryCapError) as caught:
         Runner(cascade, memory_bytes=1, **options).run_all([feeds_of(i, rows) for i in range(times)])
     return Runner(cascade, memory_bytes=caught.value.smallest_bytes - MIB + spare_bytes, **options)
+
+
+def test_a_part_without_an_arena_returns_what_was_freed_while_it_was_opened(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    returned = list[bool]()
+    for arena in (False, True):
+        monkeypatch.setattr(stage, "return_freed_memory", lambda arena=arena: returned.append(arena))
+        Stage(cascade, cascade.parts[0], config=SessionConfig(arena=arena))
+    assert returned == [False]
 
 
 NAMES = [f"part-{i}.onnx" for i in range(4)]
