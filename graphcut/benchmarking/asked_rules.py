@@ -164,17 +164,12 @@ class _Asked:
         end = bisect_left(range(len(nodes) - 1), x=True, key=lambda i: self._fails(nodes[: i + 1]))
         length = bisect_left(range(end), x=True, key=lambda i: self._fails(nodes[end - i : end + 1]))
         row, repeat, own = nodes[end - length : end + 1], analyze(self.model).repeat, self.model.graph.nodes
-        said, together = (
-            " ".join(self._placed(row).problem.split()[-8:]),
-            f" together ({few([own[n].op for n in row], 8)})",
-        )
         kind: Kind = "whole" if len(row) > 1 else "operator"
+        together = f" together ({few([own[n].op for n in row], 8)})" if kind == "whole" else ""
+        why = f"can't be compiled{together}: {' '.join(self._placed(row).problem.split()[-8:])}"
         places = () if repeat is None or len(row) > len(repeat.blocks[0]) else zip(*repeat.blocks, strict=True)
         like = next((place for place in places if row[-1] in place), row[-1:])
-        return [node for node in like if own[node].op == own[row[-1]].op], (
-            kind,
-            f"can't be compiled{together * (kind == 'whole')}: {said}",
-        )
+        return [node for node in like if own[node].op == own[row[-1]].op], (kind, why)
 
     def _fails(self, nodes: tuple[int, ...]) -> bool:
         return bool(self._placed(nodes).problem)

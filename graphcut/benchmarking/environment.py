@@ -5,7 +5,7 @@ import platform
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -31,10 +31,7 @@ from .calibration import calibrate, model_of
 
 EXTRAS: Final = ("auto", "ray", "serve", "stores", "text")  #: of the package; those for development are left out.
 _WIDTH: Final = 32  #: MatMulNBits has blocks of 32.
-_TYPES: Final[Mapping[str, int]] = {
-    **{name: ELEMENT_TYPES[name].number for name in ("float32", "float16", "bfloat16", "float64", "int8")},
-    "int4": TensorProto.FLOAT,  # the other matrix of the product
-}
+_TYPES: Final = ("float32", "float16", "bfloat16", "float64", "int8", "int4")
 _DISK_BYTES: Final = 64 << 20
 
 
@@ -167,14 +164,14 @@ def _product(provider: str, dtype: str) -> tuple[str, str]:
 
 def _model_of(dtype: str) -> ModelProto:
     """A product of two matrices of a type; of float32 and int4, of which the second is a constant."""
-    kind = _TYPES[dtype]
     value = partial(helper.make_tensor_value_info, shape=(_WIDTH, _WIDTH))
     if dtype == "int4":
         sizes: dict[str, Any] = {"K": _WIDTH, "N": _WIDTH, "bits": 4, "block_size": _WIDTH}
         node = helper.make_node("MatMulNBits", ["a", "b", "scales"], ["y"], domain="com.microsoft", **sizes)
         weight = numpy_helper.from_array(np.zeros((_WIDTH, 1, _WIDTH // 2), np.uint8), "b")
         scales = numpy_helper.from_array(np.ones(_WIDTH, np.float32), "scales")
-        return model_of([node], [value("a", kind)], [value("y", kind)], [weight, scales])
+        return model_of([node], [value("a", TensorProto.FLOAT)], [value("y", TensorProto.FLOAT)], [weight, scales])
+    kind = ELEMENT_TYPES[dtype].number
     op, written = ("MatMulInteger", TensorProto.INT32) if dtype == "int8" else ("MatMul", kind)
     node = helper.make_node(op, ["a", "b"], ["y"])
     return model_of([node], [value("a", kind), value("b", kind)], [value("y", written)], [])

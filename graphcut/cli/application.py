@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from ..core.errors import UsageError
+from ..core.records import table
 from ..core.version import __version__
 from .declaring import declared
 from .help_pages import panels_of
@@ -114,6 +115,11 @@ def given_options(ctx: typer.Context) -> tuple[str, ...]:
     """The options that the command line sets, by their long names, in the order of `--help`."""
     sources = {max(one.opts, key=len): ctx.get_parameter_source(one.name or "") for one in ctx.command.params}
     return tuple(option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE")
+
+
+def applying(what: str) -> dict[str, tuple[str, ...]]:
+    """To what each option applies, of those of a section of `applying.toml`."""
+    return table("cli/applying.toml", dict[str, dict[str, tuple[str, ...]]])[what]
 
 
 def check_applicable(given: Collection[str], owners: Mapping[str, str], *active: str) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import typer
 
 from ..core.units import count, duration, operations
-from .application import check_apply, given_options
+from .application import applying, check_apply, given_options
 from .common_options import ProfileText, Texts, load, parsed_profile
 from .declaring import Size
 from .input_files import RANDOM, read_given
@@ -17,15 +16,6 @@ from .output import check_output, print_, print_lines, say
 
 if TYPE_CHECKING:
     from .. import Costs, MeasuredCosts
-
-_SIZES: Final = ("--profile", "--dim")
-_APPLYING: Final[Mapping[str, tuple[str, ...]]] = {  #: the options that apply to each kind of thing.
-    "a model": (*_SIZES, "--rounds", "--memory", "--inputs", "--threads"),
-    "a model that is not run": (*_SIZES, "--computed"),
-    "a config.json": ("--computed",),
-    "this machine": ("--seconds", "--threads"),
-    "a cluster": ("--seconds", "--insecure"),
-}
 
 
 def measure(
@@ -59,7 +49,7 @@ def measure(
     from ..drawing.terminal.cost_table import draw_cost_table
 
     kind = _kind_of(what, computed=computed)
-    others = {option for options in _APPLYING.values() for option in options}.difference(_APPLYING[kind])
+    others = [option for option, kinds in applying("measure").items() if kind not in kinds]
     check_apply(given_options(ctx), others, kind)
     check_output(output, Path(what), force=force)
     match kind:
@@ -85,7 +75,7 @@ def measure(
 
 
 def _kind_of(what: str, *, computed: bool) -> str:
-    """What is to be measured, in the words of `_APPLYING`."""
+    """What is to be measured, in the words of `applying.toml`."""
     path, words = Path(what), {"machine": "this machine", "cluster": "a cluster"}
     if what in words and not path.is_file():
         return words[what]

@@ -14,7 +14,7 @@ from .. import Across, At, Counted, Device, Goal, Heads, Into, Limits, Measure, 
 from ..core.errors import UsageError
 from ..core.units import count as count_of
 from ..core.units import parse_bytes
-from .application import check_applicable, given_options
+from .application import applying, check_applicable, given_options
 from .common_options import Place, ProfileText, Texts, listed_names, names_in, numbered, output_names, parsed_profile
 
 if TYPE_CHECKING:
@@ -22,14 +22,7 @@ if TYPE_CHECKING:
 
     PlanMaker = Callable[[AnalysisLike], Plan]
 
-_BALANCED: Final = ("--num-splits", "--memory", "--cluster")
-GOALS: Final = ("--at-nodes", *_BALANCED, "--heads", "--plan")
-_GOALS_OF: Final = {  #: the goals that an option applies to; with any other it would do nothing.
-    "--device": ("--at-nodes",),
-    "--count": ("--num-splits", "--memory"),
-    **dict.fromkeys(("--objective", "--in-flight", "--outputs"), ("--cluster",)),
-    **dict.fromkeys(("--inside-layers", "--prove"), _BALANCED),
-}
+GOALS: Final = ("--at-nodes", "--num-splits", "--memory", "--cluster", "--heads", "--plan")
 
 
 def _cost_models() -> list[str]:
@@ -168,7 +161,7 @@ def _check(given: Sequence[str], plan_file: str) -> None:
     if len(goals) != 1 and goals != ["--num-splits", "--memory"]:
         hint = f"use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --at-nodes NAMES{plan_file}"
         raise UsageError(f"{' and '.join(goals)} are different goals" if goals else "no cut requested", hint=hint)
-    for option, owners in _GOALS_OF.items():
+    for option, owners in applying("goals").items():
         if option in given and not set(goals).intersection(owners):
             hint = f"leave {option} out, or use {owners[0]} instead of {goals[0]}"
             raise UsageError(f"{option} applies to {' or '.join(owners)}, not to {goals[0]}", hint=hint)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from ..core.errors import UsageError, did_you_mean
+from ..core.records import table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEMOS", "options_of", "write"]
 
-DEMOS: Mapping[str, str] = MappingProxyType({
-    "llm": "a Llama-like decoder with a KV cache, of any size, in float32 or float16",
-    "unet": "a small convolutional U-Net: every level has a skip connection",
-    "resnet": "a residual image classifier: a chain of blocks with one tensor between them",
-    "multitask": "one trunk and three heads, one of them fed from the middle of the trunk",
-})  # fmt: skip
+DEMOS: Mapping[str, str] = table("demos/demos.json", dict[str, str])
 """The name of each demo, with a one-line description."""
 
 

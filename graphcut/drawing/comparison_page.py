@@ -12,8 +12,9 @@ from ..core.units import count
 from ..core.version import __version__
 from ..verifying.sections import TensorError
 from ..verifying.two_models import ModelComparison, ratio
+from .scene import LEGENDS
 from .svg.document import NARROW, WIDE, inline_svg
-from .svg.error_chart import LEGEND, columns_of, draw_errors, draw_histogram, histogram_note, module_runs
+from .svg.error_chart import columns_of, draw_errors, draw_histogram, histogram_note, module_runs
 from .svg.primitives import plain
 from .svg.style import filled
 from .template import template
@@ -47,7 +48,7 @@ def _sections(found: ModelComparison, links: dict[str, str]) -> Iterator[str]:
     if errors := found.errors:
         drawn = (("wide", draw_errors(found, WIDE, links)), ("narrow", draw_errors(found, NARROW, links)))
         pictures = (inline_svg(panel, "error along the graph", css) for css, panel in drawn)
-        chart = f'<p class="lead">{LEGEND}</p><div class="chart">{"".join(pictures)}</div>'
+        chart = f'<p class="lead">{LEGENDS["errors"]}</p><div class="chart">{"".join(pictures)}</div>'
         yield _section("Error along the graph", chart)
     yield _section("What was found", f'<ul class="plain">{"".join(_lines(found, links))}</ul>')
     if errors:

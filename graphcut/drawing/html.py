@@ -19,17 +19,13 @@ from ..core.units import count
 from ..core.version import __version__
 from .dependency_matrix import matrix_legend, matrix_of
 from .profile_builder import best_options
-from .scene import KINDS, Scene
+from .scene import KINDS, LEGENDS, Scene
 from .svg.bus_lines import CSS
 from .svg.matrix_chart import MAX_ROWS
 from .svg.style import filled
 from .template import packed, template
 
 _LINES: Final = ("Red", "Orange", "Purple")  #: the lines of layers over the profile; the script has these colours.
-_EDGES: Final = (
-    "Blue edges go to the next part only, dashed orange ones skip a part. ",
-    "Blue edges go to another rank. ",
-)  #: of the graph; whether layers are divided among ranks.
 # In ASCII, since half a surrogate pair can't be encoded otherwise.
 _json: Final = partial(json.dumps, separators=(",", ":"))
 _INVISIBLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -46,6 +42,7 @@ def html_of(scene: Scene) -> str:
     name = PurePath(scene.model).name if scene.model.startswith("/") else scene.model
     command = re.sub(r"^(graphcut verify '?)/.*/", r"\1", scene.next_command.replace(scene.model or "\0", name))
     scene = replace(scene, model=name, next_command=command)
+    edges = LEGENDS["edges of ranks" if scene.is_ranked else "edges"]
     values = {
         "title": escape(scene.title),
         "facts": escape(" · ".join(scene.fact_texts)),
@@ -55,7 +52,7 @@ def html_of(scene: Scene) -> str:
         "details": "".join(f"<dt>{escape(word)}</dt><dd>{escape(value)}</dd>" for word, value in scene.details),
         "matrix_legend": matrix_legend(scene),
         "legend": escape(" ".join(filter(None, _legend(scene)))),
-        "edges": _EDGES[scene.is_ranked] if scene.cards or scene.cut_model else "",
+        "edges": edges if scene.cards or scene.cut_model else "",
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
         "data": packed(_json(_record(scene))),

@@ -22,6 +22,7 @@ PageData = Mapping[str, object]  #: what the script of the page reads, and nothi
 FlowKind = Literal["sequential", "residual", "exchange", "kept"]
 KINDS: Final = table("drawing/flow_kinds.toml", dict[FlowKind, str])
 """What the kinds of boundary tensors are; the last two where layers are divided among ranks."""
+LEGENDS: Final = table("drawing/legends.toml", dict[str, str])  #: what is said beside charts.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ import onnx
 from ..core.atomic_files import Content
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, Cascade, SessionSettings
+from ..core.records import table
 from ..running.providers import facts_of
 from .cascade_files import Export, cascade_files
 
@@ -27,11 +28,7 @@ CONFIG: Final = "genai_config.json"
 _COPIED: Final = ("*token*.json", "*.model", "vocab.*", "merges.txt", "chat_template.*", "generation_config.json")
 """Files of the model's folder that belong to its tokenizer."""
 
-#: inputs that GenAI feeds by default.
-_FED: Final = {
-    *("input_ids", "inputs_embeds", "attention_mask", "position_ids", "past_sequence_length", "block_table"),
-    *("current_sequence_length", "total_sequence_length", "past_key_values_length", "cumulative_sequence_lengths"),
-}
+_FED: Final = table("exporting/genai.toml", dict[str, frozenset[str]])["fed"]  #: inputs that GenAI feeds by default.
 
 
 def export_of(cascade: Cascade, model: str | Path | None = None) -> Export:

@@ -4,7 +4,6 @@ The metadata `layer_ann` of a node names its part, and the session option `sessi
 to kinds of devices (ONNX Runtime 1.26).
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -29,11 +28,12 @@ def export_of(cascade: Cascade) -> Export:
         merge(cascade, path)
         model = onnx.load(path, load_external_data=False)
         # The home of a node is the first part that has it.
-        homes = {_first_output(node): i for i in reversed(range(len(cascade.parts))) for node in _nodes(cascade, i)}
+        protos = ((part, onnx.load(cascade.file(part), load_external_data=False)) for part in reversed(cascade.parts))
+        homes = {_first_output(node): part.name for part, proto in protos for node in proto.graph.node}
         for node in model.graph.node:
             for entry in [entry for entry in node.metadata_props if entry.key == ANNOTATION]:
                 node.metadata_props.remove(entry)
-            node.metadata_props.add(key=ANNOTATION, value=cascade.parts[homes[_first_output(node)]].name)
+            node.metadata_props.add(key=ANNOTATION, value=homes[_first_output(node)])
         path.write_bytes(model.SerializeToString(deterministic=True))
 
     devices = (facts_of(cascade.settings(part).provider).device for part in cascade.parts)
@@ -41,10 +41,6 @@ def export_of(cascade: Cascade) -> Export:
     rules = grouped((device, f"={part.name}") for device, part in zip(devices, cascade.parts, strict=True))
     setting = "; ".join(f"{device}({', '.join(names)})" for device, names in rules.items())
     return {MODEL: write, OPTIONS: {"session.layer_assignment_settings": setting}}
-
-
-def _nodes(cascade: Cascade, part: int) -> Iterable[NodeProto]:
-    return onnx.load(cascade.file(cascade.parts[part]), load_external_data=False).graph.node
 
 
 def _first_output(node: NodeProto) -> str:

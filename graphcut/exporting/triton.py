@@ -20,16 +20,13 @@ from ..core.atomic_files import Content
 from ..core.digests import DataFile
 from ..core.errors import UsageError
 from ..core.manifest import MANIFEST, Cascade, Part
+from ..core.records import table
 from ..core.tensors import Tensor
 from ..core.wiring import Unit
 from ..surgery.model_files import copy_ranges
 from .cascade_files import Export, cascade_files, fed
 
-_TYPES: Final = {
-    **{name: name.upper() for name in ("bool", "string", *(f"{u}int{8 << i}" for u in ("", "u") for i in range(4)))},
-    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
-    "bfloat16": "BF16",
-}
+_TYPES: Final = table("exporting/triton_types.toml", dict[str, str])  #: what Triton calls element types.
 
 
 def export_of(cascade: Cascade) -> Export:

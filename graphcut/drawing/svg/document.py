@@ -5,7 +5,7 @@ from typing import Final
 from xml.sax.saxutils import quoteattr
 
 from ..dependency_matrix import matrix_legend, matrix_of
-from ..scene import KINDS, Scene
+from ..scene import KINDS, LEGENDS, Scene
 from . import primitives
 from .bus_lines import CSS
 from .chain_map import draw_chain, is_short_chain
@@ -29,19 +29,11 @@ from .primitives import (
 from .profile_chart import draw_profile
 from .rank_map import draw_ranks
 from .row_map import draw_rows
-from .schedule_chart import SCHEDULE_LEGEND, draw_schedule
+from .schedule_chart import draw_schedule
 from .style import svg_file
 
 WIDE: Final = 880.0  #: the width of a file, in user units; wider if the parts need more.
 NARROW: Final = 340.0  #: the width for a phone, in that page.
-MAP: Final = "Parts and tensors between them"
-LANES: Final = "Boundary tensors"
-MATRIX: Final = "Dependency maps"
-SCHEDULE: Final = "Schedule"
-
-_LANES_LEGEND: Final = (
-    "A line goes from the part that makes a tensor (square) to the last part that reads it; dots mark all its readers."
-)
 _SAMPLE: Final = 34.0
 _MAX_SENTENCES: Final = 8  #: sentences of one kind that are written out.
 
@@ -56,7 +48,8 @@ def svg_of(scene: Scene) -> str:
     width = max((panel.width for panel in pictures.values()), default=WIDE)
     panels = [titled(title, panel) for title, panel in pictures.items()]
     if (matrix := matrix_of(scene, MAX_ROWS)).cells:
-        panels.append(titled(MATRIX, stacked([small_text(matrix_legend(scene), width), draw_matrix(matrix, width)])))
+        drawn = stacked([small_text(matrix_legend(scene), width), draw_matrix(matrix, width)])
+        panels.append(titled("Dependency maps", drawn))
     if scene.profile is not None and scene.profile.nodes:
         alive = "bytes alive" if all(scene.profile.exact) else "lower bound of the bytes alive"
         legend = "A cut sends this many bytes. Where several nodes share a bin: dark is the lowest, pale the highest."
@@ -76,20 +69,20 @@ def _map_and_lanes(scene: Scene) -> dict[str, Panel]:
         draw = draw_ranks if scene.is_ranked else draw_chain if is_short_chain(scene) else draw_rows
         cards = draw(scene, width)
         width = max(width, cards.width)
-        found[MAP] = stacked([_legend(scene, width), cards])
+        found["Parts and tensors between them"] = stacked([_legend(scene, width), cards])
     if scene.tensors:
         ranks = " Blue: exchanged between ranks; grey: kept by a rank." if scene.is_ranked else ""
-        found[LANES] = stacked([small_text(_LANES_LEGEND + ranks, width), draw_lanes(scene, width)])
+        found["Boundary tensors"] = stacked([small_text(LEGENDS["lanes"] + ranks, width), draw_lanes(scene, width)])
     return found
 
 
 def _schedule_panel(scene: Scene, width: float) -> dict[str, Panel]:
     """The schedules of a plan below one another, by title."""
-    panels, first = [small_text(SCHEDULE_LEGEND, width)], 0
+    panels, first = [small_text(LEGENDS["schedule"], width)], 0
     for schedule in scene.schedules():
         panels += [small_text(schedule.title, width), draw_schedule(schedule, width, first)]
         first += len(schedule.runs)
-    return {SCHEDULE: stacked(panels, gap=4)} if first else {}
+    return {"Schedule": stacked(panels, gap=4)} if first else {}
 
 
 def inline_svg(panel: Panel, title: str, css: str) -> str:

@@ -10,16 +10,12 @@ from xml.sax.saxutils import escape
 
 from ...verifying.histograms import BINS, Histogram
 from ...verifying.two_models import ModelComparison, own_text, ratio
+from ..scene import LEGENDS
 from .document import WIDE, paragraphs, small_text, titled
 from .primitives import BOLD, SMALL, Panel, box, dot, label, line, plain, stacked, width_of
 from .profile_chart import Bins, area, bins_of, grid, triangles
 from .style import svg_file
 
-LEGEND: Final = (
-    "The higher, the worse: 0 dB is an error as large as the tensor. Pale: a tensor's error. Dark: what its nodes add "
-    "by themselves. The line is what their types explain; numbers are the culprits, triangles nodes that differ in "
-    "graph or weights. Where tensors share a column, the worst is shown."
-)
 NO_ERROR_DB: Final = 140.0  #: an error as small as this is drawn as none.
 _TOP: Final = 26.0
 _PLOT: Final = 170.0
@@ -100,7 +96,7 @@ def histogram_note(one: Histogram) -> str:
 
 def comparison_svg(found: ModelComparison, title: str) -> str:
     """A comparison as an SVG file: the chart, what was found, and the histogram of the first culprit."""
-    panels = [small_text(LEGEND, WIDE), draw_errors(found, WIDE, {})] if found.errors else []
+    panels = [small_text(LEGENDS["errors"], WIDE), draw_errors(found, WIDE, {})] if found.errors else []
     panels += [paragraphs("What was found", found.lines, WIDE)]
     for one in found.culprits[:1]:
         if one.error.histogram is not None:

@@ -5,14 +5,11 @@ from math import floor, log10
 from typing import Final
 
 from ...core.units import duration
+from ..scene import LEGENDS
 from ..schedule import Schedule
 from .primitives import BODY, SMALL, Panel, box, label, line, stacked, thing, width_of
 from .style import svg_file
 
-SCHEDULE_LEGEND: Final = (
-    "Rows are devices, blocks are parts with their numbers, colours are requests. A line goes from a part to one on "
-    "another device that reads its tensors."
-)
 KINDS: Final = ("near", "far", "pick")  #: the classes of requests, in turn.
 _ROW: Final = 34.0
 _BLOCK: Final = 22.0
@@ -58,6 +55,6 @@ def _time(left: float, scale: float, end_s: float, bottom: float) -> Iterator[st
 
 def schedule_svg(schedule: Schedule) -> str:
     """A schedule as an SVG file."""
-    legend = label(0, 14, f"{SCHEDULE_LEGEND} {schedule.title}.", SMALL, css="muted")
+    legend = label(0, 14, f"{LEGENDS['schedule']} {schedule.title}.", SMALL, css="muted")
     panel = stacked([Panel(_WIDTH, 26, (legend,)), draw_schedule(schedule, _WIDTH)])
     return svg_file("Schedule", schedule.title, panel)

@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.segment import Segment
 from rich.text import Text
 
+from ...core.records import table
 from ...core.text import printable
 
 Section = list[RenderableType]  #: lines and tables that belong together; an empty one is not drawn.
@@ -20,10 +21,7 @@ CUT, KEY = "▲·"  #: a cut or a cut point; a key node.
 BAR, TICK = "━│"  #: cells of bars; a budget.
 YES, NO = "✓✗"
 LEVELS: Final = " ▁▂▃▄▅▆▇█"  #: heights of a column, from empty to full.
-_IN_ASCII: Final = str.maketrans(
-    dict(zip("■●─╌▲·━│▁▂▃▄▅▆▇█", "#o-.^.=|.:-=+*#@", strict=True))
-    | {"≥": ">=", "…": "...", "✓": "ok", "✗": "NO", "µ": "u", "×": "x", "→": "->"}  # noqa: RUF001 - a sign
-)
+_IN_ASCII: Final = str.maketrans(table("drawing/terminal/ascii.toml", dict[str, str]))
 
 
 @dataclass(frozen=True)
