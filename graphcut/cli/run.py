@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,10 +24,6 @@ from .text_options import texts_of
 if TYPE_CHECKING:
     from .. import SessionConfig
 
-_APPLIES_TO: Final = {
-    **dict.fromkeys(("--workers", "--micro-batch", "--deadline", "--trace"), "--via"),
-    **dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random"),
-}
 
 _Answers = Iterator[dict[str, Any] | RunError]
 
@@ -80,7 +76,9 @@ def run(
         raise UsageError(what, hint="give --inputs FILE, --inputs random to generate them, or --text TEXT")
     inputs = inputs or [RANDOM]
     is_generated = not texts and any(map(is_random, inputs))
-    check_applicable(given, _APPLIES_TO, *["--inputs random"] * is_generated)
+    owners = dict.fromkeys(("--workers", "--micro-batch", "--deadline", "--trace"), "--via")
+    owners |= dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random")
+    check_applicable(given, owners, *["--inputs random"] * is_generated)
     memory.check(given)
     check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
     config, is_alone = session.session_config(), pipeline.via is None  # a pipeline checks what its workers need

@@ -20,10 +20,6 @@ from .svg.primitives import plain
 from .svg.style import LIGHT
 
 MAX_EDGES: Final = 4  #: a tensor inside a part with more readers has its name beside each, instead of edges.
-_COLOURS: Final = {
-    is_residual: f'color="{LIGHT[name]}" fontcolor="{LIGHT[name]}"{" style=dashed" if is_residual else ""}'
-    for is_residual, name in ((False, "near"), (True, "far"))
-}
 _DEFAULTS: Final = (
     "  graph [fontname=Helvetica fontsize=12 color=gray60]\n"
     "  node [shape=box style=rounded fontname=Helvetica fontsize=11]\n"
@@ -57,7 +53,8 @@ def _card(card: Card) -> str:
 
 
 def _bus(index: int, bus: Bus) -> Iterator[str]:
-    colour = _COLOURS[bus.is_residual]
+    rgb = LIGHT["far" if bus.is_residual else "near"]
+    colour = f'color="{rgb}" fontcolor="{rgb}"{" style=dashed" * bus.is_residual}'
     label = f"label={_quoted(size_text(bus), count(len(bus.tensors), 'tensor'))}"
     if len(bus.readers) == 1:
         yield f"  p{bus.source} -> p{bus.readers[0]} [{label} {colour}]"

@@ -7,9 +7,8 @@ from typing import Final
 from ..core.graph import Graph, Node, grouped, reached
 
 _Groups = Mapping[Hashable, Sequence[Node]]
-_QUANTIZERS: Final = {"QuantizeLinear", "DequantizeLinear"}
-_CASTS: Final = {"Cast", "CastLike", "Identity", "Dropout"}
-SAME_VALUES: Final = _CASTS | _QUANTIZERS | {f"com.microsoft.{op}" for op in _QUANTIZERS}
+_QUANTIZERS: Final = {f"{domain}{op}Linear" for domain in ("", "com.microsoft.") for op in ("Quantize", "Dequantize")}
+SAME_VALUES: Final = _QUANTIZERS | {"Cast", "CastLike", "Identity", "Dropout"}
 """Operators that write what they read, but for rounding. Conversions insert them, so the search passes through them."""
 
 _COMMUTATIVE: Final = frozenset({"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Equal"})

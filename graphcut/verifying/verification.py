@@ -149,7 +149,9 @@ def verify(
         RunError: the model refuses `inputs`. (If it refuses generated ones, the result says so.)
     """
     is_alone = cascade is None
-    cascade = _opened(model if cascade is None else cascade)
+    given = model if cascade is None else cascade
+    is_model = isinstance(given, Model | ModelProto) or str(given).endswith(".onnx")
+    cascade = load(cast("ModelLike", given)) if is_model else open_cascade(cast("CascadeLike", given))
     model = load(original_of(cascade) if is_alone else cast("ModelLike", model))
     if isinstance(cascade, Model):
         return _verify_sharded(model, cascade, inputs, seed, optimized=optimized, structural_only=structural_only)
@@ -181,11 +183,6 @@ def verify(
     ran = _ran(model, inputs, seed, sizes, comparing)
     reason = _reason(model, proof, ran[0], placed, optimized=optimized)
     return Verification(proof, *ran, _with_defect(reason, model, ran[0]), placed)
-
-
-def _opened(given: ModelLike | CascadeLike) -> Cascade | Model:
-    is_model = isinstance(given, Model | ModelProto) or str(given).endswith(".onnx")
-    return load(cast("ModelLike", given)) if is_model else open_cascade(cast("CascadeLike", given))
 
 
 def _verify_sharded(
