@@ -60,9 +60,7 @@ def text_of(cascade: Cascade, name: TextFile, kind: Any = dict[str, Any]) -> Any
     return json_beside(cascade.root / name, kind)
 
 
-def check_unchanged(
-    cascade: Cascade, contents: Mapping[Any, str] | Mapping[str, str | DataFile]
-) -> dict[Path, FileVersion]:
+def check_unchanged(cascade: Cascade, contents: Mapping[Any, str | DataFile]) -> dict[Path, FileVersion]:
     """Check that files of a cascade have these contents, such as those of a part. Returns their versions.
 
     A data file without a digest is compared by its size alone: a mapped file that is too short would crash the process.

@@ -1,9 +1,10 @@
 """States of sequences that have ended, for those that begin with the same tokens."""
 
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
+from ..running.values import Array
 from ..workers.executors.protocol import Origin
 from .decoder import Decoder
 from .decoding_memory import kept_bytes
@@ -32,7 +33,7 @@ class PrefixCache:
         self._is_cuttable = all(s.axis is not None and s.start and s.start[s.axis] == 0 for s in states)
         # by number, the tokens of a sequence whose states can be continued, the number of all its tokens, and the bytes
         # of its states; the one that was used last is the last one.
-        self._entries: dict[int, tuple[np.ndarray[Any, Any], int, int]] = {}
+        self._entries: dict[int, tuple[Array, int, int]] = {}
         self.dropped: set[int] = set()  #: sequences whose states are not needed any more.
 
     def origin(self, one: TokenSequence) -> Origin | None:
@@ -70,7 +71,7 @@ class PrefixCache:
             self.dropped.add(number)
 
 
-def _shared(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> int:
+def _shared(a: Array, b: Array) -> int:
     """The number of tokens that both begin with."""
     length = min(len(a), len(b))
     return int(np.append(a[:length] != b[:length], [True]).argmax())

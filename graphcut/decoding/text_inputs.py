@@ -1,17 +1,16 @@
 """Texts as the inputs of a model that does not generate: one that makes vectors or scores of them."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from ..core.errors import UsageError
 from ..core.manifest import CascadeLike, open_cascade
-from .token_inputs import TokenChunk, input_array, role_of
+from .token_inputs import Array, TokenChunk, input_array, role_of
 from .tokenizer import Tokenizer
 
 
-def text_inputs(cascade: CascadeLike, texts: Sequence[str]) -> dict[str, np.ndarray[Any, Any]]:
+def text_inputs(cascade: CascadeLike, texts: Sequence[str]) -> dict[str, Array]:
     """The inputs for texts, a row each; shorter ones are padded at their end, which the mask says.
 
     Texts are cut off where `sentence_bert_config.json` says.

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..core.tensors import Tensor
 
+Array = np.ndarray[Any, Any]
 _TYPES: Final = {"int64", "int32", "bool", "float32", "float16", "float64"}
 DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
 """What an input holds: the token ids; the attention mask; the positions of the tokens; the number of earlier tokens;
@@ -40,7 +41,7 @@ class TokenChunk(NamedTuple):
         return self.past - np.array(self.missing)[:, None] if self.missing else self.past
 
     @property
-    def used(self) -> np.ndarray[Any, Any]:
+    def used(self) -> Array:
         """Which places of states hold a token after this step, of each sequence if they differ."""
         if not self.missing:
             return np.ones(self.total, np.int64)
@@ -48,7 +49,7 @@ class TokenChunk(NamedTuple):
         return np.asarray(places >= missing if self.is_padded_before else places < self.total - missing)
 
     @property
-    def visible(self) -> np.ndarray[Any, Any]:
+    def visible(self) -> Array:
         """Which of these places each token may attend to: those of its sequence up to its own."""
         own = np.arange(self.past, self.total)[:, None]
         if not self.missing:
@@ -91,9 +92,7 @@ def has_axis_of_batch(role: DecoderInputRole, tensor: Tensor) -> bool:
     return len(axes) >= least and not isinstance(axes[-2 if role == "positions" else 0], int)
 
 
-def input_array(
-    role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, *, is_rolling: bool = False
-) -> np.ndarray[Any, Any]:
+def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, *, is_rolling: bool = False) -> Array:
     """The value of an input for a chunk of tokens.
 
     If the model fixes a size, tokens come first and zeros fill the rest; in a mask tokens come last if caches are
@@ -117,9 +116,7 @@ def input_array(
     return _filled(found, tensor, batch, rest, is_last=is_rolling and role == "mask")
 
 
-def _filled(
-    found: np.ndarray[Any, Any], tensor: Tensor, batch: int, rest: float = 0, *, is_last: bool = False
-) -> np.ndarray[Any, Any]:
+def _filled(found: Array, tensor: Tensor, batch: int, rest: float = 0, *, is_last: bool = False) -> Array:
     """`found` on the last axes of the shape of `tensor`, with `rest` after it, or before, where a fixed size is larger.
 
     It `is_last` on the last axis alone.

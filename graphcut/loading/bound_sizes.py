@@ -16,7 +16,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.inliner import inline_local_functions
 
-from ..core.tensors import Dim, Dims, Tensor, Tensors, by_kind
+from ..core.tensors import Dim, Dims, Tensors, by_kind
 from .shape_inference import (
     FEW_NODES,
     has_unknown_dims,
@@ -33,9 +33,7 @@ _FEW: Final = 12  #: for so many symbols primes are known of which no simple com
 BATCH: Final = 500  #: evaluating so many tensors takes less time than ONNX shape inference on 5,000.
 
 
-def infer_bound(
-    model: ModelProto, dims: Dims, wanted: AbstractSet[str], known: Tensors | None = None
-) -> dict[str, Tensor]:
+def infer_bound(model: ModelProto, dims: Dims, wanted: AbstractSet[str], known: Tensors | None = None) -> Tensors:
     """The types of `wanted` when the symbols of the inputs are the numbers `dims`. For sizes; parts keep the symbols.
 
     First ONNX shape inference, then evaluation of small values that depend on sizes and constants only. Of operators
@@ -110,7 +108,7 @@ def _infer(model: ModelProto, dims: Dims, wanted: AbstractSet[str], given: Tenso
     return SizeEvaluation(model, model.graph, dims, found), ordered
 
 
-def name_unknown_dims(model: ModelProto, tensors: Tensors) -> dict[str, Tensor]:
+def name_unknown_dims(model: ModelProto, tensors: Tensors) -> Tensors:
     """`tensors` with unknown dimensions replaced by the symbols that they are equal to, where there is one.
 
     Shape inference loses symbols in computations (Shape, Slice, Concat, Reshape), but not numbers. So each symbol is
@@ -126,7 +124,7 @@ def name_unknown_dims(model: ModelProto, tensors: Tensors) -> dict[str, Tensor]:
     return _completed(model, tensors, bindings if symbols[0] else [], symbol_of)
 
 
-def number_unknown_dims(model: ModelProto, tensors: Tensors) -> dict[str, Tensor]:
+def number_unknown_dims(model: ModelProto, tensors: Tensors) -> Tensors:
     """`tensors` with unknown dimensions replaced by numbers where these don't depend on the symbols.
 
     They are those that are the same if all symbols are 1, and if each is another large prime.
@@ -142,9 +140,7 @@ def _bindings(tensors: Tensors) -> list[dict[str, int]]:
     return [with_total(dict(zip(symbols, numbers, strict=True))) for numbers in ([1] * number, *primes)]
 
 
-def _completed(
-    model: ModelProto, tensors: Tensors, bindings: Sequence[Dims], dim_of: Callable[..., Dim]
-) -> dict[str, Tensor]:
+def _completed(model: ModelProto, tensors: Tensors, bindings: Sequence[Dims], dim_of: Callable[..., Dim]) -> Tensors:
     """`tensors` with what `dim_of` makes of an unknown dimension: it is given its size for each of the bindings."""
     unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
     found = [infer_bound(model, binding, unknown, tensors) for binding in bindings] if unknown else []

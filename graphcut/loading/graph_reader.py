@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from ..core.errors import ModelError
-from ..core.graph import Graph, Node, Weight
+from ..core.graph import Graph, Node, Weight, reached
 from ..core.units import count
 from .derived_tensors import BIAS, FIRST_OPSET, with_rewrite
 from .node_rules import check_calls, check_nodes
@@ -53,8 +53,10 @@ def read_graph(
     check_calls(graph.node, functions)
     entries, notes = _entries(graph)
     _check_tensors(entries, writes, {*reads, *weights})
-    order = _topological_order(entries)
-    needed = _needed(entries, order, writes)
+    writer = {name: i for i, entry in enumerate(entries) for name in entry.writes}
+    before = {i: {writer[name] for name in entry.reads if name in writer} for i, entry in enumerate(entries)}
+    order = _topological_order(entries, before)
+    needed = reached((writer[name] for name in writes if name in writer), before.__getitem__)
     dropped = tuple(entries[i].name for i in order if i not in needed)
     if order != sorted(order):
         notes = (*notes, "the nodes were not in topological order; they were sorted")
@@ -155,15 +157,13 @@ def _check_tensors(entries: Sequence[_Entry], outputs: Sequence[str], outside: A
         raise ModelError(f"the output {name!r} of the model is written by no node", hint=hint)
 
 
-def _topological_order(entries: Sequence[_Entry]) -> list[int]:
-    """The nodes in topological order; unchanged if they already are.
+def _topological_order(entries: Sequence[_Entry], before: Mapping[int, AbstractSet[int]]) -> list[int]:
+    """The nodes in topological order; unchanged if they already are. `before` are those that each one reads from.
 
     Stable: of the nodes that can come next, the first in the file does.
     """
-    writer = {name: i for i, entry in enumerate(entries) for name in entry.writes}
-    if all(writer.get(name, -1) < i for i, entry in enumerate(entries) for name in entry.reads):
+    if all(source < i for i, sources in before.items() for source in sources):
         return list(range(len(entries)))
-    before = {i: {writer[name] for name in entry.reads if name in writer} for i, entry in enumerate(entries)}
     sorter = TopologicalSorter(before)
     try:
         sorter.prepare()
@@ -202,17 +202,6 @@ def _weights(proto: ModelProto) -> dict[str, Weight]:
     for sparse in proto.graph.sparse_initializer:
         sizes[sparse.values.name] = values_bytes(sparse.values) + values_bytes(sparse.indices)
     return {name: Weight(name, number, name in inputs) for name, number in sizes.items()}
-
-
-def _needed(entries: Sequence[_Entry], order: Sequence[int], outputs: Sequence[str]) -> AbstractSet[int]:
-    """The nodes that an output of the model depends on."""
-    wanted = set(outputs)
-    needed: set[int] = set()
-    for i in reversed(order):
-        if not wanted.isdisjoint(entries[i].writes):
-            needed.add(i)
-            wanted.update(entries[i].reads)
-    return needed
 
 
 def _nodes(

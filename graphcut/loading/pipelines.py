@@ -29,7 +29,6 @@ from .specialising import specialised
 from .subgraphs import domain, locations_in
 
 Runs = Literal["once", "each step", "at the end"]  #: when a model of a pipeline runs for a request.
-_FORMAT: Final = "graphcut.pipeline/1"
 _MAX_STEPS: Final = 1_000_000
 _OPSET: Final = 17  #: of a pipeline of made models alone.
 _HINT: Final = "docs/reference/pipeline-file.md describes pipeline files"
@@ -58,7 +57,7 @@ class PipelineFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The content of a pipeline file. An input or output is written `MODEL.NAME`."""
 
     models: dict[str, PipelineModel]  #: the models by name.
-    format: Literal["graphcut.pipeline/1"] = _FORMAT
+    format: Literal["graphcut.pipeline/1"] = "graphcut.pipeline/1"
     #: the outputs, or inputs, that inputs read; a `*` on both sides stands for the same text. Other inputs read the
     #: output of their name in another model, if there is one.
     connect: dict[str, str] = {}

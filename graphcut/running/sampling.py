@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
 from ..core.errors import RunError, UsageError
 from ..core.tensors import Tensor
-from .values import Value, from_array, view_of
+from .values import Array, Value, from_array, view_of
 
 TOKENS: Final = Tensor(name="the tokens chosen", dtype="int64", shape=(None,))
 """The tensor in which a worker returns the tokens that it chose. No part of a cascade writes it."""
@@ -50,7 +50,7 @@ class Sampling:
             if not is_right:
                 raise UsageError(f"{name} can't be {getattr(self, name)}", hint=f"expected {expected}")
 
-    def choose(self, scores: np.ndarray[Any, Any], before: Sequence[int], sequence: int) -> int:
+    def choose(self, scores: Array, before: Sequence[int], sequence: int) -> int:
         """The next token of the sequence with the number `sequence`, which has the tokens `before`.
 
         Raises:
@@ -72,14 +72,14 @@ class Sampling:
         """The tokens before, if `choose` needs more of them than their number: with a penalty; else none."""
         return tuple(before) if self.repetition_penalty != 1 else ()
 
-    def _penalized(self, scores: np.ndarray[Any, Any], before: Sequence[int]) -> np.ndarray[Any, Any]:
+    def _penalized(self, scores: Array, before: Sequence[int]) -> Array:
         scores, seen = scores.astype(np.float32), np.unique(before)
         seen = seen[seen < len(scores)]
         old, penalty = scores[seen], np.float32(self.repetition_penalty)
         scores[seen] = np.where(old < 0, old * penalty, old / penalty)
         return scores
 
-    def _candidates(self, scores: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def _candidates(self, scores: Array) -> tuple[Array, Array]:
         """The tokens to draw from, and their probabilities up to a factor."""
         tokens = np.arange(len(scores))
         if 0 < self.top_k < len(scores):
@@ -104,7 +104,7 @@ class TokenRule(NamedTuple):
     never: tuple[int, ...] = ()  #: the tokens that it can't be.
     forced: int | None = None  #: the token that it is.
 
-    def allowed(self, scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def allowed(self, scores: Array) -> Array:
         """The scores, with minus infinity for all tokens that it can't be."""
         if self.forced is not None:
             return np.where(np.arange(len(scores)) == self.forced, 0, scores.dtype.type(-np.inf))
@@ -193,7 +193,7 @@ class LogitsChoice(msgspec.Struct, frozen=True):
         return found
 
 
-def _scores(scores: np.ndarray[Any, Any], token: int, top: int, rule: TokenRule) -> list[int]:
+def _scores(scores: Array, token: int, top: int, rule: TokenRule) -> list[int]:
     """The log probability of a token and of the `top` likeliest, as their bits; and the latter tokens."""
     exact = scores.astype(np.float64)
     logs = exact - exact.max()

@@ -26,6 +26,7 @@ try:  # What ONNX Runtime's Python classes wrap: they take several times as long
 except (ImportError, AttributeError):
     CPU_MEMORY = None
 
+Array = np.ndarray[Any, Any]
 Value = Any  #: an OrtValue; an array of strings; a list, a dict or None for what is not a tensor.
 Values = Mapping[str, Value]  #: by tensor name.
 RunPart = Callable[[int, Values], dict[str, Value]]  #: runs the part with an index on what it reads.
@@ -84,7 +85,7 @@ def memory_of(value: ort.OrtValue) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.asarray(_Memory(value)) if value.tensor_size_in_bytes() else np.empty(0, np.uint8)
 
 
-def view_of(value: ort.OrtValue, dtype: str) -> np.ndarray[Any, Any]:
+def view_of(value: ort.OrtValue, dtype: str) -> Array:
     """The numbers of a tensor where they are, see `memory_of`; their bits if numpy lacks the type."""
     return memory_of(value).view(bits_type(dtype)).reshape(value.shape())
 
@@ -186,7 +187,7 @@ def from_array(array: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array,
     return ort.OrtValue.ortvalue_from_numpy(array)
 
 
-def _check(array: np.ndarray[Any, Any], tensor: Tensor) -> None:
+def _check(array: Array, tensor: Tensor) -> None:
     # Names are compared last: that takes a hundred times as long.
     is_bits = tensor.dtype in _HELD_BY_NUMPY and array.dtype == bits_type(tensor.dtype)
     is_string = tensor.dtype == "string" and array.dtype.kind in "OUS"

@@ -9,7 +9,7 @@ import onnxruntime as ort
 
 from ..core.manifest import Cascade
 from ..core.tensors import NON_NUMPY_TYPES, Tensor
-from ..running.values import Outputs, Value, is_numeric_tensor, shape_of
+from ..running.values import Array, Outputs, Value, is_numeric_tensor, shape_of
 
 _TOLERANCE: Final = 1e-3
 """The largest difference between micro-batches and the whole batch, relative to the largest number: kernels add in
@@ -78,7 +78,7 @@ def are_close(whole: Mapping[str, Any], joined: Mapping[str, Any]) -> bool:
     return all(_is_close(whole[name], joined[name]) for name in whole)
 
 
-def _is_close(whole: np.ndarray[Any, Any], joined: np.ndarray[Any, Any]) -> bool:
+def _is_close(whole: Array, joined: Array) -> bool:
     if whole.shape != joined.shape or whole.dtype != joined.dtype:
         return False
     if whole.dtype.kind not in "fc" or not whole.size:

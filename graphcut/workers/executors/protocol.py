@@ -72,26 +72,30 @@ class Step(msgspec.Struct, frozen=True, omit_defaults=True):
         return {name for part in self.parts for name in self.keeps.get(part, ())}
 
 
-class Ready(msgspec.Struct, frozen=True):
+class _OfWorker(msgspec.Struct, frozen=True):
+    """What the scheduler is told of a worker."""
+
+    worker: int  #: its number.
+
+
+class Ready(_OfWorker, frozen=True):
     """A worker has loaded its parts; `parts` are the indices of all parts that it now holds.
 
     `placements` tells how many nodes each provider took, for the parts whose provider did not take all.
     """
 
-    worker: int
     parts: frozenset[int]
     placements: Mapping[int, NodesByProvider] = {}
 
 
-class Made(msgspec.Struct, frozen=True):
+class Made(_OfWorker, frozen=True):
     """A worker has run the next one of `step.early`: the handles of what it made since its last report."""
 
-    worker: int
     step: Step
     outputs: Mapping[str, Handle]
 
 
-class Done(msgspec.Struct, frozen=True):
+class Done(_OfWorker, frozen=True):
     """A worker has run a step: the handles of `step.writes` not yet reported, and the run time of each part.
 
     `memory_bytes` is the resident memory of the worker's process; 0 where workers share a process. `waits` are the
@@ -99,7 +103,6 @@ class Done(msgspec.Struct, frozen=True):
     that were copied between the CPU's memory and that of devices.
     """
 
-    worker: int
     step: Step
     outputs: Mapping[str, Handle]
     seconds: tuple[float, ...]
@@ -108,33 +111,29 @@ class Done(msgspec.Struct, frozen=True):
     copied_bytes: int = 0
 
 
-class Failed(msgspec.Struct, frozen=True):
+class Failed(_OfWorker, frozen=True):
     """A worker could not run a step, or, where `step` is None, not load its parts. Repeating it would fail again."""
 
-    worker: int
     step: Step | None
     error: Exception
 
 
-class Died(msgspec.Struct, frozen=True):
+class Died(_OfWorker, frozen=True):
     """A worker ended, and the states that it kept are lost. A permanent death means that it can't be restarted."""
 
-    worker: int
     reason: str
     is_permanent: bool = False
 
 
-class Lost(msgspec.Struct, frozen=True):
+class Lost(_OfWorker, frozen=True):
     """A step could not run, because the data of one of its input tensors no longer exists."""
 
-    worker: int
     step: Step
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(_OfWorker, frozen=True):
     """Something that the user may want to know of a worker; or what is sent to it, and the share that arrived."""
 
-    worker: int
     text: str
     share: float | None = None
 
