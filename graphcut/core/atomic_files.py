@@ -23,6 +23,7 @@ import msgspec
 from .digests import file_digest, is_unchanged
 from .errors import GraphcutError, LeftoverWarning, RecordError, UsageError
 from .records import as_json, read_record
+from .units import size
 
 _SUFFIX: Final = ".tmp-graphcut"
 _AT_FDCWD: Final = -100  # linux/fcntl.h
@@ -132,6 +133,13 @@ def write_errors(path: str | Path, hint: str = "nothing was changed") -> Iterato
         if f"{_SUFFIX}/" in str(path):  # a step of a larger output, whose name is said
             raise
         raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint=hint) from error
+
+
+def check_space(folder: Path, needed_bytes: int, needs: str, hint: str) -> None:
+    """Raise a GraphcutError that says who `needs` so many bytes, if the disk of a folder has not as many."""
+    free_bytes = shutil.disk_usage(folder).free
+    if needed_bytes > free_bytes:
+        raise GraphcutError(f"{needs}, but {folder} has {size(free_bytes)} free", hint=hint)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from msgspec import convert
 from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
-from ..core.atomic_files import finish, mend, rename, replace_files, scratch_folder, write_errors
+from ..core.atomic_files import check_space, finish, mend, rename, replace_files, scratch_folder, write_errors
 from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError
 from ..core.file_checks import check_parts
@@ -223,7 +223,9 @@ def write(
     with write_errors(files.folder, needed):
         mend(*place)
         _files_to_replace(files, target, kept, force=force or _is_alike(files, target / files.manifest_name))
-        _check_space(files, target)
+        hint = "choose another disk with `output`, or don't copy the weights: `weights='share'`"
+        folder, needed_bytes = target if target.exists() else target.parent, files.bytes_to_write
+        check_space(folder, needed_bytes, f"the parts need {size(needed_bytes)}", hint)
         with scratch_folder(*place) as scratch:
             new = scratch / "new"
             new.mkdir()
@@ -272,14 +274,6 @@ def _is_alike(files: PreparedFiles, manifest: Path) -> bool:
     parts = [[replace_fields(part, data={n: d.bytes for n, d in part.data.items()}) for part in m.parts] for m in found]
     old, new = (replace_fields(one, parts=own) for one, own in zip(found, parts, strict=True))
     return bool(old == new)
-
-
-def _check_space(files: PreparedFiles, target: Path) -> None:
-    folder = target if target.exists() else target.parent
-    needed, free = files.bytes_to_write, shutil.disk_usage(folder).free
-    if needed > free:
-        hint = "choose another disk with `output`, or don't copy the weights: `weights='share'`"
-        raise GraphcutError(f"the parts need {size(needed)}, but {folder} has {size(free)} free", hint=hint)
 
 
 def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.error import HTTPError
 from warnings import warn
 
-from ..core.atomic_files import mend, replacing, write_errors
+from ..core.atomic_files import check_space, mend, replacing, write_errors
 from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest, joined
 from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
 from ..core.graph import grouped
@@ -183,10 +183,8 @@ def _blocks(cascade: Cascade, part: Part) -> Iterator[_Wanted]:
 def _check_space(output: Path, blocks: Sequence[_Wanted]) -> None:
     needed = sum(length for ranges in _ranges_of(blocks).values() for _, length in ranges)
     needed -= sum(file.stat().st_blocks * 512 for file in {output / one.name for one in blocks} if file.exists())
-    free = shutil.disk_usage(output).free
-    if needed > free:
-        hint = "choose another disk with `output`, or fewer parts"
-        raise GraphcutError(f"the weights need {size(needed)} more, but {output} has {size(free)} free", hint=hint)
+    hint = "choose another disk with `output`, or fewer parts"
+    check_space(output, needed, f"the weights need {size(needed)} more", hint)
 
 
 def _ranges_of(blocks: Iterable[_Wanted]) -> dict[str, list[Range]]:

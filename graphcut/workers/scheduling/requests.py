@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from ...core.graph import grouped
+from ...core.graph import grouped, reached
 from ...running.sampling import TOKENS
 from ...running.values import Value
 from ..executors.protocol import Handle, Step
@@ -81,12 +81,8 @@ def waiting_in_turn(routing: Routing, owned: Sequence[Iterable[int]]) -> dict[in
     owners = {part: worker for worker, parts in enumerate(owned) for part in parts}
     written = [(owners.get(writer), name) for writer, part in enumerate(routing.parts) for name in part.writes]
     waits = {(owners.get(part), worker) for worker, name in written for part in routing.readers.get(name, ())}
-    groups = {worker: {worker} for worker in range(len(owned))}
-    for a, b in waits:
-        if a is not None and b is not None and a != b and (b, a) in waits:
-            joined = groups[a] | groups[b]
-            groups |= dict.fromkeys(joined, joined)
-    return {worker: tuple(sorted(group)) for worker, group in groups.items() if len(group) > 1}
+    both = grouped((a, b) for a, b in waits if a is not None and b is not None and a != b and (b, a) in waits)
+    return {worker: tuple(sorted(reached([worker], lambda one: both.get(one, ())))) for worker in both}
 
 
 class RequestState:
@@ -146,15 +142,8 @@ class RequestState:
         return [part for part in readers if self._is_enough(self._made, part)]
 
     def step_parts(self, first: int, owned: Iterable[int]) -> tuple[int, ...]:
-        """The parts of a step: `first`, and those of `owned` after it that need no tensor of another worker."""
-        known = {*self._made, *self._routing.parts[first].writes}
-        chosen = [first]
-        for index in owned:
-            part = self._routing.parts[index]
-            if index > first and index not in self.taken and self._is_enough(known, index):
-                chosen.append(index)
-                known.update(part.writes)
-        return tuple(chosen)
+        """The parts of a step: `first`, which can run, and those of `owned` after it that need no other worker."""
+        return self.joint_steps({index: 0 for index in owned if index >= first})[0]
 
     def joint_steps(self, owners: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
         """The parts of each worker that can run if the workers in `owners` hand each other what they make."""
