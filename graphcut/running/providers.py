@@ -52,10 +52,9 @@ def entries(texts: Sequence[str]) -> dict[str, str]:
     """
     found = dict(text.split("=", 1) for text in texts)
     if unsafe := next((key for key, value in found.items() if _NAMES_A_FILE.search(value)), None):
-        raise RunError(
-            f"the manifest sets {unsafe!r} to {found[unsafe]!r}: files are not taken from a manifest",
-            hint=f"if you trust it, give the provider by hand with `provider`, and {unsafe}=FILE with `options`",
-        )
+        what = f"the manifest sets {unsafe!r} to {found[unsafe]!r}: files are not taken from a manifest"
+        hint = f"if you trust it, give the provider by hand with `provider`, and {unsafe}=FILE with `options`"
+        raise RunError(what, hint=hint)
     return found
 
 
@@ -101,11 +100,9 @@ def open_session(
         return ort.InferenceSession(os.fspath(file), settings, providers=[(CPU, dict(options))], enable_fallback=0), {}
     session, problem = session_on(file, settings, provider, dict(options))
     if session is None and not may_fall_back:
-        known = ", ".join(ort.get_available_providers())
-        raise RunError(
-            f"{file.name if isinstance(file, Path) else 'the model'} is to run with {provider}: {problem}",
-            hint=f"there is {known}; choose one with `provider`, or accept the CPU with `allow_fallback=True`",
-        )
+        known, name = ", ".join(ort.get_available_providers()), file.name if isinstance(file, Path) else "the model"
+        hint = f"there is {known}; choose one with `provider`, or accept the CPU with `allow_fallback=True`"
+        raise RunError(f"{name} is to run with {provider}: {problem}", hint=hint)
     session = session or ort.InferenceSession(os.fspath(file), settings, providers=[CPU])
     return session, {name: len(nodes) for name, nodes in placement_of(session).items()}
 

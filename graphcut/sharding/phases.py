@@ -45,7 +45,5 @@ def rank_parts(
         holders[node] = {ranks[node]} if node in ranks else set().union(*near) or {first_ranks[stage_of[node]]}
     numbers = {phase: number for number, phase in enumerate(sorted({*phases.values()}))}
     members = grouped(((phases[node], rank), node) for node, own in holders.items() for rank in own)
-    return [
-        RankPart(phase[0], numbers[phase], rank, tuple(sorted(nodes)))
-        for (phase, rank), nodes in sorted(members.items())
-    ]
+    found = sorted(members.items())
+    return [RankPart(phase[0], numbers[phase], rank, tuple(sorted(nodes))) for (phase, rank), nodes in found]

@@ -106,10 +106,8 @@ class RankCosts:
             joined = (name for name in graph.nodes[node].writes if name in division.join_of)
             first_met |= {(node, name): depth[node] + 1 for name in joined}
         met = grouped((level, key) for key, level in first_met.items())
-        return [
-            PhaseInputs(min(writer for writer, _ in tensors if depth[writer] == level - 1), tensors)
-            for level, tensors in sorted(met.items())
-        ]
+        firsts = {level: min(w for w, _ in tensors if depth[w] == level - 1) for level, tensors in met.items()}
+        return [PhaseInputs(firsts[level], met[level]) for level in sorted(met)]
 
     def _exchange_s(self, group: DeviceGroup, division: Division) -> Mapping[int, float]:
         """For each node that writes what is exchanged the seconds of that."""

@@ -125,10 +125,8 @@ def scenario_of_plan(
     sent = driven_bytes(goal if outputs is None else changed(goal, outputs=tuple(outputs)), costs, blocks)
     sizes = {name: costs.sent_bytes[name][0] for block in blocks for name in block.writes} | sent
     weight_bytes = tuple(metrics.weight_bytes for metrics in plan.metrics)
-    parts = tuple(
-        ScheduledPart(f"part {i}", block.reads, block.writes, memory.needs)
-        for i, (block, memory) in enumerate(zip(blocks, plan.memory, strict=True))
-    )
+    rows = enumerate(zip(blocks, plan.memory, strict=True))
+    parts = tuple(ScheduledPart(f"part {i}", one.reads, one.writes, memory.needs) for i, (one, memory) in rows)
     answers = tuple(name for name in graph.writes if name in sent)
     assumed = _assumed((model.tensors[name] for name in graph.reads), plan.dims, (plan.model or model).dims)
     in_flight = goal.in_flight if goal.objective == "decode" else None

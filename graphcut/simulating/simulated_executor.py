@@ -112,9 +112,8 @@ class SimulatedExecutor(Executor):
         cluster = self._cluster = changed(scenario.cluster, overlap="all")  # as runs do; other rules are those of plans
         self.clock = Clock()
         self.network = Network(cluster, self.clock, random.Random(f"network {seed}"))  # noqa: S311 - not for security
-        self.devices = [
-            SimulatedDevice(i, device.name, cluster.message_s(device.name)) for i, device in enumerate(cluster.devices)
-        ]
+        names = [device.name for device in cluster.devices]
+        self.devices = [SimulatedDevice(i, name, cluster.message_s(name)) for i, name in enumerate(names)]
         self._driver = SimulatedDevice(-1, cluster.driver.name, 0.0)
         wanted, sizes = {*scenario.outputs, *(n for part in scenario.parts for n in part.reads)}, scenario.tensor_bytes
         self._small = {name for name in wanted.intersection(sizes) if cluster.is_small(sizes[name])}

@@ -94,11 +94,9 @@ class SpillStore(AbstractContextManager["SpillStore"]):
         except OSError as error:
             folder = self._folder or tempfile.gettempdir()
             full = f" after {size(self.spilled_bytes)}" if error.errno == errno.ENOSPC else ""
-            raise RunError(
-                f"tensors that wait between parts don't fit into memory, and {folder} can't store them{full}: "
-                f"{error.strerror or error}",
-                hint="set TMPDIR to a folder on another disk, allow more with `memory_bytes`, or run fewer inputs",
-            ) from None
+            what = f"tensors that wait between parts don't fit into memory, and {folder} can't store them{full}"
+            hint = "set TMPDIR to a folder on another disk, allow more with `memory_bytes`, or run fewer inputs"
+            raise RunError(f"{what}: {error.strerror or error}", hint=hint) from None
         self._files[key] = path, tuple(value.shape())
         self.spilled_bytes += _bytes_of(value)
 
