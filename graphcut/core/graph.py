@@ -283,16 +283,14 @@ def block_of(graph: Graph, nodes: Sequence[int], reads: Sequence[str], writes: S
 
 def between(graph: Graph, sources: AbstractSet[str], targets: Iterable[str]) -> tuple[tuple[int, ...], set[str]]:
     """The flowing nodes that compute `targets`, back to `sources` or inputs of the model, and those that they need."""
-    nodes, used, waiting = set[int](), set[str](), list(targets)
-    while waiting:
-        name = waiting.pop()
-        n = graph.producer.get(name)
-        if name in sources or name in graph.input_index:
-            used.add(name)
-        elif n is not None and n not in nodes and not graph.nodes[n].is_constant:
-            nodes.add(n)
-            waiting.extend(graph.nodes[n].reads)
-    return tuple(sorted(nodes)), used
+    ends = {*sources, *graph.input_index}
+
+    def writer(name: str) -> int | None:
+        n = None if name in ends else graph.producer.get(name)
+        return None if n is None or graph.nodes[n].is_constant else n
+
+    names = reached(targets, lambda name: () if (n := writer(name)) is None else graph.nodes[n].reads)
+    return tuple(sorted({n for name in names if (n := writer(name)) is not None})), names & ends
 
 
 def _needs_more(graph: Graph, reads: Sequence[str], writes: Sequence[str], missing: Sequence[str]) -> UsageError:

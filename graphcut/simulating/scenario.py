@@ -200,11 +200,9 @@ def _predicted_seconds(plan: Plan, costs: Costs, cluster: SimulatedCluster) -> S
     return _seconds_by_device(cluster, lambda device: tuple(map(mul, roofline_s(device), scales)))
 
 
-def _seconds_by_device(
-    cluster: SimulatedCluster, part_seconds: Callable[[Device], tuple[float, ...]]
-) -> SecondsByDevice:
+def _seconds_by_device(cluster: SimulatedCluster, seconds_of: Callable[[Device], tuple[float, ...]]) -> SecondsByDevice:
     """The part times on each device, computed once for all devices that are the same but for their names."""
-    seconds = cache(part_seconds)
+    seconds = cache(seconds_of)
     return tuple(seconds(changed(device, name="any")) for device in cluster.devices)
 
 

@@ -38,6 +38,7 @@ _ATTEMPTS: Final = 3
 _WHOLE: Final = "name the folder or the manifest of a whole cascade"
 _STALL_S: Final = 5.0
 _T = TypeVar("_T")
+_Ranges = Mapping[str, Sequence[Range]]  #: ranges of bytes by the names of files.
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a file, the bytes of it that are there now, and the bytes of all data files together."""
@@ -193,9 +194,7 @@ def _ranges_of(blocks: Iterable[_Wanted]) -> dict[str, list[Range]]:
     return {name: joined(ranges) for name, ranges in own.items()}
 
 
-def _fetched(
-    place: FileSource, output: Path, blocks: Sequence[_Wanted], there: Mapping[str, Sequence[Range]]
-) -> Iterator[_Wanted]:
+def _fetched(place: FileSource, output: Path, blocks: Sequence[_Wanted], there: _Ranges) -> Iterator[_Wanted]:
     """Get the blocks, by several connections; yields each when it is there. The ranges `there` are not asked for."""
     for name, file_bytes in {one.name: one.file_bytes for one in blocks}.items():
         (output / name).parent.mkdir(parents=True, exist_ok=True)
@@ -238,7 +237,7 @@ def _in_threads(place: FileSource, calls: Sequence[Callable[[], _T]]) -> Iterato
         is_over.set()
 
 
-def _fetch_block(place: FileSource, output: Path, there: Mapping[str, Sequence[Range]], wanted: _Wanted) -> _Wanted:
+def _fetch_block(place: FileSource, output: Path, there: _Ranges, wanted: _Wanted) -> _Wanted:
     name, block = wanted.name, wanted.block
     with (output / name).open("r+b") as file:
         if block.is_in(file.fileno()):
