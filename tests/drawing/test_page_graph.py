@@ -124,7 +124,7 @@ def test_many_open_boxes_close_when_another_one_opens(show: Show, demo: Demo) ->
     analysis = demo("llm", layers=8)
     graph = analysis.model.graph
     page = show(scene_of_analysis(analysis))
-    for node in graph.flow[::9]:
+    for node in graph.flow[::25]:
         follow(page, f"#node={graph.nodes[node].name}")
         assert len(heads(page)) < 250
 

@@ -209,7 +209,7 @@ def test_a_budget_that_counts_inputs_and_is_named_works(opened: Draw) -> None:
 
 def test_a_budget_is_named_after_the_first_parts_that_keep_it(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where hundreds of parts are needed, to look for fewer takes many times as long as the rest of a refusal."""
-    analysis = named("llm")
+    analysis = named("llm-tied")
     monkeypatch.setattr("graphcut.planning.by_goal.memory_budget._in_fewer_parts", None)
     with pytest.raises(PlanError) as caught:
         plan(analysis, Within(1 << 12))
