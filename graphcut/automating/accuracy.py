@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from math import exp, inf
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,11 +18,10 @@ from ..decoding.token_inputs import TokenChunk, input_array, role_of
 from ..decoding.tokenizer import package
 from ..loading.model import Model
 from ..running.stage import SessionConfig
-from ..running.values import is_numeric_tensor, to_array
+from ..running.values import Array, is_numeric_tensor, to_array
 from ..verifying.differences import error_between
 from ..verifying.numerical import run_whole
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Feeds = Mapping[str, object]
 Outputs = list[dict[str, Array]]
 

@@ -28,8 +28,8 @@ from ..running.providers import entries
 from ..running.stage import external_weights_entry
 from ..surgery.part_models import part_model
 
-_MOST_TRIED: Final = 200  #: so many sub-models are compiled at most to find what is at fault,
-_MOST_TRIED_S: Final = 10 * LIMIT_S  #: for so long.
+_MOST_TRIED: Final = 200  #: so many sub-models are compiled at most to find what is at fault.
+_MOST_TRIED_S: Final = 10 * LIMIT_S  #: so long they are compiled at most.
 _SOURCE: Final = f"asked from ONNX Runtime {ort.__version__}"
 
 

@@ -135,11 +135,11 @@ def write_errors(path: str | Path, hint: str = "nothing was changed") -> Iterato
         raise GraphcutError(f"writing {path} failed: {error.strerror or error}", hint=hint) from error
 
 
-def check_space(folder: Path, needed_bytes: int, needs: str, hint: str) -> None:
-    """Raise a GraphcutError that says who `needs` so many bytes, if the disk of a folder has not as many."""
+def check_space(folder: Path, needed_bytes: int, what: str, hint: str) -> None:
+    """Raise a GraphcutError if the disk of a folder has fewer bytes free. `what` says who needs them."""
     free_bytes = shutil.disk_usage(folder).free
     if needed_bytes > free_bytes:
-        raise GraphcutError(f"{needs}, but {folder} has {size(free_bytes)} free", hint=hint)
+        raise GraphcutError(f"{what}, but {folder} has {size(free_bytes)} free", hint=hint)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import numpy as np
 
 from ..core.errors import UsageError
 from ..core.manifest import CascadeLike, open_cascade
-from .token_inputs import Array, TokenChunk, input_array, role_of
+from ..running.values import Array
+from .token_inputs import TokenChunk, input_array, role_of
 from .tokenizer import Tokenizer
 
 

@@ -8,8 +8,8 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from ..core.tensors import Tensor
+from ..running.values import Array
 
-Array = np.ndarray[Any, Any]
 _TYPES: Final = {"int64", "int32", "bool", "float32", "float16", "float64"}
 DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
 """What an input holds: the token ids; the attention mask; the positions of the tokens; the number of earlier tokens;

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DEMOS", "options_of", "write"]
 
-DEMOS: Mapping[str, str] = table("demos/demos.json", dict[str, str])
+DEMOS: Mapping[str, str] = MappingProxyType(table("demos/demos.json", dict[str, str]))
 """The name of each demo, with a one-line description."""
 
 

@@ -26,7 +26,7 @@ try:  # What ONNX Runtime's Python classes wrap: they take several times as long
 except (ImportError, AttributeError):
     CPU_MEMORY = None
 
-Array = np.ndarray[Any, Any]
+Array = np.ndarray[Any, Any]  #: of any shape and type.
 Value = Any  #: an OrtValue; an array of strings; a list, a dict or None for what is not a tensor.
 Values = Mapping[str, Value]  #: by tensor name.
 RunPart = Callable[[int, Values], dict[str, Value]]  #: runs the part with an index on what it reads.

@@ -28,8 +28,8 @@ class BoundaryTables(ABC):
     load: Workload  #: the workload.
     nested: Bools  #: whether boundary i is a proper subset of boundary j, so that there is a part between them.
     received: Floats  #: bytes of tensors that enter the part, each tensor once.
-    find_sent: Callable[[], Floats]  #: finds `sent`,
-    find_declared: Callable[[], Floats]  #: and `declared`, which few goals count.
+    find_sent: Callable[[], Floats]  #: finds `sent`, which few goals count.
+    find_declared: Callable[[], Floats]  #: finds `declared`, likewise.
     #: whether these are all order ideals of the workload.
     is_complete: bool = field(default=False, kw_only=True)
     #: what parts pay at least for values that they may compute or receive; None if `load` has what they pay.

@@ -17,7 +17,8 @@ from ..loading.fingerprint import same_message, same_values
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_initializer
 from ..loading.subgraphs import is_external
-from .differences import Array, numpy_type
+from ..running.values import Array
+from .differences import numpy_type
 from .matching import SAME_VALUES
 from .sections import CREST, EXCESS, ROUNDOFF, Pair, Side, quantization_noise
 

@@ -9,9 +9,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ..core.tensors import NON_NUMPY_TYPES, Tensor
-from ..running.values import Value, ml_dtypes_name, view_of
-
-Array = np.ndarray[Any, Any]
+from ..running.values import Array, Value, ml_dtypes_name, view_of
 
 _CHUNK_ELEMENTS: Final = 1 << 17
 """Arrays are compared in chunks of this size, which takes less than 32 MiB, however large they are."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from .differences import Array
+from ..running.values import Array
 
 BINS: Final = 32
 
