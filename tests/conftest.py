@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from graphcut.drawing.scene import Scene
 
 gc.disable()  # until all tests are collected
+# A shell that runs the suite in the background ignores Ctrl-C for it, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # From bytes to bytes, by ONNX: tests open the same small models over and over.
 shape_inference.infer_shapes = lru_cache(maxsize=100)(shape_inference.infer_shapes)
 open_session = ort.InferenceSession.__init__

@@ -312,7 +312,7 @@ def test_the_served_example_has_a_part_on_each_machine(cluster: NetCluster, tmp_
         titles = [cluster("on", machine, "cat /proc/[0-9]*/cmdline | tr '\\0' '\\n'") for machine in range(2)]
     finally:
         cluster("on", 0, "kill -INT $(cat /tmp/serve.pid)")  # it ends what it started in the cluster
-        server.communicate()
+        server.communicate(timeout=120)
     # On the machine of the replica, which is the driver, the worker is a thread of it.
     assert [one.count("ray::RemoteWorker") + one.count("ray::ServeReplica") for one in titles] == [1, 1], titles
     tokenizer = Tokenizer(cascade)
