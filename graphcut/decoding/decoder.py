@@ -80,36 +80,10 @@ class Decoder:
         self.encoded = encoder_roles(cascade, inputs)
         #: the inputs that are computed for each step, with their roles.
         self.roles = _roles(cascade, states, inputs.keys() | self.encoded, config.roles)
-        ids = tensors[next(name for name, role in self.roles.items() if role == "ids")]
-        given = {name: to_value(value, tensors[name]) for name, value in inputs.items()}
-        # A state with a given beginning is sent: states that stay with a part begin with zeros.
-        #: by index of the part, the states that stay with it.
-        self.kept = kept_states(cascade.parts, [state for state in states if state.past not in given])
-        local, read = {state.past for row in self.kept.values() for state in row}, _read(cascade)
-        #: for each state that a part reads, the output that becomes it in the next step. Without any, each step is fed
-        #: the whole sequence.
-        self.presents = {state.past: state.present for state in states if state.past in read}
-        sent = [state for state in states if state.past in read - local]
-        self._is_rolling = fills_from_the_end(states)
-        self.most = _most(ids, states)  #: the maximum number of tokens in a step; None for no limit.
-        # One token of each sequence may have no axis of its own.
-        is_column = self.most == 1 and not isinstance((ids.shape or (1,))[0], int)
-        #: the token ids have an axis for the sequences of a batch.
-        self.has_batch = is_column or len(ids.shape or (None, None)) > 1
-        ids_batch = ids.shape[0] if ids.shape and self.has_batch else None
-        #: the number of rows that the model requires; all are the same. 1 if it takes any number.
-        self.batch = ids_batch if isinstance(ids_batch, int) else 1
-        symbols = dict.fromkeys(dim for state in states for dim in state.start or () if isinstance(dim, str))
-        sizes = {
-            **cascade.manifest.given_dims,
-            **{dim: self.batch for dim in symbols if dim == ids_batch or _BATCH.search(dim)},
-            **symbol_sizes({name: shape_of(value) for name, value in given.items() if tensors[name].is_plain}, tensors),
-            **dims,
-        }
         self.logits = config.logits or _logits(cascade, states)  #: the output with the scores of the next token.
-        zero_shape = partial(_zero_shape, sizes=sizes, batch=self.batch, has_branch="branch" in self.roles.values())
-        #: the other states at the beginning of a sequence. They are fed and returned like any tensor.
-        self.sent = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], zero_shape(s)) for s in sent}
+        given = {name: to_value(value, tensors[name]) for name, value in inputs.items()}
+        ids_batch = self._find_batch(states)
+        self._begin_states(states, given, dims, ids_batch)
         #: the inputs that are the same in each step.
         self.constants = {name: value for name, value in given.items() if name not in self.sent}
         #: the parts that depend on nothing else: they run at the first step of a sequence.
@@ -117,19 +91,7 @@ class Decoder:
         #: by index of another part, what it reads of constants and of what these parts write. It keeps them.
         self.keeps = dict[int, tuple[str, ...]]()
         self._divide_parts()
-        #: the shapes of the states that stay with their part at the beginning of a sequence.
-        self.zero_states = {state.past: zero_shape(state) for state in states if state.past in local}
-        #: the axis of each state for several rows; None if it takes one row only.
-        self.row_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if self.has_batch else None
-        #: the same where rows may be different sequences, which have no inputs of their own.
-        self.batch_axes = None if given or dims or self.encoded else self.row_axes
-        #: what parts keep that is the same in each step.
-        self.kept_constants = kept = {name for row in self.keeps.values() for name in row}
-        same = {n: _axis_of_batch(tensors[n].shape, ids_batch) for n in (*kept, *self.constants, *self.encoded)}
-        #: the axis of the rows of what is the same in all rows: what is fed at the first step, and kept beside states.
-        self.copy_axes = {name: axis for name, axis in same.items() if axis is not None}
-        #: what is kept can be copied for more rows; else it may be the number of rows.
-        self.is_copyable = all(name in self.copy_axes or tensors[name].dtype in _FLOATS for name in kept)
+        self._find_axes_of_rows(states, ids_batch, may_differ=not (given or dims or self.encoded))
         types = {tensors[name].dtype for name in (self.logits, *(state.past for state in states))}
         self.is_precise = types <= {"float32", "float64"}  #: its logits and states have 32 bits or more.
         #: where the states of a shorter sequence in a batch have unused places; None if all must have one length.
@@ -138,9 +100,64 @@ class Decoder:
         self.capacity = _capacity(cascade, self.roles, states, settings.get("max_context") or config.context_length)
         session = settings.get("config") or SessionConfig()
         in_place = all((session.provider or cascade.settings(part).provider) == CPU for part in cascade.parts)
-        shared = (s for s in states if in_place and s.is_shareable and s.past in local)
+        shared = (s for s in states if in_place and s.is_shareable and s.past in self.zero_states)
         #: the axis of the tokens of each state that is written where it is read.
         self.room_axes = {state.past: state.axis for state in shared if state.axis is not None}
+
+    def _find_batch(self, states: Sequence[State]) -> Dim | None:
+        """Find how many tokens and rows a step takes; return the size of the batch's axis of the token ids."""
+        ids = self.cascade.tensors[next(name for name, role in self.roles.items() if role == "ids")]
+        self.most = _most(ids, states)  #: the maximum number of tokens in a step; None for no limit.
+        # One token of each sequence may have no axis of its own.
+        is_column = self.most == 1 and not isinstance((ids.shape or (1,))[0], int)
+        #: the token ids have an axis for the sequences of a batch.
+        self.has_batch = is_column or len(ids.shape or (None, None)) > 1
+        ids_batch = ids.shape[0] if ids.shape and self.has_batch else None
+        #: the number of rows that the model requires; all are the same. 1 if it takes any number.
+        self.batch = ids_batch if isinstance(ids_batch, int) else 1
+        return ids_batch
+
+    def _begin_states(
+        self, states: Sequence[State], given: Mapping[str, Value], dims: Mapping[str, int], ids_batch: Dim | None
+    ) -> None:
+        """Find which states stay with a part and which are sent, and what they are when a sequence begins."""
+        tensors = self.cascade.tensors
+        # A state with a given beginning is sent: states that stay with a part begin with zeros.
+        #: by index of the part, the states that stay with it.
+        self.kept = kept_states(self.cascade.parts, [state for state in states if state.past not in given])
+        local, read = {state.past for row in self.kept.values() for state in row}, _read(self.cascade)
+        #: for each state that a part reads, the output that becomes it in the next step. Without any, each step is fed
+        #: the whole sequence.
+        self.presents = {state.past: state.present for state in states if state.past in read}
+        sent = [state for state in states if state.past in read - local]
+        self._is_rolling = fills_from_the_end(states)
+        symbols = dict.fromkeys(dim for state in states for dim in state.start or () if isinstance(dim, str))
+        sizes = {
+            **self.cascade.manifest.given_dims,
+            **{dim: self.batch for dim in symbols if dim == ids_batch or _BATCH.search(dim)},
+            **symbol_sizes({name: shape_of(value) for name, value in given.items() if tensors[name].is_plain}, tensors),
+            **dims,
+        }
+        zero_shape = partial(_zero_shape, sizes=sizes, batch=self.batch, has_branch="branch" in self.roles.values())
+        #: the other states at the beginning of a sequence. They are fed and returned like any tensor.
+        self.sent = {s.past: given[s.past] if s.past in given else zeros(tensors[s.past], zero_shape(s)) for s in sent}
+        #: the shapes of the states that stay with their part at the beginning of a sequence.
+        self.zero_states = {state.past: zero_shape(state) for state in states if state.past in local}
+
+    def _find_axes_of_rows(self, states: Sequence[State], ids_batch: Dim | None, *, may_differ: bool) -> None:
+        """Find the axes along which several rows, of one or of different sequences, are decoded at once."""
+        tensors = self.cascade.tensors
+        #: the axis of each state for several rows; None if it takes one row only.
+        self.row_axes = _batch_axes(ids_batch, states, tensors[self.logits]) if self.has_batch else None
+        #: the same where rows may be different sequences, which have no inputs of their own.
+        self.batch_axes = self.row_axes if may_differ else None
+        #: what parts keep that is the same in each step.
+        self.kept_constants = kept = {name for row in self.keeps.values() for name in row}
+        same = {n: _axis_of_batch(tensors[n].shape, ids_batch) for n in (*kept, *self.constants, *self.encoded)}
+        #: the axis of the rows of what is the same in all rows: what is fed at the first step, and kept beside states.
+        self.copy_axes = {name: axis for name, axis in same.items() if axis is not None}
+        #: what is kept can be copied for more rows; else it may be the number of rows.
+        self.is_copyable = all(name in self.copy_axes or tensors[name].dtype in _FLOATS for name in kept)
 
     def _divide_parts(self) -> None:
         """Find the parts that run once for a sequence. An input that is not fed is the same in each step, too."""
