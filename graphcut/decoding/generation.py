@@ -95,14 +95,7 @@ class Generation:
         self.limited = None
         if settings.get("memory_bytes") is not None:
             self.limited = self._limited(sequences, self._batch if sequences else most, config, settings)
-        self._scheduler: Scheduler | OneWorker
-        if self.limited is not None or (via == "threads" and len(pool) == 1):
-            load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
-            worker = self.limited or Worker(cascade, decoder.kept, load)
-            self._scheduler = OneWorker(decoder.routing(), worker, settings.get("log"))
-        else:
-            executor = make_executor(cascade, via, config, decoder.kept, pool)
-            self._scheduler = Scheduler(decoder.routing(), executor, pool, window=window, log=settings.get("log"))
+        self._scheduler = self._scheduled(cascade, pool, window, config, settings)
         self._is_proposing = settings.get("draft") is not None
         self._draft = self._drafted(settings, config)
         self.log = self._scheduler.log
@@ -124,6 +117,18 @@ class Generation:
         self.sharing = SharedSteps(decoder, self._numbers, may=self.limited is None and self._batch > 1)
         self._rows = self._batch * len(pool)  # sequences that are decoded at once, if they share steps
         self._tokens = self._decode()
+
+    def _scheduled(
+        self, cascade: Cascade, pool: list[WorkerState], window: int, config: SessionConfig, settings: DecodingSettings
+    ) -> Scheduler | OneWorker:
+        """What runs steps: one worker in this process, or a scheduler of the workers of `pool`."""
+        decoder, via = self._decoder, settings.get("via", "threads")
+        if self.limited is not None or (via == "threads" and len(pool) == 1):
+            load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
+            worker = self.limited or Worker(cascade, decoder.kept, load)
+            return OneWorker(decoder.routing(), worker, settings.get("log"))
+        executor = make_executor(cascade, via, config, decoder.kept, pool)
+        return Scheduler(decoder.routing(), executor, pool, window=window, log=settings.get("log"))
 
     def _drafted(self, settings: DecodingSettings, config: SessionConfig) -> Draft | None:
         """The decoder that proposes tokens, if there is one."""

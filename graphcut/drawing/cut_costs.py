@@ -12,7 +12,7 @@ from ..costs.held_weights import CAST_BYTES, HeldWeights, Holding
 from ..costs.kernel_work import kernel_work
 from ..costs.matching import apply_table
 from ..costs.part_memory import computed_bytes
-from ..costs.weighing import weigh
+from ..costs.weighing import Costs, weigh
 from ..loading.model import Model
 from ..planning.disk_size import memory_sizes, serialized_sizes
 from ..planning.goals import Across, Into, Within, counted_by
@@ -40,52 +40,68 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
     has_rules = any(device.rules is not None for device in cluster.devices)
     if is_mixed or has_rules or (plan is not None and (plan.has_groups or costs.sends_half)):
         return None
-    graph, sizes, held = model.graph, model.once(serialized_sizes), costs.held(cluster.devices[0])
-    memory = memory_sizes(model, sizes)
+    held = costs.held(cluster.devices[0])
+    return {
+        **_of_tensors(costs, held, driven_bytes(goal, costs) if isinstance(goal, Across) else {}),
+        **_of_nodes(costs, held),
+        **_of_devices(costs, cluster, plan),
+        **_of_goal(costs, plan),
+    }
+
+
+def _of_tensors(costs: Costs, held: HeldWeights, sent: Mapping[str, int]) -> PageData:
+    graph, sizes = costs.model.graph, costs.model.once(serialized_sizes)
     computed = {t: n for node in graph.flow for t, n in computed_bytes(held, node, costs.tensor_bytes).items()}
-    index = graph.flow_index
     names = flowing_tensors(graph)
     place = {name: i for i, name in enumerate(names)}
-    named = plan.devices if plan is not None and isinstance(goal, Across) else ()
-    devices = (*named, *(device for device in cluster.devices if device not in named))
-    table = None if plan is None else plan.table
-    seconds = [run_s(costs, device) if table is None else apply_table(costs, table, device)[0] for device in devices]
-    kinds = {row: i for i, row in enumerate(dict.fromkeys(seconds))}
-    balanced = _BALANCED.get(goal.by, "") if isinstance(goal, Into) else ""
-    value = _OBJECTIVES.get(goal.objective, "") if isinstance(goal, Across) else balanced
-    sent = driven_bytes(goal, costs) if isinstance(goal, Across) else {}
     return {
         # For each tensor of `cut_model_of` its size where it is computed; what it takes in the file of a part that
         # reads it, and how much less in that of the part that writes it.
         "computed": tuple(computed.get(name, costs.tensor_bytes[name][0]) for name in names),
         "declared": tuple(sizes.declarations[name] for name in names),
         "listed": tuple(sizes.listed.get(name, 0) for name in names),
-        # What devices hold of each weight that nodes read, see held_weights.py, and what the kernel of each node takes
-        # besides, see kernel_work.py.
-        "held": tuple(_held(held, index)),
-        "work": tuple(kernel_work(held, node, costs.tensor_bytes) for node in graph.flow),
         # Which tensors are outputs of the model, inputs that are caches, outputs that are caches; and those that travel
         # from and to the driver of a cluster, with their bytes.
         "outputs": tuple(place[name] for name in dict.fromkeys(graph.writes) if name in place),
         "pasts": tuple(place[cache.past] for cache in costs.caches),
         "presents": tuple(place[cache.present] for cache in costs.caches),
         "sent": tuple((place[name], number) for name, number in sorted(sent.items()) if name in place),
+    }
+
+
+def _of_nodes(costs: Costs, held: HeldWeights) -> PageData:
+    graph, sizes = costs.model.graph, costs.model.once(serialized_sizes)
+    memory, index = memory_sizes(costs.model, sizes), graph.flow_index
+    return {
+        # What devices hold of each weight that nodes read, see held_weights.py, and what the kernel of each node takes
+        # besides, see kernel_work.py.
+        "held": tuple(_held(held, index)),
+        "work": tuple(kernel_work(held, node, costs.tensor_bytes) for node in graph.flow),
         # What each node takes in a file; what takes bytes once in a part that has one of some nodes; what every part
-        # takes; the FLOPs of each node, and its seconds for each kind of device.
+        # takes; the FLOPs of each node.
         "nodes": tuple(sizes.nodes[node] for node in graph.flow),
         "shared": tuple((number, tuple(index[node] for node in users)) for number, users in sizes.shared if users),
         "part": sizes.part,
+        "flops": costs.flops,
         # The same of what counts in memory.
         "inner": tuple(memory.nodes[node] for node in graph.flow),
         "loaded": tuple((number, tuple(index[node] for node in users)) for number, users in memory.shared if users),
         "session": memory.part,
-        "flops": costs.flops,
-        "seconds": tuple(kinds),
+    }
+
+
+def _of_devices(costs: Costs, cluster: Cluster, plan: Plan | None) -> PageData:
+    named = plan.devices if plan is not None and isinstance(plan.goal, Across) else ()
+    devices = (*named, *(device for device in cluster.devices if device not in named))
+    table = None if plan is None else plan.table
+    seconds = [run_s(costs, device) if table is None else apply_table(costs, table, device)[0] for device in devices]
+    kinds = {row: i for i, row in enumerate(dict.fromkeys(seconds))}
+    return {
         # The device of each part, then the others, and the kind of each; without a cluster one, as it is assumed. A
-        # part more than there are devices in a cluster has none.
+        # part more than there are devices in a cluster has none. The seconds of each node for each kind.
         "devices": devices,
         "kinds": tuple(kinds[row] for row in seconds),
-        "is_cluster": isinstance(goal, Across),
+        "seconds": tuple(kinds),
         # Direct links, the machine of the driver, and its rule; where it holds, a tensor of at most so many bytes
         # travels in messages. Seconds that others take besides link and latency, and a step besides all that.
         "links": cluster.links,
@@ -94,12 +110,20 @@ def cut_costs_of(model: Model, plan: Plan | None = None, dims: Mapping[str, int]
         "message_bytes": -1 if cluster.overlap == "none" else MESSAGE_BYTES,
         "store_s": cluster.stored_s(inf),
         "step_s": cluster.step_s,
+    }
+
+
+def _of_goal(costs: Costs, plan: Plan | None) -> PageData:
+    goal = None if plan is None else plan.goal
+    balanced = _BALANCED.get(goal.by, "") if isinstance(goal, Into) else ""
+    return {
+        "is_cluster": isinstance(goal, Across),
         # What counts besides files, and the most that it may be, without a cluster.
         "counting": counted_by(goal),
         "budget_bytes": goal.memory_bytes if isinstance(goal, Within) else None,
         # What the goal minimizes, as the script names it, empty if it can't be told; what the plan reached, and whether
         # its bound is that of plans with as many parts.
-        "value": value,
+        "value": _OBJECTIVES.get(goal.objective, "") if isinstance(goal, Across) else balanced,
         "in_flight": goal.in_flight if isinstance(goal, Across) else 1,
         "step_tokens": costs.step_tokens,
         "best": None if plan is None else plan.outcome,
