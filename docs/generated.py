@@ -23,7 +23,7 @@ import graphcut.cli
 from graphcut.automating.record import AutoRecord
 from graphcut.benchmarking.comparison import BenchmarkRecord
 from graphcut.benchmarking.environment import Environment
-from graphcut.cli.application import app as command
+from graphcut.cli.application import COMMANDS, app
 from graphcut.core.manifest import Manifest
 from graphcut.costs.cluster import SimulatedCluster
 from graphcut.costs.device_rules import DeviceRules
@@ -168,7 +168,7 @@ def tables_of(form: str) -> str:
 def help_of(words: list[str]) -> str:
     """What `graphcut WORDS --help` prints."""
     done = CliRunner(env={"COLUMNS": str(COLUMNS), "NO_COLOR": "1"}).invoke(
-        command, [*words, "--help"], prog_name="graphcut", terminal_width=COLUMNS
+        app, [*words, "--help"], prog_name="graphcut", terminal_width=COLUMNS
     )
     return str(done.output).strip() + "\n"
 
@@ -178,8 +178,8 @@ class CommandHelp(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """The sections."""
-        names = [group.name or group.callback.__name__ for group in command.registered_commands if group.callback]
-        return [_section("graphcut", help_of([])), *(_section(f"graphcut {name}", help_of([name])) for name in names)]
+        pages = ([], *([name] for name in COMMANDS))
+        return [_section(" ".join(["graphcut", *words]), help_of(words)) for words in pages]
 
 
 class JsonSchemas(SphinxDirective):

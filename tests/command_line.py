@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from typer.main import get_command
 
 import graphcut
 from graphcut import cli, demos
@@ -50,9 +49,6 @@ class Result:
 
 Run = Callable[..., Result]
 
-build = cache(get_command)
-"""typer's function, which makes objects of all options of all commands: once, not for each command line."""
-
 
 def environment(**changes: str) -> dict[str, str]:
     told = {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "PYTHONIOENCODING"}
@@ -71,7 +67,6 @@ def command(*words: object, cwd: Path | None = None, env: Mapping[str, str] = Ma
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
     """The same `main` in this process, which is faster; in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("typer.main.get_command", build)
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

@@ -9,35 +9,19 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import typer
 
-from .. import WAYS
 from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, StallWarning, UsageError
-from ..core.records import table
-from ..demos import DEMOS
-from .application import add_command, app
+from .application import app
 from .argument_names import in_options
-from .export import FORMATS
+from .moved import moved_option
 from .output import INTERRUPTED, complain, say, settings
-from .root_help import moved_option
 
 _VALUELESS: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
 """Options whose value may be left out, which typer does not support, and the value that this means."""
-
-#: what the help of a command explains after its options.
-_LEGENDS: Final[Mapping[str, Mapping[str, Mapping[str, str]]]] = {
-    "demo": {"Demos": DEMOS},
-    "bench": {"Ways": {name: way.description for name, way in WAYS.items()}},
-    "export": {"Formats": FORMATS},
-}
-
-for _section, _names in table("cli/sections.json", dict[str, tuple[str, ...]]).items():
-    for _name in _names:
-        add_command(getattr(import_module(f".{_name}", __name__), _name), _section, _LEGENDS.get(_name, {}))
 
 
 def main() -> None:

@@ -1,21 +1,26 @@
-"""The typer application, and how commands are added to it: with groups of options, and with options that all have."""
+"""The typer application, and how its commands are made: with groups of options, and with options that all have."""
 
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from importlib import import_module
 from inspect import Parameter, Signature, getdoc
+from itertools import groupby
 from typing import Any, ClassVar, Final
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from ..core.errors import UsageError
 from ..core.records import table
 from ..core.version import __version__
 from .declaring import declared
 from .help_pages import panels_of
+from .moved import moved
 from .output import settings
-from .root_help import Root
+
+COMMANDS: Final = table("cli/sections.json", dict[str, str])  #: and their sections in the help of `graphcut`.
 
 
 class _Command(TyperCommand):
@@ -52,9 +57,33 @@ class _Command(TyperCommand):
         formatter.write("\nGlobal options: graphcut --help\n")
 
 
+class _Root(TyperGroup):
+    """`graphcut`, whose commands stand in sections. Each is made when it is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401, ARG002 - as above
+        return [*COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401, ARG002 - as above
+        return command_of(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401, ARG002 - as above
+        """The sections, with summaries in one column."""
+        widest = max(map(len, COMMANDS))
+        for title, names in groupby(COMMANDS, lambda name: COMMANDS[name]):
+            rows = [(name, command_of(name).get_short_help_str(formatter.width - widest - 6)) for name in names]
+            with formatter.section(title):
+                formatter.write_dl(rows, col_spacing=2 + widest - max(len(name) for name, _ in rows))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - as above
+        """The command, unless it exists no more."""
+        if args[0] not in COMMANDS and args[0] in moved():
+            raise UsageError(f"there is no command {args[0]!r}", hint=moved()[args[0]])
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="graphcut",
-    cls=Root,
+    cls=_Root,
     help="Cut an ONNX model into a cascade of part models, verify it, plan, draw and run it.",
     epilog="Exit codes: 0 done, 1 the answer is no, 2 misuse, 3 failed, 4 no plan fits, 130 interrupted.",
     pretty_exceptions_enable=False,
@@ -82,15 +111,22 @@ _GENERAL_NAMES: Final = {"help", *(field.name for field in fields(GeneralOptions
 _GENERAL: Final = Parameter("general", Parameter.KEYWORD_ONLY, annotation=GeneralOptions)
 
 
-def add_command(function: Callable[..., None], section: str, legend: Mapping[str, Mapping[str, str]]) -> None:
-    """Make a function a command, called like it, in a section of the help of `graphcut`. Its docstring is its help.
+@cache
+def command_of(name: str) -> Any:  # noqa: ANN401 - as above
+    """A command: the function of its name in the module of its name, with the function's docstring as its help.
 
     A parameter whose type is a dataclass is a group of options: its fields are options of the command, and the function
-    gets the dataclass. `options.toml` has their words. Every command has the `GeneralOptions`, too.
+    gets the dataclass. `options.toml` has their words. Every command has the `GeneralOptions`, too. What its help
+    explains after the options is the `LEGEND` of the module.
+
+    To make all commands takes longer than to make one and run it.
     """
-    text, _, examples = (getdoc(function) or "").partition("\n\nExamples:\n")
-    kind = type("_Command", (_Command,), {"legend": legend, "examples": examples})
-    app.command(function.__name__, cls=kind, help=text, rich_help_panel=section)(_flat(function))
+    module = import_module(f".{name}", __package__)
+    text, _, examples = (getdoc(getattr(module, name)) or "").partition("\n\nExamples:\n")
+    kind = type("_Command", (_Command,), {"legend": getattr(module, "LEGEND", {}), "examples": examples})
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    alone.command(name, cls=kind, help=text)(_flat(getattr(module, name)))
+    return typer.main.get_command(alone)
 
 
 def _flat(function: Callable[..., None]) -> Callable[..., None]:

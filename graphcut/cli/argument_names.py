@@ -8,15 +8,12 @@ option of the command that ran, else of another one: that of the parameter with 
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Any, Final, cast
-
-import typer
+from collections.abc import Iterator
+from typing import Final, cast
 
 from ..core.records import table
 from ..core.text import shell_word
-from .application import app
+from .application import COMMANDS, command_of
 
 _QUOTED: Final = re.compile(r"`([A-Za-z_]\w*)(?:=([^`]+)|\(([^`]*)\)(\.\w+)?)?`")
 
@@ -58,17 +55,10 @@ def _names(section: str) -> dict[str, str]:
     return table("cli/argument_names.toml", dict[str, dict[str, str]]).get(section, {})
 
 
-@cache
-def _commands() -> Mapping[str, Any]:
-    """The commands by name: made once, because that takes a tenth of a second."""
-    return dict(vars(typer.main.get_command(app))["commands"])
-
-
 def _option(name: str, command: str) -> str:
     """The option for an argument, of the command or else of the first that has it; empty if none has."""
-    commands = _commands()
-    for one in (command, *commands):
-        options = {parameter.name: parameter.opts for parameter in commands[one].params} if one in commands else {}
+    for one in (command, *COMMANDS):
+        options = {parameter.name: parameter.opts for parameter in command_of(one).params} if one in COMMANDS else {}
         for parameter in (_names(command).get(name, name), _names("arguments").get(name, "")):
             if parameter in options:
                 return "-o" if "-o" in options[parameter] else max(options[parameter], key=len)

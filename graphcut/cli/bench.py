@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -12,6 +12,8 @@ from .application import check_applicable, given_options
 from .common_options import Optimizations, OriginalOptions, Texts, open_, say_gap
 from .input_files import RANDOM, is_random, read_or_generate
 from .output import SOME_FAILED, complain, put_answer, say
+
+LEGEND: Final = {"Ways": {name: way.description for name, way in WAYS.items()}}
 
 
 def bench(

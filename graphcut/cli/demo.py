@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
@@ -11,6 +11,8 @@ from ..demos import DEMOS, options_of, write
 from .application import check_apply, given_options
 from .common_options import Place
 from .output import check_output, say, say_next
+
+LEGEND: Final = {"Demos": DEMOS}
 
 
 @dataclass(frozen=True)

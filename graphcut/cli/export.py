@@ -17,7 +17,7 @@ from .output import say
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
 
-FORMATS: Final = table("cli/formats.json", dict[str, str])  #: what each format is, for the help.
+LEGEND: Final = {"Formats": table("cli/formats.json", dict[str, str])}
 
 
 def export(

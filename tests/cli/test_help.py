@@ -14,7 +14,7 @@ import pytest
 
 import graphcut
 from graphcut.benchmarking.ways import WAYS
-from graphcut.cli.root_help import moved
+from graphcut.cli.moved import moved
 from graphcut.demos import DEMOS, options_of
 
 from cases import each

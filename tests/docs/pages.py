@@ -29,12 +29,9 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
-
-from typer.main import get_command
 
 from graphcut import cli, load
 from graphcut.inputs.generating import generate_inputs
@@ -49,7 +46,6 @@ _BLOCK: Final = re.compile(
     flags=re.DOTALL | re.MULTILINE,
 )
 _COMMAND: Final = re.compile(r"^\$ ", flags=re.MULTILINE)
-_build: Final = cache(get_command)
 _SEPARATE: Final = {"run", "generate", "bench"}
 """Commands that run in a process of their own: they measure or change the process that they run in."""
 
@@ -180,7 +176,6 @@ def _in_this_process(words: list[str]) -> tuple[str, int]:
     code: object = 0
     with (
         mock.patch.object(sys, "argv", words),
-        mock.patch("typer.main.get_command", _build),  # the objects of all options: once, not for each command
         contextlib.redirect_stdout(stream),
         contextlib.redirect_stderr(stream),
     ):
