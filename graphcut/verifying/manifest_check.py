@@ -27,8 +27,8 @@ from ..loading.model import Model
 from ..loading.part_marks import is_marked
 from ..loading.shape_inference import tensor_of_type
 from ..loading.subgraphs import is_external, tensors_in
-from ..running.providers import CPU, open_session
-from ..running.stage import SessionConfig, ort_message, session_options
+from ..running.providers import CPU, open_session, ort_message
+from ..running.stage import SessionConfig, session_options
 
 _SHOWN_ITEMS: Final = 4
 

@@ -221,8 +221,8 @@ def compare(
     by part. A RunError if the model or the cascade refuses `feeds`.
 
     Parts run on the providers that `placed` names. Allowed is then 4 times, of integers too, what rounding to the type
-    in which these compute changes in the unsplit model, or what optimizations do if it is float32, and at least 16
-    roundings. If that type is not known, finite numbers pass.
+    in which these compute changes in the unsplit model, and at least 16 roundings; or, if it is float32, what
+    optimizations change, and 8 bits where the model `rounds_to_bytes`. If that type is not known, finite numbers pass.
 
     Memory: one session is loaded at a time, and weights stay on disk. All compared tensors of the model are held until
     the end, beside those of the cascade that later parts read. Comparing takes less than 32 MiB in addition.
@@ -236,6 +236,8 @@ def compare(
     noisy = None
     if optimized or computes:
         other = config if computes in HALF_TOLERANCES else EXACT if optimized else OPTIMIZED
+        if computes == "float32" and rounds_to_bytes(model):  # kernels that pack weights do it
+            other = replace(other, prepacked=True)
         with suppress(RunError):  # before opset 13 there is no bfloat16
             noisy = run_whole(model, feeds, wanted, config=other, rounded_to=computes)
     fraction = max(half_tolerance(model), _SUMMED * HALF_TOLERANCES.get(computes, 0.0))
@@ -301,6 +303,12 @@ def half_tolerance(model: Model) -> float:
     """The allowed difference as a fraction of a tensor's largest value: 0 unless the model computes in fp16 or bf16."""
     computed = {model.tensors[name].dtype for i in model.graph.flow for name in model.graph.nodes[i].writes}
     return max((HALF_TOLERANCES[dtype] for dtype in computed if dtype in HALF_TOLERANCES), default=0.0)
+
+
+def rounds_to_bytes(model: Model) -> bool:
+    """Whether products with weights of 4 bits may round what they read to 8 bits (`accuracy_level` 4)."""
+    nodes = (node for node in model.proto.graph.node if node.op_type == "MatMulNBits")
+    return any((a.name, a.i) == ("accuracy_level", 4) for node in nodes for a in node.attribute)
 
 
 def _written(cascade: Cascade, feeds: Feeds, config: SessionConfig, wanted: set[str]) -> Iterator[_Written]:

@@ -32,19 +32,23 @@ def check_placement(cascade: Cascade) -> PlacementCheck:
 
     Sizes are fixed where a run fixes them.
     """
-    parts = [part for part in cascade.parts if cascade.settings(part).provider != CPU]
+    placed = [(part, one) for part in cascade.parts if (one := cascade.settings(part)).provider != CPU]
     try:
-        found = [(part, cascade.settings(part).provider, place_part(cascade, part)) for part in parts]
+        found = [place_part(cascade, part) for part, _ in placed]
     except RunError as error:
         return PlacementCheck(gap=f"where nodes run was not checked: {error}")
-    said = ((f"{part.place} on {name}", one.objection(name, _sizes(cascade, part, name))) for part, name, one in found)
+    answers = ((part, one.provider, answer) for (part, one), answer in zip(placed, found, strict=True))
+    said = (
+        (f"{part.place} on {name}", one.objection(name, _sizes(cascade, part, name))) for part, name, one in answers
+    )
     if objections := tuple(f"{where}: {text}" for where, text in said if text):
         return PlacementCheck(objections)
-    held = f"the nodes of {count(len(parts), 'part')} run where they were planned" if parts else ""
-    settings = [cascade.settings(part) for part in parts]
-    types = (computed_type(one.provider, entries(one.provider_options)) for one in settings)
+    held = f"the nodes of {count(len(placed), 'part')} run where they were planned" if placed else ""
+    types = (computed_type(one.provider, entries(one.provider_options)) for _, one in placed)
     computes = min(types, key=_COARSEST.index, default="")
-    return PlacementCheck(held=held, providers=tuple(dict.fromkeys(name for _, name, _ in found)), computes=computes)
+    return PlacementCheck(
+        held=held, providers=tuple(dict.fromkeys(one.provider for _, one in placed)), computes=computes
+    )
 
 
 def _sizes(cascade: Cascade, part: Part, provider: str) -> tuple[str, ...]:

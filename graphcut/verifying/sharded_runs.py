@@ -13,7 +13,7 @@ from ..loading.model import Model
 from ..running.stage import SessionConfig
 from ..running.values import Feeds, Value, to_array, to_value
 from ..sharding.meanings import Piece
-from .numerical import Compared, compare_tensor, half_tolerance, random_tensors, run_whole
+from .numerical import Compared, compare_tensor, half_tolerance, random_tensors, rounds_to_bytes, run_whole
 from .sharded import ShardingProof
 
 # Kernels compute columns alike only if they rearrange weights first, as they do by default.
@@ -27,9 +27,7 @@ def rounding(model: Model, found: ShardingProof) -> tuple[float, str]:
     if fraction := half_tolerance(model):
         reasons.append((fraction, "the model computes in half precision"))
     if found.has_sums:
-        nodes = (node for node in model.proto.graph.node if node.op_type == "MatMulNBits")
-        is_rounded = any((a.name, a.i) == ("accuracy_level", 4) for node in nodes for a in node.attribute)
-        fraction, more = (5e-2, ", of inputs that 4-bit kernels round") if is_rounded else (1e-4, "")
+        fraction, more = (5e-2, ", of inputs that 4-bit kernels round") if rounds_to_bytes(model) else (1e-4, "")
         reasons.append((fraction, f"partial sums are added{more}"))
     if found.rounding:
         reasons.append((1e-5, f"columns of {', '.join(sorted(found.rounding))} of two activations are divided"))

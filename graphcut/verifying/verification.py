@@ -32,6 +32,7 @@ from .numerical import (
     compare,
     half_tolerance,
     not_returned,
+    rounds_to_bytes,
     run_whole,
 )
 from .placement_check import NOT_PLACED, PlacementCheck, check_placement
@@ -269,19 +270,28 @@ def _reason(
     model: Model, proof: Proof, runs: Sequence[Compared], placed: PlacementCheck = NOT_PLACED, *, optimized: bool
 ) -> str:
     """Why differences are allowed, and how numbers are judged that other providers than the CPU's computed."""
-    worst = max((tensor.max_abs for run in runs for tensor in run), default=0.0)
+    tensors = [tensor for run in runs for tensor in run]
+    worst = max(tensors, key=attrgetter("max_abs"), default=None)
     if placed.providers:
         how = f"judged by {placed.computes}, its type" if placed.computes else "not judged: its type is not known"
-        return f"parts ran on {', '.join(placed.providers)}: tensors differ by at most {worst:.3g}, which is {how}"
+        if placed.computes == "float32" and rounds_to_bytes(model):
+            how += ", and by 8 bits where products of 4 bits may round to these (accuracy_level 4)"
+        if worst is not None and worst.max_abs:
+            of = f", of {worst.allowed:.3g} allowed" if placed.computes and not proof.halves else ""
+            how += f"; {worst.tensor!r} differs most: by {worst.max_abs:.3g}{of}"
+        is_wrong = not all(tensor.passes for tensor in tensors)
+        if given := [name for name in model.graph.reads if is_wrong and name in model.graph.weights]:
+            how += f"; what is fed for {given[0]!r} may be ignored there, as it has a value: make it a constant"
+        return f"parts ran on {', '.join(placed.providers)}, {how}"
     if proof.halves:
-        measured = f": by at most {worst:.3g} in these runs" if runs else ""
+        measured = f": by at most {worst.max_abs:.3g} in these runs" if worst is not None else ""
         return f"float32 tensors are sent as float16, as asked, so that outputs differ{measured}"
     text = _OPTIMIZED if optimized else ""
     if fraction := half_tolerance(model):
         why = "the model computes in half precision, which ONNX Runtime rounds at a boundary, but not inside a part"
         allowed = f"differences up to {fraction:g} of a tensor's largest value are allowed"
         text = f"{why}: {allowed}, behind more than {ROUNDINGS} boundaries {fraction / ROUNDINGS:g} for each"
-    if explained := [tensor for run in runs for tensor in run if tensor.is_explained]:
+    if explained := [tensor for tensor in tensors if tensor.is_explained]:
         most = max(explained, key=attrgetter("max_abs"))
         text += f"; {most.tensor!r} differs by {most.max_abs:.3g}, with the bits of the model's nodes run part by part"
     return text

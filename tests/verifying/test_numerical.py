@@ -196,6 +196,27 @@ def test_where_a_provider_computes_in_float32_what_optimizations_change_decides(
     assert not last.passes
 
 
+@pytest.mark.parametrize(("level", "may_round"), [(4, True), (1, False)])
+def test_a_product_of_4_bits_may_round_what_it_reads_to_8_bits_where_the_model_says_so(
+    tmp_path: Path, level: int, *, may_round: bool
+) -> None:
+    """As OpenVINO's does on the CPU, whatever the model says: to 127 steps up to the largest of 32 numbers."""
+    x = np.random.default_rng(0).normal(size=(1, 32)).astype(F32)
+    weights = np.arange(16 * 16, dtype=np.uint8).reshape(16, 1, 16)  # of two each; 8 is 0
+    sizes: dict[str, Any] = {"K": 32, "N": 16, "bits": 4, "block_size": 32, "accuracy_level": level}
+    product = helper.make_node("MatMulNBits", ["a", "w", "s"], ["y"], "y", domain="com.microsoft", **sizes)
+    given = [values("w", weights, np.uint8), values("s", np.ones(16)), values("one", [1])]
+    nodes = [helper.make_node("Mul", ["x", "one"], ["a"], "a"), product]
+    proto = model_of(nodes, [floats("x", 1, 32)], [floats("y", 1, 16)], given)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    model, cascade = cut_proto(tmp_path, proto, "a")
+    (_, last) = compare(model, cascade, {"x": x}, optimized=False, placed=on("float32"))
+    numbers = np.stack([weights & 15, weights >> 4], -1).reshape(16, 32) - 8.0
+    step = np.abs(x).max() / 127
+    error = float(np.abs((np.rint(x / step) * step - x) @ numbers.T).max())
+    assert last.allowed == pytest.approx(4 * error if may_round else 1e-5 * np.abs(x @ numbers.T).max(), rel=1e-2)
+
+
 def test_where_the_type_of_a_provider_is_not_known_finite_numbers_pass(tmp_path: Path) -> None:
     model, cascade = cut_proto(tmp_path, additions(1, 1), "s0")
     feeds = {"x": np.array([2], F32)}

@@ -6,16 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, verify
 from graphcut.running import placement as module
 from graphcut.running.placement import Asked, Placement
 from graphcut.verifying import placement_check
+from graphcut.verifying.numerical import TensorComparison
+from graphcut.verifying.placement_check import PlacementCheck
+from graphcut.verifying.structural import Proof
+from graphcut.verifying.verification import _reason
 
 from conftest import floats, model_of
 
@@ -78,7 +83,10 @@ AZURE = "AzureExecutionProvider"
 @pytest.mark.skipif(AZURE not in ort.get_available_providers(), reason="this build of ONNX Runtime lacks it")
 @pytest.mark.parametrize(
     ("computes", "said"),
-    [("float16", "which is judged by float16, its type"), ("", "which is not judged: its type is not known")],
+    [
+        ("float16", "AzureExecutionProvider, judged by float16, its type"),
+        ("", "AzureExecutionProvider, not judged: its type is not known"),
+    ],
 )
 def test_it_is_said_by_which_type_numbers_are_judged(
     chain: Path, monkeypatch: pytest.MonkeyPatch, computes: str, said: str
@@ -91,6 +99,22 @@ def test_it_is_said_by_which_type_numbers_are_judged(
     assert found
     assert (found.placement.providers, found.placement.computes) == ((AZURE,), computes)
     assert said in str(found)
+
+
+def test_where_numbers_are_wrong_it_is_said_that_a_provider_may_ignore_fed_weights(tmp_path: Path) -> None:
+    """As OpenVINO does, which computes with the values that they have in the model."""
+    ends = [floats("x", 2), floats("w", 2)], [floats("y", 2)]
+    weight = numpy_helper.from_array(np.zeros(2, np.float32), "w")
+    onnx.save(model_of([helper.make_node("Add", ["x", "w"], ["y"])], *ends, [weight]), tmp_path / "m.onnx")
+    model, placed = graphcut.load(tmp_path / "m.onnx"), PlacementCheck(providers=(AZURE,), computes="float32")
+    right = TensorComparison("y", is_identical=True, max_abs=0.0, max_rel=0.0, max_ulps=0, allowed=0.0)
+    wrong = replace(right, is_identical=False, max_abs=1.0)
+    for found, said in ((right, False), (wrong, True)):
+        reason = _reason(model, Proof((), 1, 0, 0), [(found,)], placed, optimized=False)
+        assert ("'y' differs most: by 1, of 0 allowed" in reason) is said
+        assert (
+            reason.endswith("what is fed for 'w' may be ignored there, as it has a value: make it a constant") is said
+        )
 
 
 def test_parts_of_several_providers_are_judged_by_the_coarsest_of_their_types(
