@@ -12,8 +12,10 @@ from typing import Final
 
 import onnxruntime as ort
 from msgspec.structs import replace
+from onnx.parser import parse_model
 
 from ..analysis.cut_points import AnalysisLike, analyze
+from ..core.errors import RunError
 from ..core.graph import between, grouped, outside_reads, partition
 from ..core.text import few
 from ..costs.device import Device
@@ -30,6 +32,8 @@ from ..surgery.part_models import part_model
 
 _MOST_TRIED: Final = 200  #: so many sub-models are compiled at most to find what is at fault.
 _MOST_TRIED_S: Final = 10 * LIMIT_S  #: so long they are compiled at most.
+_NO_DEVICE: Final = "are its options right, and is its device here, with a driver? Else give a rule file"
+_SIGMOID: Final = '<ir_version: 8, opset_import: ["": 13]> g (float[1, 4] x) => (float[1, 4] y) { y = Sigmoid(x) }'
 _SOURCE: Final = f"asked from ONNX Runtime {ort.__version__}"
 
 
@@ -49,7 +53,7 @@ def ask(
         limit_s: to compile may take so long each time; a process of its own does it.
 
     Raises:
-        RunError: the provider is not here, or can't be started.
+        RunError: the provider is not here, can't be started, or fails on any model.
     """
     asked = _Asked(model, Asked(provider=provider, options=options or {}), partial(placement, limit_s=limit_s))
     return DeviceRules(name=provider, source=_SOURCE, refused=tuple(asked.refused((model.graph.flow,))))
@@ -175,10 +179,20 @@ class _Asked:
         return bool(self._placed(nodes).problem)
 
     def _placed(self, nodes: tuple[int, ...]) -> Placement:
+        """The answer for these nodes; for none that for a Sigmoid.
+
+        If that is the same, and the provider took nothing, it says nothing of the nodes.
+        """
         if nodes not in self._answers:
+            message = self._sub_model(nodes) if nodes else parse_model(_SIGMOID).SerializeToString()
             entries = external_weights_entry(self.model.path.parent)
-            asked = replace(self.asked, message=self._sub_model(nodes), dims=dict(self.model.dims), entries=entries)
-            self._answers[nodes] = self.place(asked)
+            asked = replace(self.asked, message=message, dims=dict(self.model.dims), entries=entries)
+            answer = self._answers[nodes] = self.place(asked)
+            if nodes and not answer.names.get(asked.provider):
+                alone = self._placed(())
+                if alone.problem == answer.problem and not alone.names.get(asked.provider):
+                    what = f"not even for a Sigmoid: {answer.problem or 'it takes none'}"
+                    raise RunError(f"{asked.provider} can't be asked, {what}", hint=_NO_DEVICE)
         return self._answers[nodes]
 
     def _sub_model(self, nodes: tuple[int, ...]) -> bytes:

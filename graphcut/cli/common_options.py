@@ -51,7 +51,7 @@ def parsed_provider(text: str) -> tuple[str, dict[str, str]]:
     words = names_in([text])
     names, options = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     if len(names) > 1 or any(one.startswith("=") for one in options):
-        raise UsageError(f"--provider {text}: expected NAME,KEY=VALUE,...", hint="for example --provider device_id=0")
+        raise UsageError(f"{text}: expected NAME,KEY=VALUE,...", hint="for example CUDAExecutionProvider,device_id=0")
     return next(iter(names), ""), dict(one.split("=", 1) for one in options)
 
 

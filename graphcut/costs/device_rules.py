@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -16,6 +16,7 @@ Kind = Literal["operator", "opset", "type", "rank", "attribute", "input", "shape
 """Why a node can't run. `whole`: it can, and not in one part with those before it. For crossings, it begins a part."""
 
 Value = int | float | str  #: of an attribute.
+Limit = Annotated[int, msgspec.Meta(ge=1)]
 
 _SHIPPED: Final = Path(__file__).parent / "rule_files"
 _HINT: Final = "docs/reference/rule-file.md describes rule files"
@@ -37,7 +38,7 @@ class TensorRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     types: tuple[str, ...] | None = None
     ranks: tuple[int, ...] | None = None  #: ranks of the activations that it reads and writes; None for any.
     static_shapes: bool | None = None  #: each of them has a number for each dimension.
-    largest_tensor_bytes: int | None = None  #: the most bytes of any of its tensors, weights included.
+    largest_tensor_bytes: Limit | None = None  #: the most bytes of any of its tensors, weights included.
 
     def __post_init__(self) -> None:
         if unknown := [name for name in self.types or () if name not in ELEMENT_TYPES]:
@@ -80,10 +81,10 @@ class DeviceRules(Product, TensorRules, frozen=True, kw_only=True, forbid_unknow
     operators: tuple[OperatorRule, ...] = ()
     nodes: tuple[str, ...] = ()  #: names or globs of nodes; no other ones can run. Empty: any.
     refused: tuple[RefusedNodes, ...] = ()  #: nodes that can't.
-    largest_part_bytes: int | None = None  #: the most bytes of the weights and the graph of a part.
-    most_part_nodes: int | None = None  #: the most nodes of a part.
-    most_part_inputs: int | None = None  #: the most inputs of a part.
-    most_part_outputs: int | None = None  #: the most outputs.
+    largest_part_bytes: Limit | None = None  #: the most bytes of the weights and the graph of a part.
+    most_part_nodes: Limit | None = None  #: the most nodes of a part.
+    most_part_inputs: Limit | None = None  #: the most inputs of a part.
+    most_part_outputs: Limit | None = None  #: the most outputs.
 
     @property
     def part_limits(self) -> dict[str, int | None]:

@@ -17,7 +17,7 @@ from ..core.records import table
 from ..core.units import size
 from ..loading.node_rules import operator_schema
 from ..loading.operations import Operation, operations_of
-from ..loading.subgraphs import FunctionKey, callee_key, domain, nodes_within, operator
+from ..loading.subgraphs import callee_key, domain, functions_called, nodes_within, operator
 from .device import Device, run_s
 from .device_rules import AttributeRule, DeviceRules, Kind, OperatorRule, TensorRules
 from .weighing import Costs
@@ -138,16 +138,12 @@ class _Judge:
 
     def _inner(self, proto: NodeProto) -> Refusal | None:
         """Why it can't run what is inside a node: operators alone are judged there."""
-        functions, called = self.costs.model.functions, set[FunctionKey]()
-        waiting = [proto] if self.rules.operators else []
-        while waiting:
-            for one in nodes_within([waiting.pop()]):
-                if (key := callee_key(one)) in functions and operator(one) not in self._by_op:
-                    waiting += functions[key].node if key not in called else ()
-                    called.add(key)
-                elif one is not proto and operator(one) not in self._by_op:
-                    return Refusal("operator", f"{operator(one)} inside")
-        return None
+        functions = self.costs.model.functions if self.rules.operators else {}
+        opened = {key: body for key, body in functions.items() if ".".join(filter(None, key[:2])) not in self._by_op}
+        called = (node for key in functions_called([proto], opened) for node in opened[key].node)
+        inner = (one for one in nodes_within([proto, *called]) if one is not proto and callee_key(one) not in opened)
+        unknown = next((operator(one) for one in inner if operator(one) not in self._by_op), "")
+        return Refusal("operator", f"{unknown} inside") if unknown and self.rules.operators else None
 
     def _by_rule(self, node: Node, operation: Operation, rule: OperatorRule) -> Refusal | None:
         if not rule.opset_from <= operation.version <= (rule.opset_to or operation.version):

@@ -334,11 +334,11 @@ def _shared_devices(plan: Plan) -> Iterable[str]:
 def _shares_by_rules(plan: Plan) -> Iterable[str]:
     """How much of the model runs on each device with rules, and what the compiler of one does not do."""
     whole = sum(metrics.flops for metrics in plan.metrics) or 1
-    for device in dict.fromkeys(device for device in plan.devices if device.rules is not None):
+    devices = plan.goal.cluster.devices if isinstance(plan.goal, Across) else ()
+    for device in dict.fromkeys(device for device in (*plan.devices, *devices) if device.rules is not None):
         own = [i for i, other in enumerate(plan.devices) if other == device]
         share = sum(plan.metrics[i].flops for i in own) / whole if plan.metrics else 0.0
         yield f"{printable(device.name)} runs {share:.1%} of the FLOPs, in {count(len(own), 'part')}"
-    devices = plan.goal.cluster.devices if isinstance(plan.goal, Across) else ()
     for name, rules in ((device.name, device.rules) for device in devices if device.rules and device.compiles):
         for one in rules.refused:
             what = "begins a part at" if one.kind == "whole" and is_crossings(plan.goal) else "does not take"

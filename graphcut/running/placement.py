@@ -15,8 +15,8 @@ import msgspec
 from ..core.errors import RunError
 from ..core.manifest import Cascade, Part
 from ..core.units import count, duration
-from .providers import entries, facts_of, fixed_sizes, placement_of, session_on
-from .stage import SessionConfig, ort_message, session_options
+from .providers import entries, facts_of, fixed_sizes, ort_message, placement_of, session_on
+from .stage import SessionConfig, session_options
 
 _SHOWN: Final = 5  #: a sentence names so many nodes.
 LIMIT_S: Final = 120.0  #: a compiler may take so long.
@@ -75,8 +75,8 @@ def placement(asked: Asked, limit_s: float = LIMIT_S) -> Placement:
     if found.is_missing:
         package = facts_of(asked.provider).package
         is_here = package and find_spec(package.replace("-", "_")) is not None
-        what = f"{package} finds no device here" if is_here else f"install {package or 'the package of its vendor'}"
-        hint = f"{what}{':' if is_here else ', or'} give a rule file"
+        missing = f"install {package or 'the package of its vendor'}, or give a rule file"
+        hint = f"{package} finds no device here: give a rule file" if is_here else missing
         raise RunError(f"{asked.provider} can't be asked: {found.problem}", hint=hint)
     return found
 

@@ -128,17 +128,18 @@ def session_on(
     try:
         if provider in _BUILT_IN:
             providers = [(provider, options), *([(CPU, {})] if provider != CPU else [])]
-        elif devices := _plugin_devices(provider):
-            settings.add_provider_for_devices(devices[:1], options)
         else:
             failed = "".join(f"; {package} failed: {problem}" for package, problem in plugins().items() if problem)
-            return None, f"this ONNX Runtime does not have it, and no installed plugin has a device for it{failed}"
+            devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
+            if not devices:
+                return None, f"this ONNX Runtime does not have it, and no installed plugin has a device for it{failed}"
+            settings.add_provider_for_devices(devices[:1], options)
         with _printing_to_stderr():
             session = ort.InferenceSession(os.fspath(file), settings, providers=providers, enable_fallback=0)
     except (RuntimeError, ValueError) as error:
         if is_strict:
             raise
-        return None, f"it can't be started: {_last_words(error)}"
+        return None, f"it can't be started: {ort_message(error)}"
     if provider not in session.get_providers():
         return None, "it could not be started; the log of ONNX Runtime above may say why"
     return session, ""
@@ -155,12 +156,6 @@ def _printing_to_stderr() -> Iterator[None]:
         finally:
             os.dup2(stdout, 1)
             os.close(stdout)
-
-
-def _plugin_devices(name: str) -> list[ort.OrtEpDevice]:
-    """The devices of a plugin provider."""
-    plugins()
-    return [device for device in ort.get_ep_devices() if device.ep_name == name]
 
 
 @cache
@@ -189,12 +184,15 @@ def _registered(name: str) -> str:
         registered = module.get_ep_name() if hasattr(module, "get_ep_name") else name
         ort.register_execution_provider_library(registered, module.get_library_path())
     except Exception as error:  # noqa: BLE001 - code of others, which may raise anything
-        return _last_words(error)
+        return ort_message(error)
     return ""
 
 
-def _last_words(error: Exception) -> str:
-    return " ".join(str(error).split())[-200:] or type(error).__name__
+def ort_message(error: Exception) -> str:
+    """The message of an ONNX Runtime error in one line, without its error number and source locations, or its end."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    last = re.split(r"\[ONNXRuntimeError\] : \d+ : (?:EP_)?FAIL : ", text)[-1]  # errors hold what caused them
+    return re.sub(r"^/\S+:\d+ .*?\)\S* ", "", last)[-500:]
 
 
 def placement_of(session: ort.InferenceSession) -> dict[str, tuple[str, ...]]:

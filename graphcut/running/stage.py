@@ -18,7 +18,7 @@ from ..core.manifest import Cascade, Part, SessionSettings
 from ..core.tensors import Tensor
 from .device_memory import OF_CPU, DeviceTensor, can_stay, device_memory, read_on_device
 from .process_memory import return_freed_memory
-from .providers import entries, fixed_sizes, open_session
+from .providers import entries, fixed_sizes, open_session, ort_message
 from .values import CPU_MEMORY, Value, Values, copied, from_array, is_numeric_tensor
 
 _MOST_FOLDED_BYTES: Final = "65536"
@@ -324,13 +324,6 @@ def explaining(what: str, hint: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise RunError(f"{what}: {ort_message(error)}", hint=hint) from error
-
-
-def ort_message(error: Exception) -> str:
-    """The message of an ONNX Runtime error in one line, without its error number and source locations."""
-    text = " ".join(str(error).split())
-    _, found, rest = text.partition(" : FAIL : ")
-    return (rest if found else text)[:500]
 
 
 def external_weights_entry(folder: Path) -> dict[str, str]:

@@ -62,6 +62,28 @@ def refused(model: Model, compiler: FakeCompiler, provider: str = "NPU") -> list
     return list(_Asked(model, Asked(provider=provider), compiler).refused((model.graph.flow,)))
 
 
+def test_a_provider_that_fails_on_a_sigmoid_too_is_not_asked_for_each_node(opened: Open) -> None:
+    """As one whose driver is not here: that the nodes can't run there is not known."""
+    asked = list[Asked]()
+
+    def without_driver(one: Asked) -> Placement:
+        asked.append(one)
+        return Placement({}, "Failed to get a WebGPU adapter: No supported adapters")
+
+    model = opened(chain(*OPS))
+    with pytest.raises(RunError, match=r"NPU can't be asked, not even for a Sigmoid: .* No supported adapters"):
+        list(_Asked(model, Asked(provider="NPU"), without_driver).refused((model.graph.flow,)))
+    assert len(asked) == 2
+
+
+def test_a_provider_that_takes_nothing_not_even_a_sigmoid_is_refused(opened: Open) -> None:
+    """As QNN's if its backend_path is wrong, which it does not say."""
+    leaves_all = FakeCompiler(leaves=(*OPS, "Sigmoid"))
+    with pytest.raises(RunError, match="NPU can't be asked, not even for a Sigmoid: it takes none") as caught:
+        refused(opened(chain(*OPS)), leaves_all)
+    assert "are its options right" in caught.value.hint
+
+
 def test_a_node_that_is_left_to_the_cpu_is_refused(opened: Open) -> None:
     found = refused(opened(chain(*OPS)), FakeCompiler(leaves=("Abs", "Sqrt")))
     assert found == [RefusedNodes(nodes=("Abs.2", "Sqrt.5"), why="not taken", kind="operator")]

@@ -223,7 +223,7 @@ def test_an_impossible_deadline_is_refused(run: Run, place: Path, batches: Path,
         (("--exact",), "--exact applies to --memory"),
         (("--workers", 2), "--workers applies to --via"),
         (("--memory", "much"), "'much' is not a size"),
-        (("--provider", "A,B"), "--provider A,B: expected NAME,KEY=VALUE,..."),
+        (("--provider", "A,B"), "A,B: expected NAME,KEY=VALUE,..."),
     ],
 )
 def test_wrong_options_are_misuse(

@@ -97,6 +97,8 @@ def test_a_rule_file_is_read_with_sizes_in_words(read: Read) -> None:
             "rule-file",
         ),
         ('name = "a"\nlargest_part_bytes = "much"', "much", ""),
+        ('name = "a"\nmost_part_nodes = 0', "most_part_nodes: Expected `int` >= 1", "rule-file"),
+        ('name = "a"\nlargest_tensor_bytes = -1', "largest_tensor_bytes: Expected `int` >= 1", "rule-file"),
         ("name = ", "is not TOML", "rule-file"),
     ],
 )

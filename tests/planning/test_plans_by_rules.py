@@ -168,6 +168,13 @@ def test_a_node_without_flops_between_two_that_the_accelerator_refuses_is_on_the
     assert notes == [f"npu runs {share:.1%} of the FLOPs, in 2 parts"]
 
 
+def test_it_is_said_of_an_accelerator_that_can_run_no_node(opened: Draw) -> None:
+    analysis = graphcut.analyze(opened(chain_of("Exp", "Relu")))
+    made = plan(analysis, Across(beside_a_cpu("*"), "crossings"))
+    assert [device.name for device in made.devices] == ["cpu"]
+    assert "npu runs 0.0% of the FLOPs, in 0 parts" in plan_notes(made, analysis.model)
+
+
 def test_a_node_with_flops_stays_on_the_accelerator_whatever_it_crosses(opened: Draw) -> None:
     analysis = graphcut.analyze(opened(chain_of("Exp", "Relu", "Exp", "Relu", "Exp")))
     made = plan(analysis, Across(beside_a_cpu("Relu*"), "crossings"))

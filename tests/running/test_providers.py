@@ -19,7 +19,7 @@ from waiting import until
 import graphcut
 from graphcut import At, Cascade, RunError, Runner, SessionConfig
 from graphcut.core.manifest import PlannedDevice
-from graphcut.running.providers import computed_type
+from graphcut.running.providers import computed_type, ort_message
 from graphcut.workers.executors.via import Via
 
 from cases import each
@@ -150,6 +150,14 @@ def test_settings_of_a_wrong_form_are_refused(cascade: Cascade, settings: dict[s
     (tmp_path / "cascade.json").write_text(json.dumps(record))
     with pytest.raises(graphcut.RecordError, match="expected"):
         graphcut.open_cascade(tmp_path)
+
+
+def test_of_an_error_in_an_error_the_inner_one_is_said_without_its_place_in_the_source() -> None:
+    inner = "[ONNXRuntimeError] : 11 : EP_FAIL : /src/gpu.cc:136 Gpu::Initialize(const Config&)::<lambda()> No adapter"
+    outer = f"[ONNXRuntimeError] : 1 : FAIL : /src/plugins.cc:393 CreateProvider(const Options&, const Logger&) {inner}"
+    assert ort_message(RuntimeError(outer)) == "No adapter"
+    assert ort_message(RuntimeError("[ONNXRuntimeError] : 1 : FAIL : a (b) c")) == "a (b) c"
+    assert ort_message(RuntimeError(f"{'signature ' * 99} the cause")).endswith(" the cause")
 
 
 def test_the_telemetry_of_onnx_runtime_is_off(cascade: Cascade, tmp_path: Path) -> None:

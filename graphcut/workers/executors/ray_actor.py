@@ -15,9 +15,9 @@ from ...core.manifest import Cascade, Manifest
 from ...core.version import __version__
 from ...core.wiring import MESSAGE_BYTES
 from ...running.process_memory import resident_bytes
-from ...running.providers import NodesByProvider
+from ...running.providers import NodesByProvider, ort_message
 from ...running.sampling import TOKENS
-from ...running.stage import SessionConfig, Stage, ort_message
+from ...running.stage import SessionConfig, Stage
 from ...running.values import from_array, is_numeric_tensor, to_array
 from ...transferring.file_transfer import PartStore
 from .protocol import Step

@@ -24,8 +24,9 @@ from ...core.errors import GraphcutError, RunError
 from ...core.manifest import Cascade, Part
 from ...core.units import size
 from ...core.version import __version__
+from ...running.providers import ort_message
 from ...running.sampling import TOKENS
-from ...running.stage import SessionConfig, ort_message
+from ...running.stage import SessionConfig
 from ...running.values import Value, from_array, to_array
 from ...transferring.file_transfer import files_of, read_pieces, times_of
 from .protocol import Died, Done, Event, Executor, Failed, Lost, Note, Ready, Step
