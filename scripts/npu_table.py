@@ -37,6 +37,7 @@ QNN = {"backend_type": "htp", "soc_model": "60", "htp_arch": "73", "enable_htp_f
 TARGETS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "qnn": ("QNNExecutionProvider", QNN),
     "openvino": ("OpenVINOExecutionProvider", {"device_type": "CPU"}),
+    "webgpu": ("WebGpuExecutionProvider", {}),
     "coreml": ("", {}),  # its rule file, without a compiler
 }
 
@@ -155,7 +156,7 @@ def row(name: str, target: str, folder: Path) -> list[str]:
     found = graphcut.device_support(graphcut.weigh(model, plan.dims), rules)
     begins = sum(len(row.nodes) for row in found.unsupported if row.kind == "whole")
     cells = [name, str(found.nodes), alone[0], f"{found.supported + begins}"]
-    if not found.supported:
+    if not found.supported + begins:
         return [*cells, "1", "0", "0 %", "-", f"none can run there: {found.unsupported[0].why}"]
     parts = graphcut.split(model, plan, folder / "parts", force=True)
     share = sum(m.flops for m, d in zip(plan.metrics, plan.devices, strict=True) if d.name == "npu")
@@ -169,7 +170,7 @@ def row(name: str, target: str, folder: Path) -> list[str]:
     if worst is not None:
         numbers = f"differ by {worst.max_abs:.1e}, {worst.allowed:.1e} allowed"
     if not report:
-        numbers = f"NO: {report.failure or numbers}"
+        numbers = f"NO: {report.failure or f'{numbers} at {worst and worst.tensor!r}'}"
     if target == "qnn" and placed.held:
         graphcut.export(parts, folder / "compiled", to="qnn", force=True)
         numbers += "; compiled"
