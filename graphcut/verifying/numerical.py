@@ -245,7 +245,9 @@ def compare(
     before = cascade.wiring.depths(len(cascade.parts))  # so many boundaries are one after another on the way to a part
     divided: Feeds = {}
     found = []
-    there = config if placed.providers else replace(config, provider=CPU)
+    there = replace(config, provider=CPU)
+    if placed.providers:  # as their nodes were placed: a compiler may crash without these optimizations
+        there = config if optimized else replace(config, optimize="basic")
     for part, name, value in _written(cascade, feeds, there, set(wanted)):
         allowed = fraction * max(1.0, (before[part] + 1) / ROUNDINGS)
         tensor, noise = cascade.tensors[name], noisy and noisy[name]

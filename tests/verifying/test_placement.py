@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +16,11 @@ import graphcut
 from graphcut import Across, Cascade, Cluster, Device, verify
 from graphcut.running import placement as module
 from graphcut.running.placement import Asked, Placement
-from graphcut.verifying import placement_check
-from graphcut.verifying.numerical import TensorComparison
-from graphcut.verifying.placement_check import PlacementCheck
+from graphcut.running.stage import SessionConfig
+from graphcut.running.values import Feeds, Value
+from graphcut.verifying import numerical, placement_check
+from graphcut.verifying.numerical import TensorComparison, compare
+from graphcut.verifying.placement_check import NOT_PLACED, PlacementCheck
 from graphcut.verifying.structural import Proof
 from graphcut.verifying.verification import _reason
 
@@ -99,6 +101,25 @@ def test_it_is_said_by_which_type_numbers_are_judged(
     assert found
     assert (found.placement.providers, found.placement.computes) == ((AZURE,), computes)
     assert said in str(found)
+
+
+def test_parts_run_with_the_optimizations_with_which_their_nodes_were_placed(
+    chain: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QNN's compiler ends the process for some models that are not optimized, which was not tried in one of its own."""
+    run, seen = numerical.run_sequentially, list[str]()
+
+    def recording(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -> Iterator[dict[str, Value]]:
+        seen.append(config.optimize)
+        return run(cascade, feeds, config=config)
+
+    monkeypatch.setattr(numerical, "run_sequentially", recording)
+    model = graphcut.load(chain)
+    parts = graphcut.split(model, graphcut.plan(model, graphcut.At(("a",))))
+    feeds = {"x": np.ones((1, 4), np.float32)}
+    for placed in (NOT_PLACED, PlacementCheck(providers=(AZURE,), computes="float16")):
+        assert all(one.passes for one in compare(model, parts, feeds, optimized=False, placed=placed))
+    assert seen == ["none", "basic"]
 
 
 def test_where_numbers_are_wrong_it_is_said_that_a_provider_may_ignore_fed_weights(tmp_path: Path) -> None:
