@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 from time import monotonic
 from typing import Final
@@ -37,9 +36,7 @@ _SIGMOID: Final = '<ir_version: 8, opset_import: ["": 13]> g (float[1, 4] x) => 
 _SOURCE: Final = f"asked from ONNX Runtime {ort.__version__}"
 
 
-def ask(
-    model: Model, provider: str, options: Mapping[str, str] | None = None, *, limit_s: float = LIMIT_S
-) -> DeviceRules:
+def ask(model: Model, provider: str, options: Mapping[str, str] | None = None) -> DeviceRules:
     """The nodes of a model that a provider can't run, as rules for this model.
 
     Those that ONNX Runtime gives to another provider can't. Where the provider can't compile what is left, sub-models
@@ -50,12 +47,11 @@ def ask(
         model: the model. Where its dims have numbers, its shapes are static.
         provider: the provider.
         options: its options.
-        limit_s: to compile may take so long each time; a process of its own does it.
 
     Raises:
         RunError: the provider is not here, can't be started, or fails on any model.
     """
-    asked = _Asked(model, Asked(provider=provider, options=options or {}), partial(placement, limit_s=limit_s))
+    asked = _Asked(model, Asked(provider=provider, options=options or {}), placement)
     return DeviceRules(name=provider, source=_SOURCE, refused=tuple(asked.refused((model.graph.flow,))))
 
 
@@ -133,23 +129,24 @@ class _Asked:
         return [row for piece in pieces if (row := tuple(n for n in piece if n not in left))]
 
     def _left(self, row: tuple[int, ...]) -> set[int]:
-        """The nodes that it leaves to another provider.
+        """The nodes that it leaves to another provider, or whose constants it leaves.
 
         ONNX Runtime has folded or fused a node that no provider took: it goes where what reads it goes. If nothing here
-        does, it may be in a fused node that is left, if there is one.
+        does, it may be in a fused node that is left, if there is one, as all of them may if nothing else is left.
         """
         graph, answer, provider, left = self.model.graph, self._placed(row), self.asked.provider, set[int]()
         # The CPU computes sizes for a GPU.
         computes_sizes = () if device_memory(provider, {}) == OF_CPU else graph.size_nodes
         fallen, taken = {*answer.fallen_back(provider)}, {*answer.names.get(provider, ())}
-        has_fused = not fallen.issubset(graph.names(row))
+        names = {n: {graph.nodes[n].name, *graph.names(graph.constants_of[n])} for n in row}
+        has_fused = bool(fallen.difference(*names.values()))
         for n in reversed(row):
             node = graph.nodes[n]
             readers = {reader for name in node.writes for reader in graph.readers.get(name, ())}.intersection(row)
             is_unknown = node.name not in taken and (has_fused if not readers else not left.isdisjoint(readers))
-            if n not in computes_sizes and (node.name in fallen or is_unknown):
+            if n not in computes_sizes and (is_unknown or not fallen.isdisjoint(names[n])):
                 left.add(n)
-        return left
+        return left or {n for n in row if has_fused and graph.nodes[n].name not in taken and n not in computes_sizes}
 
     def _reason(self, node: int) -> tuple[Kind, str]:
         """What is known of a node that the provider leaves to another one, which does not say why."""

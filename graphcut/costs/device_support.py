@@ -188,16 +188,12 @@ def _matching(patterns: Collection[str], name: str) -> str | None:
 
 def _wrong(operation: Operation, rule: AttributeRule) -> str | None:
     """What is wrong with an attribute, or None."""
-    value = operation.attributes.get(rule.name)
-    if value is None and (value := _default(operation, rule.name)) is None:
-        return None
-    for one in value if isinstance(value, list | tuple) else (value,):
-        is_wrong = rule.any_of is not None and one not in rule.any_of
-        is_wrong = is_wrong or (rule.at_least is not None and one < rule.at_least)
-        if is_wrong or (rule.at_most is not None and one > rule.at_most):
-            shown = ", ".join(map(str, value)) if isinstance(value, list | tuple) else value
-            return f"{rule.name} is {shown}"
-    return None
+    value = operation.attributes.get(rule.name, _default(operation, rule.name))
+    values = value if isinstance(value, list | tuple) else () if value is None else (value,)
+    is_known = rule.any_of is None or all(one in rule.any_of for one in values)
+    is_large = rule.at_least is None or all(one >= rule.at_least for one in values)
+    is_small = rule.at_most is None or all(one <= rule.at_most for one in values)
+    return None if is_known and is_large and is_small else f"{rule.name} is {', '.join(map(str, values))}"
 
 
 def _default(operation: Operation, name: str) -> Any:  # noqa: ANN401 - an attribute of any type

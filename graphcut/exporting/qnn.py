@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
+from onnx import load
 
 from ..core.digests import digested, file_digest
 from ..core.errors import GraphcutError, UsageError
@@ -55,6 +56,10 @@ def _compile(cascade: Cascade, part: Part, target: Path) -> None:
     if problem := place_part(cascade, part, made).objection(QNN):
         hint = f"ask what {QNN} takes, and plan for a device with these rules"
         raise GraphcutError(f"{QNN} can't compile {part.file}: {problem}", hint=hint)
+    reads = {value.name for value in load(target, load_external_data=False).graph.input}
+    if lost := [name for name in part.reads if name not in reads]:
+        what = f"{QNN} compiles {part.file} without its input {lost[0]!r}, which has a value in the model"
+        raise GraphcutError(what, hint="make it a constant, and split again")
 
 
 def _check_written(path: Path) -> None:

@@ -14,11 +14,11 @@ import msgspec
 
 from ..core.errors import RunError
 from ..core.manifest import Cascade, Part
+from ..core.text import few
 from ..core.units import count, duration
 from .providers import entries, facts_of, fixed_sizes, ort_message, placement_of, session_on
 from .stage import SessionConfig, session_options
 
-_SHOWN: Final = 5  #: a sentence names so many nodes.
 LIMIT_S: Final = 120.0  #: a compiler may take so long.
 _ASK: Final = "import sys; from graphcut.running.placement import answer; answer(sys.argv[1])"
 
@@ -37,7 +37,7 @@ class Placement(NamedTuple):
     def objection(self, provider: str, besides: Collection[str] = ()) -> str:
         """Why it does not hold that a provider took all nodes, `besides` these; empty if it did."""
         fallen = [name for name in self.fallen_back(provider) if name not in besides]
-        named = ", ".join(map(repr, fallen[:_SHOWN])) + ", …" * (len(fallen) > _SHOWN)
+        named = few([repr(name) if name else "one without a name" for name in fallen], 5)
         return self.problem or (f"it does not take {count(len(fallen), 'node')}: {named}" if fallen else "")
 
 

@@ -20,6 +20,7 @@ from ..core.errors import RunError
 from ..core.file_checks import check_unchanged
 from ..core.manifest import COMPILED, SHARDED_FILE, Cascade, Part
 from ..core.tensors import UNDEFINED, shapes_contradict
+from ..core.text import few
 from ..core.units import count
 from ..costs.facts import boundary_type, contradicts, model_facts, text_facts
 from ..loading.external_data import merge_ranges
@@ -179,7 +180,4 @@ def _wrong_items(field: str, facts: Iterable[msgspec.Struct], listed: Iterable[m
 
 def shown(value: object) -> str:
     """A value of a manifest in a sentence; the first items of a long list."""
-    if not isinstance(value, tuple):
-        return repr(value)
-    more = f", … {len(value)} in all" if len(value) > _SHOWN_ITEMS else ""
-    return f"[{', '.join(map(repr, value[:_SHOWN_ITEMS]))}{more}]"
+    return f"[{few([*map(repr, value)], _SHOWN_ITEMS)}]" if isinstance(value, tuple) else repr(value)

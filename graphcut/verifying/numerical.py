@@ -236,8 +236,7 @@ def compare(
     noisy = None
     if optimized or computes:
         other = config if computes in HALF_TOLERANCES else EXACT if optimized else OPTIMIZED
-        if computes == "float32" and rounds_to_bytes(model):  # kernels that pack weights do it
-            other = replace(other, prepacked=True)
+        other = replace(other, prepacked=computes == "float32" and rounds_to_bytes(model))  # kernels that pack do it
         with suppress(RunError):  # before opset 13 there is no bfloat16
             noisy = run_whole(model, feeds, wanted, config=other, rounded_to=computes)
     fraction = max(half_tolerance(model), _SUMMED * HALF_TOLERANCES.get(computes, 0.0))
@@ -245,9 +244,9 @@ def compare(
     before = cascade.wiring.depths(len(cascade.parts))  # so many boundaries are one after another on the way to a part
     divided: Feeds = {}
     found = []
-    there = replace(config, provider=CPU)
-    if placed.providers:  # as their nodes were placed: a compiler may crash without these optimizations
-        there = config if optimized else replace(config, optimize="basic")
+    # A compiler may crash for other optimizations than those with which nodes were placed.
+    there = config if optimized else replace(config, optimize="basic")
+    there = there if placed.providers else replace(config, provider=CPU)
     for part, name, value in _written(cascade, feeds, there, set(wanted)):
         allowed = fraction * max(1.0, (before[part] + 1) / ROUNDINGS)
         tensor, noise = cascade.tensors[name], noisy and noisy[name]

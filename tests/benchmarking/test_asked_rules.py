@@ -120,6 +120,31 @@ def test_nodes_at_the_end_that_are_fused_into_one_that_is_left_are_refused(opene
     assert found.nodes == ("Tanh.4", "Sqrt.5")
 
 
+def test_a_node_whose_constant_is_left_is_refused_with_it(opened: Open) -> None:
+    """As a product with weights that a DequantizeLinear makes: no other part can send it a constant."""
+    nodes = [
+        helper.make_node("Sqrt", ["w"], ["root"], "root"),
+        helper.make_node("Abs", ["root"], ["k"], "k"),
+        helper.make_node("Add", ["x", "k"], ["sum"], "add"),
+        helper.make_node("Neg", ["sum"], ["y"], "neg"),
+    ]
+    weight = numpy_helper.from_array(np.ones(2, dtype=np.float32), "w")
+    model = opened(model_of(nodes, [floats("x", 2)], [floats("y", 2)], [weight]))
+    assert [one.nodes for one in refused(model, FakeCompiler(leaves=("Sqrt",)))] == [("add",)]
+
+
+def test_where_what_is_left_has_no_name_of_the_model_all_that_nobody_took_are_refused(opened: Open) -> None:
+    """As nodes of a branch that ONNX Runtime put in place of an If, which other nodes read."""
+
+    def inlining(asked: Asked) -> Placement:
+        names = [node.name for node in onnx.load_from_string(asked.message).graph.node]
+        return Placement({"NPU": tuple(name for name in names if name != "Abs.2"), "CPU": ("_then_branch_Abs",)})
+
+    model = opened(chain(*OPS))
+    (found,) = list(_Asked(model, Asked(provider="NPU"), inlining).refused((model.graph.flow,)))
+    assert found.nodes == ("Abs.2",)
+
+
 def test_a_node_that_fails_alone_is_found_by_halving(opened: Open) -> None:
     compiler = FakeCompiler(fails_on=("Exp",))
     (found,) = refused(opened(chain(*OPS)), compiler)

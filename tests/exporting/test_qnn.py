@@ -79,6 +79,27 @@ def test_a_node_that_the_compiler_leaves_is_an_error_with_its_name(
     assert not (tmp_path / "out").exists()
 
 
+def test_an_input_with_a_value_that_the_compiler_drops_is_an_error(
+    cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """QNN takes a Mul by such an input, and compiles the value that the model has; the compiled model can't be run."""
+
+    def dropping(asked: Asked) -> Placement:
+        placed, target = compiler()(asked), Path(asked.entries["ep.context_file_path"])
+        made = onnx.load(target)
+        del made.graph.input[:]
+        onnx.save(made, target)
+        return placed
+
+    monkeypatch.setattr(module, "placement", dropping)
+    with pytest.raises(
+        GraphcutError, match=r"compiles part-0\.onnx without its input 'x', which has a value"
+    ) as caught:
+        graphcut.export(cascade, tmp_path / "out", to="qnn")
+    assert "make it a constant" in caught.value.hint
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_the_compiler_its_package_is_named(cascade: Cascade, tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         graphcut.export(cascade, tmp_path / "out", to="qnn")

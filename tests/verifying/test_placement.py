@@ -15,10 +15,11 @@ from onnx import helper, numpy_helper
 import graphcut
 from graphcut import Across, Cascade, Cluster, Device, verify
 from graphcut.running import placement as module
+from graphcut.running.in_process.sequential import run_sequentially
 from graphcut.running.placement import Asked, Placement
 from graphcut.running.stage import SessionConfig
 from graphcut.running.values import Feeds, Value
-from graphcut.verifying import numerical, placement_check
+from graphcut.verifying import placement_check
 from graphcut.verifying.numerical import TensorComparison, compare
 from graphcut.verifying.placement_check import NOT_PLACED, PlacementCheck
 from graphcut.verifying.structural import Proof
@@ -107,13 +108,13 @@ def test_parts_run_with_the_optimizations_with_which_their_nodes_were_placed(
     chain: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """QNN's compiler ends the process for some models that are not optimized, which was not tried in one of its own."""
-    run, seen = numerical.run_sequentially, list[str]()
+    seen = list[str]()
 
     def recording(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -> Iterator[dict[str, Value]]:
         seen.append(config.optimize)
-        return run(cascade, feeds, config=config)
+        return run_sequentially(cascade, feeds, config=config)
 
-    monkeypatch.setattr(numerical, "run_sequentially", recording)
+    monkeypatch.setattr("graphcut.verifying.numerical.run_sequentially", recording)
     model = graphcut.load(chain)
     parts = graphcut.split(model, graphcut.plan(model, graphcut.At(("a",))))
     feeds = {"x": np.ones((1, 4), np.float32)}
