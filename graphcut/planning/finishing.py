@@ -20,12 +20,13 @@ from ..costs.weighing import Costs
 from ..sharding.rank_costs import RankCosts
 from ..solving.instance import Parts
 from ..solving.recompute import Prices, Recomputed, TransferPrices, recompute, repeated
+from ..solving.transfers import DRIVER
 from .by_goal.cut_at_nodes import parts_at
 from .disk_size import SerializedSizes, memory_sizes, serialized_sizes
 from .goals import Across, At, Goal, Into, Limits, Within, counted_by, is_crossings
 from .node_names import find_nodes
 from .plans import ANY_DEVICE, Plan, same_parts
-from .predictions import driven_bytes, part_metrics
+from .predictions import driven_bytes, part_metrics, plan_run_s, plan_times, plan_transfers
 from .problem import PlanningProblem
 from .replicable import inexact_copies, replicable_nodes, rewritable_nodes
 from .results import Solution
@@ -79,9 +80,13 @@ class Finisher:
 
     @cached_property
     def _made(self) -> Callable[[Parts, tuple[Device, ...]], Plan]:
-        """The plan of parts on devices, made once: several ways to finish parts often make the same ones."""
-        plain = partial(Plan, self.goal, self.graph, limits=self.limits)
-        return cache(lambda parts, devices: self.with_metrics(plain(parts, devices=devices)))
+        """The plan of parts on devices, made once: several ways to finish parts often make the same ones.
+
+        For `At` without metrics, which take longest: `at` compares few numbers.
+        """
+        plain, is_named = partial(Plan, self.goal, self.graph, limits=self.limits), isinstance(self.goal, At)
+        finished = (lambda made: made) if is_named else self.with_metrics
+        return cache(lambda parts, devices: finished(plain(parts, devices=devices)))
 
     def with_metrics(self, made: Plan) -> Plan:
         costs, table, devices = self.costs, self.table, made.devices if isinstance(self.goal, At) else made.hosts
@@ -143,11 +148,16 @@ class Finisher:
         """
 
         def rank(one: Plan) -> tuple[bool, float, int]:
-            return max(one.budget_shares) > 1, max(part.busy_s for part in one.metrics), one.received_bytes
+            run_s = plan_run_s(one.partition, self.costs, one.hosts, self.seconds)
+            sent = plan_transfers(one.partition, self.costs, self.goal)
+            received = sum(number * len(readers) for number, source, readers in sent if source != DRIVER)
+            busy_s = plan_times(sent, run_s, one.hosts, self.goal).busy_s
+            return max(one.budget_shares, default=0.0) > 1, max(busy_s), received
 
         none = frozenset[int](), frozenset[int]()
         repeatable = dict.fromkeys((self.replicable(self.goal), none))
-        return min((way for nodes in repeatable for way in self._ways_at(goal, devices, *nodes)), key=rank)
+        best = min((way for nodes in repeatable for way in self._ways_at(goal, devices, *nodes)), key=rank)
+        return best if best.metrics else self.with_metrics(best)
 
     def _ways_at(self, goal: At, devices: tuple[Device, ...], *repeatable: frozenset[int]) -> Iterator[Plan]:
         """Ways to finish the parts between named nodes if tensors of replicable nodes cross for nothing."""
@@ -204,6 +214,8 @@ class Finisher:
         while True:
             made, recomputed = recompute(self.graph, parts, prices, self.kept, repeatable)
             found = self._planned(made, devices, recomputed)
+            if not found.metrics:
+                return found
             narrowed = {**repeatable}
             for part in (entry.part for entry in found.recomputed):
                 fits = found.budget_shares[part] <= 1

@@ -68,6 +68,16 @@ def plan_times(
     return request_times(transfers, run_s, devices, Cluster(devices=devices, overlap="none"))
 
 
+def plan_run_s(
+    partition: Partition, costs: Costs, devices: Sequence[Device], seconds: NodeSeconds
+) -> tuple[float, ...]:
+    """For each part the seconds that its device computes."""
+    graph = costs.model.graph
+    indices_of = ([graph.flow_index[node] for node in graph.running(block)] for block in partition.blocks)
+    rows = zip(indices_of, devices, strict=True)
+    return tuple(sum(map(seconds(device).__getitem__, own)) for own, device in rows)
+
+
 def part_metrics(
     partition: Partition,
     costs: Costs,
@@ -77,11 +87,9 @@ def part_metrics(
     goal: Goal,
 ) -> tuple[PartMetrics, ...]:
     """The metrics of each part on its device, where the flowing nodes take `seconds`."""
-    graph = costs.model.graph
     sent = {t: costs.sent_bytes[t][0] for t in partition.wiring.boundary_tensors}
     halves = {t: number for t, number in sent.items() if number < costs.tensor_bytes[t][0]}
-    indices_of = [[graph.flow_index[node] for node in graph.running(block)] for block in partition.blocks]
-    run_s = [sum(map(seconds(device).__getitem__, own)) for own, device in zip(indices_of, devices, strict=True)]
+    run_s = plan_run_s(partition, costs, devices, seconds)
     transfers = plan_transfers(partition, costs, goal)
     busy_s = plan_times(transfers, run_s, devices, goal).busy_s
     made = []
