@@ -35,6 +35,7 @@ def _handle_signals(received: list[int]) -> None:
     from types import FrameType
 
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's products are small here: more threads only wait
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # typer imports it, and it would look for plugins
     ending = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows has no SIGHUP
     alarm = getattr(signal, "SIGALRM", None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from math import inf
@@ -208,11 +208,11 @@ class Finisher:
         """
         if self.repeats_nothing:
             return self._planned(parts, devices, ())
-        goal, repeatable = self.goal, dict[int, frozenset[int]]()
+        goal, repeatable, known = self.goal, dict[int, frozenset[int]](), dict[Hashable, tuple[int, ...]]()
         prices = self.prices(parts, devices, counts_all=counts_all)
         is_time = isinstance(goal, Across) or (isinstance(goal, Into) and goal.by == "time")
         while True:
-            made, recomputed = recompute(self.graph, parts, prices, self.kept, repeatable)
+            made, recomputed = recompute(self.graph, parts, prices, self.kept, repeatable, known)
             found = self._planned(made, devices, recomputed)
             if not found.metrics:
                 return found

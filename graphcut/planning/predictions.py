@@ -133,7 +133,8 @@ def _block_metrics(
         run_s=0.0,
         busy_s=0.0,
         intensity=flops / touched if touched else 0.0,
-        is_exact=all(tensor_bytes[t][1] for n in nodes for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)),
+        is_exact=costs.sizes.are_exact
+        or all(tensor_bytes[t][1] for n in nodes for t in (*graph.nodes[n].reads, *graph.nodes[n].writes)),
     )
 
 

@@ -54,9 +54,13 @@ class BoundaryTables(ABC):
         """The groups in boundary j and not in boundary i, in a topological order that all parts share."""
 
     @cached_property
-    @abstractmethod
     def peak(self) -> Floats:
         """The most bytes alive at one time of the tensors that the part writes, when its groups run in that order."""
+        return self.peak_of(self.nested)
+
+    @abstractmethod
+    def peak_of(self, possible: Bools) -> Floats:
+        """The same of the parts that are possible; of others no more."""
 
     @property
     def opening(self) -> Floats:

@@ -138,13 +138,18 @@ def received_bytes(tables: BoundaryTables) -> Floats:
     return np.where(tables.nested, tables.received, np.inf)
 
 
-def memory_bytes(tables: BoundaryTables, counting: Collection[Counted]) -> Floats:
-    """Bytes of a part: its files or what is held of them, and what else is counted; `inf` where there is no part."""
+def memory_bytes(tables: BoundaryTables, counting: Collection[Counted], most: float = np.inf) -> Floats:
+    """Bytes of a part: its files or what is held of them, and what else is counted; `inf` where there is no part.
+
+    Of a part that takes more than `most` any number above that.
+    """
     needed = tables.own_bytes + tables.load.part_bytes
     for more in (tables.shared_bytes, tables.declared, *((tables.received,) * ("inputs" in counting))):
         needed += more  # in place: of many boundaries a table takes 30 MiB
     if "activations" in counting:
-        needed += np.maximum(tables.peak, tables.opening)
+        opening = tables.opening
+        peak = tables.peak if most == np.inf else tables.peak_of(needed <= most)
+        needed += np.maximum(peak, opening, out=opening)
     needed[~tables.nested] = np.inf
     return needed
 

@@ -58,8 +58,7 @@ class IdealTables(BoundaryTables):
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:
         return tuple(np.flatnonzero(self.ideals[j] & ~self.ideals[i]).tolist())
 
-    @cached_property
-    def peak(self) -> Floats:
+    def peak_of(self, possible: Bools) -> Floats:  # noqa: ARG002 - it computes all
         # For each boundary i the groups outside it run in order, for all later boundaries at once. A group is alive in
         # the columns of the ideals that contain it. Say groups a, b, c follow each other, each reads the tensor before
         # and writes 4 bytes: while b runs both tensors are alive in the columns that hold a and b, 8 bytes; then the

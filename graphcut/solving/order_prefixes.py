@@ -26,7 +26,7 @@ from itertools import pairwise
 import numpy as np
 
 from .boundaries import BoundaryTables, lifetimes, of_one_phase
-from .instance import Floats, Hyperedges, Ints, Workload
+from .instance import Bools, Floats, Hyperedges, Ints, Workload
 from .topological_orders import Order
 
 _Ranges = tuple[Ints, Ints]  #: the first and the last boundary of each range, both included.
@@ -43,8 +43,7 @@ class PrefixTables(BoundaryTables):
     def groups_between(self, i: int, j: int) -> tuple[int, ...]:
         return self.order[int(self.lengths[i]) : int(self.lengths[j])]
 
-    @cached_property
-    def peak(self) -> Floats:
+    def peak_of(self, possible: Bools) -> Floats:
         # One pass over the order for each first boundary i. `change[p]` is how many bytes more are alive at index p
         # than before. After pass i tensors written before boundary i + 1 are taken out: no later part writes them.
         load, count = self.load, self.boundary_count
@@ -59,10 +58,12 @@ class PrefixTables(BoundaryTables):
         by_index = np.argsort(written, kind="stable")
         starts = np.searchsorted(written[by_index], self.lengths)
         peak = np.zeros((count, count))
+        ends = count - 1 - possible[::-1].argmax(axis=0)  # the last boundary of a possible part from each
         for i in range(count - 1):
-            first = int(self.lengths[i])
-            alive = np.cumsum(change[first : load.groups]) + inner[first:]
-            peak[i + 1 :, i] = np.maximum.accumulate(np.maximum.reduceat(alive, self.lengths[i:-1] - first))
+            first, end = int(self.lengths[i]), max(i + 1, int(ends[i]))
+            alive = np.cumsum(change[first : self.lengths[end]]) + inner[first : self.lengths[end]]
+            peaks = np.maximum.reduceat(alive, self.lengths[i:end] - first)
+            peak[i + 1 : end + 1, i] = np.maximum.accumulate(peaks)
             gone = by_index[starts[i] : starts[i + 1]]
             np.add.at(change, written[gone], -sizes[gone])
             np.add.at(change, dead[gone] + 1, sizes[gone])

@@ -21,7 +21,7 @@ byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
@@ -69,16 +69,25 @@ Prices = Callable[[int], TransferPrices]  #: those of each part.
 
 
 def recompute(
-    graph: Graph, parts: Parts, prices: Prices, kept: frozenset[int], repeatable: Mapping[int, frozenset[int]] = {}
+    graph: Graph,
+    parts: Parts,
+    prices: Prices,
+    kept: frozenset[int],
+    repeatable: Mapping[int, frozenset[int]] = {},
+    known: dict[Hashable, tuple[int, ...]] | None = None,
 ) -> tuple[Parts, tuple[Recomputed, ...]]:
     """The `parts` (each node in one) with the nodes that each repeats at the least total cost, and a list of these.
 
     Nodes in `kept` are not repeated, and stateful nodes never are; a part in `repeatable` repeats no others than these.
-    A node leaves its own part if no node there, and no other part, needs it any more.
+    A node leaves its own part if no node there, and no other part, needs it any more. What was found for the same parts
+    and prices is `known`.
     """
+    known = {} if known is None else known
     made, found, earlier = list[tuple[int, ...]](), list[Recomputed](), set[int]()
     for part, nodes in enumerate(parts):
-        if chosen := _cheapest_to_repeat(graph, nodes, prices(part), earlier & repeatable.get(part, earlier)):
+        if (key := (part, kept, repeatable.get(part))) not in known:
+            known[key] = _cheapest_to_repeat(graph, nodes, prices(part), earlier & repeatable.get(part, earlier))
+        if chosen := known[key]:
             found.append(_recomputed(graph, part, set(nodes), chosen, prices(part)))
         made.append(tuple(sorted((*nodes, *chosen))))
         earlier.update(set(nodes) - kept)
@@ -86,7 +95,8 @@ def recompute(
         return parts, ()
     blocks = graph.partitioned(tuple(made)).blocks
     if emptied := [node for nodes, block in zip(parts, blocks, strict=True) if not block.nodes for node in nodes]:
-        return recompute(graph, parts, prices, kept.union(emptied), repeatable)  # a part must keep a node of its own
+        kept = kept.union(emptied)  # a part must keep a node of its own
+        return recompute(graph, parts, prices, kept, repeatable, known)
     return tuple(tuple(graph.running(block)) for block in blocks), tuple(found)
 
 

@@ -57,7 +57,7 @@ def plan_within(
 
     def solution(result: SearchResult, relaxed: Solution | None = None) -> Solution:
         devices = (device,) * len(result.parts)
-        fits = memory_bytes(result.tables, goal.counting) <= goal.memory_bytes
+        fits = memory_bytes(result.tables, goal.counting, goal.memory_bytes) <= goal.memory_bytes
         costs = (np.where(fits, received_bytes(result.tables), np.inf),) * len(devices)
         return Solution(result, devices, "parts", "parts", bounds, costs, "sum", tuple, (), with_repeats, relaxed)
 
@@ -92,7 +92,8 @@ class _BudgetEvaluator:
 
     def __call__(self, tables: BoundaryTables) -> ChainPartition | None:
         self.tables = tables if tables.is_complete else None
-        needed = memory_bytes(tables, self.goal.counting)
+        most = max(self.smallest, self.goal.memory_bytes)  # no larger part matters
+        needed = memory_bytes(replace(tables), self.goal.counting, most)  # what a copy has computed is not kept
         if self.smallest > self.goal.memory_bytes and (least := self._best(tables, (needed, "max"))):
             self.smallest = min(self.smallest, least.values[0])
         if self.smallest > self.goal.memory_bytes:
