@@ -172,8 +172,11 @@ def row(name: str, target: str, folder: Path) -> list[str]:
     if not report:
         numbers = f"NO: {report.failure or f'{numbers} at {worst and worst.tensor!r}'}"
     if target == "qnn" and placed.held:
-        graphcut.export(parts, folder / "compiled", to="qnn", force=True)
-        numbers += "; compiled"
+        try:
+            graphcut.export(parts, folder / "compiled", to="qnn", force=True)
+            numbers += "; compiled"
+        except graphcut.GraphcutError as error:
+            numbers += f"; {error}"
     return [*cells, str(len(plan.parts)), str(len(plan.parts) - 1), f"{share:.1%}", fallback, numbers]
 
 

@@ -7,9 +7,8 @@ from ..core.errors import RunError
 from ..core.manifest import Cascade, Part
 from ..core.units import count
 from ..loading.opening import load
-from ..running.device_memory import OF_CPU, device_memory
 from ..running.placement import place_part
-from ..running.providers import CPU, computed_type, entries
+from ..running.providers import CPU, computed_type, entries, is_gpu
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def check_placement(cascade: Cascade) -> PlacementCheck:
 
 def _sizes(cascade: Cascade, part: Part, provider: str) -> tuple[str, ...]:
     """The nodes of a part that compute sizes, if the CPU computes these for the provider."""
-    if device_memory(provider, {}) == OF_CPU or part.is_converted:
+    if not is_gpu(provider) or part.is_converted:
         return ()
     graph = load(cascade.file(part)).graph
     return graph.names(graph.size_nodes)

@@ -103,6 +103,20 @@ def test_sizes_that_the_cpu_computes_for_a_gpu_are_not_refused(opened: Open) -> 
     assert {name for one in refused(model, leaves) for name in one.nodes} == {"abs", "neg"}
 
 
+@pytest.mark.parametrize(("provider", "dims"), [("QNNExecutionProvider", {"n": 3}), ("WebGpuExecutionProvider", {})])
+def test_sizes_are_fixed_where_a_run_fixes_them(opened: Open, provider: str, dims: dict[str, int]) -> None:
+    asked = list[Asked]()
+
+    def placing(one: Asked) -> Placement:
+        asked.append(one)
+        return Placement({provider: ("relu",)})
+
+    node = helper.make_node("Relu", ["x"], ["y"], name="relu")
+    model = graphcut.load(opened(model_of([node], [floats("x", "n")], [floats("y", "n")])), dims={"n": 3})
+    assert list(_Asked(model, Asked(provider=provider), placing).refused((model.graph.flow,))) == []
+    assert [one.dims for one in asked] == [dims]
+
+
 def test_a_node_that_onnx_runtime_fused_goes_where_what_reads_it_goes(opened: Open) -> None:
     (found,) = refused(opened(chain(*OPS)), FakeCompiler(leaves=("Exp",), fuses=("Abs", "Tanh")))
     assert found.nodes == ("Abs.2", "Exp.3")

@@ -149,8 +149,9 @@ def test_parts_of_several_providers_are_judged_by_the_coarsest_of_their_types(
     assert placement_check.check_placement(cut).computes == "float16"
 
 
+@pytest.mark.parametrize("provider", ["CUDAExecutionProvider", "WebGpuExecutionProvider"])
 def test_sizes_that_the_cpu_computes_for_a_gpu_are_where_they_belong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, provider: str
 ) -> None:
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"], "shape"),
@@ -159,10 +160,10 @@ def test_sizes_that_the_cpu_computes_for_a_gpu_are_where_they_belong(
     ]
     onnx.save(model_of(nodes, [floats("x", "n", 2)], [floats("y", "n", 2)]), tmp_path / "model.onnx")
     model = graphcut.load(tmp_path / "model.onnx")
-    gpu = Device(name="gpu", provider="CUDAExecutionProvider")
+    gpu = Device(name="gpu", provider=provider)
     cascade = graphcut.split(model, graphcut.plan(model, Across(Cluster(devices=(gpu,)))))
     for on_cpu, objections in ((("abs",), 0), (("abs", "reshape"), 1)):
-        answer = Placement({"CUDAExecutionProvider": ("shape",), "CPUExecutionProvider": on_cpu})
+        answer = Placement({provider: ("shape",), "CPUExecutionProvider": on_cpu})
         monkeypatch.setattr(module, "placement", lambda _, answer=answer: answer)
         found = placement_check.check_placement(cascade).objections
         assert len(found) == objections
