@@ -23,8 +23,9 @@ from ..loading.model import Model
 from ..planning.goals import Across
 from ..planning.planner import plan
 from ..planning.plans import Plan
+from ..running.device_memory import OF_CPU, device_memory
 from ..running.placement import LIMIT_S, Asked, Placement, placement
-from ..running.providers import entries, fixed_sizes, is_gpu
+from ..running.providers import entries, fixed_sizes
 from ..running.stage import external_weights_entry
 from ..surgery.part_models import part_model
 
@@ -134,7 +135,8 @@ class _Asked:
         does, it may be in a fused node that is left, if there is one, as all of them may if nothing else is left.
         """
         graph, answer, provider, left = self.model.graph, self._placed(row), self.asked.provider, set[int]()
-        computes_sizes = graph.size_nodes if is_gpu(provider) else ()
+        # The CPU computes sizes for a GPU.
+        computes_sizes = () if device_memory(provider, {}) == OF_CPU else graph.size_nodes
         fallen, taken = {*answer.fallen_back(provider)}, {*answer.names.get(provider, ())}
         names = {n: {graph.nodes[n].name, *graph.names(graph.constants_of[n])} for n in row}
         has_fused = bool(fallen.difference(*names.values()))

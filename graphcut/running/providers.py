@@ -58,11 +58,6 @@ def entries(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def is_gpu(provider: str) -> bool:
-    """Whether it computes on a GPU: then ONNX Runtime lets the CPU compute sizes."""
-    return facts_of(provider).device in {"cuda", "dml", "gpu"}
-
-
 def computed_type(provider: str, options: Mapping[str, str]) -> str:
     """The type in which a provider computes float32, as its documentation says; empty if that is not known.
 

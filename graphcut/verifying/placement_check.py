@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..core.errors import RunError
-from ..core.manifest import Cascade, Part
+from ..core.manifest import Cascade
 from ..core.units import count
-from ..loading.opening import load
+from ..loading.model import Model
+from ..running.device_memory import OF_CPU, device_memory
 from ..running.placement import place_part
-from ..running.providers import CPU, computed_type, entries, is_gpu
+from ..running.providers import CPU, computed_type, entries
 
 
 @dataclass(frozen=True)
@@ -26,33 +27,24 @@ NOT_PLACED: Final = PlacementCheck()
 _COARSEST: Final = ("", "bfloat16", "float16", "tf32", "float32")  #: types that providers compute in.
 
 
-def check_placement(cascade: Cascade) -> PlacementCheck:
+def check_placement(model: Model, cascade: Cascade) -> PlacementCheck:
     """Open each such part with its provider, in a process of its own, and read back where its nodes went.
 
-    Sizes are fixed where a run fixes them.
+    Sizes are fixed where a run fixes them. Nodes of the model that compute sizes may go to the CPU beside a GPU.
     """
     placed = [(part, one) for part in cascade.parts if (one := cascade.settings(part)).provider != CPU]
     try:
         found = [place_part(cascade, part) for part, _ in placed]
     except RunError as error:
         return PlacementCheck(gap=f"where nodes run was not checked: {error}")
-    answers = ((part, one.provider, answer) for (part, one), answer in zip(placed, found, strict=True))
-    said = (
-        (f"{part.place} on {name}", one.objection(name, _sizes(cascade, part, name))) for part, name, one in answers
-    )
-    if objections := tuple(f"{where}: {text}" for where, text in said if text):
-        return PlacementCheck(objections)
+    objections, sizes = [], model.graph.names(model.graph.size_nodes)
+    for (part, one), answer in zip(placed, found, strict=True):
+        besides = () if device_memory(one.provider, {}) == OF_CPU else sizes
+        if text := answer.objection(one.provider, besides):
+            objections.append(f"{part.place} on {one.provider}: {text}")
+    if objections:
+        return PlacementCheck(tuple(objections))
     held = f"the nodes of {count(len(placed), 'part')} run where they were planned" if placed else ""
     types = (computed_type(one.provider, entries(one.provider_options)) for _, one in placed)
-    computes = min(types, key=_COARSEST.index, default="")
-    return PlacementCheck(
-        held=held, providers=tuple(dict.fromkeys(one.provider for _, one in placed)), computes=computes
-    )
-
-
-def _sizes(cascade: Cascade, part: Part, provider: str) -> tuple[str, ...]:
-    """The nodes of a part that compute sizes, if the CPU computes these for the provider."""
-    if not is_gpu(provider) or part.is_converted:
-        return ()
-    graph = load(cascade.file(part)).graph
-    return graph.names(graph.size_nodes)
+    computes, names = min(types, key=_COARSEST.index, default=""), dict.fromkeys(one.provider for _, one in placed)
+    return PlacementCheck(held=held, providers=tuple(names), computes=computes)

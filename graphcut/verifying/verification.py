@@ -176,7 +176,7 @@ def verify(
     if gap := not_returned(model, cascade, optimized=optimized):
         return Verification(proof, (), "", "", gap)
     sizes = {**cascade.manifest.given_dims, **model.dims}
-    placed = check_placement(cascade)
+    placed = check_placement(model, cascade)
     comparing = partial(compare, model, cascade, optimized=optimized, placed=placed)
     if cascade.manifest.loop is not None and isinstance(inputs, list | tuple):  # one step is compared, the first
         known = [{name: value for name, value in feeds.items() if name in cascade.tensors} for feeds in inputs]
