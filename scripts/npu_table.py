@@ -123,7 +123,7 @@ def whole(model: Model, target: str) -> str:
     for name, number in model.dims.items():
         settings.add_free_dimension_override_by_name(name, number)
     try:
-        session, problem = session_on(model.path, settings, provider, dict(options), is_strict=True)
+        session, problem = session_on(model.path, settings, provider, options)
     except Exception as error:  # noqa: BLE001 - it has no common class
         return f"fails: {' '.join(str(error).split())[-60:]}"
     if session is None:

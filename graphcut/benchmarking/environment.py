@@ -25,7 +25,7 @@ from ..core.product import Product
 from ..core.tensors import ELEMENT_TYPES
 from ..core.version import __version__
 from ..running.process_memory import available_bytes
-from ..running.providers import CPU, placement_of, plugins, session_on
+from ..running.providers import CPU, ort_message, placement_of, plugins, session_on
 from ..running.stage import SessionConfig, session_options
 from .calibration import calibrate, model_of
 
@@ -154,7 +154,7 @@ def _product(provider: str, dtype: str) -> tuple[str, str]:
         try:
             session, problem = session_on(_model_of(dtype).SerializeToString(), options, provider, {})
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common class
-            return "", str(error)
+            return "", f"it can't be started: {ort_message(error)}"
         if session is None:
             return "", problem
         takers = {*placement_of(session)}

@@ -105,7 +105,7 @@ def _opened(asked: Asked) -> Placement:
     settings = session_options(SessionConfig(optimize="basic"), asked.entries, asked.dims)
     model = asked.message or Path(asked.file)
     try:
-        session, problem = session_on(model, settings, asked.provider, dict(asked.options), is_strict=True)
+        session, problem = session_on(model, settings, asked.provider, asked.options)
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors have no common class
         return Placement({}, ort_message(error))
     return Placement({}, problem, is_missing=True) if session is None else Placement(placement_of(session))

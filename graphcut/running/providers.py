@@ -98,7 +98,10 @@ def open_session(
     """
     if provider == CPU:
         return ort.InferenceSession(os.fspath(file), settings, providers=[(CPU, dict(options))], enable_fallback=0), {}
-    session, problem = session_on(file, settings, provider, dict(options))
+    try:
+        session, problem = session_on(file, settings, provider, options)
+    except (RuntimeError, ValueError) as error:
+        session, problem = None, f"it can't be started: {ort_message(error)}"
     if session is None and not may_fall_back:
         known, name = ", ".join(ort.get_available_providers()), file.name if isinstance(file, Path) else "the model"
         hint = f"there is {known}; choose one with `provider`, or accept the CPU with `allow_fallback=True`"
@@ -116,30 +119,25 @@ def fixed_sizes(provider: str, dims: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def session_on(
-    file: Path | bytes, settings: ort.SessionOptions, provider: str, options: dict[str, str], *, is_strict: bool = False
+    file: Path | bytes, settings: ort.SessionOptions, provider: str, options: Mapping[str, str]
 ) -> tuple[ort.InferenceSession | None, str]:
     """A session with a provider; or None, and why there is none. ONNX Runtime itself would silently take the CPU.
 
-    The session records who took which node, for `placement_of`. If `is_strict`, errors of a provider that is here are
-    raised: it may refuse this model alone.
+    The session records who took which node, for `placement_of`. Errors of a provider that is here are raised: it may
+    refuse this model alone.
     """
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     providers = None
-    try:
-        if provider in _BUILT_IN:
-            providers = [(provider, options), *([(CPU, {})] if provider != CPU else [])]
-        else:
-            failed = "".join(f"; {package} failed: {problem}" for package, problem in plugins().items() if problem)
-            devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
-            if not devices:
-                return None, f"this ONNX Runtime does not have it, and no installed plugin has a device for it{failed}"
-            settings.add_provider_for_devices(devices[:1], options)
-        with _printing_to_stderr():
-            session = ort.InferenceSession(os.fspath(file), settings, providers=providers, enable_fallback=0)
-    except (RuntimeError, ValueError) as error:
-        if is_strict:
-            raise
-        return None, f"it can't be started: {ort_message(error)}"
+    if provider in _BUILT_IN:
+        providers = [(provider, dict(options)), *([(CPU, {})] if provider != CPU else [])]
+    else:
+        failed = "".join(f"; {package} failed: {problem}" for package, problem in plugins().items() if problem)
+        devices = [device for device in ort.get_ep_devices() if device.ep_name == provider]
+        if not devices:
+            return None, f"this ONNX Runtime does not have it, and no installed plugin has a device for it{failed}"
+        settings.add_provider_for_devices(devices[:1], dict(options))
+    with _printing_to_stderr():
+        session = ort.InferenceSession(os.fspath(file), settings, providers=providers, enable_fallback=0)
     if provider not in session.get_providers():
         return None, "it could not be started; the log of ONNX Runtime above may say why"
     return session, ""
