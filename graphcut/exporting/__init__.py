@@ -51,7 +51,7 @@ def export(
         message = f"what {to} writes runs each part once, and {cascade.root} has {cascade.manifest.loop.steps} steps"
         raise UsageError(message, hint="export the cascade of one of its models, and write the loop around it")
     if cascade.converted and to not in {"cpp", "js", "lingualinked"}:
-        message = f"{to} takes ONNX models, and {cascade.converted[0]} is in ONNX Runtime's own format"
+        message = f"{to} takes ONNX models, and {cascade.converted[0]} has no nodes of ONNX"
         raise UsageError(message, hint="export the cascade that it was made from")
     files = import_module(f".{to.replace('-', '_')}", __name__).export_of(cascade, **options)
     for name in files:

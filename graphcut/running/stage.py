@@ -130,6 +130,8 @@ class Stage:
             if "NOT_IMPLEMENTED" in str(error):
                 hint = "this ONNX Runtime has no kernel for that operator and type: take another `provider`, or convert"
                 hint += " the model to a type that it computes, such as float32"
+            if "EPContext" in str(error):
+                hint = "it was compiled for another provider: run it there, or run the cascade that it was made from"
             raise RunError(message, hint=hint) from error
         if not config.arena:
             return_freed_memory()  # of weights that were packed or reordered

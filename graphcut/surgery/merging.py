@@ -31,11 +31,13 @@ def merge(cascade: CascadeLike, output: str | Path, *, force: bool = False) -> M
         force: overwrite an existing file.
 
     Raises:
-        UsageError: `output` exists, or is a file of the cascade.
+        UsageError: `output` exists, or is a file of the cascade; or a part was converted or compiled.
         CascadeError: a file of the cascade is missing or was changed.
     """
     cascade = open_cascade(cascade)
     check_files(cascade)
+    if cascade.converted:
+        raise UsageError(f"{cascade.converted[0]} has no nodes of ONNX", hint="merge the cascade that it was made from")
     parts = [load(cascade.file(part)) for part in cascade.parts]
     return write_together(Path(output), parts, partial(_merged, cascade), force=force, also_read=[cascade.path])
 

@@ -90,10 +90,9 @@ def wrong_ends(cascade: Cascade, part: Part) -> Iterator[str]:
 
 def format_gap(converted: Sequence[str]) -> str:
     """What can't be compared of parts that hold no nodes of ONNX, as a sentence; empty if there are none."""
-    parts = count(len(converted), "part")
     is_compiled = any(name.endswith(COMPILED) for name in converted)
     kind = "that a compiler made" if is_compiled else "in ONNX Runtime's own format"
-    return f"the nodes of {parts} {kind} can't be compared" if converted else ""
+    return f"the nodes of {count(len(converted), 'part')} {kind} can't be compared" if converted else ""
 
 
 def wrong_text(cascade: Cascade) -> Iterator[str]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..core.errors import RunError
-from ..core.manifest import Cascade
+from ..core.manifest import COMPILED, Cascade
 from ..core.units import count
 from ..loading.model import Model
 from ..running.device_memory import OF_CPU, device_memory
@@ -30,12 +30,15 @@ _COARSEST: Final = ("", "bfloat16", "float16", "tf32", "float32")  #: types that
 def check_placement(model: Model, cascade: Cascade) -> PlacementCheck:
     """Open each such part with its provider, in a process of its own, and read back where its nodes went.
 
-    Sizes are fixed where a run fixes them. Nodes of the model that compute sizes may go to the CPU beside a GPU.
+    Sizes are fixed where a run fixes them. Nodes of the model that compute sizes may go to the CPU beside a GPU. A
+    RunError if a compiled part can't be opened here, since it can't be run then.
     """
     placed = [(part, one) for part in cascade.parts if (one := cascade.settings(part)).provider != CPU]
     try:
         found = [place_part(cascade, part) for part, _ in placed]
     except RunError as error:
+        if any(part.file.endswith(COMPILED) for part, _ in placed):
+            raise
         return PlacementCheck(gap=f"where nodes run was not checked: {error}")
     objections, sizes = [], model.graph.names(model.graph.size_nodes)
     for (part, one), answer in zip(placed, found, strict=True):

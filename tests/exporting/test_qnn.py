@@ -79,6 +79,19 @@ def test_a_node_that_the_compiler_leaves_is_an_error_with_its_name(
     assert not (tmp_path / "out").exists()
 
 
+def test_where_the_provider_is_missing_a_compiled_cascade_is_not_called_wrong(
+    cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "placement", compiler())
+        graphcut.export(cascade, tmp_path / "out", to="qnn")
+    with pytest.raises(RunError, match="QNNExecutionProvider can't be asked") as caught:
+        graphcut.verify(tmp_path / "m.onnx", tmp_path / "out")
+    assert "install onnxruntime-qnn" in caught.value.hint
+    with pytest.raises(UsageError, match=r"part-0\.ctx\.onnx has no nodes of ONNX"):
+        graphcut.merge(tmp_path / "out", tmp_path / "merged.onnx")
+
+
 def test_an_input_with_a_value_that_the_compiler_drops_is_an_error(
     cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
