@@ -5,42 +5,16 @@ It imports what it needs where it can explain a Ctrl-C: before, Python prints a 
 
 
 def start() -> None:
-    """Load the command, run it, and end the process."""
-    try:
-        _run()
-    except SystemExit as ended:
-        _end(ended.code)
-        raise
-
-
-def _end(code: object) -> None:
-    """End as Python does, but leave the memory to the system: to free each object takes up to a fifth of the time.
-
-    It returns where a profiler or debugger watches, and where Python has something to print.
-    """
-    try:
-        import atexit
-        import os
-        import sys
-        import threading
-
-        if isinstance(code, int | None) and not (sys.getprofile() or sys.gettrace()):
-            threading._shutdown()  # type: ignore[attr-defined] # noqa: SLF001 - to wait for threads has no public name
-            atexit._run_exitfuncs()  # noqa: SLF001 - likewise
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code or 0)
-    except (OSError, KeyboardInterrupt):
-        return
-
-
-def _run() -> None:
     """Load the command and run it. Ctrl-C, SIGTERM and SIGHUP end it: it cleans up, without a traceback."""
     received: list[int] = []
     try:
         _handle_signals(received)
+        import atexit
+        import gc
+
         from .cli import main
 
+        atexit.register(gc.freeze)  # Python would look for garbage once more, which takes up to a seventh of the time
         main()
     except BaseException as error:
         if received:

@@ -21,7 +21,7 @@ from graphcut.running.npz_files import save_outputs
 
 from cases import each
 from command_line import SCRIPT, Result, Run, environment, run
-from conftest import floats, model_of
+from conftest import ORT_VERSION, floats, model_of
 
 __all__ = ["run"]
 
@@ -122,7 +122,8 @@ COMMANDS = {
     "simulate plan.json --cluster cluster.toml": 0,
     "merge parts -o merged.onnx": 0,
     "split m.onnx --ranks 2 --one-file -o sharded.onnx": 2,
-    "measure m.onnx -o new.csv": 0,
+    # Profiles of earlier versions have such characters as they are, and are no JSON.
+    "measure m.onnx -o new.csv": 0 if ORT_VERSION >= (1, 32) else 3,
     "bench parts --rounds 1 --way parts": 0,
 }
 

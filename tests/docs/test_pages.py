@@ -7,6 +7,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 from typer.testing import CliRunner
 
@@ -28,6 +29,8 @@ def name_of(path: Path) -> str:
 def test_the_blocks_of_a_page_do_what_it_shows(page: Path, tmp_path: Path) -> None:
     run = Run(tmp_path)
     for block in blocks_of(page.read_text(encoding="utf-8")):
+        if "ModelPackageContext" in block.text and not hasattr(ort, "ModelPackageContext"):
+            continue  # the lowest ONNX Runtime has no such class
         done = run.run(block)
         where = f"{name_of(page)}:{block.line}"
         assert done.exit_code == block.exit_code, f"{where}\n{done.text}"

@@ -103,12 +103,12 @@ for place, names in (
     for name in names.split():
         if hasattr(place, name):
             delattr(place, name)
-from graphcut.__main__ import _run
+from graphcut.__main__ import start
 
 for words in ("analyze model.onnx", "plan model.onnx --num-splits 2", "show parts", "compare model.onnx model.onnx"):
     sys.argv = ["graphcut", *words.split()]
     try:
-        _run()
+        start()
     except SystemExit as end:
         assert not end.code, words
 """

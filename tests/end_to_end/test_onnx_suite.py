@@ -99,7 +99,7 @@ def test_a_random_sub_model_of_each_model_computes_what_the_whole_does(
         model = graphcut.load(path)
         if len(model.graph.flow) > 1 and (feeds := accepted_inputs(model)):
             compared += check_extract(model, feeds, np.random.default_rng(i), tmp_path / "sub.onnx")
-    assert compared > len(suite) // SHARES // 4
+    assert compared >= len(suite) // SHARES // 4
 
 
 def accepted_inputs(model: Model) -> Mapping[str, object] | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import google.protobuf
 import onnx
 import onnxruntime as ort
 import pytest
@@ -24,7 +25,7 @@ from graphcut import ModelError, load, split
 from graphcut.planning.goals import Into
 
 from cases import each
-from conftest import Draw, doubling, floats, model_of
+from conftest import ORT_VERSION, Draw, doubling, floats, model_of
 
 OWN = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 FLAG = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
@@ -271,7 +272,7 @@ def test_functions_that_call_each_other_deeper_than_onnx_runtime_takes_are_refus
         is_taken = True
     except Exception:  # noqa: BLE001 - several classes
         is_taken = False
-    assert is_taken == (depth <= 100)
+    assert is_taken == (depth <= 100 or ORT_VERSION < (1, 32))
 
 
 @each("depth", [40, 1000])
@@ -289,7 +290,9 @@ def test_subgraphs_that_are_nested_too_deeply_are_named(tmp_path: Path, depth: i
         branch = field(1, b"then_branch") + field(6, graph)
         graph = field(1, field(4, b"If") + field(5, branch)) + field(12, floats("y", 2).SerializeToString())
     (tmp_path / "m.onnx").write_bytes(b"\x08\x08" + field(7, graph) + field(8, OWN[0].SerializeToString()))
-    with pytest.raises(ModelError, match="nests subgraphs too deeply"):
+    is_said = depth > 40 or not google.protobuf.__version__.startswith("4")  # which does not say why
+    said = "nests subgraphs too deeply" if is_said else "is not an ONNX model"
+    with pytest.raises(ModelError, match=said):
         load(tmp_path / "m.onnx")
 
 

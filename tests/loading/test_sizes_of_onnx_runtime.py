@@ -18,7 +18,7 @@ from graphcut.inputs.generating import generate_inputs
 from graphcut.running.values import symbol_sizes
 
 from cases import each
-from conftest import FIXTURES, Draw, floats, model_of, weight
+from conftest import FIXTURES, ORT_VERSION, Draw, floats, model_of, weight
 from hazards import HAZARDS
 
 Feeds = Mapping[str, Any]
@@ -73,6 +73,8 @@ def unknown_sizes(model: Model) -> set[str]:
 
 @each("name", [*demos.DEMOS, *EXPORTS, *DRAWN, *RUNNING], together=32)
 def test_all_sizes_but_those_that_values_decide_are_known(name: str, tmp_path: Path) -> None:
+    if name == "with_tensor_scatter" and ORT_VERSION < (1, 25):
+        return  # it has no such operator
     path = tmp_path / "model.onnx"
     if name in demos.DEMOS:
         demos.write(name, path)

@@ -720,6 +720,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak memory")
+@pytest.mark.skipif(ORT_VERSION < (1, 32), reason="measured with ONNX Runtime 1.32")
 @crossed(("name", "exact"), ["heavy", "decoder"], ["exact", "mapped"], times=1, together=1)
 def test_the_memory_limit_is_kept(request: pytest.FixtureRequest, name: str, exact: str) -> None:
     cascade: Cascade = request.getfixturevalue(name)
@@ -728,8 +729,7 @@ def test_the_memory_limit_is_kept(request: pytest.FixtureRequest, name: str, exa
     assert said["measured"] <= said["predicted"] <= said["cap"]
     # The limit that a refusal names is not much too high, but for code of ONNX Runtime's library that was expected to
     # become resident and did not: how much does, depends on the processor.
-    limit = (1.05 if ORT_VERSION >= (1, 27) else 2) * said["measured"]
-    assert said["cap"] - said["unloaded"] <= limit
+    assert said["cap"] - said["unloaded"] <= 1.05 * said["measured"]
 
 
 PEAK = """
@@ -746,6 +746,7 @@ said["left"] = resident_bytes() - base
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak memory")
+@pytest.mark.skipif(ORT_VERSION < (1, 32), reason="measured with ONNX Runtime 1.32")
 @pytest.mark.parametrize("name", ["heavy", "decoder"])
 def test_one_part_at_a_time_needs_little_more_memory_than_the_largest_part(
     request: pytest.FixtureRequest, name: str

@@ -23,7 +23,7 @@ from onnx import helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, GraphcutError, UsageError
-from graphcut.__main__ import _run
+from graphcut.__main__ import start
 from graphcut.core.atomic_files import rename
 from graphcut.core.errors import LeftoverWarning
 from graphcut.surgery.model_files import Storage
@@ -154,7 +154,7 @@ def test_a_split_that_is_told_to_end_leaves_a_whole_state(
     monkeypatch.setattr(sys, "argv", ["graphcut", *map(str, words)])
     for at in moments(MOMENTS[weights, True]):
         begin(net, weights, is_there_an_old_one=True)
-        assert signalled(_run, number, at=at) in {128 + number, 0}
+        assert signalled(start, number, at=at) in {128 + number, 0}
         assert held(net.parent) in states
 
 
