@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -163,6 +162,8 @@ def plugins() -> Mapping[str, str]:
     The libraries are registered, once in a process. Each package is called `onnxruntime-*` and has a module of its name
     with a function `get_library_path`, see ONNX Runtime's "Plugin Execution Provider Library Packaging Guidance".
     """
+    from importlib.metadata import distributions  # few look for packages, and it takes as long as this module
+
     names = {re.sub(r"[-_.]+", "_", package.metadata["Name"].lower()) for package in distributions()}
     return {name: _registered(name) for name in sorted(names) if _is_plugin(name)}
 
