@@ -1,31 +1,12 @@
-// Runs a cascade, with parts kept loaded and freed, and a whole model: JSON in; outputs and counts of sessions out.
+// Runs cascades, with parts kept loaded and freed, and whole models: a task of JSON in each line; outputs and counts of
+// sessions out.
 import { createRequire } from "node:module";
 import { existsSync, readFileSync } from "node:fs";
 import { basename } from "node:path";
+import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
-const task = JSON.parse(readFileSync(0));
-const require = createRequire(task.packages);
-const ort = await import(pathToFileURL(require.resolve(task.engine)));
 const ARRAYS = { float32: Float32Array, int64: BigInt64Array, int32: Int32Array };
-const inputs = Object.fromEntries(
-  Object.entries(task.inputs).map(([name, { type, dims, data }]) => [
-    name,
-    new ort.Tensor(type, new ARRAYS[type](new Uint8Array(Buffer.from(data, "base64")).buffer), dims),
-  ]),
-);
-const session = { graphOptimizationLevel: task.optimize };
-
-let alive = 0, most = 0;
-const counting = {
-  InferenceSession: {
-    async create(...words) {
-      const made = await ort.InferenceSession.create(...words);
-      most = Math.max(most, (alive += 1));
-      return { run: (fed) => made.run(fed), release: () => ((alive -= 1), made.release()) };
-    },
-  },
-};
 
 const json = (values) =>
   Object.fromEntries(
@@ -35,19 +16,27 @@ const json = (values) =>
     }),
   );
 
-async function wholeModel(path) {
+async function wholeModel(ort, path, inputs, session) {
   const data = existsSync(`${path}.data`) ? [`${path}.data`] : [];
   const externalData = data.map((file) => ({ path: basename(file), data: readFileSync(file) }));
   const whole = await ort.InferenceSession.create(readFileSync(path), { ...session, externalData });
   return json(await whole.run(inputs));
 }
 
-async function cascade(keep) {
-  most = 0;
-  let opened;
+async function cascade(ort, address, inputs, keep, session) {
+  let alive = 0, most = 0, opened;
+  const counting = {
+    InferenceSession: {
+      async create(...words) {
+        const made = await ort.InferenceSession.create(...words);
+        most = Math.max(most, (alive += 1));
+        return { run: (fed) => made.run(fed), release: () => ((alive -= 1), made.release()) };
+      },
+    },
+  };
   try {
-    const { openCascade } = await import(new URL("runner.mjs", task.cascade));
-    opened = await openCascade(counting, task.cascade, { keep, session });
+    const { openCascade } = await import(new URL("runner.mjs", address));
+    opened = await openCascade(counting, address, { keep, session });
     await opened.run(inputs);
     const outputs = json(await opened.run(inputs));
     await opened.close();
@@ -58,5 +47,19 @@ async function cascade(keep) {
   }
 }
 
-const answers = { kept: await cascade(true), freed: await cascade(false) };
-console.log(JSON.stringify({ ...answers, whole: task.model && (await wholeModel(task.model)) }));
+for await (const line of createInterface({ input: process.stdin })) {
+  const task = JSON.parse(line);
+  const ort = await import(pathToFileURL(createRequire(task.packages).resolve(task.engine)));
+  const inputs = Object.fromEntries(
+    Object.entries(task.inputs).map(([name, { type, dims, data }]) => [
+      name,
+      new ort.Tensor(type, new ARRAYS[type](new Uint8Array(Buffer.from(data, "base64")).buffer), dims),
+    ]),
+  );
+  const session = { graphOptimizationLevel: task.optimize };
+  const kept = await cascade(ort, task.cascade, inputs, true, session);
+  const freed = await cascade(ort, task.cascade, inputs, false, session);
+  const whole = task.model && (await wholeModel(ort, task.model, inputs, session));
+  console.log(JSON.stringify({ kept, freed, whole }));
+}
+process.exit(0); // threads of WebAssembly would go on

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import threading
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +23,7 @@ import graphcut
 from graphcut import Into, Limits, UsageError
 from graphcut.inputs.generating import generate_inputs
 
-from browser import Browser, find_browser, started
+from browser import Browser, find_browser
 from cases import crossed, each
 from conftest import FIXTURES, ROOT, floats, model_of
 
@@ -37,6 +37,7 @@ in_node = pytest.mark.skipif(
 in_browser = pytest.mark.skipif(
     BROWSER is None or not PACKAGES.exists(), reason="needs Chromium and `source scripts/setup peers`"
 )
+Ran = Callable[..., dict[str, Any]]
 ENGINES = ("onnxruntime-node", "onnxruntime-web")
 #: whether the served model and its cascade write the same bits, by output.
 COMPARE = """async (address, values) => {
@@ -72,13 +73,19 @@ def as_json(values: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     }
 
 
-def ran(engine: str, values: Mapping[str, NDArray[Any]], **task: object) -> dict[str, Any]:
-    """What `engine.mjs` answers."""
-    task = {"engine": engine, "optimize": "disabled", "packages": f"{PACKAGES}/", "inputs": as_json(values), **task}
-    words = [str(NODE), str(Path(__file__).parent / "engine.mjs")]
-    done = subprocess.run(words, input=json.dumps(task), capture_output=True, text=True, check=True)
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+@pytest.fixture(scope="module")
+def ran() -> Iterator[Ran]:
+    """What `engine.mjs` answers, in one process: to start one and to load both engines takes longer than most tasks."""
+    words, pipe = [str(NODE), str(Path(__file__).parent / "engine.mjs")], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as node:
+
+        def run(engine: str, values: Mapping[str, NDArray[Any]], **task: object) -> dict[str, Any]:
+            asked = {"engine": engine, "optimize": "disabled", "packages": f"{PACKAGES}/", "inputs": as_json(values)}
+            print(json.dumps(asked | task), file=node.stdin, flush=True)
+            answer: dict[str, Any] = json.loads(node.stdout.readline() if node.stdout else "")
+            return answer
+
+        yield run
 
 
 @pytest.fixture
@@ -103,7 +110,7 @@ def exported(path: Path, parts: int, folder: Path) -> str:
 
 @in_node
 @crossed(("name", "engine"), ["unet.onnx", "lstm.onnx", "tiny-llama-int4/model.onnx"], ENGINES, times=1, together=1)
-def test_a_cascade_gives_the_bits_of_its_model(engine: str, name: str, tmp_path: Path) -> None:
+def test_a_cascade_gives_the_bits_of_its_model(engine: str, name: str, tmp_path: Path, ran: Ran) -> None:
     """All parts stay loaded, or one is loaded at a time."""
     address = exported(FIXTURES / name, 3, tmp_path)
     answers = ran(engine, fed(FIXTURES / name), cascade=address, model=str(FIXTURES / name))
@@ -115,7 +122,7 @@ def test_a_cascade_gives_the_bits_of_its_model(engine: str, name: str, tmp_path:
 
 
 @in_node
-def test_parts_of_ranks_read_ranges_of_one_file(tmp_path: Path) -> None:
+def test_parts_of_ranks_read_ranges_of_one_file(tmp_path: Path, ran: Ran) -> None:
     ranked = graphcut.split_by_rank(FIXTURES / "tiny-llama-fp32" / "model.onnx", tmp_path / "parts", ranks=2)
     assert max(len(data.digest.ranges) for part in ranked.parts for data in part.data.values() if data.digest) > 1
     export_js(ranked, tmp_path / "js")
@@ -127,7 +134,9 @@ def test_parts_of_ranks_read_ranges_of_one_file(tmp_path: Path) -> None:
 
 @in_node
 @pytest.mark.parametrize("place", [10, 8_500_000])
-def test_a_changed_weight_is_refused_whichever_block_it_is_in(place: int, blocks: Path, tmp_path: Path) -> None:
+def test_a_changed_weight_is_refused_whichever_block_it_is_in(
+    place: int, blocks: Path, tmp_path: Path, ran: Ran
+) -> None:
     address = exported(blocks, 2, tmp_path)
     (data,) = (tmp_path / "js").glob("*.data")
     rows = {"x": np.array([0, 5, 1_124_999], np.float32)}
@@ -151,7 +160,7 @@ def test_a_changed_weight_is_refused_whichever_block_it_is_in(place: int, blocks
     ],
 )
 def test_what_does_not_fit_the_manifest_is_refused(
-    change: tuple[str, bytes], message: str, blocks: Path, tmp_path: Path
+    change: tuple[str, bytes], message: str, blocks: Path, tmp_path: Path, ran: Ran
 ) -> None:
     address, values = exported(blocks, 2, tmp_path), fed(blocks)
     name, content = change
@@ -189,13 +198,6 @@ def served(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    assert BROWSER is not None
-    with started(BROWSER) as running:
-        yield running
-
-
 @in_browser
 def test_the_page_runs_the_cascade_part_by_part(
     browser: Browser, served: tuple[str, list[str]], tmp_path: Path
@@ -222,6 +224,7 @@ def test_the_page_runs_the_cascade_part_by_part(
     same = page.evaluate(f"({COMPARE})({json.dumps(address)}, {json.dumps(values)})")
     assert same == [[name, True] for name in output_names(FIXTURES / "unet.onnx")]
     assert page.complaints() == []
+    page.close()
 
 
 @in_browser
@@ -235,4 +238,5 @@ def test_a_page_without_onnx_runtime_says_what_to_copy(
     page = browser.open(f"{served[0]}/js/index.html")
     page.wait_for("document.getElementById('message').textContent")
     said = page.evaluate("document.getElementById('message').textContent")
+    page.close()
     assert said.startswith("failed: ../none/ort.min.mjs can't be loaded; without network, copy the folder dist")
