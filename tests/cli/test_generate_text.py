@@ -186,7 +186,7 @@ def test_a_chat_as_json_has_a_line_for_each_token_and_a_record_for_each_answer(
 
 
 def test_ctrl_c_ends_an_answer_and_not_the_chat(cascade: graphcut.Cascade) -> None:
-    words = [str(SCRIPT), "generate", str(cascade.root), "--chat", "--max-tokens", "1500", "-q"]
+    words = [str(SCRIPT), "generate", str(cascade.root), "--chat", "--max-tokens", "700", "-q"]
     words += ["--via", "processes"]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, env=environment()) as running:
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(cascade: graphcut.Cascade) -> No
         running.send_signal(signal.SIGINT)
         out, err = running.communicate(b"The fox\n", timeout=60)
     assert (running.returncode, err) == (0, b"")
-    (whole,) = answers(cascade, "Hello", max_tokens=1500)
+    (whole,) = answers(cascade, "Hello", max_tokens=700)
     interrupted = (first + out).decode()
     assert interrupted[:4] == whole[:4]
     assert not interrupted.startswith(whole)
