@@ -33,11 +33,8 @@ class Liveness(Product):
     def lifetimes(self) -> Mapping[str, tuple[int, int]]:
         """For each tensor that a node writes and a node reads: the index of its writer, and that of its last reader."""
         index, producer = self.index, self.graph.producer
-        return {
-            tensor: (index[producer[tensor]], max(map(index.__getitem__, readers)))
-            for tensor, readers in self.graph.readers.items()
-            if tensor in producer
-        }
+        read = {tensor: nodes for tensor, nodes in self.graph.readers.items() if tensor in producer}
+        return {t: (index[producer[t]], max(map(index.__getitem__, nodes))) for t, nodes in read.items()}
 
     def total(self, value: Callable[[str], int]) -> list[int]:
         """At each index the sum of `value` over the tensors that are alive after it."""

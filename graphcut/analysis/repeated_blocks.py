@@ -61,12 +61,8 @@ def _labels(model: Model) -> Iterator[int]:
     numbers: dict[object, int] = {}
     for i in graph.flow:
         node, proto = graph.nodes[i], model.proto.graph.node[i]
-        key = (
-            node.op,
-            tuple(attribute.SerializeToString(deterministic=True) for attribute in proto.attribute),
-            tuple(shapes.get(name) for name in node.weights),
-            len(node.reads),
-        )
+        attributes = tuple(attribute.SerializeToString(deterministic=True) for attribute in proto.attribute)
+        key = node.op, attributes, tuple(map(shapes.get, node.weights)), len(node.reads)
         yield numbers.setdefault(key, len(numbers))
 
 
@@ -126,9 +122,7 @@ def _one_more(labels: _Numbers, outwards: _Numbers, block: Counter[int]) -> tupl
 
     What all layers share (the mask, the rotary table) is computed where it is first read: inside the first layer.
     """
-    wanted = Counter(block)
-    taken: list[int] = []
-    others: list[int] = []
+    wanted, taken, others = Counter(block), list[int](), list[int]()
     for i in outwards:
         is_wanted = wanted[labels[i]] > 0
         (taken if is_wanted else others).append(i)

@@ -56,11 +56,11 @@ def table_of_config(path: Path) -> CostTable:
     if config.model_type not in _FAMILIES:
         raise UsageError(f"{path} is of the type {config.model_type!r}, which is not known", hint=hint)
     element_bytes = 4 if config.torch_dtype == "float32" else 2
-    rows = (
-        CostRow(module=name, num_params=params, num_bytes=params * element_bytes, num_flops=flops)
-        for name, params, flops in _rows(config, _FAMILIES[config.model_type])
+    rows = _rows(config, _FAMILIES[config.model_type])
+    found = (
+        CostRow(module=name, num_params=n, num_bytes=n * element_bytes, num_flops=flops) for name, n, flops in rows
     )
-    return CostTable(tuple(rows))
+    return CostTable(tuple(found))
 
 
 def _rows(config: _Config, family: _Family) -> Iterator[tuple[str, int, int]]:

@@ -32,12 +32,6 @@ _IN_BLOCKS: Final = frozenset({
 _TIMES: Final = {"QLinearConv": (1, 1), "Einsum": (2, 2), "HardSwish": (0, 1), "Mish": (0, 1)}
 """How often a kernel takes what it reads, and what it writes."""
 
-_TAKING: Final = frozenset({
-    *("Conv", "ConvInteger", "ConvTranspose", "MultiHeadAttention", "GroupQueryAttention", "MatMulNBits", "Softmax"),
-    *("LogSoftmax", *_TIMES),
-})  # fmt: skip
-"""The operators whose kernels take anything: few nodes have them."""
-
 
 class KernelWork(NamedTuple):
     """What the kernel of a node takes besides, in bytes."""
@@ -59,17 +53,14 @@ def kernel_work(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
 
     Other providers than the CPU's were not measured: they are taken to need nothing.
     """
-    own = held.model.graph.nodes[node]
-    op, found = own.op.removeprefix("com.microsoft."), 0
-    if held.widened is None or op not in _TAKING:
-        return KernelWork()
-    proto = held.model.proto.graph.node[node]
+    own, proto = held.model.graph.nodes[node], held.model.proto.graph.node[node]
     if own.op == "Conv" and held.in_blocks(node):
         return _reordering(held, node, sizes)
 
     def total(names: Iterable[str]) -> int:
         return sum(sizes[name][0] for name in names)
 
+    op, found = own.op.removeprefix("com.microsoft.") if held.widened is not None else "", 0
     shape = held.shape_of(proto.input[1]) if op in {"ConvInteger", "ConvTranspose"} else ()
     match op:
         case "ConvInteger" if prod(shape[2:]) > 1:

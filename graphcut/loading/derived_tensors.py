@@ -46,14 +46,9 @@ def with_rewrite(node: Node, proto: NodeProto, types: Mapping[str, int], taken: 
     shape, zeros = helper_names(total)
     if not (normalized and total) or not {shape, zeros}.isdisjoint(taken):
         return node
-    kept = set(proto.input[2 : BIAS[node.op]])
-    copy = replace(
-        node,
-        reads=(total, *(name for name in node.reads if name in kept)),
-        writes=(normalized, zeros),
-        weights=tuple(name for name in node.weights if name in kept),
-        constants=tuple(name for name in node.constants if name in kept),
-    )
+    kept, named = set(proto.input[2 : BIAS[node.op]]), (node.reads, node.weights, node.constants)
+    reads, weights, constants = (tuple(filter(kept.__contains__, names)) for names in named)
+    copy = replace(node, reads=(total, *reads), writes=(normalized, zeros), weights=weights, constants=constants)
     return replace(node, rewrite=Rewrite(copy, dtype))
 
 

@@ -84,9 +84,10 @@ class Finisher:
 
         For `At` without metrics, which take longest: `at` compares few numbers.
         """
-        plain, is_named = partial(Plan, self.goal, self.graph, limits=self.limits), isinstance(self.goal, At)
-        finished = (lambda made: made) if is_named else self.with_metrics
-        return cache(lambda parts, devices: finished(plain(parts, devices=devices)))
+        plain = partial(Plan, self.goal, self.graph, limits=self.limits)
+        if isinstance(self.goal, At):
+            return lambda parts, devices: plain(parts, devices=devices)
+        return cache(lambda parts, devices: self.with_metrics(plain(parts, devices=devices)))
 
     def with_metrics(self, made: Plan) -> Plan:
         costs, table, devices = self.costs, self.table, made.devices if isinstance(self.goal, At) else made.hosts
@@ -214,10 +215,8 @@ class Finisher:
         while True:
             made, recomputed = recompute(self.graph, parts, prices, self.kept, repeatable, known)
             found = self._planned(made, devices, recomputed)
-            if not found.metrics:
-                return found
             narrowed = {**repeatable}
-            for part in (entry.part for entry in found.recomputed):
+            for part in (entry.part for entry in found.recomputed if found.metrics):
                 fits = found.budget_shares[part] <= 1
                 if not fits or found.expense[part] > most * (1 + TOLERANCE):
                     can_stop = fits and is_time

@@ -162,7 +162,7 @@ class _Planner(Finisher):
         share, least, first = 1.0, inf, None
         for _ in range(_TRIES):
             try:
-                made = self._searched(goal, share, prove_s)
+                made = self._as_plan(self.best(_with_memory(goal, share), prove_s), goal)
             except PlanError:
                 if first is None:
                     raise
@@ -185,10 +185,6 @@ class _Planner(Finisher):
         message = f"no plan was found in which ONNX Runtime runs each part in the memory of {what}"
         hint = f"the closest one needs {least:.2f} times that much: allow {more}"
         raise PlanError(message, hint=hint, budget_bytes=budget)
-
-    def _searched(self, goal: _Searched, share: float, prove_s: float) -> Plan:
-        """The best plan for a goal, as counted by the search, when there is only a share of its memory."""
-        return self._as_plan(self.best(_with_memory(goal, share), prove_s), goal)
 
     def first_found(self, goal: Within) -> Plan:
         """A plan from the first parts that a search finds where it can most easily, each node in one of them."""

@@ -68,14 +68,11 @@ def plan_times(
     return request_times(transfers, run_s, devices, Cluster(devices=devices, overlap="none"))
 
 
-def plan_run_s(
-    partition: Partition, costs: Costs, devices: Sequence[Device], seconds: NodeSeconds
-) -> tuple[float, ...]:
+def plan_run_s(partition: Partition, costs: Costs, devices: Sequence[Device], seconds: NodeSeconds) -> list[float]:
     """For each part the seconds that its device computes."""
     graph = costs.model.graph
-    indices_of = ([graph.flow_index[node] for node in graph.running(block)] for block in partition.blocks)
-    rows = zip(indices_of, devices, strict=True)
-    return tuple(sum(map(seconds(device).__getitem__, own)) for own, device in rows)
+    indices = ([graph.flow_index[node] for node in graph.running(block)] for block in partition.blocks)
+    return [sum(map(seconds(device).__getitem__, own)) for own, device in zip(indices, devices, strict=True)]
 
 
 def part_metrics(

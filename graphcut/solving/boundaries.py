@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -199,11 +199,13 @@ class Relaxation:
 
     def transfers(self, without: Sequence[SentTensor], parts: Sequence[Sequence[int]]) -> list[SentTensor]:
         """What the driver sends to the first part for the values, beside what is sent `without` them."""
-        given_bytes, bytes_without = (
-            Counter(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
-            for transfers in (self.given.transfers(parts), without)
-        )
-        more = given_bytes - bytes_without  # each by itself: whether it is small depends on its own size
+
+        def given(transfers: Iterable[SentTensor]) -> Counter[int]:
+            return Counter(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
+
+        more = given(self.given.transfers(parts)) - given(
+            without
+        )  # each by itself: whether it is small depends on its own size
         return [SentTensor(number, DRIVER, (0,)) for number in more.elements()] if self.is_first else []
 
     def _or_first(self, least: Floats, exact: Floats) -> Floats:

@@ -34,11 +34,9 @@ def device_classes(cluster: Cluster) -> tuple[DeviceClass, ...]:
     """
     alone = {cluster.driver.name, *(name for link in cluster.links for name in link.between)}
     named = ((device.name if device.name in alone else "", device) for device in cluster.devices)
-    alike = grouped(((own_name, changed(device, name="any")), device) for own_name, device in named)
-    return tuple(
-        DeviceClass(tuple(own), float(own[0].memory_bytes or np.inf), 1 / own[0].link_bytes_per_s, own[0].latency_s)
-        for own in alike.values()
-    )
+    alike = grouped(((own_name, changed(device, name="any")), device) for own_name, device in named).items()
+    rows = ((tuple(own), float(one.memory_bytes or np.inf), one) for (_, one), own in alike)
+    return tuple(DeviceClass(own, room, 1 / one.link_bytes_per_s, one.latency_s) for own, room, one in rows)
 
 
 def used_devices(classes: Sequence[DeviceClass]) -> list[tuple[int, ...]]:

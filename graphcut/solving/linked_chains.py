@@ -30,7 +30,7 @@ from .transfers import STEPS_AT_ONCE, RequestTimes, request_times
 
 _SAME: Final = 1e-12  #: times that differ by this share differ only in rounding.
 _AT_ONCE: Final = 128  #: boundaries that are looked at together: of more some parts would span far fewer than others.
-_CACHED: Final = 1 << 17  #: so many numbers of a table are computed together: they stay in the processor's cache.
+_ROWS: Final = 64  #: of tables are computed together, so that they stay in the processor's cache.
 _CALL: Final = 5e4  #: what a call of Python takes, in numbers that numpy computes meanwhile.
 _State = tuple[DeviceCounts, int]  #: the devices used, and the last one as a sender (`PairCosts.senders`).
 
@@ -193,11 +193,10 @@ class LinkedChains:
     @cached_property
     def _costs(self) -> Mapping[tuple[int, int], tuple[Floats, Floats]]:
         found, size = {}, self.tables.boundary_count
-        rows = max(1, _CACHED // size)
         for sender, c in product(sorted({*self.pairs.senders}), range(len(self.classes))):
             s_per_byte, late_s = self.pairs.received_s[:-1, c], self.pairs.latency_s[:-1, c]
             busy_s, latency_s = found[sender, c] = (np.full((size, size), np.inf), np.full((size, size), np.inf))
-            for at in (np.s_[end - rows : end, :end] for end in range(rows, size + rows, rows)):
+            for at in (np.s_[end - _ROWS : end, :end] for end in range(_ROWS, size + _ROWS, _ROWS)):
                 near, far = self.near[at], self.tables.received[at] - self.near[at]
                 received_s = near * s_per_byte[sender] + far * s_per_byte.min()
                 latest_s = np.maximum(_times(near > 0, late_s[sender]), _times(far > 0, late_s.min()))

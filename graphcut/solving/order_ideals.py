@@ -34,7 +34,7 @@ to the cut {0} the second gives {0, 2}, which is a prefix of neither:
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
-from itertools import accumulate, chain, islice
+from itertools import accumulate, islice
 from typing import Final
 
 import numpy as np
@@ -196,10 +196,9 @@ def all_ideals(edges: Edges, most: int) -> tuple[Ideal, ...] | None:
     """All order ideals as bit sets, the smaller first; None where there are more than `most`."""
     predecessors, successors = edges
     needs = [sum(1 << other for other in groups) for groups in predecessors]
-    of_size: list[list[int]] = [[0]]
+    found = [0]
     # The groups that can be added to each ideal of a size; one step adds one group.
     addable = {0: sum(1 << group for group in range(len(needs)) if not predecessors[group])}
-    total = 1
     while addable:
         larger: dict[int, int] = {}
         for ideal, free in addable.items():
@@ -209,14 +208,13 @@ def all_ideals(edges: Edges, most: int) -> tuple[Ideal, ...] | None:
                 rest ^= bit
                 added = ideal | bit
                 if added not in larger:
-                    total += 1
-                    if total > most:
+                    if len(found) + len(larger) >= most:
                         return None
                     ready = [group for group in successors[bit.bit_length() - 1] if needs[group] & ~added == 0]
                     larger[added] = (free ^ bit) | sum(1 << group for group in ready)
-        of_size.append(sorted(larger))
-        addable = {ideal: larger[ideal] for ideal in of_size[-1]}
-    return tuple(chain.from_iterable(of_size))
+        addable = dict(sorted(larger.items()))
+        found += addable
+    return tuple(found)
 
 
 def _sums_of_touched(

@@ -26,6 +26,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from math import inf
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -66,15 +67,13 @@ class TransferPrices:
 
 
 Prices = Callable[[int], TransferPrices]  #: those of each part.
+Allowed = Mapping[int, frozenset[int]]  #: for some parts the nodes that they may repeat.
+_ALL: Final[Allowed] = MappingProxyType({})
+Known = dict[Hashable, tuple[int, ...]] | None  #: what parts repeat, as it was found before.
 
 
 def recompute(
-    graph: Graph,
-    parts: Parts,
-    prices: Prices,
-    kept: frozenset[int],
-    repeatable: Mapping[int, frozenset[int]] = {},
-    known: dict[Hashable, tuple[int, ...]] | None = None,
+    graph: Graph, parts: Parts, prices: Prices, kept: frozenset[int], repeatable: Allowed = _ALL, known: Known = None
 ) -> tuple[Parts, tuple[Recomputed, ...]]:
     """The `parts` (each node in one) with the nodes that each repeats at the least total cost, and a list of these.
 

@@ -25,8 +25,7 @@ def orders(load: Workload) -> Iterator[Order]:
     Where not every device can run every group, the one with the fewest changes of the fastest device comes first.
     Deterministic for a workload. Ends when random orders bring nothing new.
     """
-    seen: set[Order] = set()
-    repeated = 0
+    seen, repeated = set[Order](), 0
     for order in _all_orders(load):
         repeated = repeated + 1 if order in seen else 0
         if repeated > _MOST_REPEATED:

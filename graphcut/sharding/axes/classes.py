@@ -111,9 +111,8 @@ class AxisAnalysis:
             divided.update(axis for axis, _ in axes)
             if self.contracts or not factor.is_contracted:
                 self._members.append(_Member(node, factor, axes))
-                first = self._root(axes[0][0])
-                for joined, _ in axes[1:]:
-                    self._parent[self._root(joined)] = first
+                for joined, _ in axes:
+                    self._parent[self._root(joined)] = self._root(axes[0][0])
         if operation.op == "Shape":
             return
         blocker = Blocker(node, graph_node.op)
@@ -149,8 +148,7 @@ class AxisAnalysis:
 
     def _classes(self) -> Iterator[AxisClass]:
         members = grouped((self._root(member.axes[0][0]), member) for member in self._members)
-        shared = self._blocked.keys() & self._parent.keys()  # others are in no factor, and so in no class
-        blockers = grouped((self._root(axis), blocker) for axis, blocker in self._blocked.items() if axis in shared)
+        blockers = grouped((self._root(axis), blocker) for axis, blocker in self._blocked.items())
         for root, found in members.items():
             multiplying = (m for m in found if self.operations[m.node].op in PRODUCTS)
             products = tuple(dict.fromkeys(m.node for m in multiplying if self._is_product(m)))
