@@ -110,7 +110,7 @@ class _Asked:
     def refused(self, parts: Sequence[Sequence[int]]) -> Iterator[RefusedNodes]:
         """The nodes of some parts that it does not take, for each reason; of kind `whole` those that begin another."""
         found: dict[int, tuple[Kind, str]] = {}
-        while failed := next((row for row in self._rows(parts, found) if self._fails(row)), None):
+        while failed := next((row for row in self._rows(parts, found) if self._placed(row).problem), None):
             if len(self._answers) > _MOST_TRIED or monotonic() > self._end_s:
                 found.update(dict.fromkeys(failed, ("size", "not tried: too much else can't be compiled")))
                 continue
@@ -162,8 +162,8 @@ class _Asked:
 
         With its like in all repeated layers, unless more nodes fail together than a layer has.
         """
-        end = bisect_left(range(len(nodes) - 1), x=True, key=lambda i: self._fails(nodes[: i + 1]))
-        length = bisect_left(range(end), x=True, key=lambda i: self._fails(nodes[end - i : end + 1]))
+        end = bisect_left(range(len(nodes) - 1), x=True, key=lambda i: bool(self._placed(nodes[: i + 1]).problem))
+        length = bisect_left(range(end), x=True, key=lambda i: bool(self._placed(nodes[end - i : end + 1]).problem))
         row, repeat, own = nodes[end - length : end + 1], analyze(self.model).repeat, self.model.graph.nodes
         kind: Kind = "whole" if len(row) > 1 else "operator"
         together = f" together ({few([own[n].op for n in row], 8)})" if kind == "whole" else ""
@@ -171,9 +171,6 @@ class _Asked:
         places = () if repeat is None or len(row) > len(repeat.blocks[0]) else zip(*repeat.blocks, strict=True)
         like = next((place for place in places if row[-1] in place), row[-1:])
         return [node for node in like if own[node].op == own[row[-1]].op], (kind, why)
-
-    def _fails(self, nodes: tuple[int, ...]) -> bool:
-        return bool(self._placed(nodes).problem)
 
     def _placed(self, nodes: tuple[int, ...]) -> Placement:
         """The answer for these nodes; for none that for a Sigmoid.

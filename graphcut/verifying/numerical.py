@@ -308,8 +308,7 @@ def half_tolerance(model: Model) -> float:
 
 def rounds_to_bytes(model: Model) -> bool:
     """Whether products with weights of 4 bits may round what they read to 8 bits (`accuracy_level` 4)."""
-    nodes = (node for node in model.proto.graph.node if node.op_type == "MatMulNBits")
-    return any((a.name, a.i) == ("accuracy_level", 4) for node in nodes for a in node.attribute)
+    return any((a.name, a.i) == ("accuracy_level", 4) for node in model.proto.graph.node for a in node.attribute)
 
 
 def _written(cascade: Cascade, feeds: Feeds, config: SessionConfig, wanted: set[str]) -> Iterator[_Written]:
