@@ -37,7 +37,7 @@ class Placement(NamedTuple):
     def objection(self, provider: str, besides: Collection[str] = ()) -> str:
         """Why it does not hold that a provider took all nodes, `besides` these; empty if it did."""
         fallen = [name for name in self.fallen_back(provider) if name not in besides]
-        named = few([repr(name) if name else "one without a name" for name in fallen], 5)
+        named = few([*map(repr, fallen)], 5)
         return self.problem or (f"it does not take {count(len(fallen), 'node')}: {named}" if fallen else "")
 
 

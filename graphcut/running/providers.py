@@ -195,7 +195,8 @@ def ort_message(error: Exception) -> str:
 
 
 def placement_of(session: ort.InferenceSession) -> dict[str, tuple[str, ...]]:
-    """For each provider the names of the nodes that it took, of a session that records them."""
+    """For each provider the names of the nodes that it took, or their operators, of a session that records them."""
     subgraphs = session.get_provider_graph_assignment_info()
-    taken = grouped((subgraph.ep_name, node.name) for subgraph in subgraphs for node in subgraph.get_nodes())
+    nodes = ((subgraph.ep_name, node) for subgraph in subgraphs for node in subgraph.get_nodes())
+    taken = grouped((provider, node.name or f"{node.op_type} without a name") for provider, node in nodes)
     return {provider: tuple(names) for provider, names in taken.items()}

@@ -19,6 +19,7 @@ from waiting import until
 import graphcut
 from graphcut import At, Cascade, RunError, Runner, SessionConfig
 from graphcut.core.manifest import PlannedDevice
+from graphcut.running.placement import Asked, placement
 from graphcut.running.providers import computed_type, ort_message
 from graphcut.workers.executors.via import Via
 
@@ -150,6 +151,12 @@ def test_settings_of_a_wrong_form_are_refused(cascade: Cascade, settings: dict[s
     (tmp_path / "cascade.json").write_text(json.dumps(record))
     with pytest.raises(graphcut.RecordError, match="expected"):
         graphcut.open_cascade(tmp_path)
+
+
+def test_a_node_without_a_name_is_told_by_its_operator() -> None:
+    proto = model_of([helper.make_node("Relu", ["x"], ["y"])], [floats("x", 2)], [floats("y", 2)])
+    asked = Asked(provider="CPUExecutionProvider", message=proto.SerializeToString())
+    assert placement(asked).names == {"CPUExecutionProvider": ("Relu without a name",)}
 
 
 def test_of_an_error_in_an_error_the_inner_one_is_said_without_its_place_in_the_source() -> None:
