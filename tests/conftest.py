@@ -91,10 +91,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the tests that share clusters: at the end of the suite idle workers would take over some of them each.
 
     Each worker of pytest that runs one of these tests starts clusters of its own, which takes as long as the tests. The
-    longest test, of the site, comes early, too: begun at the end, it would run alone.
+    longest test, of the site, comes early, too: begun at the end, it would run alone. So do tests that mostly wait, for
+    links and for processes: others compute meanwhile, while at the end all would wait.
     """
-    first = {"test_ray_links.py", "test_ray.py", "test_serve_example.py", "test_site.py"}
-    items.sort(key=lambda item: item.path.name not in first)
+    first = ["test_ray_links", "test_ray", "test_serve_example", "test_site", "test_processes", "test_netcluster"]
+    items.sort(key=lambda item: first.index(item.path.stem) if item.path.stem in first else len(first))
 
 
 def pytest_collection_finish() -> None:

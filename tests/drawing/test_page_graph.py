@@ -372,10 +372,13 @@ GEOMETRY = """(() => {
     if (a.x < b.right && b.x < a.right && a.y < b.bottom && b.y < a.bottom) found.push(`overlap: ${a.name} ${b.name}`);
   }));
   for (const path of document.querySelectorAll("#graph svg path:not(.hit, .tip)")) {
-    const length = path.getTotalLength();
+    const { x: left, y: top, width, height } = path.getBBox();
+    const near = boxes.filter((box) =>
+      left < box.right - 1 && left + width > box.x + 1 && top < box.bottom - 1 && top + height > box.y + 1);
+    const length = near.length ? path.getTotalLength() : 0;
     for (let at = 0; at < length; at += 5) {
       const { x, y } = path.getPointAtLength(at);
-      const hit = boxes.find((box) => x > box.x + 1 && x < box.right - 1 && y > box.y + 1 && y < box.bottom - 1);
+      const hit = near.find((box) => x > box.x + 1 && x < box.right - 1 && y > box.y + 1 && y < box.bottom - 1);
       if (hit) found.push(`an edge through ${hit.name}`);
     }
   }
