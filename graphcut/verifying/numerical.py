@@ -27,7 +27,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_node
 
 from ..core.errors import GraphcutError, RunError, wrong_type
-from ..core.graph import Block, block_between
+from ..core.graph import Block, block_between, reached
 from ..core.manifest import Cascade
 from ..core.tensors import NON_NUMPY_TYPES, Dims, Tensor, Tensors
 from ..inputs.searching import find_accepted_inputs
@@ -292,12 +292,10 @@ def compare_tensor(
 
 def random_tensors(model: Model) -> set[str]:
     """The tensors that a random or stateful node writes, and those that depend on them."""
-    found: set[str] = set()
-    for i in model.graph.flow:
-        node = model.graph.nodes[i]
-        if node.is_stateful or not found.isdisjoint(node.reads):
-            found.update(node.writes)
-    return found
+    nodes, readers = model.graph.nodes, model.graph.readers
+    random = (i for i in model.graph.flow if nodes[i].is_stateful)
+    found = reached(random, lambda i: (reader for name in nodes[i].writes for reader in readers.get(name, ())))
+    return {name for i in found for name in nodes[i].writes}
 
 
 def half_tolerance(model: Model) -> float:
