@@ -1,7 +1,7 @@
 """Size evaluation: sizes that are computed by operators through which ONNX shape inference propagates no values.
 
-Values are evaluated with onnx's reference implementation, but only those that are known to be small beforehand: the
-size of a mask is computed, not the mask.
+Values are evaluated with onnx's reference implementation, or with numpy where that does the same, but only those that
+are known to be small beforehand: the size of a mask is computed, not the mask.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from .subgraphs import (
     is_stateful,
     subgraphs,
 )
+from .tensor_values import constant_value
 
 _Values = Mapping[str, TensorProto]  #: values by the names of tensors.
 _WHOLE: Final = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"})
@@ -51,6 +52,8 @@ _COUNTING: Final = frozenset({"Compress", "NonZero", "Unique"})
 """Operators whose output size depends on the values of their inputs, and is not larger than these."""
 _DEEPEST: Final = 4  #: subgraphs inside so many others are not looked into, and no loop is more often:
 _MOST_PASSES: Final = 4  #: nested loops multiply.
+_SIMPLE: Final[dict[str, Any]] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Gather": np.take}
+"""What most sizes are computed by: of numbers and vectors numpy does the same as the reference implementation."""
 _TRUE: Final = numpy_helper.from_array(np.array(True))
 
 
@@ -233,9 +236,13 @@ class SizeEvaluation:
         feeds = {name: numpy_helper.to_array(value) for name, value in values.items() if value is not None}
         if len(feeds) < len(values):
             return []
-        from onnx.reference import ReferenceEvaluator  # takes a tenth of a second to import, and few models need it
-
+        if node.op_type == "Constant" and (known := constant_value(node)) is not None:
+            return [numpy_helper.to_array(known)]
         with np.errstate(all="ignore"):
+            if node.op_type in _SIMPLE and all(one.dtype == np.int64 and one.ndim < 2 for one in feeds.values()):
+                return [_SIMPLE[node.op_type](*(feeds[name] for name in node.input))]
+            from onnx.reference import ReferenceEvaluator  # takes 12 MiB, and few models need it
+
             alone = NodeProto.FromString(node.SerializeToString())  # a reference cycle would keep its model in memory
             return cast(list[Any], ReferenceEvaluator(alone, opsets={"": self._opsets[""].version}).run(None, feeds))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -680,6 +681,13 @@ def test_a_random_value_is_not_evaluated() -> None:
         node("ConstantOfShape", "goal", "a"),
     ]
     assert said(infer_bound(arithmetic(*steps), {}, {"a"}), "a") == ["float32[?]"]
+
+
+def test_arithmetic_of_sizes_takes_no_reference_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes 12 MiB, and most models compute nothing else of sizes."""
+    monkeypatch.setitem(sys.modules, "onnx.reference", None)  # to import it fails
+    model = arithmetic(*dims_of("s"), node("Mul", "s s", "size"), node("Range", "zero size one", "a"))
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[9]"]
 
 
 def test_functions_are_evaluated() -> None:
