@@ -509,3 +509,31 @@ def whole_tokens(
         if not waiting:
             made.append(int(np.argmax(np.atleast_2d(found["logits"][0])[-1])))
     return made
+
+
+def cross_attention(width: int, layers: int = 4, heads: int = 8) -> ModelProto:
+    """Layers of attention to the same float16 values: ONNX Runtime computes all keys and values before the rest."""
+    draw, random, queries = Drawing(), np.random.default_rng(3), "x"
+    text = """MatMul a e,W; Add c a,b; Reshape d c,split; Transpose k d; MatMul i e,U; Add f i,b; Reshape g f,split;
+        Transpose v g; Reshape h Q,split; Transpose j h; MatMul s j,k; Softmax p s; MatMul o p,v; Transpose l o;
+        Reshape m l,whole; Add Y Q,m"""
+    values = {f"{name}{i}": random.normal(size=(width, width)) for name in "WU" for i in range(layers)}
+    for name, value in {**values, "b": random.normal(size=width)}.items():
+        draw.weights.append(numpy_helper.from_array(value.astype(np.float16), name))
+    for name, sizes in (("split", [-1, heads, width // heads]), ("whole", [-1, width])):
+        draw.weights.append(numpy_helper.from_array(np.array(sizes), name))
+    for i in range(layers):
+        given = {"Q": queries, "Y": "y" if i == layers - 1 else f"q{i}", **dict.fromkeys(("e", "b", "split", "whole"))}
+        names = {name: value or name for name, value in given.items()}
+        for op, writes, reads in map(str.split, text.split(";")):
+            first, *others = (names.get(name, f"{name}{i}") for name in (writes, *reads.split(",")))
+            draw.node(op, *others, writes=first)
+            if op == "Transpose":
+                draw.nodes[-1].attribute.append(
+                    helper.make_attribute("perm", [1, 2, 0] if writes == "k" else [1, 0, 2])
+                )
+        queries = names["Y"]
+    shapes = {"e": (2 * width, width), "x": (16, width), "y": (16, width)}
+    *ins, out = (helper.make_tensor_value_info(name, TensorProto.FLOAT16, size) for name, size in shapes.items())
+    graph = helper.make_graph(draw.nodes, "cross", ins, [out], draw.weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

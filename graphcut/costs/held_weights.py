@@ -17,9 +17,10 @@ optimizations, freed blocks given back: the peak of a fresh process above that o
     int4 in blocks, dequantized before a MatMul                  as MatMulNBits with accuracy level 4
     dequantized in any other way                                 1       all, as float32: in each run
 
-A node whose output is widened has casts around it, and takes 8 KiB more (7 to 10, on six models). So does a
-BatchNormalization between Convs in blocks, which becomes one. Weights of such Convs of up to 40 KiB are held once more:
-small blocks that are freed stay in the heap (measured: of 9 to 36 KiB so, of 49 not).
+A node takes 4.5 KiB besides, and a weight 3: what ONNX Runtime keeps of both, also of fused ones. The casts around
+a node whose output is widened take 8 KiB, and so does what becomes of a Conv in blocks. Measured as slope of chains
+of 60 to 250 nodes, beside what weights hold, in KiB: Sin 3 to 4, Add with a weight 5, MatMul 5 to 10, Conv 12 to 17,
+with a BatchNormalization 25 to 29, LayerNormalization 9, MatMulInteger with four nodes around it 22 to 25.
 
 Other providers than the CPU's were not measured: they are taken to hold what the file has.
 """
@@ -35,7 +36,7 @@ from typing import Final, NamedTuple
 
 from onnx import NodeProto
 
-from ..core.graph import grouped
+from ..core.graph import Weight, grouped
 from ..core.manifest import SessionSettings
 from ..core.tensors import BITS, Tensor
 from ..loading.model import Model
@@ -47,13 +48,13 @@ MOVES: Final = frozenset({
 })  # fmt: skip
 """Operators that move numbers and compute none: they have kernels for all types, and pack nothing."""
 
-NODE_BYTES: Final = 6 << 10
-"""What a session takes for a node and its share of the initializers, on graphs of 25 to 2,000 nodes."""
-CAST_BYTES: Final = 8 << 10
-"""The same for the casts around a node whose output is widened, and for a BatchNormalization, which becomes a Conv."""
+RECORD_BYTES: Final = 3 << 10  #: what a session takes for a weight, besides its bytes.
+NODE_BYTES: Final = 9 << 9  #: what a session takes for a node.
+CAST_BYTES: Final = 8 << 10  #: the same for the casts around a node, and for what becomes of a Conv in blocks.
 BLOCK: Final = 16  #: channels in a block with AVX-512; 8 with AVX2.
+_LARGE_BYTES: Final = 16 << 10  #: blocks of this size and more are whole pages, see `return_large_blocks`.
+_PAGE_BYTES: Final = 4 << 10
 _UNOPENED: Final = 7 / 8  #: the share of weights that follow which is not there yet, at least.
-_KEPT_BYTES: Final = 40 << 10  #: reordered weights of up to this size are held once more.
 _ALIGNED: Final = 4  #: channels of a Conv that is made in blocks are a multiple of this.
 
 
@@ -149,16 +150,24 @@ class HeldWeights:
         shape = self._types[name].shape if name in self._types else None
         return tuple(dim for dim in shape or () if isinstance(dim, int))
 
-    def in_blocks(self, node: int) -> bool:
-        """Whether a node is a Conv that is computed in blocks of channels."""
-        is_conv, proto = self.model.graph.nodes[node].op == "Conv", self.model.proto.graph.node[node]
-        return is_conv and self.widened is not None and self._padded(proto) > 0
+    @cached_property
+    def blocks(self) -> frozenset[int]:
+        """The Convs that are computed in blocks of channels."""
+        nodes, protos = self.model.graph.nodes, self.model.proto.graph.node
+        convs = (node for node in self.model.graph.flow if self.widened is not None and nodes[node].op == "Conv")
+        return frozenset(node for node in convs if self._padded(protos[node]))
 
     def remakings(self, node: int) -> int:
-        """How often other nodes are made of it: casts where its output is widened, a Conv of a BatchNormalization."""
+        """How often other nodes are made of it: casts where its output is widened, a Conv in blocks."""
         own, types = self.model.graph.nodes[node], self.model.tensors
-        is_conv = own.op == "BatchNormalization" and self.widened is not None
-        return is_conv + any(types[name].dtype in (self.widened or ()) for name in own.writes)
+        return (node in self.blocks) + any(types[name].dtype in (self.widened or ()) for name in own.writes)
+
+    def casts(self, node: int) -> list[int]:
+        """The nodes whose outputs are cast for a node, in the order of its inputs: one of the two is a move."""
+        graph, types = self.model.graph, self.model.tensors
+        nodes, reads, moves = graph.nodes, graph.nodes[node].reads, graph.nodes[node].op in MOVES
+        halves = [name for name in reads if name in graph.producer and types[name].dtype in (self.widened or ())]
+        return [one for one in map(graph.producer.__getitem__, halves) if (nodes[one].op in MOVES) != moves]
 
     def _width(self, name: str) -> float:
         """How much wider a weight is held than in its file, if its operator has no kernel for its type."""
@@ -169,13 +178,14 @@ class HeldWeights:
         op, proto, width = self.model.graph.nodes[node].op, self.model.proto.graph.node[node], self._width(name)
         if op in MOVES:
             return Holding()
+        if op == "ConvInteger":
+            return Holding()
         if op == "com.microsoft.MatMulNBits" and name != proto.input[1]:
             copies = 3.25 if number_of(proto, "accuracy_level", 0) == 4 else 1.0
             return Holding(copies if width == 1 else 1 + width * copies)
         if op == "Conv" and name == proto.input[1] and (padded := self._padded(proto)):
-            blocks, number = width * padded, self.model.graph.weights[name].bytes
-            kept = width if width * number <= _KEPT_BYTES else 0.0
-            return Holding(blocks + kept, blocks, blocks if width > 1 else 0.0, reordered=3 * blocks)
+            blocks = width * padded
+            return Holding(blocks, blocks, blocks if width > 1 else 0.0, reordered=3 * blocks)
         return Holding(width, width, is_cast=width > 1)
 
     def _padded(self, conv: NodeProto) -> float:
@@ -229,6 +239,11 @@ def _together(uses: Sequence[Holding]) -> Holding:
         return Holding(1.0, largest, all_, is_cast=True)
     packing = sum(use.largest > 0 for use in uses)
     return Holding(open_, largest * (2 if packing > 1 else 1), all_, reordered=max(use.reordered for use in uses))
+
+
+def bytes_as_read(weight: Weight) -> int:
+    """What a session takes for a weight that it holds as its file has it: large ones are blocks of whole pages."""
+    return weight.bytes + RECORD_BYTES + (_PAGE_BYTES if weight.bytes >= _LARGE_BYTES else 0)
 
 
 def number_of(node: NodeProto, name: str, default: int) -> int:

@@ -157,6 +157,7 @@ def peak_bytes(
     writes: Collection[str],
     copies: Collection[int] = (),
     work: Mapping[int, int] = MappingProxyType({}),
+    casts: Callable[[int], Collection[int]] = lambda _: (),
 ) -> int:
     """The most bytes of activations that a part holds at once while ONNX Runtime runs `nodes`, in `execution_order`.
 
@@ -165,9 +166,9 @@ def peak_bytes(
     nodes and edges of the part.
 
     `writes` are the outputs of the part, `copies` the nodes that it repeats, `work` what nodes take besides while they
-    run. A tensor not in `sizes` counts as 0.
+    run, or less. A tensor not in `sizes` counts as 0.
     """
-    nodes = execution_order(graph, nodes, copies)
+    nodes = execution_order(graph, nodes, copies, casts)
     own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
     last = {tensor: n for n in nodes for tensor in (*own[n].reads, *own[n].writes)}
     bytes_of = {tensor: sizes.get(tensor, (0, True))[0] for tensor in last}
@@ -177,29 +178,43 @@ def peak_bytes(
     freed, inside = dict.fromkeys(nodes, 0), {tensor for node in own.values() for tensor in node.writes}
     for tensor in inside.difference(writes):
         freed[last[tensor]] += bytes_of[tensor]
-    peak = held = sum(number for tensor, number in bytes_of.items() if tensor not in inside)
+    held, peaks = sum(number for tensor, number in bytes_of.items() if tensor not in inside), list[int]()
     for n in nodes:
         held += written[n]
-        peak = max(peak, held + work.get(n, 0))
+        peaks.append(held + work.get(n, 0))
         held -= freed[n]
-    return peak
+    return max(peaks, default=held)
 
 
-def execution_order(graph: Graph, nodes: Sequence[int], copies: Collection[int] = ()) -> list[int]:
+def execution_order(
+    graph: Graph,
+    nodes: Sequence[int],
+    copies: Collection[int] = (),
+    casts: Callable[[int], Collection[int]] = lambda _: (),
+) -> list[int]:
     """The order in which ONNX Runtime runs a part that lists `nodes` in this order, by default and without fusions.
 
     It is the post-order of a depth-first search from the nodes that none of the others reads, back along the tensors;
-    of several nodes the one that is listed last comes first (onnxruntime/core/graph/graph_viewer.cc). Linear.
+    of several nodes the one that is listed last comes first (onnxruntime/core/graph/graph_viewer.cc). Those whose
+    outputs are cast for the reader come first (`casts`), since casts are listed behind all. Linear.
 
     Example: where b and c read the tensor of a, and d those of b and c, a file that lists a, b, c, d runs a, c, b, d.
     """
     index = {n: i for i, n in enumerate(nodes)}
     own = {n: graph.copy_of(n) if n in copies else graph.nodes[n] for n in nodes}
     producer = {tensor: n for n, node in own.items() for tensor in node.writes}
-    before = {n: {producer[tensor] for tensor in node.reads if tensor in producer} for n, node in own.items()}
+    before = {n: [producer[tensor] for tensor in node.reads if tensor in producer] for n, node in own.items()}
     read = set[int]().union(*before.values())
     starts = [n for n in nodes if n not in read]
-    return post_order(starts, lambda n: sorted(b, key=index.__getitem__) if len(b := before[n]) > 1 else b)
+
+    def sources(n: int) -> Collection[int]:
+        """What a node reads, in the order of the file, and then what is cast for it, in the order of its inputs."""
+        if len(before[n]) < 2:
+            return before[n]
+        last = [b for b in dict.fromkeys(casts(n)) if b in before[n]]
+        return [*sorted({*before[n]}.difference(last), key=index.__getitem__), *last]
+
+    return post_order(starts, sources)
 
 
 def outside_reads(graph: Graph, nodes: Iterable[int]) -> list[str]:

@@ -72,11 +72,13 @@ def _of_tensors(costs: Costs, held: HeldWeights, sent: Mapping[str, int]) -> Pag
 def _of_nodes(costs: Costs, held: HeldWeights) -> PageData:
     graph, sizes = costs.model.graph, costs.model.once(serialized_sizes)
     memory, index = memory_sizes(costs.model, sizes), graph.flow_index
+    works = [kernel_work(held, node, costs.tensor_bytes) for node in graph.flow]
     return {
-        # What devices hold of each weight that nodes read, see held_weights.py, and what the kernel of each node takes
-        # besides, see kernel_work.py.
+        # What devices hold of each weight that nodes read, see held_weights.py; which nodes are cast for a node, see
+        # `execution_order`; and what the kernel of each node takes besides, see kernel_work.py.
         "held": tuple(_held(held, index)),
-        "work": tuple(kernel_work(held, node, costs.tensor_bytes) for node in graph.flow),
+        "casts": tuple((index[node], [index[one] for one in own]) for node in graph.flow if (own := held.casts(node))),
+        "work": tuple((*work[:3], tuple(index[node] for node in work.ends)) for work in works),
         # What each node takes in a file; what takes bytes once in a part that has one of some nodes; what every part
         # takes; the FLOPs of each node.
         "nodes": tuple(sizes.nodes[node] for node in graph.flow),

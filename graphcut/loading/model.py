@@ -22,7 +22,7 @@ from ..core.tensors import MAX_BYTES, UNDEFINED, Dims, Tensor, TensorBytes, Tens
 from ..core.text import nothing_at
 from ..core.units import count
 from ..core.wiring import Unit, run_phases
-from .bound_sizes import BATCH, infer_bound, name_unknown_dims, with_total
+from .bound_sizes import BATCH, infer_bound, name_unknown_dims, number_unknown_dims, with_total
 from .external_data import ByteRange, check_inside, read_values, resolve_location
 from .fingerprint import graph_digest
 from .foreign_formats import refuse_foreign
@@ -128,7 +128,7 @@ class Model(Product):
 
     @property
     def boundary_types(self) -> Tensors:
-        """`tensors` as parts declare them: with symbols for more of the unknown dimensions. Expensive."""
+        """`tensors` as parts declare them: with symbols for more of the unknown dimensions, or numbers. Expensive."""
         return self.once(_boundary_types)
 
     @property
@@ -249,7 +249,7 @@ class Model(Product):
 
 
 def _boundary_types(model: Model) -> Tensors:
-    return name_unknown_dims(model.proto, model.tensors)
+    return (name_unknown_dims if model.symbols else number_unknown_dims)(model.proto, model.tensors)
 
 
 def load_unchecked(path: Path) -> Model:

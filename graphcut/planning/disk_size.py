@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..core.graph import grouped
 from ..core.tensors import by_kind
-from ..costs.held_weights import NODE_BYTES
+from ..costs.held_weights import NODE_BYTES, bytes_as_read
+from ..costs.kernel_work import kept_buffer
 from ..costs.part_memory import SESSION_BYTES
 from ..costs.weighing import inner_bytes
 from ..loading.derived_tensors import copies
@@ -96,8 +97,10 @@ def memory_sizes(model: Model, written: SerializedSizes) -> SerializedSizes:
     weights = _users(graph.flow, lambda i: (*graph.weights_of(i), *unread.get(i, ())))
     constants = _users(graph.flow, graph.constants_of.__getitem__)
     called = _users(graph.flow, lambda i: functions_called([proto.graph.node[i]], model.functions))
-    held = [(graph.weights[name].bytes, users) for name, users in weights.items()]
+    held = [(bytes_as_read(graph.weights[name]), users) for name, users in weights.items()]
     held += [(inside[key], users) for key, users in (*constants.items(), *called.items()) if key in inside]
+    buffer, users = model.once(kept_buffer)
+    held.append((buffer, [*users]))
     return SerializedSizes(
         nodes={i: NODE_BYTES + inside.get(i, 0) for i in graph.flow},
         rewritten=dict.fromkeys(written.rewritten, NODE_BYTES),

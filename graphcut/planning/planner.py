@@ -138,20 +138,30 @@ class _Planner(Finisher):
             raise PlanError(str(error), hint=hint, budget_bytes=budget) from None
 
     def _met(self, goal: Within, budget: int) -> int:
-        """This budget, or a larger one, for which a plan is found; 0 if there is none after some tries."""
+        """This budget or one near it, for which a plan is found; 0 if there is none after some tries.
+
+        For a small model it is lowered to what that plan needs, as long as a plan is found for that, too.
+        """
+        met = 0
         for _ in range(_TRIES):
-            more = changed(goal, memory_bytes=budget, most_parts=None)
-            planner = replace(self, goal=more)
             try:
-                with suppress(PlanError):
-                    planner.first_found(more)
-                    return budget
-                planner.within_budgets(more, 0.0)
+                most = max(self._any_within(changed(goal, memory_bytes=budget, most_parts=None)).needs)
             except PlanError as error:
+                if met:
+                    break
                 budget = max(budget + budget // 50, error.budget_bytes)
             else:
-                return budget
-        return 0
+                met, budget = budget, min(most, budget - 1)
+                if len(self.graph.flow) > SMALL:
+                    break
+        return met
+
+    def _any_within(self, goal: Within) -> Plan:
+        """A plan for a budget, found as fast as possible."""
+        planner = replace(self, goal=goal)
+        with suppress(PlanError):
+            return planner.first_found(goal)
+        return planner.within_budgets(goal, 0.0)
 
     def within_budgets(self, goal: _Searched, prove_s: float) -> Plan:
         """The best plan found whose parts keep their budgets in the order in which ONNX Runtime runs their nodes.
@@ -189,7 +199,7 @@ class _Planner(Finisher):
     def first_found(self, goal: Within) -> Plan:
         """A plan from the first parts that a search finds where it can most easily, each node in one of them."""
         limits = self.limits if self.limits.inside_layers is not None else changed(self.limits, inside_layers=True)
-        problem = self._problem(goal, limits, with_replicable=False)
+        problem = replace(self._problem(goal, limits, with_replicable=False), is_cautious=True)
         solution = plan_within(problem, goal, ANY_DEVICE, is_refined=False)
         made = self._planned(problem.nodes_of(solution.found.parts), solution.devices, ())
         if max(made.budget_shares) > 1:

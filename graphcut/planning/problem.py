@@ -47,6 +47,7 @@ class PlanningProblem:
     #: the device, or one that widens no more weights than any of them.
     device: SessionSettings = field(default_factory=SessionSettings)
     are_replicas_free: bool = False  #: for a lower bound: repeated nodes cost nothing.
+    is_cautious: bool = False  #: kernels count as where they read and write tensors of other parts, if that is more.
     kept: Collection[int] = ()  #: nodes that are not repeated.
     phases: Mapping[int, int] = field(default_factory=dict)  #: `Model.phases`, if no part may have nodes of several.
 
@@ -342,7 +343,8 @@ class PlanningProblem:
         """The most bytes alive while a group runs: what its kernels take, and what it writes and does not leave it."""
         written = (tensor for node in group for tensor in self.graph.nodes[node].writes)
         own = {tensor: self.costs.tensor_bytes[tensor] for tensor in written if tensor not in leaving}
-        work = {node: kernel_work(self.held, node, self.costs.tensor_bytes).always for node in group}
+        kernels = {node: kernel_work(self.held, node, self.costs.tensor_bytes) for node in group}
+        work = {node: max(found[:3]) if self.is_cautious else found.always for node, found in kernels.items()}
         return peak_bytes(self.graph, group, own, writes=(), work=work) if own or any(work.values()) else 0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from decoders import cross_attention
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import graphcut
@@ -24,7 +26,9 @@ from graphcut import (
 )
 from graphcut.core.errors import MemoryCapError
 from graphcut.core.manifest import HalfType
+from graphcut.costs.fusions import joined_nodes
 from graphcut.costs.held_weights import CAST_BYTES, HeldBytes
+from graphcut.costs.kernel_work import kept_buffer, kernel_work
 from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.decoding.decoder import Decoder
 from graphcut.decoding.decoding_memory import kept_bytes, predict_decoding
@@ -48,9 +52,8 @@ gc.disable()
 def made(path):
     options = session_options(SessionConfig(arena=False, threads=1))
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    (x,) = session.get_inputs()
     types = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
-    session.run(None, {x.name: np.ones(x.shape, types[x.type])})
+    session.run(None, {x.name: np.ones(x.shape, types[x.type]) for x in session.get_inputs()})
     return session
 def code_bytes():
     with open("/proc/self/smaps") as file:
@@ -144,14 +147,49 @@ def convolutions(kind: str, width: int) -> ModelProto:
     return model_of(nodes, [floats("x0", 1, given, side, side)], [floats("x4", 1, width, larger, larger)], weights)
 
 
+GELU = ["Div q x,root", "Erf e q", "Add f e,one", "Mul g x,f", "Mul y g,half"]
+INTEGERS = "DynamicQuantizeLinear p,s,z x0; MatMulInteger m p,i,z; Cast c m; Mul t s,half; Mul n c,t; Add x n,b"
+LINES = {
+    "integers": [*INTEGERS.split("; "), *GELU],
+    "scores": ["Transpose t x0", "MatMul s x0,t", "Mul m s,half", "Softmax p m", "MatMul y p,x0"],
+    "residual": ["Conv a x0,k", "Relu r a", "Conv c r,k", "Add d c,r", "Relu e d", "Conv f e,k", "Relu y f"],
+    "in place": ["Sin a x0", "Sigmoid r a", "Relu c r", "Softmax d c", "Sin y d"],
+}
+
+
+def written(lines: Sequence[str], width: int = 64, *shape: int | str) -> ModelProto:
+    """A model of nodes that are each given as its operator, its outputs and its inputs."""
+    random = np.random.default_rng(3)
+    values = {"b": random.normal(size=512), "k": random.normal(size=(width // 16, width // 16, 1, 1))}
+    values |= {"one": np.ones(()), "half": np.full((), 0.5), "root": np.sqrt(2)}
+    weights = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()]
+    weights.append(numpy_helper.from_array(random.integers(-99, 99, (512, 512)).astype(np.int8), "i"))
+    nodes = list[NodeProto]()
+    for op, writes, reads in map(str.split, lines):
+        attributes: dict[str, Any] = {"to": TensorProto.FLOAT} if op == "Cast" else {}
+        nodes.append(helper.make_node(op, reads.split(","), writes.split(","), **attributes))
+    shape = shape or (width, 512)
+    return model_of(nodes, [floats("x0", *shape)], [floats("y", *shape)], weights)
+
+
 def saved(kind: str, width: int, path: Path) -> Path:
     is_image = kind in {"narrowing", "ConvInteger", "ConvTranspose"}
-    made = convolutions(kind, width) if is_image else chain(kind, width)
+    if kind in LINES:
+        made = written(LINES[kind], width, *([1, width // 16, 64, 64] if kind == "residual" else []))
+    elif kind == "crossing":
+        made = cross_attention(width)
+    else:
+        made = convolutions(kind, width) if is_image else chain(kind, width)
     onnx.save(made, path, save_as_external_data=True, location=f"{path.name}.data", size_threshold=1024)
     return path
 
 
 WIDTHS = {
+    "integers": 2048,
+    "scores": 1024,
+    "residual": 2048,
+    "in place": 4096,
+    "crossing": 512,
     "MatMul float32": 1024,
     "MatMul float16": 1024,
     "shared float16": 2048,
@@ -253,22 +291,64 @@ def test_a_device_that_computes_float16_holds_what_the_file_has(opened: Draw) ->
     assert held(model, other, 0, 1) == HeldBytes()
 
 
-@each(("channels", "kept"), [(64, 1), (112, 0)])
-def test_a_small_weight_of_a_convolution_in_blocks_is_held_once_more(opened: Draw, channels: int, kept: int) -> None:
-    """Of 16 KiB so, of 49 not: as measured of 20 convolutions in a row."""
-    weight = numpy_helper.from_array(np.ones((channels, channels, 1, 1), np.float32), "w")
-    ends = floats("x", 1, channels, 4, 4), floats("y", 1, channels, 4, 4)
+SCALED = ["Transpose t x0", "MatMul s x0,t", "Mul m s,half"]
+
+
+@each(
+    ("lines", "joined"),
+    [
+        (LINES["integers"], "mcnqef"),
+        ([*SCALED, "Sin y m"], "s"),
+        ([*SCALED, "Add y m,s"], ""),  # something else reads the product
+        ([*INTEGERS.split("; ")[:3], "Add y c,b"], ""),  # no scale
+        (["Add x x0,b", *GELU], ""),  # that kernel takes as much as the nodes
+        (["Div q x0,half", *(line.replace("x,", "x0,") for line in GELU[1:])], ""),  # this is no gelu
+    ],
+)
+def test_tensors_between_nodes_that_are_fused_are_never_written(
+    opened: Draw, lines: Sequence[str], joined: str
+) -> None:
+    model = opened(written(lines))
+    assert {one.tensor for one in joined_nodes(model).values()} == {*joined}
+
+
+def test_nodes_are_fused_where_all_of_them_are_in_the_part(opened: Draw) -> None:
+    model = opened(written(LINES["integers"]))
+    costs, numbers = graphcut.weigh(model), model.graph.flow_index
+    work = {node: kernel_work(costs.held(Device(name="d")), node, costs.tensor_bytes) for node in model.graph.flow}
+    names = {model.graph.nodes[node].writes[0]: node for node in numbers}
+    for outside, joined in (("", "cnxefg"), ("m", ""), ("n", ""), ("y", "cnx")):
+        inside = {*model.graph.flow}.difference([names[outside]] if outside else [])
+        found = {
+            name for name, node in names.items() if node in inside and work[node].within(model.graph, node, inside) < 0
+        }
+        assert found == {*joined}
+
+
+@each(("rows", "saved"), [(64, 1), ("n", 0)])
+def test_a_node_writes_over_its_input_where_its_size_is_in_the_file(opened: Draw, rows: int | str, saved: int) -> None:
+    model = opened(written(["Sin a x0", "Relu r a", "Sin y r"], 64, rows, 512))
+    costs = graphcut.weigh(model, {} if rows == 64 else {"n": 64})
+    held = costs.held(Device(name="d"))
+    assert [kernel_work(held, node, costs.tensor_bytes).always for node in range(3)] == [0, -saved * 64 * 2048, 0]
+
+
+@each(("rows", "number"), [(4, 4 * 32 * 64), (1, 0)])
+def test_nodes_with_weights_in_4_bits_keep_one_buffer_for_all_of_them(opened: Draw, rows: int, number: int) -> None:
+    made = chain("int4 accuracy 0", 64)
+    for value in (*made.graph.input, *made.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = rows
+    model = opened(made)
+    assert kept_buffer(model)[0] == number
+
+
+def test_a_convolution_in_blocks_takes_what_casts_take(opened: Draw) -> None:
+    """Another node with another weight is made of it."""
+    weight = numpy_helper.from_array(np.ones((64, 64, 1, 1), np.float32), "w")
+    ends = floats("x", 1, 64, 4, 4), floats("y", 1, 64, 4, 4)
     model = opened(model_of([helper.make_node("Conv", ["x", "w"], ["y"])], [ends[0]], [ends[1]], [weight]))
-    number = 4 * channels**2
-    assert held(model, Device(name="d"), 0) == HeldBytes(more=kept * number, opening=3 * number, unpacked=3 * number)
-
-
-def test_a_norm_that_becomes_a_convolution_takes_what_casts_take(opened: Draw) -> None:
-    names = ["x", "scale", "bias", "mean", "variance"]
-    facts = [numpy_helper.from_array(np.ones(16, np.float32), name) for name in names[1:]]
-    nodes = [helper.make_node("BatchNormalization", names, ["y"])]
-    model = opened(model_of(nodes, [floats("x", 1, 16, 4, 4)], [floats("y", 1, 16, 4, 4)], facts))
-    assert held(model, Device(name="d"), 0).more == CAST_BYTES
+    number = 4 * 64**2
+    assert held(model, Device(name="d"), 0) == HeldBytes(more=CAST_BYTES, opening=3 * number, unpacked=3 * number)
     assert held(model, Device(name="other", provider="QNNExecutionProvider"), 0) == HeldBytes()
 
 

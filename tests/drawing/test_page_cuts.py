@@ -131,6 +131,7 @@ MORE: dict[str, Callable[[], ModelProto] | dict[str, object]] = {  # twenty othe
 }
 GOALS = tuple(CASES.values())
 CASES |= {name: GOALS[i % len(GOALS)] for i, name in enumerate(MORE if FUZZ else ())}
+CASES["crossing"], MORE["crossing"] = Into(2), partial(decoders.cross_attention, 64)
 
 
 class Expected(NamedTuple):

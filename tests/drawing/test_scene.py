@@ -195,7 +195,7 @@ def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
     needed = [SESSION_BYTES + nodes * NODE_BYTES + number for nodes, number in ((2, 96), (1, 64), (1, 96))]
     bare = Scene(
         title="chain.onnx",
-        sentence="Cut into 3 parts. The largest, part-0.onnx, needs 524 KiB. "
+        sentence="Cut into 3 parts. The largest, part-0.onnx, needs 521 KiB. "
         "At most 64 B crosses a boundary in one run; 1 tensor (32 B) skips over a part.",
         facts=(("dims", "n=2"),),
         dims={"n": 2},

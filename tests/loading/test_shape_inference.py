@@ -467,6 +467,24 @@ def test_a_known_dimension_is_not_renamed(opened: Draw) -> None:
     assert said(opened(model).boundary_types, "a") == ["float32[rows,?]"]
 
 
+def test_parts_declare_the_numbers_of_a_model_without_symbols(opened: Draw) -> None:
+    """Behind an operator of which onnx infers nothing: else ONNX Runtime would not know them in the next part."""
+    weights = [
+        numpy_helper.from_array(np.ones((16, 1, 16), np.uint8), "w"),
+        numpy_helper.from_array(np.ones(16, np.float32), "s"),
+        numpy_helper.from_array(np.array([0, 0, 4, 4]), "shape"),
+    ]
+    nodes = [
+        helper.make_node("MatMulNBits", "xws", "a", domain="com.microsoft", K=32, N=16, bits=4, block_size=32),
+        helper.make_node("Add", ["s", "a"], ["added"]),
+        helper.make_node("Reshape", ["added", "shape"], ["b"]),
+        helper.make_node("Sin", ["b"], ["y"]),
+    ]
+    made = model_of(nodes, [floats("x", 1, 8, 32)], [floats("y", None, None, None, None)], weights)
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    assert said(opened(made).boundary_types, "a", "b") == ["float32[1,8,16]", "float32[1,8,4,4]"]
+
+
 def cached(*pasts: str) -> ModelProto:
     """A decoder's cache: what is past and what is new, joined; the mask is as long as both."""
     steps = [helper.make_node("Concat", [*(f"k{i}" for i in range(len(pasts))), "x"], ["all"], axis=1)]

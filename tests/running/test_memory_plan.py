@@ -23,7 +23,7 @@ from onnx import TensorProto, helper
 
 import graphcut
 from graphcut import At, Cascade, MemoryCapError, RunError, Runner, SessionConfig, demos
-from graphcut.costs.held_weights import CAST_BYTES, NODE_BYTES
+from graphcut.costs.held_weights import CAST_BYTES, NODE_BYTES, RECORD_BYTES
 from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.running import stage
 from graphcut.running.in_process import loaded_parts, memory_plan
@@ -208,10 +208,10 @@ def test_boundary_bytes_include_tensors_for_later_parts(cascade: Cascade) -> Non
 def test_the_memory_of_a_part_is_the_sum_of_its_weights_session_and_activations(cascade: Cascade) -> None:
     sizes = tensor_sizes(cascade, SHAPES)
     slow, fast = (part_memory(cascade, sizes, prepacked=prepacked) for prepacked in (False, True))
-    weight = 4 * 64 * 64
+    weight, page = 4 * 64 * 64, 4096
     assert [one.loading for one in fast] == [weight, weight, weight, 0]
     assert [one.loading for one in slow] == [0, 0, 0, 0]
-    session = SESSION_BYTES + NODE_BYTES
+    session = SESSION_BYTES + NODE_BYTES + RECORD_BYTES + page
     assert fast[0].loaded == slow[0].loaded == session + weight
     assert (fast[0].ahead, slow[0].ahead) == (session + 2 * weight, session)
     # The mask is also in memory before the first part, and t2 after the last.
@@ -228,7 +228,8 @@ def test_half_precision_weights_count_twice(tmp_path: Path) -> None:
     cascade = cut(tmp_path / "model.onnx", "mul0")
     sizes = tensor_sizes(cascade, {"t0": (8, 64)})
     first = part_memory(cascade, sizes, prepacked=False)[0]
-    assert (first.loaded, first.loading) == (2 * 2 * 64 * 64 + SESSION_BYTES + NODE_BYTES + CAST_BYTES, 2 * 2 * 64 * 64)
+    session = SESSION_BYTES + NODE_BYTES + CAST_BYTES + RECORD_BYTES
+    assert (first.loaded, first.loading) == (2 * 2 * 64 * 64 + session, 2 * 2 * 64 * 64)
 
 
 def test_weights_are_mapped_only_if_not_all_parts_fit_and_bits_may_differ(cascade: Cascade) -> None:

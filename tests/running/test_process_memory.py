@@ -22,6 +22,9 @@ from graphcut.running.process_memory import HugePages, PeakMemory, available_byt
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.executors.worker import Worker
 
+from conftest import floats, model_of
+from heavy import in_a_process
+
 MIB = 1 << 20
 MAP_NORESERVE = 0x4000  # of Linux; the module has it from Python 3.13 on
 
@@ -213,3 +216,33 @@ def test_a_worker_that_drops_its_parts_moves_nothing_more(tmp_path: Path) -> Non
     worker.hold(frozenset())
     assert not moving.is_alive()
     assert not worker._pages._blocks
+
+
+HOLES = """
+import numpy as np, onnxruntime as ort
+from graphcut.running.process_memory import PeakMemory, resident_bytes, return_freed_memory, return_large_blocks
+from graphcut.running.stage import SessionConfig, session_options
+return_large_blocks()
+session = ort.InferenceSession(given[0], session_options(SessionConfig(arena=False, threads=1)))
+x = np.ones((64, 480), np.float32)
+return_freed_memory()
+before, peak = resident_bytes(), PeakMemory()
+session.run(None, {"x0": x})
+said["above"] = peak.bytes - before
+"""
+
+
+def test_small_tensors_that_are_freed_leave_no_holes(tmp_path: Path) -> None:
+    """Halves of 60 KiB: the heap would not use freed ones again, since aligned blocks need more than their size."""
+    nodes = list[onnx.NodeProto]()
+    for i in range(30):  # what turns queries and keys, and something of each half that lives on
+        lines = f"Split a{i},b{i} x{i}; Neg c{i} b{i}; Concat d{i} c{i},a{i}; Sin e{i} d{i}; Add x{i + 1} x{i},e{i}"
+        for op, writes, reads in map(str.split, lines.split("; ")):
+            nodes.append(onnx.helper.make_node(op, reads.split(","), writes.split(",")))
+            if op in {"Split", "Concat"}:
+                nodes[-1].attribute.append(onnx.helper.make_attribute("axis", 1))
+    onnx.save(model_of(nodes, [floats("x0", 64, 480)], [floats("x30", 64, 480)]), tmp_path / "model.onnx")
+    tensor = 4 * 64 * 480
+    assert (
+        in_a_process(HOLES, tmp_path / "model.onnx")["above"] < 8 * tensor
+    )  # 4 are alive at a time, and code is loaded

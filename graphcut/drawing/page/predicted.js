@@ -10,19 +10,20 @@ import { againstMean, duration, flop, groupsOf, size, sumOf, three } from "./wor
 export function completedCosts(model, costs) {
   const [outputs, pasts, presents] = ["outputs", "pasts", "presents"].map((name) => new Set(costs[name]));
   const states = costs.pasts.map((past, i) => [past, costs.presents[i]]);
-  return { ...model, ...costs, outputs, pasts, presents, states, lastMemory: new Map() };
+  return { ...model, ...costs, outputs, pasts, presents, casts: new Map(costs.casts), states, lastMemory: new Map() };
 }
 
-/** The order in which ONNX Runtime runs nodes that are listed ascending. */
-export function runOrder(costs, nodes, inside) {
+/** The order in which ONNX Runtime runs nodes that are listed ascending, where what some write is cast for a reader. */
+export function runOrder(costs, nodes, inside, casts = new Map()) {
   const before = (node) => [...new Set(costs.before[node])].filter((writer) => inside.has(writer));
+  const last = (writer, reader) => (casts.get(reader) ?? []).indexOf(writer);
   const read = new Set(nodes.flatMap(before));
   const stack = nodes.filter((node) => !read.has(node));
   const [seen, order] = [new Set(), new Set()];
   while (stack.length) {
     const node = stack.at(-1);
     if (seen.has(node)) order.add(stack.pop()); // a node that is on the stack again was run already
-    else stack.push(...before(node).sort((a, b) => a - b).filter((one) => !seen.has(one)));
+    else stack.push(...before(node).sort((a, b) => last(a, node) - last(b, node) || a - b).filter((one) => !seen.has(one)));
     seen.add(node);
   }
   return [...order];
@@ -33,7 +34,7 @@ export function peakOf(costs, order, isOwn, isKept, bytesOf, workOf = () => 0) {
   const last = new Map();
   for (const node of order) for (const tensor of costs.used[node]) last.set(tensor, node);
   let held = sumOf([...last.keys()], (tensor) => (isOwn(tensor) ? 0 : bytesOf(tensor)));
-  let peak = held;
+  let peak = order.length ? 0 : held;
   for (const node of order) {
     for (const tensor of costs.writes[node]) held += bytesOf(tensor);
     peak = Math.max(peak, held + workOf(node));
@@ -65,12 +66,13 @@ export function memoryOf(costs, nodes) {
   const isKept = (tensor) => costs.outputs.has(tensor) || costs.readers[tensor].some((reader) => !inside.has(reader));
   const reads = [...new Set(nodes.flatMap((node) => costs.reads[node]))].filter((tensor) => !isOwn(tensor));
   const writes = nodes.flatMap((node) => costs.writes[node]).filter(isKept);
-  const order = runOrder(costs, nodes, inside);
+  const order = runOrder(costs, nodes, inside, costs.casts);
   const bytesOf = (tensor) => costs.bytes[tensor];
   const computedOf = (tensor) => (isOwn(tensor) && !costs.presents.has(tensor) ? costs.computed[tensor] : 0);
   const workOf = (node) => {
-    const [always, reading, writing] = costs.work[node];
-    return Math.max(always, costs.reads[node].every(isOwn) ? 0 : reading, costs.writes[node].some(isKept) ? writing : 0);
+    const [always, reading, writing, ends] = costs.work[node];
+    const isWhole = costs.reads[node].every(isOwn) && ends.every((end) => inside.has(end));
+    return Math.max(always, isWhole ? always : reading, costs.writes[node].some(isKept) ? writing : always);
   };
   const ofNodes = (bytes) => sumOf(nodes, (node) => bytes[node]);
   const ofUsed = (items) => sumOf(items, ([bytes, users]) => (users.some((node) => inside.has(node)) ? bytes : 0));
@@ -87,7 +89,7 @@ export function memoryOf(costs, nodes) {
   return {
     written_bytes,
     need_bytes: costs.counting.length ? loaded + sumOf(costs.counting, (what) => counted[what]()) : written_bytes,
-    activation_bytes: peakOf(costs, order, isOwn, isKept, bytesOf),
+    activation_bytes: peakOf(costs, costs.casts.size ? runOrder(costs, nodes, inside) : order, isOwn, isKept, bytesOf),
     is_exact: nodes.every((node) => costs.used[node].every((tensor) => costs.exact[tensor])),
   };
 }

@@ -8,9 +8,9 @@ import { sumOf } from "../../../graphcut/drawing/page/words.js";
 /* Nodes 0, 1, 2 in a chain with input `x`, and what the first writes is read by the last again:
    x (1) > 0 > a (10) > 1 > b (100) > 2 > y (1000, an output); 2 reads a, too. */
 const CHAIN = {
-  writers: [-1, 0, 1, 2], readers: [[0], [1, 2], [2], []], bytes: [1, 10, 100, 1000], computed: [1, 10, 100, 1000], held: [], work: [[0, 0, 0], [0, 0, 0], [0, 0, 0]], exact: [true, true, true, false],
+  writers: [-1, 0, 1, 2], readers: [[0], [1, 2], [2], []], bytes: [1, 10, 100, 1000], computed: [1, 10, 100, 1000], held: [], work: [[0, 0, 0, []], [0, 0, 0, []], [0, 0, 0, []]], exact: [true, true, true, false],
   declared: [5, 5, 5, 5], listed: [0, 2, 2, 0], outputs: [3], pasts: [], presents: [], sent: [],
-  nodes: [30, 40, 50], shared: [[7, [0, 2]]], part: 200, flops: [3, 4, 5], seconds: [[1, 2, 4]], kinds: [0, 0, 0], is_cluster: false,
+  nodes: [30, 40, 50], shared: [[7, [0, 2]]], part: 200, flops: [3, 4, 5], seconds: [[1, 2, 4]], kinds: [0, 0, 0, []], is_cluster: false,
   devices: [{ name: "one" }], links: [], driver: { name: "driver", link_bytes_per_s: 100, latency_s: 0 }, overlap: "none", message_bytes: -1,
   store_s: 0, step_s: 0, session: 300, inner: [3, 4, 5], loaded: [[8, [0, 2]]], counting: ["activations", "inputs"], budget_bytes: null, value: "", in_flight: 1, step_tokens: 1, best: null, needs_parts: false,
 };
@@ -46,7 +46,7 @@ test("caches count once each where they count, and are no activations", () => {
 test("a weight that is widened counts as it is held, and once where several nodes of a part widen it in each run", () => {
   const widened = [2, 2, 0, 1, 0];
   const need = (held, nodes) => {
-    const costs = { ...CHAIN, session: 0, inner: [0, 0, 0], loaded: [], counting: ["activations"], held };
+    const costs = { ...CHAIN, session: 0, inner: [0, 0, 0, []], loaded: [], counting: ["activations"], held };
     return memoryOf(completed(costs), nodes).need_bytes;
   };
   assert.equal(need([[5000, [[0, ...widened]]]], [0, 1]), 5000 + 10000); // 5000 more, and the largest while it opens
@@ -58,11 +58,24 @@ test("a weight that is widened counts as it is held, and once where several node
 });
 
 test("kernels take memory besides: always, where they read from another part, where another part reads", () => {
-  const need = (nodes) => memoryOf(completed({ ...CHAIN, work: [[0, 0, 0], [5, 50, 500], [0, 0, 0]], counting: ["activations"] }), nodes).need_bytes;
+  const need = (nodes) => memoryOf(completed({ ...CHAIN, work: [[0, 0, 0, []], [5, 50, 500, []], [0, 0, 0, []]], counting: ["activations"] }), nodes).need_bytes;
   const loaded = 300 + 4;
   assert.equal(need([1]) - loaded, 100 + 500); // both neighbours are in other parts
   assert.equal(need([0, 1]) - loaded - 3 - 8, 10 + 100 + 500);
   assert.equal(need([1, 2]) - loaded - 5 - 8, 100 + 1000); // before the last node writes, 100 + 50
+});
+
+test("a node that is fused has no memory of its own, if all that are fused are in the part", () => {
+  const need = (nodes) => memoryOf(completed({ ...CHAIN, work: [[0, 0, 0, []], [-10, 0, -10, [0, 1]], [0, 0, 0, []]], counting: ["activations"] }), nodes).need_bytes;
+  const without = (nodes) => memoryOf(completed({ ...CHAIN, counting: ["activations"] }), nodes).need_bytes;
+  assert.equal(need([0, 1]), without([0, 1]) - 10);
+  assert.equal(need([1]), without([1]));
+});
+
+test("what is cast for a node runs before what else it reads", () => {
+  const costs = { before: [[], [], [0, 1]] };
+  assert.deepEqual(runOrder(costs, [0, 1, 2], new Set([0, 1, 2])), [1, 0, 2]);
+  assert.deepEqual(runOrder(costs, [0, 1, 2], new Set([0, 1, 2]), new Map([[2, [0]]])), [0, 1, 2]);
 });
 
 test("a tensor is freed after the last node that reads it", () => {
