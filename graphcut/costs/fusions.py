@@ -15,7 +15,7 @@ from onnx.numpy_helper import to_array
 
 from ..core.graph import Graph
 from ..loading.model import Model
-from ..loading.tensor_values import constant_value
+from ..loading.operations import constants_in
 
 
 class Joined(NamedTuple):
@@ -28,8 +28,7 @@ class Joined(NamedTuple):
 def joined_nodes(model: Model) -> Mapping[int, Joined]:
     """The nodes that are computed together with the one before."""
     graph, found = model.graph, dict[int, Joined]()
-    constants = map(constant_value, (node for node in model.proto.graph.node if node.op_type == "Constant"))
-    values = {value.name: value for value in (*model.proto.graph.initializer, *filter(None, constants))}
+    values = constants_in(model.proto)
 
     def beside(node: int) -> Sequence[int]:
         """The dimensions of the constant that a node reads beside one activation; (0, 0) if it reads others."""

@@ -38,16 +38,13 @@ from onnx import NodeProto
 
 from ..core.graph import Weight, grouped
 from ..core.manifest import SessionSettings
+from ..core.records import table
 from ..core.tensors import BITS, Tensor
 from ..loading.model import Model
 from ..loading.shape_inference import tensor_of_initializer
 
-MOVES: Final = frozenset({
-    *("Gather", "GatherElements", "GatherND", "Slice", "Concat", "Expand", "Reshape", "Transpose", "Squeeze"),
-    *("Unsqueeze", "Split", "Identity", "com.microsoft.GatherBlockQuantized"),
-})  # fmt: skip
-"""Operators that move numbers and compute none: they have kernels for all types, and pack nothing."""
-
+OPERATORS: Final = table("costs/operators.toml", dict[str, frozenset[str]])
+MOVES: Final = OPERATORS["moves"]
 RECORD_BYTES: Final = 3 << 10  #: what a session takes for a weight, besides its bytes.
 NODE_BYTES: Final = 9 << 9  #: what a session takes for a node.
 CAST_BYTES: Final = 8 << 10  #: the same for the casts around a node, and for what becomes of a Conv in blocks.

@@ -28,27 +28,11 @@ from ..core.graph import Graph
 from ..core.tensors import Tensor, TensorBytes
 from ..loading.model import Model
 from .fusions import is_between, joined_nodes
-from .held_weights import BLOCK, HeldWeights, number_of
-
-_IN_BLOCKS: Final = frozenset({
-    *("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid", "Add", "Sum", "Mul", "Concat", "MaxPool"),
-    *("AveragePool", "GlobalAveragePool", "GlobalMaxPool", "BatchNormalization", "Resize", "Upsample"),
-})  # fmt: skip
-"""Operators that take and write blocks of channels beside a Conv that does (nchwc_transformer.cc)."""
-
+from .held_weights import BLOCK, OPERATORS, HeldWeights, number_of
 
 _COLUMNS: Final = 32  #: columns that MatMulNBits dequantizes at a time.
 _TIMES: Final = {"QLinearConv": (1, 1), "Einsum": (2, 2), "HardSwish": (0, 1), "Mish": (0, 1)}
 """How often a kernel takes what it reads, and what it writes."""
-
-
-_FUSED_WITH_CONV: Final = frozenset({"Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "HardSigmoid", "Add"})
-"""Operators that write over the output of a Conv in blocks that they alone read."""
-_OVER_INPUT: Final = frozenset({
-    *("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Celu", "Selu", "HardSigmoid", "ThresholdedRelu", "Softplus"),
-    *("Softsign", "Clip", "Softmax", "LogSoftmax", "Trilu", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"),
-})  # fmt: skip
-"""Operators that write over their input, if nothing else reads it and its size is known."""
 
 
 class KernelWork(NamedTuple):
@@ -119,11 +103,11 @@ def _without_memory(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelW
     if node in joined and not held.remakings(node):
         saved = -sizes[joined[node].tensor][0]
         return KernelWork(saved, 0, saved, joined[node].ends)
-    if held.blocks and own.op in _IN_BLOCKS:
-        is_over, width = own.op in _FUSED_WITH_CONV, 1 + held.remakings(node)
+    if held.blocks and own.op in OPERATORS["in_blocks"]:
+        is_over, width = own.op in OPERATORS["over_conv"], 1 + held.remakings(node)
         between = [name for name in between if model.graph.producer[name] in held.blocks]
     else:
-        is_over, width = own.op in _OVER_INPUT and not held.remakings(node), 1
+        is_over, width = own.op in OPERATORS["over_input"] and not held.remakings(node), 1
     is_known = (
         own.writes[0] not in model.graph.writes and all(sizes[name][1] for name in between) and model.once(_has_sizes)
     )
@@ -151,7 +135,7 @@ def _reordering(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
     padded = ceil(made * ceil(outputs / BLOCK) * BLOCK / outputs)
 
     def keeps(other: int) -> bool:
-        return graph.nodes[other].op in _IN_BLOCKS or other in held.blocks
+        return graph.nodes[other].op in OPERATORS["in_blocks"] or other in held.blocks
 
     is_kept = all(name in graph.producer and keeps(graph.producer[name]) for name in own.reads)
     is_read = own.writes[0] not in graph.writes and all(map(keeps, graph.readers.get(own.writes[0], ())))

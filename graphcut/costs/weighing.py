@@ -149,6 +149,10 @@ def weigh(model: Model, dims: Mapping[str, int] | None = None) -> Costs:
     )
 
 
+Casts = Callable[[int], Collection[int]]
+"""The nodes whose outputs are cast for a node, in the order of its inputs."""
+
+
 def peak_bytes(
     graph: Graph,
     nodes: Sequence[int],
@@ -157,7 +161,7 @@ def peak_bytes(
     writes: Collection[str],
     copies: Collection[int] = (),
     work: Mapping[int, int] = MappingProxyType({}),
-    casts: Callable[[int], Collection[int]] = lambda _: (),
+    casts: Casts = lambda _: (),
 ) -> int:
     """The most bytes of activations that a part holds at once while ONNX Runtime runs `nodes`, in `execution_order`.
 
@@ -187,10 +191,7 @@ def peak_bytes(
 
 
 def execution_order(
-    graph: Graph,
-    nodes: Sequence[int],
-    copies: Collection[int] = (),
-    casts: Callable[[int], Collection[int]] = lambda _: (),
+    graph: Graph, nodes: Sequence[int], copies: Collection[int] = (), casts: Casts = lambda _: ()
 ) -> list[int]:
     """The order in which ONNX Runtime runs a part that lists `nodes` in this order, by default and without fusions.
 
@@ -209,9 +210,7 @@ def execution_order(
 
     def sources(n: int) -> Collection[int]:
         """What a node reads, in the order of the file, and then what is cast for it, in the order of its inputs."""
-        if len(before[n]) < 2:
-            return before[n]
-        last = [b for b in dict.fromkeys(casts(n)) if b in before[n]]
+        last = [b for b in dict.fromkeys(casts(n)) if b in before[n]] if len(before[n]) > 1 else []
         return [*sorted({*before[n]}.difference(last), key=index.__getitem__), *last]
 
     return post_order(starts, sources)
