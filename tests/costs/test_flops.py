@@ -208,7 +208,65 @@ MS_PRODUCTS = [
 ]
 
 
-@each(("proto", "reads", "writes", "weights", "expected"), ELEMENTWISE + PRODUCTS + MS_PRODUCTS)
+ML = "ai.onnx.ml"
+TAPS = {"a": (1, 4, 6, 6), "o": (1, 18, 4, 4)}
+STATE = {"q": (1, 7, 12), "k": (1, 7, 6), "v": (1, 7, 10), "s": (1, 2, 3, 5)}
+HEADS = {"q_num_heads": 4, "kv_num_heads": 2}
+ENDS = {"y": (1, 7, 20), "t": (1, 2, 3, 5)}
+COUNTED = [
+    # For each of 8 x 16 outputs a window of 2 x 9; each of 4 x 16 x 9 points is 4 products, added up.
+    (node("DeformConv", "a w o", group=2), TAPS, {"y": (1, 8, 4, 4)}, {"w": (8, 2, 3, 3)}, 128 * 18 * 2 + 576 * 8),
+    # A transform of 16 numbers: 4 levels of 8 butterflies, each a complex product and two complex sums.
+    (node("DFT", "a"), {"a": (2, 16, 1)}, {"y": (2, 16, 2)}, {}, 2 * 4 * 8 * (6 + 4)),
+    (node("STFT", "a f w"), {"a": (1, 64, 1)}, {"y": (1, 7, 9, 2)}, {"f": (), "w": (16,)}, 7 * 4 * 8 * (6 + 4)),
+    # 7 tokens: 2 for each number of 2 states of 3 x 5; 4 queries read one each; 1 more to forget.
+    (
+        node("LinearAttention", "q k v s", "y t", MS, update_rule="linear", **HEADS),
+        STATE,
+        ENDS,
+        {},
+        7 * (30 * 2 + 60 * 2),
+    ),
+    (
+        node("LinearAttention", "q k v s", "y t", MS, update_rule="gated", **HEADS),
+        STATE,
+        ENDS,
+        {},
+        7 * (30 * 3 + 60 * 2),
+    ),
+    # Of each of 3 rows: a norm of 64 numbers that are added to others, two products, biases, gelu and a product.
+    (
+        node("MatMulNBitsMlp", "a k n g s b u s b", "y", MS, K=64, N=10, bits=4),
+        {"a": (3, 64), "k": (3, 64)},
+        {"y": (3, 10)},
+        {"n": (64,), "g": (10, 2, 16), "u": (10, 2, 16), "s": (20,), "b": (10,)},
+        3 * (64 * (8 + 1) + 2 * (64 * 10 * 2) + 2 * 10 + 10 * (8 + 1)),
+    ),
+    (
+        node("MatMulNBitsQkv", "a - - q s b k s c v s c", "y z t", MS, K=64, Nq=8, Nkv=4, bits=4),
+        {"a": (3, 64)},
+        {"y": (3, 8), "z": (3, 4), "t": (3, 4)},
+        {"q": (8, 2, 16), "k": (4, 2, 16), "v": (4, 2, 16), "s": (20,), "b": (8,), "c": (4,)},
+        3 * (64 * (8 + 4 + 4) * 2 + 8 + 4 + 4),
+    ),
+    (
+        node("CausalConvWithState", "a w b", "y", MS),
+        {"a": (2, 6, 10)},
+        {"y": (2, 6, 10)},
+        {"w": (6, 1, 4), "b": (6,)},
+        120 * 9,
+    ),
+    (
+        node("LinearRegressor", "a", "y", ML, coefficients=[1.0] * 8, targets=2),
+        {"a": (3, 4)},
+        {"y": (3, 2)},
+        {},
+        3 * 8 * 2,
+    ),
+]
+
+
+@each(("proto", "reads", "writes", "weights", "expected"), [*ELEMENTWISE, *PRODUCTS, *MS_PRODUCTS, *COUNTED])
 def test_the_cost_of_an_operator_follows_from_its_sizes(
     opened: Open,
     proto: NodeProto,
