@@ -11,7 +11,8 @@ optimizations, freed blocks given back: the peak of a fresh process above that o
     the same, if several nodes read it                           1       the largest, widened: it is cast in each run
     float16, transposed or computed otherwise before that        2       the largest, and all as they are in the file
     Conv in blocks of 16 channels, padded to these               1       three times, less those that are made after it;
-                                                                         float16: and all
+                                                                         float16, or a BatchNormalization after
+                                                                         it: and all
     scales of MatMulNBits: with accuracy level 4, else           3.25, 1    nothing; float16 is widened besides
     int8 by channels, dequantized before a MatMul                1.45    the largest; if transposed all, 8.5 times
     int4 in blocks, dequantized before a MatMul                  as MatMulNBits with accuracy level 4
@@ -182,7 +183,9 @@ class HeldWeights:
             return Holding(copies if width == 1 else 1 + width * copies)
         if op == "Conv" and name == proto.input[1] and (padded := self._padded(proto)):
             blocks = width * padded
-            return Holding(blocks, blocks, blocks if width > 1 else 0.0, reordered=3 * blocks)
+            readers = self.model.graph.readers.get(proto.output[0], ())
+            is_folded = [self.model.graph.nodes[one].op for one in readers] == ["BatchNormalization"]
+            return Holding(blocks, blocks, blocks if width > 1 or is_folded else 0.0, reordered=3 * blocks)
         return Holding(width, width, is_cast=width > 1)
 
     def _padded(self, conv: NodeProto) -> float:

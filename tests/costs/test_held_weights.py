@@ -153,6 +153,7 @@ LINES = {
     "integers": [*INTEGERS.split("; "), *GELU],
     "scores": ["Transpose t x0", "MatMul s x0,t", "Mul m s,half", "Softmax p m", "MatMul y p,x0"],
     "residual": ["Conv a x0,k", "Relu r a", "Conv c r,k", "Add d c,r", "Relu e d", "Conv f e,k", "Relu y f"],
+    "folded": ["Conv a x0,k", "BatchNormalization y a,ones,ones,ones,ones"],
     "in place": ["Sin a x0", "Sigmoid r a", "Relu c r", "Softmax d c", "Sin y d"],
 }
 
@@ -161,7 +162,7 @@ def written(lines: Sequence[str], width: int = 64, *shape: int | str) -> ModelPr
     """A model of nodes that are each given as its operator, its outputs and its inputs."""
     random = np.random.default_rng(3)
     values = {"b": random.normal(size=512), "k": random.normal(size=(width // 16, width // 16, 1, 1))}
-    values |= {"one": np.ones(()), "half": np.full((), 0.5), "root": np.sqrt(2)}
+    values |= {"ones": np.ones(width // 16), "one": np.ones(()), "half": np.full((), 0.5), "root": np.sqrt(2)}
     weights = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in values.items()]
     weights.append(numpy_helper.from_array(random.integers(-99, 99, (512, 512)).astype(np.int8), "i"))
     nodes = list[NodeProto]()
@@ -175,7 +176,8 @@ def written(lines: Sequence[str], width: int = 64, *shape: int | str) -> ModelPr
 def saved(kind: str, width: int, path: Path) -> Path:
     is_image = kind in {"narrowing", "ConvInteger", "ConvTranspose"}
     if kind in LINES:
-        made = written(LINES[kind], width, *([1, width // 16, 64, 64] if kind == "residual" else []))
+        side = {"residual": 64, "folded": 2}.get(kind)
+        made = written(LINES[kind], width, *([1, width // 16, side, side] if side else []))
     elif kind == "crossing":
         made = cross_attention(width)
     else:
@@ -189,6 +191,7 @@ WIDTHS = {
     "scores": 1024,
     "residual": 2048,
     "in place": 4096,
+    "folded": 16384,
     "crossing": 512,
     "MatMul float32": 1024,
     "MatMul float16": 1024,
