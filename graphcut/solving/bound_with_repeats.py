@@ -82,6 +82,8 @@ class BoundWithRepeats:
         What parts receive is looked at where a chain has a boundary, and then more closely, until it has none that was
         not looked at closely. Where that was done for a greater limit it is closely at once.
         """
+        if self.allowed is not None and not self.allowed(self.parts)[-1]:
+            return []  # a node is pinned to a part that there is not
         fewer, looked = range(1, self.parts + (self.allowed is None)), {0: 2, len(self.prices.own) - 1: 2}
         while True:
             found = [*self._chains(fewer, None)]

@@ -405,6 +405,15 @@ def test_pins_and_nodes_to_avoid_are_respected(goal: Into | Within | Across, nam
     assert made.outcome.value >= made.unlimited.value or not made.unlimited.is_optimal
 
 
+def test_a_node_is_in_the_part_that_it_is_pinned_to_where_all_nodes_have_room_in_one(named: Named) -> None:
+    analysis = named("lstm.onnx")
+    index = analysis.model.graph.node_index
+    made = plan(analysis, Within(100_000_000), limits=Limits(pins=(("node_embedding", 0), ("node_mean", 1))))
+    assert len(made.parts) == 2
+    assert index["node_embedding"] in made.parts[0]
+    assert index["node_mean"] in made.parts[1]
+
+
 @pytest.mark.parametrize(
     ("pins", "message"),
     [
