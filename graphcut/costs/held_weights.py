@@ -28,6 +28,7 @@ Other providers than the CPU's were not measured: they are taken to hold what th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -127,6 +128,16 @@ class HeldWeights:
             if most := max((ceil(weights[name].bytes * use.largest) for name, use in uses.items()), default=0):
                 found[node] = most
         return found
+
+    @cached_property
+    def opening_of_all_bytes(self) -> Mapping[int, int]:
+        """What a node adds to that, whatever else the part has: for its weights that no other node needs."""
+        users = Counter(name for uses in self.uses.values() for name in uses)
+        alone = {node: [name for name in uses if users[name] == 1] for node, uses in self.uses.items()}
+        weights, uses = self.model.graph.weights, self.uses
+        return {
+            node: sum(int(weights[name].bytes * uses[node][name].all) for name in own) for node, own in alone.items()
+        }
 
     @cached_property
     def _types(self) -> Mapping[str, Tensor]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
-from msgspec.structs import fields, force_setattr
+from msgspec.structs import fields, force_setattr, replace
 
 from ..core.errors import UsageError, wrong_type
 from ..core.product import Product, short_repr
@@ -121,6 +121,17 @@ Goal = At | Into | Within | Across | Heads  #: all kinds of goals.
 def counted_by(goal: Goal | None) -> tuple[Counted, ...]:
     """What a goal counts of the memory of a part: all where there are devices, nothing where there is no limit."""
     return goal.counting if isinstance(goal, Within) else COUNTING if isinstance(goal, Across) else ()
+
+
+def with_less_memory(goal: Into | Within | Across, share: float) -> Into | Within | Across:
+    """The goal where parts, or devices, have a share of their memory."""
+    if isinstance(goal, Within):
+        return replace(goal, memory_bytes=int(share * goal.memory_bytes))
+    if isinstance(goal, Across):
+        limits = ((one, one.memory_bytes) for one in goal.cluster.devices)
+        devices = (one if size is None else replace(one, memory_bytes=int(share * size)) for one, size in limits)
+        return replace(goal, cluster=replace(goal.cluster, devices=tuple(devices)))
+    return goal
 
 
 def is_crossings(goal: Goal) -> bool:

@@ -35,7 +35,7 @@ from .by_goal.part_count import plan_into
 from .candidate import Candidate
 from .explaining import explained
 from .finishing import TOLERANCE, Finisher, most_planned
-from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal
+from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal, with_less_memory
 from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, check_part_limits, same_parts
 from .problem import PlanningProblem, problem_of
 from .results import FrontPlan, Optimality, Solution, places
@@ -43,6 +43,7 @@ from .results import FrontPlan, Optimality, Solution, places
 _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.
 _TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
 _STEP: Final = 0.85
+_MORE: Final = 0.005  #: by so much more each time than the time before.
 _NEIGHBOURS: Final = 8  #: so many other boundaries are tried for each cut where a plan is not proven.
 _Searched = Into | Within | Across  #: the goals that a search finds parts for.
 
@@ -170,9 +171,9 @@ class _Planner(Finisher):
         the search is repeated with less memory. Its bound stays that of the first search.
         """
         share, least, first = 1.0, inf, None
-        for _ in range(_TRIES):
+        for tries in range(_TRIES):
             try:
-                made = self._as_plan(self.best(_with_memory(goal, share), prove_s), goal)
+                made = self._as_plan(self.best(with_less_memory(goal, share), prove_s), goal)
             except PlanError:
                 if first is None:
                     raise
@@ -185,7 +186,8 @@ class _Planner(Finisher):
                 check_part_limits(made)
                 return made
             excess = max(made.budget_shares)
-            share, least = share * max(1 / excess, _STEP), min(least, excess)
+            # More than by the excess, each time: else plans that are counted a little too low may be found again.
+            share, least = share * max(min(1 / excess, 1 - _MORE * tries), _STEP), min(least, excess)
         if isinstance(goal, Within):
             with suppress(PlanError):
                 return self.first_found(goal)
@@ -424,18 +426,6 @@ class _Planner(Finisher):
             if fits and found[-1].outcome.is_optimal and not isinstance(self.goal, Within):
                 break
         return reduce(Candidate.or_better, [one for one in found if max(one.made.budget_shares) <= 1] or found)
-
-
-def _with_memory(goal: _Searched, share: float) -> _Searched:
-    match goal:
-        case Within():
-            return changed(goal, memory_bytes=int(share * goal.memory_bytes))
-        case Across():
-            limits = ((device, device.memory_bytes) for device in goal.cluster.devices)
-            devices = (d if size is None else changed(d, memory_bytes=int(share * size)) for d, size in limits)
-            return changed(goal, cluster=changed(goal.cluster, devices=tuple(devices)))
-        case _:
-            return goal
 
 
 def _front_with(made: Plan, front: tuple[FrontPlan, ...]) -> tuple[FrontPlan, ...]:

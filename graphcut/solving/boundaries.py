@@ -64,8 +64,11 @@ class BoundaryTables(ABC):
 
     @property
     def opening(self) -> Floats:
-        """The most bytes that the part takes besides, while it is opened, for one of its groups."""
-        return np.zeros(self.nested.shape) if self.load.opening_bytes is None else self.largest(self.load.opening_bytes)
+        """The most bytes that the part takes besides, while it is opened: the most for one group, and for all."""
+        if self.load.opening_bytes is None:
+            return np.zeros(self.nested.shape)
+        most, of_all = self.load.opening_bytes
+        return self.largest(most) + (self._sums_between(of_all) if of_all.any() else 0.0)
 
     def largest(self, numbers: Ints) -> Floats:
         """For each part the largest of the numbers of its groups."""
@@ -203,9 +206,8 @@ class Relaxation:
         def given(transfers: Iterable[SentTensor]) -> Counter[int]:
             return Counter(number for number, source, readers in transfers if source == DRIVER and 0 in readers)
 
-        more = given(self.given.transfers(parts)) - given(
-            without
-        )  # each by itself: whether it is small depends on its own size
+        # Each by itself: whether it is small depends on its own size.
+        more = given(self.given.transfers(parts)) - given(without)
         return [SentTensor(number, DRIVER, (0,)) for number in more.elements()] if self.is_first else []
 
     def _or_first(self, least: Floats, exact: Floats) -> Floats:

@@ -95,7 +95,8 @@ class Workload:
     #: whether a tensor's writer comes before its readers. Else, as in the backward pass of training, a tensor costs the
     #: same but may flow to earlier parts: only `ordered` orders the groups, and all tensors are `is_output`.
     is_ordered: bool = True
-    #: bytes that a part takes at least, beside what it holds all the time, to be opened with each group; None for none.
+    #: `[0, group]`: bytes that a part takes at least, beside what it holds all the time, to be opened with a group;
+    #: `[1, group]`: bytes that each group adds to the most of these; None for none.
     opening_bytes: Ints | None = None
     #: of `declared_bytes` what `own_bytes` of the writer has already; None for nothing.
     listed_bytes: Ints | None = None

@@ -4,8 +4,6 @@
 
 import { againstMean, duration, flop, groupsOf, size, sumOf, three } from "./words.js";
 
-/* Memory and files. */
-
 /** The costs of a model with what follows from both. */
 export function completedCosts(model, costs) {
   const [outputs, pasts, presents] = ["outputs", "pasts", "presents"].map((name) => new Set(costs[name]));
@@ -100,8 +98,6 @@ export function memoryOfAll(costs, parts) {
   costs.lastMemory = new Map(keys.map((key, i) => [key, costs.lastMemory.get(key) ?? memoryOf(costs, parts[i])]));
   return keys.map((key) => costs.lastMemory.get(key));
 }
-
-/* Times. */
 
 /** What `costsOf` found, with what the planner predicts for the parts on the devices `on`; without costs as it is. */
 export function predicted(costs, found, on) {
