@@ -31,7 +31,6 @@ def show(
     thing: Path,
     to: Literal["terminal", "html", "svg", "dot", "mermaid", "json", "devices"] = "terminal",
     output: Place = None,
-    part: int | None = None,
     compared: Places = None,
     model: Place = None,
     dims: Texts = None,
@@ -50,7 +49,7 @@ def show(
     """
     given = given_options(ctx)
     if to == "devices":
-        check_apply(given, ("--output", "--part", "--compare", "--model", "--dim", "--force", "--open"), "--to devices")
+        check_apply(given, ("--output", "--compare", "--model", "--dim", "--force", "--open"), "--to devices")
         _show_devices(open_(thing, check_files=False))
         return
     form = _format("html" if opens and output is None and to == "terminal" else to, output, is_given="--to" in given)
@@ -71,10 +70,6 @@ def show(
         from ..drawing.opening import record_at
 
         put_json(record_at(thing, dims=sizes), output)
-    elif part is not None:
-        from ..drawing.dot import dot_of_part
-
-        put_text(dot_of_part(open_(thing, check_files=False), part), output)
     else:
         from ..drawing.opening import rendered_at
 
@@ -127,9 +122,7 @@ def _check(given: Collection[str], thing: Path, form: Format) -> None:
     """Refuse options that would do nothing."""
     from ..drawing.path_kinds import kind_of
 
-    check_applicable(given, {"--part": "--to dot", "--compare": "--to html"}, f"--to {form}")
-    if "--part" in given:
-        check_apply(given, ("--model", "--dim"), "the nodes of a part")
-    elif form == "json":
+    check_applicable(given, {"--compare": "--to html"}, f"--to {form}")
+    if form == "json":
         kind = kind_of(thing)
         check_apply(given, ("--model",) if kind == "model" else ("--model", "--dim"), f"the JSON of a {kind}")

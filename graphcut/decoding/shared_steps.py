@@ -31,8 +31,7 @@ class SharedSteps:
         #: whether they may; None as long as it is not known.
         self.verdict: bool | None = None if is_possible else False
         self.used: list[int] = []  #: the numbers of the trial's batches.
-        self._decoder = decoder
-        self._numbers = numbers
+        self._decoder, self._numbers = decoder, numbers
         self._trial: Iterator[SequenceBatch] | None = None
         self._next: SequenceBatch | None = None
 

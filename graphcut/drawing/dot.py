@@ -1,25 +1,19 @@
-"""The DOT renderer, for Graphviz: the parts and the tensors between them, or the nodes of one part.
+"""The DOT renderer, for Graphviz: the parts and the tensors between them.
 
-A tensor with many readers does not get an edge to each, since long edges make layered layouts slow and hard to read:
-between parts, a bus branches at a small dot; inside a part, the name of the tensor is beside each reader.
+A tensor with many readers does not get an edge to each, since long edges make layered layouts slow and hard to read: a
+bus branches at a small dot.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
-from ..core.errors import UsageError
-from ..core.file_checks import check_unchanged
-from ..core.graph import Graph
-from ..core.manifest import Cascade
 from ..core.units import count
-from ..loading.opening import load
 from .device_groups import device_groups
 from .scene import Bus, Card, Scene, buses_of
 from .sentences import need_text, of_budget, size_text
 from .svg.primitives import plain
 from .svg.style import LIGHT
 
-MAX_EDGES: Final = 4  #: a tensor inside a part with more readers has its name beside each, instead of edges.
 _DEFAULTS: Final = (
     "  graph [fontname=Helvetica fontsize=12 color=gray60]\n"
     "  node [shape=box style=rounded fontname=Helvetica fontsize=11]\n"
@@ -62,53 +56,6 @@ def _bus(index: int, bus: Bus) -> Iterator[str]:
     yield f'  b{index} [shape=point width=0.06 label="" {colour}]'
     yield f"  p{bus.source} -> b{index} [{label} arrowhead=none {colour}]"
     yield from (f"  b{index} -> p{reader} [{colour}]" for reader in bus.readers)
-
-
-def dot_of_part(cascade: Cascade, part: int) -> str:
-    """The nodes of the part with that index as a DOT graph, without constant nodes and weights."""
-    if not 0 <= part < len(cascade.parts):
-        message = f"there is no part {part}: {cascade.path} has {count(len(cascade.parts), 'part')}"
-        raise UsageError(message, hint=f"choose from 0 to {len(cascade.parts) - 1}")
-    chosen = cascade.parts[part]
-    check_unchanged(cascade, {chosen.file: chosen.sha256})
-    graph = load(cascade.file(chosen)).graph
-    constants = len(graph.nodes) - len(graph.flow)
-    title = f"{chosen.file}: {count(len(graph.flow), 'node')}"
-    title += f" and {count(constants, 'constant')} (not drawn)" if constants else ""
-    lines = [f"digraph {_quoted(chosen.file)} {{", _DEFAULTS, f"  label={_quoted(title)}"]
-    lines += (f"  n{i} [label={_quoted(graph.nodes[i].op, graph.nodes[i].name)}]" for i in graph.flow)
-    ends = dict.fromkeys((*chosen.reads, *chosen.writes, *graph.reads, *graph.writes))
-    lines += _edges(graph, {name: str(cascade.tensors.get(name, "")) for name in ends})
-    return "\n".join([*lines, "}\n"])
-
-
-def _edges(graph: Graph, interface: Mapping[str, str]) -> Iterator[str]:
-    """The inputs and outputs of a part, with their types if known, and an edge for each tensor and reader."""
-    number = {name: i for i, name in enumerate(dict.fromkeys((*interface, *graph.producer)))}
-    for name in graph.reads:
-        yield f"  i{number[name]} {_ellipse(name, interface[name])}"
-        yield from _reader_edges(graph, name, f"i{number[name]}", number[name])
-    for i in graph.flow:
-        for tensor in graph.nodes[i].writes:
-            yield from _reader_edges(graph, tensor, f"n{i}", number[tensor])
-    for name in graph.writes:
-        yield f"  o{number[name]} {_ellipse(name, interface[name])}"
-        if (writer := graph.producer.get(name)) is not None and not graph.nodes[writer].is_constant:
-            yield f"  n{writer} -> o{number[name]}"
-
-
-def _ellipse(name: str, type_: str) -> str:
-    return f"[shape=ellipse style=filled fillcolor=gray92 label={_quoted(name, type_)}]"
-
-
-def _reader_edges(graph: Graph, tensor: str, writer: str, number: int) -> Iterator[str]:
-    readers = graph.readers.get(tensor, ())
-    if len(readers) <= MAX_EDGES:
-        yield from (f"  {writer} -> n{reader}" for reader in readers)
-        return
-    for reader in readers:
-        yield f"  t{number}_{reader} [shape=plaintext style=solid fontcolor=gray30 label={_quoted(tensor)}]"
-        yield f"  t{number}_{reader} -> n{reader}"
 
 
 def _quoted(*lines: str) -> str:

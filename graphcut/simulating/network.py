@@ -63,9 +63,7 @@ class Network:
 
     def __init__(self, cluster: SimulatedCluster, clock: Clock, draw: random.Random) -> None:
         self.lost_messages = 0
-        self._cluster = cluster
-        self._clock = clock
-        self._draw = draw
+        self._cluster, self._clock, self._draw = cluster, clock, draw
         machines = {name: machine.link_bytes_per_s for name, machine in cluster.machines.items()}
         rates: dict[LinkEnds, float] = {(name, None): bytes_per_s for name, bytes_per_s in machines.items()}
         rates |= {(None, name): bytes_per_s for name, bytes_per_s in machines.items()}

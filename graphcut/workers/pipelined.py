@@ -197,9 +197,7 @@ class _Service:
         self._scheduler = scheduler
         #: deletes what parts keep of a sequence of steps. Only called while an answer is given.
         self.forget: Callable[[int], None] = scheduler.forget
-        self._tensors = tensors
-        self._copied = copied
-        self._most = most
+        self._tensors, self._copied, self._most = tensors, copied, most
         self._inbox: SimpleQueue[Request | None] = SimpleQueue()
         self._pending: deque[Future[Outputs]] = deque()
         self._answered = Condition()

@@ -184,7 +184,7 @@ def test_a_cascade_without_devices_has_none_to_list(run: Run, tmp_path: Path) ->
     assert (refused.code, refused.error[0]) == (2, f"{tmp_path}/two/cascade.json was not planned for devices")
 
 
-@pytest.mark.parametrize("words", [("--part", "0"), ("-o", "x.html"), ("--force",), ("--open",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("-o", "x.html"), ("--force",), ("--open",)], ids=" ".join)
 def test_the_list_of_devices_is_no_drawing(run: Run, parts: Path, words: tuple[str, ...]) -> None:
     refused = run("show", parts, "--to", "devices", *words)
     assert (refused.code, refused.error[0].endswith(" does not apply to --to devices")) == (2, True)

@@ -110,7 +110,6 @@ COMMANDS = {
     "show parts --to json": 0,
     "show m.onnx --to svg": 0,
     "show parts --to dot": 0,
-    "show parts --to dot --part 0": 0,
     "show parts --to mermaid": 0,
     "show parts --to html": 0,
     "compare plan.json parts": 0,

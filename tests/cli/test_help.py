@@ -77,6 +77,7 @@ def test_what_exists_no_more_names_its_successor(run: Run, words: str, message: 
         ("simulate p --closed 3", "--in-flight"),
         ("verify d --optimized", "--optimize all"),
         ("show p --json", "--to json"),
+        ("show p --part 1", "part-0.onnx"),
         ("run d --provider-option a=b", "--provider NAME,KEY=VALUE"),
         ("run d --force-memory", "--memory"),
         ("generate d --prompts f", "--prompt @FILE"),

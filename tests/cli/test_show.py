@@ -18,7 +18,7 @@ from rich.console import Console
 import graphcut
 from graphcut import demos
 from graphcut.core.manifest import Cascade
-from graphcut.drawing.dot import dot_of, dot_of_part
+from graphcut.drawing.dot import dot_of
 from graphcut.drawing.html import html_of
 from graphcut.drawing.mermaid import mermaid_of
 from graphcut.drawing.scene import Scene
@@ -161,9 +161,7 @@ def test_a_plan_takes_no_dims(run: Run, house: House) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "words", [*((kind, "--to", "json") for kind in ("plan", "cascade")), ("cascade", "--to", "dot", "--part", 0)]
-)
+@pytest.mark.parametrize("words", [(kind, "--to", "json") for kind in ("plan", "cascade")])
 def test_dims_that_would_change_nothing_are_refused(run: Run, house: House, words: tuple[str, ...]) -> None:
     result = run("show", house.place(words[0]), *words[1:], "--dim", "seq=3")
     assert result.code == 2
@@ -171,10 +169,7 @@ def test_dims_that_would_change_nothing_are_refused(run: Run, house: House, word
     assert result.error[1] == "leave --dim out"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [*((kind, "--to", "json") for kind in ("model", "plan", "cascade")), ("cascade", "--to", "dot", "--part", 0)],
-)
+@pytest.mark.parametrize("words", [(kind, "--to", "json") for kind in ("model", "plan", "cascade")])
 def test_a_model_that_would_change_nothing_is_refused(run: Run, house: House, words: tuple[str, ...]) -> None:
     result = run("show", house.place(words[0]), *words[1:], "--model", house.model)
     assert result.code == 2
@@ -347,38 +342,6 @@ def test_a_file_in_no_folder_is_refused(run: Run, house: House, tmp_path: Path) 
 def test_a_file_that_was_asked_for_is_written_or_refused(run: Run, house: House, tmp_path: Path, renderer: str) -> None:
     result = run("show", house.model, "--to", renderer, "-o", tmp_path / "shown")
     assert (tmp_path / "shown").exists() or result.code == 2
-
-
-# The nodes of one part
-
-
-@pytest.mark.parametrize("part", [0, 1, 2])
-def test_the_nodes_of_a_part_are_those_that_the_function_draws(run: Run, house: House, part: int) -> None:
-    result = run("show", house.cascade, "--to", "dot", "--part", part)
-    assert result == Result(0, dot_of_part(house.opened(), part), "")
-    assert result.out.startswith(f'digraph "part-{part}.onnx"')
-
-
-def test_a_part_beyond_the_last_is_refused(run: Run, house: House) -> None:
-    result = run("show", house.cascade, "--to", "dot", "--part", 3)
-    manifest = house.cascade / "cascade.json"
-    assert (result.code, *result.error) == (2, f"there is no part 3: {manifest} has 3 parts", "choose from 0 to 2")
-
-
-def test_a_part_before_the_first_is_refused(run: Run, house: House) -> None:
-    result = run("show", house.cascade, "--to", "dot", "--part=-1")
-    assert result.code == 2
-    assert "--part" in result.error[0]
-
-
-@pytest.mark.parametrize("renderer", ["terminal", "html", "svg", "mermaid", "json"])
-def test_only_dot_shows_the_nodes_of_a_part(run: Run, house: House, renderer: str) -> None:
-    result = run("show", house.cascade, "--to", renderer, "--part", 0)
-    assert (result.code, *result.error) == (
-        2,
-        "--part applies to --to dot",
-        "leave --part out, or add --to dot",
-    )
 
 
 # What has moved, and what is gone

@@ -1,19 +1,15 @@
-"""The DOT renderer: parts with their devices, the nodes of one part, hostile names."""
+"""The DOT renderer: parts with their devices, hostile names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-import onnx
-import pytest
 from onnx import helper
 
 import graphcut
-from graphcut import At, Cascade, UsageError
-from graphcut.drawing.dot import MAX_EDGES, dot_of, dot_of_part
+from graphcut.drawing.dot import dot_of
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis
 
@@ -92,63 +88,6 @@ def test_names_are_escaped() -> None:
 
 def test_a_name_may_end_with_a_backslash() -> None:
     assert strings(dot_of(scene([card(0, name="\\")])))[-1].startswith("\\\n")
-
-
-@pytest.fixture
-def cascade(tmp_path: Path) -> Cascade:
-    """x → Relu a; then many nodes read a, and a constant is added."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="relu"),
-        helper.make_node("Exp", ["a"], ["b"], name="exp"),
-        helper.make_node("Constant", [], ["one"], name="one", value_float=1.0),
-        helper.make_node("Add", ["b", "one"], ["c"], name="add"),
-        *(helper.make_node("Mul", ["a", f"m{i}" if i else "c"], [f"m{i + 1}"], name=f"mul{i}") for i in range(5)),
-        helper.make_node("Identity", ["m5"], ["y"], name="end"),
-    ]
-    path = tmp_path / "model.onnx"
-    onnx.save(model_of(nodes, [floats("x", 4)], [floats("y", 4)]), path)
-    model = graphcut.load(path)
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("relu",))))
-
-
-def test_the_text_for_the_nodes_of_a_part(cascade: Cascade) -> None:
-    assert dot_of_part(cascade, 0).split("label=", 1)[1].splitlines() == [
-        f'"{cascade.parts[0].file}: 1 node"',
-        r'  n0 [label="Relu\nrelu"]',
-        r'  i0 [shape=ellipse style=filled fillcolor=gray92 label="x\nfloat32[4]"]',
-        "  i0 -> n0",
-        r'  o1 [shape=ellipse style=filled fillcolor=gray92 label="a\nfloat32[4]"]',
-        "  n0 -> o1",
-        "}",
-    ]
-
-
-def test_a_tensor_with_many_readers_is_named_beside_each(cascade: Cascade) -> None:
-    text = dot_of_part(cascade, 1)
-    edges = [line.split(" -> ") for line in outside_strings(text) if "->" in line]
-    beside = [source for source, _ in edges if source.startswith("t")]
-    assert len(beside) == len(set(beside)) == 6 > MAX_EDGES
-    assert strings(text).count("a") == 6
-    assert not any(source.startswith("i") for source, _ in edges)
-
-
-def test_constants_are_only_counted(cascade: Cascade) -> None:
-    text = dot_of_part(cascade, 1)
-    assert strings(text)[1] == f"{cascade.parts[1].file}: 8 nodes and 1 constant (not drawn)"
-    assert not any("Constant" in words for words in strings(text))
-
-
-def test_the_text_for_a_part_is_dot(cascade: Cascade) -> None:
-    for part in (0, 1):
-        lines = outside_strings(dot_of_part(cascade, part))
-        assert [line for line in lines if not STATEMENT.fullmatch(line)] == []
-
-
-@pytest.mark.parametrize("part", [-1, 2])
-def test_an_unknown_part_is_an_error(cascade: Cascade, part: int) -> None:
-    with pytest.raises(UsageError, match=rf"there is no part {part}: .* has 2 parts") as error:
-        dot_of_part(cascade, part)
-    assert error.value.hint == "choose from 0 to 1"
 
 
 def test_a_model_that_is_not_cut_is_drawn_as_its_segments() -> None:

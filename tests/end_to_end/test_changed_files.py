@@ -11,7 +11,6 @@ import pytest
 
 import graphcut
 from graphcut import Cascade, CascadeError, Device, Into, RunError, SimulatedCluster, demos
-from graphcut.drawing.dot import dot_of_part
 from graphcut.simulating.scenario import scenario_of_cascade
 
 from cases import each
@@ -34,10 +33,6 @@ def merged(cascade: Cascade, output: Path) -> None:
 
 def exported(to: Any, cascade: Cascade, output: Path) -> None:  # noqa: ANN401 - a format
     graphcut.export(cascade, output, to=to)
-
-
-def drawn(cascade: Cascade, _: Path) -> None:
-    dot_of_part(cascade, 1)
 
 
 def simulated(cascade: Cascade, _: Path) -> None:
@@ -66,10 +61,9 @@ def test_what_is_made_of_parts_is_not_made_of_changed_ones(
     refused(cascade, reader, tmp_path / "made", name, flip)
 
 
-@each("reader", [drawn, simulated])
-def test_what_shows_the_graph_of_a_part_compares_its_file(reader: Reader, cascade: Cascade, tmp_path: Path) -> None:
+def test_what_simulates_parts_compares_their_files(cascade: Cascade, tmp_path: Path) -> None:
     """Of the weights it reads nothing."""
-    refused(cascade, reader, tmp_path / "made", "part-1.onnx", flip)
+    refused(cascade, simulated, tmp_path / "made", "part-1.onnx", flip)
 
 
 @each("reader", [merged, *EXPORTS])

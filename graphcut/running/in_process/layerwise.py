@@ -13,9 +13,7 @@ class LayerwisePass:
     """One pass from the inputs to the outputs. Tensors wait in a `SpillStore` until their last reader has read them."""
 
     def __init__(self, cascade: Cascade, store: SpillStore, *, on_error: OnError) -> None:
-        self._cascade = cascade
-        self._store = store
-        self._on_error = on_error
+        self._cascade, self._store, self._on_error = cascade, store, on_error
         self._errors: dict[int, RunError] = {}
         outputs = dict.fromkeys(cascade.manifest.writes, len(cascade.parts))
         self._last_reader = {name: i for i, part in enumerate(cascade.parts) for name in part.reads} | outputs

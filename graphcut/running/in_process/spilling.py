@@ -31,8 +31,7 @@ class SpillStore(AbstractContextManager["SpillStore"]):
         """An empty store for these types of tensors; `limit_bytes` is the maximum of `in_memory_bytes`."""
         self.in_memory_bytes = 0  #: the bytes of tensors in memory.
         self.spilled_bytes = 0  #: the bytes written to files so far.
-        self._tensors = tensors
-        self._limit_bytes = limit_bytes
+        self._tensors, self._limit_bytes = tensors, limit_bytes
         self._held: dict[Key, Value] = {}
         self._files: dict[Key, tuple[Path, tuple[int, ...]]] = {}
         self._folder: Path | None = None

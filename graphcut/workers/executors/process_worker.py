@@ -80,8 +80,7 @@ class WorkerServer:
     """Receives commands, runs steps and loads parts, each in a thread of its own, so that none waits for another."""
 
     def __init__(self, connection: Connection, setup: Setup, folders: Sequence[str]) -> None:
-        self._connection = connection
-        self._setup = setup
+        self._connection, self._setup = connection, setup
         self._shared = SharedMemory(folders, setup.owner)
         self._buffers = OutputBuffers(self._shared)
         self._sending = Lock()

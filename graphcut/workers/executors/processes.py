@@ -51,9 +51,8 @@ class ProcessExecutor(Executor):
     reports_early = queues = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
-        self._cascade = cascade
+        self._cascade, self._states = cascade, states
         self.config = config  #: how the workers that start next build sessions.
-        self._states = states
         self._digest = manifest_digest(cascade.manifest)
         self._folders: ShmFolders | None = None
         self._shared = SharedMemory([], "hub")

@@ -85,11 +85,9 @@ class RayExecutor(Executor):
     has_links = queues = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart, names: Sequence[str]) -> None:
-        self._cascade = cascade
+        self._cascade, self._config, self._states = cascade, config, states
         self._tensors = {**cascade.tensors, TOKENS.name: TOKENS}
         self._path = cascade.path.resolve()
-        self._config = config
-        self._states = states
         self._names = tuple(names)
         self._actor_class: Any = ray.remote(**_ACTOR_OPTIONS)(RemoteWorker)
         self._callbacks: SimpleQueue[Callable[[], Event | None] | None] = SimpleQueue()

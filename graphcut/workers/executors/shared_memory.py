@@ -76,8 +76,7 @@ class SharedMemory:
 
     def __init__(self, folders: Sequence[str], owner: str) -> None:
         """Regions are made in the first of `folders` that has room. `owner`, the prefix of their names, is unique."""
-        self._folders = folders
-        self._owner = owner
+        self._folders, self._owner = folders, owner
         self._maps: dict[str, Bytes] = {}
         self._free: list[str] = []
         self._region_count = 0

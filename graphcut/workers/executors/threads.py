@@ -25,9 +25,8 @@ class ThreadExecutor(Executor):
     reports_early = queues = exchanges = True
 
     def __init__(self, cascade: Cascade, config: SessionConfig, states: StatesByPart) -> None:
-        self._cascade = cascade
+        self._cascade, self._states = cascade, states
         self.config = config  #: how parts that are loaded next build sessions.
-        self._states = states
         self._events: SimpleQueue[Event | None] = SimpleQueue()
         self.report: Callable[[Event], None] = self._events.put  #: takes events; by default `next_event` returns them.
         self._steps: dict[int, _Tasks] = {}

@@ -36,9 +36,7 @@ class Worker:
         self.sequences: dict[int, dict[str, Value]] = {}
         self.waits: list[float] = []  #: of the last step, see `run`.
         self.copied_bytes = 0  #: the bytes of the last step that were copied to or from the memory of devices.
-        self._cascade = cascade
-        self._states = states
-        self._load = load
+        self._cascade, self._states, self._load = cascade, states, load
         self._pages = HugePages()
         kept = {state.present for row in states.values() for state in row}
         sent = {state.present for state in cascade.manifest.states} - kept

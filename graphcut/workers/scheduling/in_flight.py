@@ -28,11 +28,8 @@ class RequestsInFlight:
     ) -> None:
         """`take` is called with each part that can run for one more request."""
         self.states: dict[int, RequestState] = {}
-        self._routing = routing
-        self._executor = executor
-        self._history = history
-        self._log = log
-        self._take = take
+        self._routing, self._executor, self._history = routing, executor, history
+        self._log, self._take = log, take
         self._runnable: list[list[int]] = [[] for _ in routing.parts]
 
     def start(self, number: int, request: Request, before: RequestState | None = None) -> None:

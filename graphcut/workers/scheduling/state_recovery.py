@@ -48,8 +48,7 @@ class StepHistory:
     """The completed steps of each sequence. Empty if workers can't die."""
 
     def __init__(self, executor: Executor, parts: Sequence[ScheduledPart]) -> None:
-        self._executor = executor
-        self._parts = parts
+        self._executor, self._parts = executor, parts
         self._entries: dict[int, list[CompletedStep]] = {}
         self._owners: dict[int, dict[int, int]] = {}
         self._forks: set[int] = set()
@@ -135,9 +134,7 @@ class StateRecovery:
     """The replays that workers have to do before anything else, at most one for each worker."""
 
     def __init__(self, executor: Executor, pool: WorkerPool, history: StepHistory) -> None:
-        self._executor = executor
-        self._pool = pool
-        self._history = history
+        self._executor, self._pool, self._history = executor, pool, history
         self._open: dict[int, tuple[ReplayPlan, deque[CompletedStep]]] = {}
         self._inputs: dict[int, Mapping[str, Handle]] = {}
 
