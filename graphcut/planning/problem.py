@@ -140,7 +140,6 @@ class PlanningProblem:
         fixed, fixed_bytes = self._shared(counting, travelling, self.users)
         in_phases = (pair for pair in _between_phases(self.graph, self.phases) if self.home.keys() >= {*pair})
         replica_bytes = [self._replica_bytes(node, counting) for node in self.replicable] + [0] * len(self.rewritable)
-        opening = [sum(self.held.opening_of_all_bytes.get(node, 0) for node in group) for group in self.groups]
         load = Workload(
             work=exact(own, quantum),
             own_bytes=self._own_bytes(counting),
@@ -149,7 +148,7 @@ class PlanningProblem:
             readers=Hyperedges.of([readers for _, _, readers, _ in self._crossing]),
             tensor_bytes=np.array([self.costs.sent_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
             declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._crossing], dtype=np.int64),
-            opening_bytes=np.stack((self._opening_bytes()[0], opening)) if "activations" in counting else None,
+            opening_bytes=self._opening_with_all() if "activations" in counting else None,
             is_output=np.array([is_output for *_, is_output in self._crossing], dtype=bool),
             # Repeated nodes are the first of the shared items; the others take no time.
             sharers=Hyperedges.of([*(self._holders[node] for node in self.repeated), *fixed]),
@@ -324,6 +323,11 @@ class PlanningProblem:
                 row = found[:, self.home[node]]
                 np.maximum(row, [int(number * one) for one in portions.get(node, [1.0] * ranks)], out=row)
         return found
+
+    def _opening_with_all(self) -> Ints:
+        """`Workload.opening_bytes`."""
+        of_all = self.held.opening_of_all_bytes
+        return np.stack((self._opening_bytes()[0], [sum(of_all.get(n, 0) for n in group) for group in self.groups]))
 
     @cached_property
     def _own_inner_bytes(self) -> Ints:

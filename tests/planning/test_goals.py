@@ -405,6 +405,14 @@ def test_pins_and_nodes_to_avoid_are_respected(goal: Into | Within | Across, nam
     assert made.outcome.value >= made.unlimited.value or not made.unlimited.is_optimal
 
 
+def test_where_parts_keep_a_budget_of_memory_they_keep_a_larger_one(tmp_path: Path) -> None:
+    """The weights of this model are folded while a part is opened, all at once."""
+    demos.write("unet", tmp_path / "unet.onnx")
+    analysis = graphcut.analyze(tmp_path / "unet.onnx")
+    found = [len(plan(analysis, Within(budget)).parts) for budget in (1_650_000, 1_750_000, 1_900_000)]
+    assert found == sorted(found, reverse=True)
+
+
 def test_a_node_is_in_the_part_that_it_is_pinned_to_where_all_nodes_have_room_in_one(named: Named) -> None:
     analysis = named("lstm.onnx")
     index = analysis.model.graph.node_index
