@@ -34,8 +34,17 @@ from ..running.stage import SessionConfig, session_options
 from ..surgery.model_files import make_constants, write_model
 from .accuracy import Feeds
 
-_NAMES: Final = table("automating/conversions.toml", dict[str, dict[str, tuple[str, ...]]])
-PRECISIONS, STEPS = _NAMES["precisions"], _NAMES["steps"]
+
+class _Conversions(msgspec.Struct):
+    """The conversions, each of which a function of this module makes: `_int8_static` makes `int8-static`."""
+
+    precisions: dict[str, tuple[str, ...]]
+    steps: dict[str, tuple[str, ...]]
+    packages: dict[str, tuple[str, int]]  #: who makes it, and how often that holds all weights in memory.
+
+
+_TABLE: Final = table("automating/conversions.toml", _Conversions)
+PRECISIONS, STEPS = _TABLE.precisions, _TABLE.steps
 """The conversions of each precision, and of steps that may come before one; opset=N is one, too."""
 
 _FUSED_TYPES: Final = {"whisper": "bart", "distilbert": "bert", "roberta": "bert", "xlm-roberta": "bert"}
@@ -215,30 +224,14 @@ def _save(proto: ModelProto, target: Path) -> None:
     onnx.save(proto, target, save_as_external_data=True, location=f"{target.name}.data")
 
 
-_QUANTIZATION, _TRANSFORMERS = "onnxruntime.quantization", "onnxruntime.transformers"
-_CONVERSIONS: Final[dict[str, tuple[str, int, Callable[[Job], dict[str, Any] | None]]]] = {
-    "clean": ("graphcut", 0, _clean),
-    "fuse": (_TRANSFORMERS, 4, _fuse),
-    "optimize": ("onnxruntime", 0, _optimize),
-    "constants": ("graphcut", 0, _constants),
-    "static": ("onnxruntime", 1, _static),
-    "opset": ("onnx", 4, _opset),
-    "fp16": (_TRANSFORMERS, 2, _fp16),
-    "preprocess": (_QUANTIZATION, 4, _preprocess),
-    "int8-static": (_QUANTIZATION, 4, _int8_static),
-    "int8": (_QUANTIZATION, 4, _int8),
-    "int4": (_QUANTIZATION, 0, _int4),
-}
-"""The package of each conversion, how often it holds all weights in memory (0: it streams them), and the function."""
-
-
-def _conversion(name: str) -> tuple[str, int, Callable[[Job], dict[str, Any] | None]]:
-    return _CONVERSIONS[name.partition("=")[0].removesuffix("-mixed")]
+def _kind(name: str) -> str:
+    """The conversion without what follows its name: its number, or that some nodes are left out."""
+    return name.partition("=")[0].removesuffix("-mixed")
 
 
 def library_of(name: str) -> tuple[str, str]:
     """The package that makes a conversion, and its version."""
-    package = _conversion(name)[0]
+    package = _TABLE.packages[_kind(name)][0]
     return package, version(package.partition(".")[0])
 
 
@@ -246,7 +239,7 @@ def check_memory(names: Sequence[str], model: Model) -> None:
     """Refuse conversions whose packages hold more in memory than there is, with a GraphcutError."""
     free = available_bytes()
     for name in names:
-        package, times, _ = _conversion(name)
+        package, times = _TABLE.packages[_kind(name)]
         if free is not None and (needed := times * model.weight_bytes) > free:
             takes = f"holds all weights in memory and takes about {size(needed)}; {size(free)} are free"
             raise GraphcutError(f"{name}: {package} {takes}", hint="try int4, which streams weights, or fp32")
@@ -260,9 +253,10 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
     None if it found nothing to do. A missing package is a UsageError, and one that fails a GraphcutError.
     """
     excluded, number = _ends(model) if name.endswith("-mixed") else [], int(name.partition("=")[2] or 0)
+    make: Callable[[Job], dict[str, Any] | None] = globals()[f"_{_kind(name).replace('-', '_')}"]
     try:
         with _silence(target.parent):
-            return _conversion(name)[2](Job(model, target, home, calibration, excluded, number))
+            return make(Job(model, target, home, calibration, excluded, number))
     except GraphcutError:
         raise
     except ImportError as error:

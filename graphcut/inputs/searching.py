@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ..core.records import table
 from ..core.tensors import Dims
 from ..loading.model import Model
 from .generating import Feeds, given_sizes, make_feeds
@@ -15,16 +16,7 @@ from .survey import InputSurvey
 
 Run = Callable[[Feeds], object]  #: runs a model on feeds, and raises if they are refused.
 _Attempt = tuple[DimensionSizes, Feeds]
-_FALLBACKS: Final = (
-    # Of 4,408 public models 3,889 accepted the defaults, and 151 more accepted one of these.
-    Fallback(),
-    Fallback(batch=1),
-    *(Fallback(image=size, batch=batch) for size in (224, 256, 512) for batch in (None, 1)),
-    *(Fallback(every=size) for size in (1, 2, 3, 4, 8, 16)),
-    *(Fallback(integers=value) for value in (0, 1, 2, 3)),
-    *(Fallback(every=size, integers=value) for size in (1, 2, 4) for value in (0, 1, 2)),
-    Fallback(flipped=True),
-)
+_FALLBACKS: Final = table("inputs/fallbacks.toml", dict[str, tuple[Fallback, ...]])["fallbacks"]
 
 
 class AcceptedInputs(NamedTuple):

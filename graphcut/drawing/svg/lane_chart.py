@@ -13,14 +13,13 @@ from .primitives import BODY, BOLD, CODE, SMALL, Panel, box, dot, label, line, t
 MAX_ROWS: Final = 60
 
 _ROW: Final = 21
+_NAMES, _TYPES, _BYTES = 300.0, 470.0, 560.0
+"""Right edges of the text columns."""
 
 
 class _Columns(NamedTuple):
-    """Right edges of the text columns, and the positions of the parts."""
+    """The columns of the parts."""
 
-    name: float  #: end of the names.
-    type: float  #: end of the types; the same as `name` if there is no room for them.
-    bytes: float  #: end of the sizes.
     parts: Sequence[float]  #: the x of each part.
     titles: Sequence[str]  #: the text above each part: its name if all names fit, otherwise its index.
 
@@ -51,28 +50,26 @@ def draw_lanes(scene: Scene, width: float) -> Panel:
     totals = [] if scene.is_ranked else [size_text(boundary) for boundary in scene.boundaries]
     if max((width_of(text, BOLD) for text in totals), default=columns.step) + 6 <= columns.step:
         bottom += 16
-        marks.append(label(columns.bytes, bottom, "crosses in total", SMALL, css="muted", anchor="end"))
+        marks.append(label(_BYTES, bottom, "crosses in total", SMALL, css="muted", anchor="end"))
         for x, text in zip(columns.parts, totals, strict=False):
             marks.append(label(x + columns.step / 2, bottom, text, BOLD, anchor="middle"))
     return Panel(width, bottom + 4, tuple(marks))
 
 
 def _columns(scene: Scene, width: float) -> _Columns:
-    name, type_, bytes_ = 300.0, 470.0, 560.0
     for titles in ([card.short_name for card in scene.cards], [str(index) for index in range(len(scene.cards))]):
         half = max(width_of(title, SMALL) for title in titles) / 2
-        start = bytes_ + half + 14
+        start = _BYTES + half + 14
         step = max((width - start - half) / max(len(scene.cards) - 1, 1), 9.0)
         if 2 * half + 8 <= step:
             break
-    return _Columns(name, type_, bytes_, [start + step * i for i in range(len(scene.cards))], titles)
+    return _Columns([start + step * i for i in range(len(scene.cards))], titles)
 
 
 def _titles(columns: _Columns) -> Iterator[str]:
     yield label(0, 14, "tensor", SMALL, css="muted")
-    if columns.type > columns.name:
-        yield label(columns.name, 14, "type", SMALL, css="muted")
-    yield label(columns.bytes, 14, "bytes", SMALL, css="muted", anchor="end")
+    yield label(_NAMES, 14, "type", SMALL, css="muted")
+    yield label(_BYTES, 14, "bytes", SMALL, css="muted", anchor="end")
     every = ceil((max(width_of(title, SMALL) for title in columns.titles) + 6) / columns.step)
     for x, title in list(zip(columns.parts, columns.titles, strict=True))[::every]:
         yield label(x, 14, title, SMALL, anchor="middle")
@@ -80,10 +77,9 @@ def _titles(columns: _Columns) -> Iterator[str]:
 
 def _lane(row: LaneRow, y: float, columns: _Columns, names: Sequence[str]) -> Iterator[str]:
     radius = min(4.0, columns.step * 0.4)
-    yield label(4, y + 4, row.name, CODE, room=columns.name - 16, among=names)
-    if columns.type > columns.name:
-        yield label(columns.name, y + 4, row.type, CODE, css="muted", room=columns.type - columns.name - 10)
-    yield label(columns.bytes, y + 4, size_text(row.flow), BODY, anchor="end")
+    yield label(4, y + 4, row.name, CODE, room=_NAMES - 16, among=names)
+    yield label(_NAMES, y + 4, row.type, CODE, css="muted", room=_TYPES - _NAMES - 10)
+    yield label(_BYTES, y + 4, size_text(row.flow), BODY, anchor="end")
     first, last = columns.parts[row.flow.source], columns.parts[row.flow.readers[-1]]
     yield line(((first, y), (last, y)), "wire", width=min(2.2, radius))
     yield box(first - radius, y - radius, 2 * radius, 2 * radius, "made")
