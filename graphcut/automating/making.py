@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ..core.atomic_files import WRITTEN, Content, check_target, mend, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
-from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError, did_you_mean
+from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError, check_names
 from ..core.file_checks import check_parts
 from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
 from ..core.product import Product
@@ -70,9 +70,8 @@ class Automation(Product):
 
     def __post_init__(self) -> None:
         unmet(self.limits, None)
-        if unknown := next((n for n in self.steps if n not in STEPS and not re.fullmatch(r"opset=[1-9]\d?", n)), None):
-            hint = f"{did_you_mean(unknown, STEPS)}steps are {', '.join(STEPS)} and opset=N"
-            raise UsageError(f"there is no step {unknown!r}", hint=hint)
+        named = [name for name in self.steps if not re.fullmatch(r"opset=[1-9]\d?", name)]
+        check_names(named, STEPS, "there is no step", "steps are opset=N,")
         needs_calibration = "int8-static" in self.precisions
         if needs_calibration and not self.calibration:
             raise UsageError("int8-static needs inputs to calibrate with", hint="give `calibration`, or use int8")

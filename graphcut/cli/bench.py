@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from .. import WAYS
-from ..core.errors import UsageError
+from ..core.errors import check_names
 from .application import check_applicable, given_options
 from .common_options import Optimizations, OriginalOptions, Texts, open_, say_gap
 from .input_files import RANDOM, is_random, read_or_generate
@@ -37,8 +37,7 @@ def bench(
 
     cascade = open_(cascade_path)
     say_gap(cascade)
-    if unknown := next((name for name in way or () if name not in WAYS), None):
-        raise UsageError(f"there is no way {unknown!r} to run a cascade", hint=f"choose from {', '.join(WAYS)}")
+    check_names(way or (), WAYS, "there is no way", "choose from", " to run a cascade")
     owners = dict.fromkeys(("--dim", "--seed"), "--inputs random")
     check_applicable(given_options(ctx), owners, *["--inputs random"] * is_random(inputs))
     whole = original.load(cascade)

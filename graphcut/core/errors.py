@@ -1,6 +1,6 @@
 """The exceptions of graphcut. Each has a message (what is wrong, and where) and a hint (what to do)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class GraphcutError(Exception):
@@ -94,3 +94,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = get_close_matches(name, known, n=1)
     return f"did you mean {close[0]!r}? " if close else ""
+
+
+def check_names(names: Iterable[str], known: Collection[str], what: str, listing: str, after: str = "") -> None:
+    """A UsageError if one of the names is not known: says `what`, the name and what comes `after`, and lists the known.
+
+    >>> check_names(["x", "maks"], ["x", "mask"], "the model has no input", "its inputs:")
+    Traceback (most recent call last):
+    graphcut.core.errors.UsageError: the model has no input 'maks'
+    """
+    if (unknown := next((name for name in names if name not in known), None)) is not None:
+        hint = f"{did_you_mean(unknown, known)}{listing} {', '.join(known) or 'none'}"
+        raise UsageError(f"{what} {unknown!r}{after}", hint=hint)

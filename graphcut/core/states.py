@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from .errors import UsageError
+from .errors import UsageError, check_names
 from .manifest import Cascade, State
 from .tensors import UNDEFINED, Dim, Dims, Tensor, Tensors
 from .wiring import Unit, asked_for
@@ -43,9 +43,8 @@ def check_state_pairs(pairs: Mapping[str, str], reads: Sequence[str], writes: Se
     """Raise a UsageError unless `pairs` maps inputs of the model to different outputs of it that can become them."""
     for past, present in pairs.items():
         for name, known, kind in ((past, reads, "input"), (present, writes, "output")):
-            if name not in known:
-                message = f"the state {past}={present} names {name!r}, which is not an {kind} of the model"
-                raise UsageError(message, hint=f"its {kind}s: {', '.join(known) or 'none'}")
+            what, which = f"the state {past}={present} names", f", which is not an {kind} of the model"
+            check_names([name], known, what, f"its {kind}s:", which)
     outputs = list(pairs.values())
     if twice := next((name for name in outputs if outputs.count(name) > 1), None):
         raise UsageError(f"{twice!r} can't become two inputs", hint="name each output once in `states`")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol
 
-from .errors import GraphcutError, UsageError
+from .errors import GraphcutError, check_names
 from .product import Product
 
 #: over Ray, a tensor of at most this size travels in the messages from and to the driver, which is faster than Ray's
@@ -113,8 +113,7 @@ def wire(units: Sequence[Unit], *, reads: Iterable[str], writes: Iterable[str], 
 
 def asked_for(outputs: Sequence[str], names: Sequence[str] | None) -> tuple[str, ...]:
     """The outputs of a model that are asked for: those called `names`, or all. A UsageError if one is not there."""
-    if unknown := next((name for name in names or () if name not in outputs), None):
-        raise UsageError(f"the model has no output {unknown!r}", hint=f"its outputs are {', '.join(outputs)}")
+    check_names(names or (), outputs, "the model has no output", "its outputs are")
     return tuple(name for name in outputs if names is None or name in names)
 
 

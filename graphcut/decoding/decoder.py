@@ -8,7 +8,7 @@ from typing import Final, Literal, TypedDict
 
 from msgspec.structs import replace
 
-from ..core.errors import RunError, UsageError
+from ..core.errors import RunError, UsageError, check_names
 from ..core.manifest import Cascade, CascadeLike, State
 from ..core.states import LOGITS, kept_states, states_of
 from ..core.tensors import Dim, Tensor
@@ -73,7 +73,7 @@ class Decoder:
         config, known = GenaiConfig(cascade), {state.past for state in cascade.manifest.states}
         named = {past: present for past, present in config.states.items() if past not in known}
         states = states_of(cascade, {**named, **settings.get("states", {})})
-        _check_names(cascade, states, inputs, dims)
+        _check_given(cascade, states, inputs, dims)
         self.cascade = cascade
         self.says = GenerationConfig(cascade)  #: what the model's files say of the tokens that it generates.
         #: the inputs that a sequence's prompt is fed to at its first step alone, with their roles: those of an encoder.
@@ -288,15 +288,11 @@ def _axis_of_batch(shape: Sequence[Dim | None] | None, batch: Dim | None) -> int
     return found[0] if len(found) == 1 else None
 
 
-def _check_names(cascade: Cascade, states: Sequence[State], inputs: Iterable[str], dims: Iterable[str]) -> None:
-    reads = cascade.manifest.reads
-    if unknown := next((name for name in inputs if name not in reads), None):
-        raise UsageError(f"the model has no input {unknown!r}", hint=f"its inputs: {', '.join(reads)}")
+def _check_given(cascade: Cascade, states: Sequence[State], inputs: Iterable[str], dims: Iterable[str]) -> None:
+    check_names(inputs, cascade.manifest.reads, "the model has no input", "its inputs:")
     shapes = [cascade.tensors[state.past].shape or () for state in states]
     known = dict.fromkeys(dim for shape in shapes for dim in shape if isinstance(dim, str))
-    if unknown := next((name for name in dims if name not in known), None):
-        hint = f"their sizes: {', '.join(known) or 'none has a name'}"
-        raise UsageError(f"no state has a size called {unknown!r}", hint=hint)
+    check_names(dims, known, "no state has a size called", "their sizes with a name:")
 
 
 def _read(cascade: Cascade) -> set[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from ..analysis.cut_points import analyze
-from ..core.errors import CascadeError, GraphcutError, UsageError
+from ..core.errors import CascadeError, GraphcutError, UsageError, check_names
 from ..core.manifest import PIPELINE, Cascade, open_cascade
 from ..core.present_parts import open_present
 from ..core.text import nothing_at
@@ -129,9 +129,7 @@ def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:
     """The cascade with sizes for these dims, in addition to those it stores; its files are unchanged."""
     manifest = cascade.manifest
     symbols = dict.fromkeys(dim for tensor in manifest.tensors for dim in tensor.shape or () if isinstance(dim, str))
-    if unknown := [name for name in dims if name not in symbols]:
-        known = ", ".join(symbols) or "none"
-        raise UsageError(f"no tensor of {cascade.path} has a dimension {unknown[0]!r}", hint=f"its dimensions: {known}")
+    check_names(dims, symbols, f"no tensor of {cascade.path} has a dimension", "its dimensions:")
     assumed = tuple(name for name in manifest.assumed if name not in dims)
     bound = msgspec.structs.replace(manifest, dims={**manifest.dims, **dims}, assumed=assumed)
     return replace(cascade, manifest=bound) if dims else cascade

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ..core.errors import GraphcutError, UsageError, did_you_mean
+from ..core.errors import GraphcutError, UsageError, check_names
 from ..core.tensors import Tensors
 from .sound import sound_inputs
 
@@ -47,9 +47,7 @@ def read_inputs(path: Path, model_reads: Sequence[str], *, tensors: Tensors = _N
         raise GraphcutError(f"{path} does not exist", hint=hint) from None
     except OSError as error:
         raise GraphcutError(f"{path} can't be read: {error.strerror or error}", hint="check its permissions") from None
-    if (unknown := next((name for name in found if name not in model_reads), None)) is not None:
-        hint = f"{did_you_mean(unknown, model_reads)}its inputs: {', '.join(model_reads) or 'none'}"
-        raise UsageError(f"{path} holds {unknown!r}, which is no input of the model", hint=hint)
+    check_names(found, model_reads, f"{path} holds", "its inputs:", ", which is no input of the model")
     return {name: found[name] for name in model_reads if name in found}
 
 

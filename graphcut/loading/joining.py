@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from google.protobuf.message import Message
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TensorShapeProto, ValueInfoProto
 
-from ..core.errors import ModelError, UsageError, did_you_mean
+from ..core.errors import ModelError, UsageError, check_names
 from ..core.tensors import shapes_contradict
 from .fingerprint import head_of, same_values
 from .graph_reader import read_graph
@@ -68,13 +68,11 @@ def _check(models: Sequence[Model], connect: Mapping[End, End]) -> None:
             (models[i], name, models[i].graph.reads),
             (models[j], source, (*models[j].graph.writes, *models[j].graph.reads)),
         ):
-            if end not in known:
-                if end in model.graph.writes:
-                    what = f"{end!r} is an output of {model.path.name}, and only inputs read others"
-                    hint = f"exchange the ends, if {source!r} is an input of {models[j].path.name}"
-                    raise UsageError(what, hint=hint)
-                hint = f"{did_you_mean(end, known)}it has {', '.join(known)}"
-                raise UsageError(f"{model.path.name} has nothing called {end!r} to be connected", hint=hint)
+            if end not in known and end in model.graph.writes:
+                what = f"{end!r} is an output of {model.path.name}, and only inputs read others"
+                hint = f"exchange the ends, if {source!r} is an input of {models[j].path.name}"
+                raise UsageError(what, hint=hint)
+            check_names([end], known, f"{model.path.name} has nothing called", "it has", " to be connected")
         if (j, source) in connect:
             raise UsageError(f"{name!r} would read {source!r}, an input that is connected itself", hint="use an output")
         read, written = models[i].tensors[name], models[j].tensors[source]

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from onnx import ModelProto
 
-from ..core.errors import UsageError, wrong_type
+from ..core.errors import UsageError, check_names, wrong_type
 from ..core.file_checks import check_parts
 from ..core.manifest import PIPELINE
 from ..core.states import check_state_pairs
@@ -90,8 +90,7 @@ def _check_dims(model: Model, dims: Dims) -> None:
     symbols = symbols_in(model.proto)
     for name, number in dims.items():
         if name not in symbols and not any(name in tensor.dim_names for tensor in model.tensors.values()):
-            known = ", ".join(sorted({*symbols, *model.symbols}))
-            message = f"{model.title} has no symbolic dimension {name!r}"
-            raise UsageError(message, hint=f"its symbolic dimensions: {known or 'none'}")
+            known = sorted({*symbols, *model.symbols})
+            check_names([name], known, f"{model.title} has no symbolic dimension", "its symbolic dimensions:")
         if not 0 <= number <= MAX_BYTES:
             raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more, and at most 2**56")

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto, numpy_helper
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from ..core.errors import UsageError, did_you_mean
+from ..core.errors import UsageError, check_names
 from ..core.graph import reached
 from ..core.tensors import Dims
 from .fingerprint import head_of
@@ -85,9 +85,7 @@ def _drop_unread_inputs(graph: GraphProto) -> None:
 
 def _make_constant(graph: GraphProto, name: str, value: Number) -> None:
     known = {one.name: one for one in graph.input}
-    if name not in known:
-        hint = f"{did_you_mean(name, known)}it has {', '.join(known)}"
-        raise UsageError(f"the model has no input {name!r}", hint=hint)
+    check_names([name], known, "the model has no input", "it has")
     kind = known[name].type.tensor_type
     shape = [dim.dim_value for dim in kind.shape.dim]
     if not all(shape):

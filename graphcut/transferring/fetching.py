@@ -19,7 +19,7 @@ from warnings import warn
 
 from ..core.atomic_files import check_space, mend, replacing, write_errors
 from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest, joined
-from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, did_you_mean
+from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, check_names
 from ..core.graph import grouped
 from ..core.manifest import FETCHED, Cascade, Part, is_inside, open_cascade
 from ..core.present_parts import open_present, parts_here, save_fetched
@@ -160,11 +160,9 @@ def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -
         raise UsageError(f"there is no part {wrong[0]}", hint=f"the cascade has the parts 0 to {count - 1}")
     if device is None:
         return [cascade.parts[k] for k in sorted(set(range(count) if parts is None else parts))]
-    devices = {part.device for part in cascade.parts if part.device is not None}
-    if device not in devices:
-        known = ", ".join(sorted(devices)) or "no devices: split with `Across`, or fetch some with `parts`"
-        hint = f"{did_you_mean(device, devices)}the parts are for {known}"
-        raise UsageError(f"no part is for the device {device!r}", hint=hint)
+    devices = sorted({part.device for part in cascade.parts if part.device is not None})
+    known = devices or ["no devices: split with `Across`, or fetch some with `parts`"]
+    check_names([device], known, "no part is for the device", "the parts are for")
     return [part for part in cascade.parts if part.device == device]
 
 

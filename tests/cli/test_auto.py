@@ -191,8 +191,8 @@ def test_a_model_is_prepared_for_a_device_and_each_step_is_compared(run: Run, tm
     ("steps", "error", "hint"),
     [
         ("static", "static: n has no number", "give each a number with --dim"),
-        ("const", "there is no step 'const'", "steps are fuse, constants, static and opset=N"),
-        ("opset=0", "there is no step 'opset=0'", "steps are fuse"),
+        ("const", "there is no step 'const'", "steps are opset=N, fuse, constants, static"),
+        ("opset=0", "there is no step 'opset=0'", "steps are opset=N, fuse"),
         ("opset=99", "opset=99: onnx", "fewer of --prepare"),
     ],
 )
