@@ -155,7 +155,7 @@ class Analysis(Product):
 
 def cut_points_of(liveness: Liveness, keys: AbstractSet[int]) -> tuple[CutPoint, ...]:
     """The cuts where the profile of any topological order has a local minimum; `keys` are the key nodes."""
-    graph, unknown = liveness.graph, liveness.unknown_alive()
+    graph, unknown = liveness.graph, liveness.unknown_alive
     alive_after = liveness.alive_after(index for index, _ in liveness.cut_points)
     return tuple(
         CutPoint(

@@ -45,7 +45,8 @@ class Liveness(Product):
             change[last] -= number
         return list(accumulate(change[:-1]))
 
-    def unknown_alive(self) -> list[int]:
+    @cached_property
+    def unknown_alive(self) -> Sequence[int]:
         """At each index how many tensors are alive after it without a known size."""
         return self.total(lambda tensor: not self.tensor_bytes[tensor][1])
 

@@ -125,6 +125,11 @@ class Graph(Product):
         return {tensor: i for i, tensor in enumerate(self.reads)}
 
     @cached_property
+    def outputs(self) -> frozenset[str]:
+        """`writes`, as a set: a decoder has two outputs for each layer."""
+        return frozenset(self.writes)
+
+    @cached_property
     def node_index(self) -> Mapping[str, int]:
         """The index of each node in `nodes`, by its name."""
         return {node.name: i for i, node in enumerate(self.nodes)}
@@ -312,9 +317,8 @@ def _first_and_needed(graph: Graph, groups: Sequence[Iterable[int]]) -> tuple[li
     """For each group its nodes that no earlier group has, and the others that it needs, in topological order."""
     holders = grouped((n, i) for i, group in enumerate(groups) for n in sorted(set(group)))
     # In reverse topological order, so that the readers of a node are settled before the node.
-    outputs = set(graph.writes)
     for n in sorted((n for n, held in holders.items() if len(held) > 1), reverse=True):
-        holders[n] = _needed_in(graph, n, holders, outputs)
+        holders[n] = _needed_in(graph, n, holders)
     own, copied = ([list[int]() for _ in groups] for _ in range(2))
     for n in sorted(holders):
         for rank, i in enumerate(holders[n]):
@@ -322,7 +326,7 @@ def _first_and_needed(graph: Graph, groups: Sequence[Iterable[int]]) -> tuple[li
     return own, copied
 
 
-def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outputs: AbstractSet[str]) -> list[int]:
+def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]]) -> list[int]:
     """The groups with node `n` that read its tensors, and the first one if others read them too."""
     node, held, copy = graph.nodes[n], holders[n], graph.copy_of(n)
     if node.is_stateful:
@@ -334,7 +338,7 @@ def _needed_in(graph: Graph, n: int, holders: Mapping[int, Sequence[int]], outpu
 
     repeating = reading(copy.writes).intersection(held[1:])
     without_it = reading(node.writes) - (repeating if copy is node else set())
-    is_needed = bool(without_it) or not outputs.isdisjoint(node.writes)  # a rewritten copy needs its original, too
+    is_needed = bool(without_it) or not graph.outputs.isdisjoint(node.writes)  # a rewritten copy needs its original
     return [i for i in held if i in repeating or (is_needed and i == held[0])]
 
 

@@ -267,7 +267,7 @@ def can_share_buffer(model: Model, cache: Cache) -> bool:
     if [(node.domain, node.op_type) for node in readers] != [("com.microsoft", "GroupQueryAttention")]:
         return False
     reads, writes = list(readers[0].input), list(readers[0].output)
-    is_alone = reads.count(cache.past) == 1 and cache.past not in graph.writes and cache.present not in graph.readers
+    is_alone = reads.count(cache.past) == 1 and cache.past not in graph.outputs and cache.present not in graph.readers
     return is_alone and (cache.past, cache.present) in zip(reads[3:5], writes[1:3], strict=False)
 
 

@@ -60,7 +60,7 @@ def joined_nodes(model: Model) -> Mapping[int, Joined]:
 
 def is_between(graph: Graph, name: str) -> bool:
     """Whether a tensor is between two nodes, and nothing else reads it."""
-    return name in graph.producer and len(graph.readers.get(name, ())) == 1 and name not in graph.writes
+    return name in graph.producer and len(graph.readers.get(name, ())) == 1 and name not in graph.outputs
 
 
 def _chain(graph: Graph, node: int, *operators: Collection[str]) -> list[int]:

@@ -109,7 +109,7 @@ def _without_memory(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelW
     else:
         is_over, width = own.op in OPERATORS["over_input"] and not held.remakings(node), 1
     is_known = (
-        own.writes[0] not in model.graph.writes and all(sizes[name][1] for name in between) and model.once(_has_sizes)
+        own.writes[0] not in model.graph.outputs and all(sizes[name][1] for name in between) and model.once(_has_sizes)
     )
     return KernelWork(-width * sizes[between[0]][0] if between and is_over and is_known else 0)
 
@@ -138,6 +138,6 @@ def _reordering(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
         return graph.nodes[other].op in OPERATORS["in_blocks"] or other in held.blocks
 
     is_kept = all(name in graph.producer and keeps(graph.producer[name]) for name in own.reads)
-    is_read = own.writes[0] not in graph.writes and all(map(keeps, graph.readers.get(own.writes[0], ())))
+    is_read = own.writes[0] not in graph.outputs and all(map(keeps, graph.readers.get(own.writes[0], ())))
     always = max(padded - made, 0 if is_kept else given, 0 if is_read else padded)
     return KernelWork(always, given, padded)

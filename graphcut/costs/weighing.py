@@ -219,9 +219,9 @@ def execution_order(
 def outside_reads(graph: Graph, nodes: Iterable[int]) -> list[str]:
     """The tensors that `nodes` write and another node reads, or that are outputs of the model."""
     nodes = list(nodes)
-    inside, outputs = set(nodes), set(graph.writes)
+    inside = set(nodes)
     written = (tensor for n in nodes for tensor in graph.nodes[n].writes)
-    return [name for name in written if name in outputs or not inside.issuperset(graph.readers.get(name, ()))]
+    return [name for name in written if name in graph.outputs or not inside.issuperset(graph.readers.get(name, ()))]
 
 
 def _context_of(model: Model, dims: Mapping[str, int]) -> Context:

@@ -52,7 +52,7 @@ def html_of(scene: Scene) -> str:
         "details": "".join(f"<dt>{escape(word)}</dt><dd>{escape(value)}</dd>" for word, value in scene.details),
         "matrix_legend": matrix_legend(scene),
         "legend": escape(" ".join(filter(None, _legend(scene)))),
-        "edges": edges if scene.cards or scene.cut_model else "",
+        "edges": edges if scene.cards or scene.cut_model() else "",
         "next": f"Next: <code>{escape(scene.next_command)}</code><br>" if scene.next_command else "",
         "version": __version__,
         "data": packed(_json(_record(scene))),

@@ -24,7 +24,7 @@ def build_profile(analysis: Analysis, rows: NodeRows, sizes: TensorBytes, module
         ops=tuple(graph.nodes[node].op for node in order),
         modules=tuple(modules[node] for node in order) if modules else (),
         alive=tuple(liveness.profile),
-        exact=tuple(number == 0 for number in liveness.unknown_alive()),
+        exact=tuple(number == 0 for number in liveness.unknown_alive),
         tensors=tuple(liveness.total(lambda _: 1)),
         weights=tuple(liveness.weights_before),
         keys=tuple(sorted(liveness.index[node] for node in analysis.key_nodes)),

@@ -190,8 +190,9 @@ class Scene:
     model: str = ""  #: path of the model, as a command line names it; empty if unknown.
     #: of a model that is not cut the segments between its key nodes, each named after its first node.
     segments: tuple[str, ...] = ()
-    cut_model: PageData | None = None  #: what the page needs to cut the model elsewhere; None if that is not known.
     segment_tensors: tuple[BoundaryTensor, ...] = ()  #: the tensors between these, with their indices as parts.
+    #: gives what the page needs to cut the model elsewhere; only the page asks for it. None if that is not known.
+    cut_model: Callable[[], PageData | None] = field(default=lambda: None, compare=False)
     #: gives the graph that the page draws; only the page asks for it. None if the model is not at hand.
     graph: Callable[[], PageData] | None = field(default=None, compare=False)
     #: gives what the page needs to predict other cuts; only the page asks for it, since that takes time.

@@ -33,7 +33,7 @@ from .drawn_graph import drawn_graph
 from .layer_modules import layer_modules
 from .plan_schedules import schedules_of_plan
 from .profile_builder import best_options, build_profile
-from .scene import BoundaryTensor, CutProfile, OtherPlan, Scene, buses_of
+from .scene import BoundaryTensor, CutProfile, OtherPlan, PageData, Scene, buses_of
 
 _SHOWN: Final = 3  #: tensors or axes in a list.
 
@@ -60,7 +60,7 @@ def scene_of_analysis(analysis: Analysis) -> Scene:
         next_command="" if best is None else _split_command(model.path, best.cuts[0]),
         details=tuple(_analysis_details(analysis)),
         model=str(model.path),
-        cut_model=cut_model_of(model, [graph.flow], sizes, analysis.model.dims),
+        cut_model=cache(partial(cut_model_of, model, [graph.flow], sizes, analysis.model.dims)),
         graph=lambda: drawn_graph(model, [graph.flow], sizes, layer_modules(graph, analysis.repeat)),
         cut_costs=partial(cut_costs_of, analysis.model, dims=model.dims),
         segments=tuple(graph.nodes[block.nodes[0]].name for block in blocks if block.nodes),
@@ -120,7 +120,7 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
         details=(("goal", sentences.goal_text(plan.goal)), *_limits(plan.limits, names), *sentences.outcomes(plan)),
         other_plans=tuple(_other_plans(plan)),
         model=str(model.path),
-        cut_model=cut_model_of(model, rows, sizes, given),
+        cut_model=partial(cut_model_of, model, rows, sizes, given),
         graph=partial(drawn_graph, model, rows, sizes, modules),
         cut_costs=partial(cut_costs_of, model, plan),
         schedules=cache(partial(schedules_of_plan, plan, model)),
@@ -138,7 +138,11 @@ def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
         cards = tuple(replace(card, need_bytes=file_bytes(cascade, part)) for part, card in pairs)
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
     details, command = (*details, *_storage(cascade)), _verify_command(cascade)
-    cut_model = planned.cut_model and {**planned.cut_model, "dims": cascade.manifest.given_dims}
+
+    def cut_model() -> PageData | None:
+        found = planned.cut_model()
+        return found and {**found, "dims": cascade.manifest.given_dims}
+
     return _answered(replace(planned, cards=cards, next_command=command, details=details, cut_model=cut_model))
 
 
@@ -174,8 +178,9 @@ def scene_of_cascade(cascade: Cascade, model: Model | None = None) -> Scene:
         last_nodes = [model.graph.nodes[row[-1]].name if row else "" for row in rows]
         known = {"model": str(model.path), "profile": build_profile(analysis, rows, sizes, modules)}
         known["graph"] = partial(drawn_graph, model, rows, sizes, modules)
-        if not is_ranked and (cut_model := cut_model_of(model, rows, sizes, manifest.given_dims)) is not None:
-            known |= {"cut_model": cut_model, "cut_costs": partial(cut_costs_of, model)}
+        if not is_ranked:
+            known["cut_model"] = partial(cut_model_of, model, rows, sizes, manifest.given_dims)
+            known["cut_costs"] = partial(cut_costs_of, model)
     tensors = _boundary_tensors(parts, cascade.wiring, cascade.tensors, sizes)
     if is_ranked:
         ends = ((one, {parts[i].device for i in one.readers}) for one in tensors)

@@ -48,7 +48,7 @@ class Sizes:
     unknown: tuple[str, ...]
     open_dims: tuple[str, ...]  #: the dimensions (`Tensor.dim_names`) with which the first of these have a size.
 
-    @property
+    @cached_property
     def are_exact(self) -> bool:
         """Whether no dimension counts as 1."""
         return all(is_exact for _, is_exact in self.bytes.values())

@@ -51,7 +51,7 @@ def _outputs(graph: Graph, node: Node, pattern: str) -> list[str]:
     """The outputs of a node whose name or outputs match; those that are read if it is the node that is named."""
     if node.name in node.writes or not (node.name == pattern or fnmatchcase(node.name, pattern)):
         return [name for name in node.writes if fnmatchcase(name, pattern)]
-    return [name for name in node.writes if name in graph.readers or name in graph.writes] or [*node.writes]
+    return [name for name in node.writes if name in graph.readers or name in graph.outputs] or [*node.writes]
 
 
 def _is_glob(pattern: str) -> bool:

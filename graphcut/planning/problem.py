@@ -55,10 +55,6 @@ class PlanningProblem:
     def graph(self) -> Graph:
         return self.analysis.model.graph
 
-    @cached_property
-    def _outputs(self) -> frozenset[str]:
-        return frozenset(self.graph.writes)
-
     @property
     def held(self) -> HeldWeights:
         """The weights as `device` holds them."""
@@ -258,8 +254,7 @@ class PlanningProblem:
     @cached_property
     def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
         """Tensors that leave their group: name, group that writes it, other groups that read it, is it an output."""
-        graph, outputs = self.graph, self._outputs
-        presents, found = {cache.present for cache in self.costs.caches}, []
+        graph, presents, found = self.graph, {cache.present for cache in self.costs.caches}, []
         for node, home in sorted(self.home.items()):
             for tensor in graph.nodes[node].writes:
                 readers = self._reading(tensor)
@@ -267,14 +262,14 @@ class PlanningProblem:
                     is_sent = tensor == graph.copy_of(node).reads[0]
                     readers = self.rerunners[node] | readers if is_sent else frozenset()
                 readers -= {home}
-                is_output = tensor in outputs and tensor not in presents
+                is_output = tensor in graph.outputs and tensor not in presents
                 if readers or is_output:
                     found.append((tensor, home, tuple(sorted(readers)), is_output))
         return found
 
     def _listed(self, tensor: str) -> int:
         """What `_own_bytes` has of declaring a tensor: all if it is an output of the model."""
-        return self.sizes.declarations[tensor] if tensor in self._outputs else self.sizes.listed.get(tensor, 0)
+        return self.sizes.declarations[tensor] if tensor in self.graph.outputs else self.sizes.listed.get(tensor, 0)
 
     def _own_bytes(self, counting: Collection[Counted]) -> Ints:
         """For each group the bytes of its nodes, of declaring outputs of the model, and of caches after the run."""
@@ -311,7 +306,7 @@ class PlanningProblem:
 
     def _replica_bytes(self, node: int, counting: Collection[Counted]) -> int:
         names = self.graph.nodes[node].writes
-        declared = sum(self.sizes.as_output(name) for name in names if name in self._outputs)
+        declared = sum(self.sizes.as_output(name) for name in names if name in self.graph.outputs)
         alive = sum(self.costs.tensor_bytes[name][0] for name in names if self._reading(name))
         return self.sizes.nodes[node] + declared + (alive if "activations" in counting else 0)
 

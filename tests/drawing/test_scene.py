@@ -131,8 +131,8 @@ def test_the_scene_of_a_model(chain: Path) -> None:
         ),
         model=str(chain),
         segments=("relu",),
-        cut_model=CHAIN_CUT,
     )
+    assert scene.cut_model() == CHAIN_CUT
 
 
 @pytest.mark.parametrize("name", ["relu", "a,b", 'say "hi", you', "-x", "it's $(rm)"])
@@ -171,8 +171,8 @@ def test_the_scene_of_a_plan(chain: Path) -> None:
         profile=replace(CHAIN, parts=(0, 0, 1, 2)),
         details=(("goal", "cut at the given nodes"),),
         model=str(chain),
-        cut_model=CHAIN_CUT,
     )
+    assert scene.cut_model() == CHAIN_CUT
     assert scene.boundaries == (BoundaryTotals(64, True, 2), BoundaryTotals(64, True, 2))
     assert scene.profile is not None
     assert scene.profile.cuts == (1, 2)
@@ -208,14 +208,15 @@ def test_the_scene_of_a_cascade(chain: Path, tmp_path: Path) -> None:
         next_command=f"graphcut verify {tmp_path / 'parts'}",
     )
     assert scene_of_cascade(cascade) == bare
-    assert scene_of_cascade(cascade, model) == replace(
+    scene = scene_of_cascade(cascade, model)
+    assert scene.cut_model() == CHAIN_CUT
+    assert scene == replace(
         bare,
         facts=(("nodes", "4"), ("weights", "0 B"), ("dims", "n=2")),
         dims={"n": 2},
         cards=tuple(replace(one, last_node=THREE[i].last_node) for i, one in enumerate(bare.cards)),
         profile=replace(CHAIN, parts=(0, 0, 1, 2)),
         model=str(chain),
-        cut_model=CHAIN_CUT,
     )
 
 
