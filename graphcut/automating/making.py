@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -33,8 +33,7 @@ from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay,
 _KIND: Final = "a result of auto"
 
 
-@dataclass(frozen=True)
-class _Converted:
+class _Converted(NamedTuple):
     """A model after some conversions, its outputs, and these against those of the given model."""
 
     model: Model

@@ -11,11 +11,10 @@ import tempfile
 import timeit
 from bisect import bisect_right
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import onnx
@@ -58,8 +57,7 @@ class ProfileEvent(msgspec.Struct):
     args: _Arguments = msgspec.field(default_factory=_Arguments)
 
 
-@dataclass(frozen=True)
-class ProfiledKernel:
+class ProfiledKernel(NamedTuple):
     """Measurements of a node of the optimized graph."""
 
     nodes: tuple[int, ...]  #: the indices of the piece's nodes that it computes.
@@ -69,8 +67,7 @@ class ProfiledKernel:
     seconds: tuple[float, ...]  #: its time in each run with profiling.
 
 
-@dataclass(frozen=True)
-class ProfiledPiece:
+class ProfiledPiece(NamedTuple):
     """Measurements of a piece."""
 
     run_s: tuple[float, ...]  #: the times of the runs without profiling.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 from ..core.graph import post_order
 from ..costs.cluster import LinkEnds, ReliabilityModel, SimulatedCluster
@@ -32,8 +32,7 @@ class LinkDirection:
     transfers: dict[Transfer, None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """The way from one device to another: the links it uses, and the probability that a message is lost.
 
     A message has exponentially distributed delays of which `jitters_s` are the means.

@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, compress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,7 @@ _SHARES: Final = (0.0, 1 / 256, 1 / 16, 1 / 4, 1 / 2, 3 / 4)
 """What is tried as a bound: the limit less such shares of what it is above a bound that is known."""
 
 
-@dataclass(frozen=True)
-class PartPrices:
+class PartPrices(NamedTuple):
     """What parts are compared by: seconds, or bytes."""
 
     own: Floats  #: what each part pays for its own nodes; a table over pairs of boundaries.

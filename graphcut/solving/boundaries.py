@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -171,8 +172,7 @@ class BoundaryTables(ABC):
         return found
 
 
-@dataclass(frozen=True)
-class Relaxation:
+class Relaxation(NamedTuple):
     """What each part pays at least for its replicable values; the load of its tables is `Replicas.without`."""
 
     given: BoundaryTables  #: the tables in which each part computes the values that it needs.

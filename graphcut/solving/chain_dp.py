@@ -54,8 +54,7 @@ class ChainPartition:
         return replace(self, values=(float(first), *self.values))
 
 
-@dataclass(frozen=True)
-class DpTable:
+class DpTable(NamedTuple):
     """The best values of the criteria for reaching each boundary."""
 
     criteria: Sequence[Criterion]  #: what partitions are compared by, the most important first.

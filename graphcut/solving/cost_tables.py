@@ -1,9 +1,10 @@
 """Cost tables: seconds that the part between two boundaries keeps a device busy, and bytes that it takes there."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace as changed
@@ -16,8 +17,7 @@ from .boundaries import BoundaryTables
 from .instance import Bools, Floats, Workload, exact, quantum_for
 
 
-@dataclass(frozen=True)
-class DeviceClass:
+class DeviceClass(NamedTuple):
     """Devices that are the same but for their names."""
 
     devices: tuple[Device, ...]  #: the devices.
@@ -105,7 +105,7 @@ def best_links(classes: Sequence[DeviceClass], pairs: PairCosts) -> tuple[Device
     """The classes as if each device sent and received over its best link."""
     least_s, soonest_s = pairs.received_s[:-1].min(axis=0), pairs.latency_s[:-1].min(axis=0)
     links = zip(classes, least_s, soonest_s, strict=False)  # the last one is the driver's
-    return tuple(replace(c, s_per_byte=min(c.s_per_byte, byte_s), latency_s=late_s) for c, byte_s, late_s in links)
+    return tuple(c._replace(s_per_byte=min(c.s_per_byte, byte_s), latency_s=late_s) for c, byte_s, late_s in links)
 
 
 def time_quantum(load: Workload, classes: Sequence[DeviceClass], pairs: PairCosts | None = None) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +57,7 @@ class Hyperedges:
         return [found.get(group, []) for group in range(groups)]
 
 
-@dataclass(frozen=True)
-class Replicas:
+class Replicas(NamedTuple):
     """Values that each part that needs them either computes or receives, in a topological order."""
 
     readers: Hyperedges  #: the groups that read each value.

@@ -25,11 +25,11 @@ Example: a chain of groups of 2, 4 and 2 ms that sends nothing. Of two devices o
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, groupby, pairwise
 from math import inf, sqrt
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -55,8 +55,7 @@ _SQUARINGS: Final = 6  #: loads count in the score with this power of two as the
 _MEAN: Final = 0.001  #: the weight of the mean load beside the largest load.
 
 
-@dataclass(frozen=True)
-class Interleaving:
+class Interleaving(NamedTuple):
     """Parts in an order in which they can run, and their devices."""
 
     parts: Parts  #: the groups of each part, in a topological order.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, reduce
 from itertools import pairwise, product
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -88,7 +88,8 @@ class LinkedChains:
         slowest = request_times(transfers, least_or_wait_s, devices, self.cluster)
         if self.tables.relaxation is None or self.cluster.overlap == "none":
             return slowest
-        return replace(request_times(transfers, least_s, devices, self.cluster, most_s), latency_s=slowest.latency_s)
+        times = request_times(transfers, least_s, devices, self.cluster, most_s)
+        return times._replace(latency_s=slowest.latency_s)
 
     # Dynamic programming
 
@@ -267,8 +268,7 @@ def driver_s(aggregation: Aggregation, load: Workload, pairs: PairCosts, cluster
     return float(late_s + (sent_s + answers_s if overlap == "none" else 0.0))
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     """The first parts of a partition."""
 
     boundaries: tuple[int, ...]

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, compress
-from typing import TYPE_CHECKING, Final, Literal, assert_never
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, assert_never
 
 import numpy as np
 
@@ -54,8 +54,7 @@ class MilpProblem:
     overlap: Overlap = "none"
 
 
-@dataclass(frozen=True)
-class MilpResult:
+class MilpResult(NamedTuple):
     """What the solver found within its time limit."""
 
     bound: float  #: a lower bound of the objective of any plan; -inf where none was found.

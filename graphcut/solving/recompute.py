@@ -23,11 +23,10 @@ byte takes 1 s to send and node 0 takes 1 s to run, so the second part receives 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import cache
 from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -53,8 +52,7 @@ class Recomputed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost_s: float  #: seconds that it runs longer.
 
 
-@dataclass(frozen=True)
-class TransferPrices:
+class TransferPrices(NamedTuple):
     """What repeating and sending cost for a part."""
 
     run_s: Mapping[int, float]  #: seconds that each flowing node takes on the device of the part.

@@ -22,8 +22,8 @@ Example: two groups of 5 s need a value that takes 3 s to compute and 2 s to rec
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,7 @@ from .search import Evaluator, SearchResult, result_on
 _EXACT_VALUES: Final = 50  #: so many powers of two add up exactly in float64.
 
 
-@dataclass(frozen=True)
-class LowerBounds:
+class LowerBounds(NamedTuple):
     """Lower bounds of what is minimized, whatever parts replicate."""
 
     simple: float  #: of all plans; it takes no search.
@@ -71,7 +70,7 @@ def bounded(  # noqa: PLR0917 - all that is known
     if best is None or best.chain.values[0] <= bound:
         return found, best, LowerBounds(simple, bound, bound)
     own = best.chain.values[0] if best.chain.is_best else max(bound, lower_bound_over(best.tables))
-    more = max(bound, with_one_more(replace(relaxation, is_first=False).tables))
+    more = max(bound, with_one_more(relaxation._replace(is_first=False).tables))
     return found, best, LowerBounds(simple, own, min(own, more))
 
 

@@ -5,7 +5,6 @@ Searches value their plans here, predictions are made of it, and simulations agr
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -28,8 +27,7 @@ class SentTensor(NamedTuple):
     readers: Sequence[int]  #: the other parts that read it, and the driver where it is asked for.
 
 
-@dataclass(frozen=True)
-class RequestTimes:
+class RequestTimes(NamedTuple):
     """Predicted seconds."""
 
     busy_s: tuple[float, ...]  #: how long a request keeps the device of each part busy with it.

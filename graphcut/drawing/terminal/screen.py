@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
@@ -24,8 +24,7 @@ LEVELS: Final = " ▁▂▃▄▅▆▇█"  #: heights of a column, from empty 
 _IN_ASCII: Final = str.maketrans(table("drawing/terminal/ascii.toml", dict[str, str]))
 
 
-@dataclass(frozen=True)
-class Screen:
+class Screen(NamedTuple):
     """What a picture is drawn on."""
 
     width: int  #: in columns.

@@ -1,8 +1,7 @@
 """Tables for the terminal. Numbers are never shortened: where room is short, names are, and columns are left out."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.cells import cell_len
 from rich.table import Table
@@ -15,8 +14,7 @@ from .screen import Screen, Section
 _GAP: Final = 2
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One column of a table."""
 
     title: str  #: its title.
@@ -71,7 +69,7 @@ def _plain(column: Column, screen: Screen) -> Column:
             return screen.plain(cell)
         return cell if cell.spans else screen.text(cell.plain, str(cell.style))
 
-    return replace(column, title=screen.plain(column.title), cells=[plain(cell) for cell in column.cells])
+    return column._replace(title=screen.plain(column.title), cells=[plain(cell) for cell in column.cells])
 
 
 def _kept(columns: list[Column], width: int) -> list[Column]:
