@@ -21,7 +21,7 @@ from msgspec.structs import fields
 from msgspec.structs import replace as changed
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from ..core.atomic_files import replacing, write_errors
+from ..core.atomic_files import write_file
 from ..core.product import Product
 from ..costs.cluster import Cluster, Host, NetworkLink
 from ..costs.device import Device
@@ -206,8 +206,7 @@ def save_cluster(cluster: Cluster, worst: Calibration, path: str | Path) -> None
     for title, record in tables:
         found = {one.name: (getattr(record, one.name), one.default) for one in fields(record)}
         lines += [title, *(f"{name} = {_toml(value)}" for name, (value, default) in found.items() if value != default)]
-    with write_errors(path, "check that the folder exists and has room"), replacing(Path(path)) as new:
-        new.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_file(path, ("\n".join(lines) + "\n").encode(), "check that the folder exists and has room")
 
 
 def _toml(value: object) -> str:

@@ -93,10 +93,9 @@ def put_text(text: str, output: Path | None) -> None:
     if output is None:
         sys.stdout.write(text)
         return
-    from ..core.atomic_files import replacing, write_errors
+    from ..core.atomic_files import write_file
 
-    with write_errors(output, "check the folder and the space on the disk"), replacing(output) as new:
-        new.write_text(text, encoding="utf-8")
+    write_file(output, text.encode(), "check the folder and the space on the disk")
     say(f"wrote {output}")
 
 

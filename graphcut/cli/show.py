@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import webbrowser
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import typer
 
 from ..core.errors import GraphcutError, UsageError
+from ..core.records import table
 from ..core.text import shell_word
 from .application import check_applicable, check_apply, given_options
 from .common_options import Place, Places, Texts, open_, parsed_dims
@@ -20,10 +21,7 @@ if TYPE_CHECKING:
 
 Format = Literal["terminal", "html", "svg", "dot", "mermaid", "json"]
 
-_SUFFIXES: Final[Mapping[Format, Sequence[str]]] = {  #: the ends of file names by format.
-    "html": (".html", ".htm"), "svg": (".svg",), "dot": (".dot", ".gv"), "mermaid": (".mmd", ".mermaid"),
-    "json": (".json",), "terminal": (".txt",),
-}  # fmt: skip
+_SUFFIXES: Final = table("cli/suffixes.json", dict[Format, tuple[str, ...]])  #: the ends of file names by format.
 
 
 def show(

@@ -156,6 +156,12 @@ def replacing(path: Path) -> Iterator[Path]:
         finish(scratch / "new", target, os.replace)
 
 
+def write_file(path: str | Path, content: bytes, hint: str = "nothing was changed") -> None:
+    """Write a file, completely or not at all. A GraphcutError with the hint if it can't be written."""
+    with write_errors(path, hint), replacing(Path(path)) as new:
+        new.write_bytes(content)
+
+
 def finish(new: Path, target: Path, move: Callable[[Path, Path], None]) -> None:
     """Move the last file of an output, or its folder, to its place."""
     _finished.append((target, new.lstat().st_ino))

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from ..core.atomic_files import replacing, write_errors
+from ..core.atomic_files import write_file
 from ..core.errors import RecordError, UsageError
 from ..core.manifest import EXPORTED, PIPELINE
 from ..core.records import json_beside
@@ -92,8 +92,7 @@ def save_pipeline(folder: str | Path, output: str | Path, *, force: bool = False
     models, way = found.models.items(), place.relative_to(home)
     moved = {name: replace(one, file=(way / one.file).as_posix()) if one.file else one for name, one in models}
     found = replace(found, models=moved)
-    with write_errors(output), replacing(output) as new:
-        new.write_text("\n".join(_lines(found)) + "\n", encoding="utf-8")
+    write_file(output, ("\n".join(_lines(found)) + "\n").encode())
     return found
 
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import Analysis
-from ..core.atomic_files import replacing, write_errors
+from ..core.atomic_files import write_file
 from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph, partition
 from ..core.records import as_json, read_record
@@ -96,9 +96,7 @@ def save_plan(made: Plan, model: Model, path: str | Path) -> None:
         GraphcutError: the file can't be written.
     """
     path = Path(path)
-    text = as_json(plan_file(made, model, path.parent))  # dims stay in their order
-    with write_errors(path), replacing(path) as new:
-        new.write_bytes(text)
+    write_file(path, as_json(plan_file(made, model, path.parent)))  # dims stay in their order
 
 
 def plan_file(made: Plan, model: Model, folder: Path) -> PlanFile:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from ..core.atomic_files import replacing, write_errors
+from ..core.atomic_files import write_file
 from ..core.product import Product
 
 if TYPE_CHECKING:  # onnxruntime takes a tenth of a second to import; simulations need none of it
@@ -209,8 +209,7 @@ def save_trace(log: RunLog, parts: Sequence[str], workers: Sequence[str], path: 
     their names. The format is Google's "Trace Event Format" of 2016: an array of events, with times in microseconds.
     """
     raw = msgspec.json.encode({"traceEvents": list(_events(log, parts, workers)), "displayTimeUnit": "ms"})
-    with write_errors(path, "choose another `path`"), replacing(path) as new:
-        new.write_bytes(raw)
+    write_file(path, raw, "choose another `path`")
 
 
 def _events(log: RunLog, parts: Sequence[str], workers: Sequence[str]) -> Iterator[dict[str, Any]]:
