@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 import typer
 
 from .. import Across, At, Counted, Device, Goal, Heads, Into, Limits, Measure, Recomputing, Within
-from ..core.errors import UsageError
+from ..core.errors import UsageError, check_names
 from ..core.units import count as count_of
 from ..core.units import parse_bytes
 from .application import applying, check_applicable, given_options
@@ -169,7 +169,5 @@ def _check(given: Sequence[str], plan_file: str) -> None:
 
 def _checked(names: Sequence[str], words: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a Literal, and some of its words
     """Those of the words that are named, in their order."""
-    if unknown := next((name for name in names if name not in get_args(words)), None):
-        known = ", ".join(get_args(words))
-        raise UsageError(f"--count {unknown}: not one of {known}", hint=f"for example --count {get_args(words)[0]}")
+    check_names(names, get_args(words), "--count can't be", "it is one or more of")
     return tuple(word for word in get_args(words) if word in names)

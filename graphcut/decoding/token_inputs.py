@@ -7,15 +7,18 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from ..core.records import table
 from ..core.tensors import Tensor
 from ..running.values import Array
 
 _TYPES: Final = {"int64", "int32", "bool", "float32", "float16", "float64"}
+
 DecoderInputRole = Literal["ids", "mask", "positions", "past", "total", "last", "branch", "types", "keep"]
 """What an input holds: the token ids; the attention mask; the positions of the tokens; the number of earlier tokens;
 the number of tokens including these; the last position; whether there is a cache; the type of each token; the number of
 logits to return."""
 Roles = Mapping[str, DecoderInputRole]  #: of inputs, by name.
+_NAMES: Final = table("decoding/token_inputs.toml", dict[DecoderInputRole, str])
 
 
 class TokenChunk(NamedTuple):
@@ -58,29 +61,24 @@ class TokenChunk(NamedTuple):
         return np.asarray((np.arange(self.total) <= own) & self.used[:, None, :])
 
 
-_ROLES: Final[Mapping[DecoderInputRole, tuple[str, Callable[[TokenChunk], Any]]]] = {
-    # The names that torch.onnx, optimum, onnxruntime-genai and transformers.js give, and the values.
-    "ids": (r"(decoder_)?(input_ids|tokens|input_tokens|token_ids)", lambda chunk: chunk.rows),
-    "mask": (r"(decoder_)?(attention_mask|attn_mask|causal_mask)", lambda chunk: chunk.used),
-    "positions": (
-        r"(decoder_)?(position_ids|cache_positions?|input_pos|pos_ids|positions)",
-        lambda chunk: chunk.pasts + np.arange(chunk.length),
-    ),
-    "past": (r"past_(sequence_length|seq_len|length|len)|start_pos|write_indices", lambda chunk: chunk.pasts),
-    "total": (r"total_(sequence_length|seq_len|length|len)|nonpad_kv_seqlen", lambda chunk: chunk.pasts + chunk.length),
-    "last": (r"seqlens_k", lambda chunk: chunk.pasts + chunk.length - 1),
-    "branch": (r"use_cache(_branch)?", lambda chunk: chunk.past > 0),
-    "types": (r"token_type_ids", lambda chunk: np.zeros(chunk.length, np.int64)),
-    "keep": (r"(num_)?logits_to_keep", lambda _: 0),  # all logits: `LogitsChoice.tokens` selects the row
+_VALUES: Final[Mapping[DecoderInputRole, Callable[[TokenChunk], Any]]] = {
+    "ids": lambda chunk: chunk.rows,
+    "mask": lambda chunk: chunk.used,
+    "positions": lambda chunk: chunk.pasts + np.arange(chunk.length),
+    "past": lambda chunk: chunk.pasts,
+    "total": lambda chunk: chunk.pasts + chunk.length,
+    "last": lambda chunk: chunk.pasts + chunk.length - 1,
+    "branch": lambda chunk: chunk.past > 0,
+    "types": lambda chunk: np.zeros(chunk.length, np.int64),
+    "keep": lambda _: 0,  # all logits: `LogitsChoice.tokens` selects the row
 }
-
 
 _LENGTHS: Final[frozenset[DecoderInputRole]] = frozenset({"past", "total", "last"})
 
 
 def role_of(tensor: Tensor) -> DecoderInputRole | None:
     """The role of an input; None if its name is not known or its type is not one of such inputs."""
-    names = {role: pattern for role, (pattern, _) in _ROLES.items() if tensor.dtype in _TYPES}
+    names = _NAMES if tensor.dtype in _TYPES else {}
     name = tensor.name.lower().rpartition("/")[2]  # without the model of a pipeline
     return next((role for role, pattern in names.items() if re.fullmatch(pattern, name)), None)
 
@@ -100,7 +98,7 @@ def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, *, is
     and false, 0 or the lowest number of a float type if it may not.
     """
     dtype, batch = np.dtype(tensor.dtype), len(chunk.rows)
-    found = np.asarray(_ROLES[role][1](chunk), dtype)
+    found = np.asarray(_VALUES[role](chunk), dtype)
     if role in _LENGTHS:
         sizes = [size if isinstance(size, int) else batch for size in tensor.shape or ()]
         each = np.broadcast_to(found.ravel(), batch) if has_axis_of_batch(role, tensor) else found.max()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..core.errors import UsageError, did_you_mean
+from ..core.errors import UsageError, check_names
 from ..core.records import table
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ def options_of(name: str) -> Mapping[str, object]:
 
 
 def _prepare(name: str, options: Mapping[str, object]) -> Recipe:
-    known = options_of(name)
-    if unknown := [option for option in options if option not in known]:
-        raise UsageError(f"demo {name!r} has no option {unknown[0]!r}", hint=_suggest(unknown[0], known))
+    check_names(options, options_of(name), f"demo {name!r} has no option", "its options besides 'external':")
     try:
         return msgspec.convert(options, type=_recipe(name))
     except msgspec.ValidationError as error:
@@ -66,12 +64,6 @@ def _prepare(name: str, options: Mapping[str, object]) -> Recipe:
 
 
 def _recipe(name: str) -> type[Recipe]:
-    if name not in DEMOS:
-        raise UsageError(f"no demo is called {name!r}", hint=_suggest(name, DEMOS))
+    check_names([name], DEMOS, "no demo is called", "choose from")
     recipe: type[Recipe] = getattr(import_module(f".{name}", __name__), name.title())
     return recipe
-
-
-def _suggest(word: str, known: Mapping[str, object]) -> str:
-    choice = f"choose from {', '.join(known)}" if known else "omit it: this demo has the option 'external' alone"
-    return did_you_mean(word, known).strip() or choice

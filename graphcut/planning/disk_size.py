@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, TypeVar
-
-from google.protobuf.message import Message
-from onnx import NodeProto, TensorProto, ValueInfoProto
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..core.graph import grouped
 from ..core.tensors import by_kind
@@ -23,6 +20,10 @@ from ..loading.model import Model
 from ..loading.part_marks import MARK_BYTES
 from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import functions_called, is_external, tensors_in
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from onnx import NodeProto, TensorProto, ValueInfoProto
 
 Key = TypeVar("Key", bound=Hashable)
 Shared = tuple[int, tuple[int, ...]]  #: bytes that a part holds once, and the flowing nodes that need them.

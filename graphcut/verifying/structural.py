@@ -30,6 +30,7 @@ from ..core.errors import GraphcutError, UsageError
 from ..core.graph import Graph
 from ..core.manifest import Cascade, Manifest, Part
 from ..core.product import Product
+from ..core.records import table
 from ..core.units import count
 from ..costs.caches import find_caches
 from ..costs.facts import boundary_type, boundary_value, contradicts, half_source, nodes_of, part_facts
@@ -43,13 +44,8 @@ from ..loading.subgraphs import function_key, functions_called, is_external, ten
 from ..loading.tensor_values import values_bytes
 from .manifest_check import other_text, shown, wrong_bytes, wrong_ends, wrong_in_manifest, wrong_in_part
 
-#: what a graph has by names: what each is called, its field, and what gives its name.
-_NAMED: Final = (
-    ("weight", "initializer", attrgetter("name")),
-    ("sparse weight", "sparse_initializer", attrgetter("values.name")),
-    ("value_info", "value_info", attrgetter("name")),
-    ("quantization annotation", "quantization_annotation", attrgetter("tensor_name")),
-)
+_NAMED: Final = table("verifying/named.json", dict[str, tuple[str, str]])
+"""What a graph has by names: what each is called, its field, and the one of its fields that is its name."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -246,7 +242,8 @@ class _PartComparison:
 
     def _named(self) -> Iterator[str]:
         """Check weights, and what is noted of tensors."""
-        for kind, field, name_of in _NAMED:
+        for kind, (field, name) in _NAMED.items():
+            name_of = attrgetter(name)
             known = {name_of(one): one for one in getattr(self._original, field)}
             found = ((name_of(one), one, known.get(name_of(one))) for one in getattr(self._ours, field))
             yield from self._compare(kind, found)

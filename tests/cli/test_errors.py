@@ -271,7 +271,7 @@ def test_every_command_takes_a_folder_or_a_manifest(run: Run, own_parts: Path, t
             )
             for text in ("seq", "=3", "seq=-1", "seq=²")
         ),
-        (("demo", "lm"), "no demo is called 'lm'", "did you mean 'llm'?"),
+        (("demo", "lm"), "no demo is called 'lm'", "did you mean 'llm'? choose from llm, unet, resnet, multitask"),
         (
             ("demo", "unet", "-o", "FOLDER/u.onnx", "--attention-heads", "3"),
             "--attention-heads does not apply to the demo unet",

@@ -220,7 +220,7 @@ ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --
         ("--memory 0", ("a part can't have 0 bytes", "allow more, such as --memory 512MiB")),
         (
             "--memory 1MB --count disk",
-            ("--count disk: not one of files, activations, inputs, cache", "for example --count files"),
+            ("--count can't be 'disk'", "it is one or more of files, activations, inputs, cache"),
         ),
         ("--memory 1MB --count files,cache", ("--count files,cache: files are counted alone", "leave the others out")),
         ("--heads logit", ("the model has no output 'logit'", r"did you mean 'logits'\? its outputs: logits, .*")),
@@ -244,7 +244,7 @@ ANY_GOAL = "use one of --num-splits 4, --memory 2GB, --cluster FILE, --heads, --
         ("--cluster no.toml", ("no.toml can't be read: No such file or directory", "name a TOML file .*")),
         ("--cluster CLUSTER --objective decode --in-flight 0", ("0 sequences can't be in flight", ".*1 or more")),
         ("--num-splits 2 --profile decode:0", ("--profile decode:0: expected prefill or decode.*", "for example .*")),
-        ("--num-splits 2 --count size", ("--count size: not one of time, layers, .*", "for example --count time")),
+        ("--num-splits 2 --count size", ("--count can't be 'size'", ".*one or more of time, layers, .*")),
         ("--num-splits 2 --count time,bytes", ("--count time,bytes: --num-splits balances one", "name one of them")),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -383,12 +383,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("lmm", {}, "no demo is called 'lmm'", "did you mean 'llm'?"),
         ("bert", {}, "no demo is called 'bert'", "choose from llm, unet, resnet, multitask"),
         ("llm", {"layer": 3}, "demo 'llm' has no option 'layer'", "did you mean 'layers'?"),
-        (
-            "unet",
-            {"hidden": 3},
-            "demo 'unet' has no option 'hidden'",
-            "omit it: this demo has the option 'external' alone",
-        ),
+        ("unet", {"hidden": 3}, "demo 'unet' has no option 'hidden'", "its options besides 'external': none"),
         ("llm", {"hidden": "64"}, "option 'hidden' of demo 'llm': expected `int`, got `str`", "options_of(...)"),
         ("llm", {"layers": 0}, "option 'layers' of demo 'llm': expected `int` >= 1", "options_of(...)"),
         ("llm", {"dtype": "int8"}, "option 'dtype' of demo 'llm': invalid enum value 'int8'", "options_of(...)"),
