@@ -5,20 +5,14 @@ bus branches at a small dot.
 """
 
 from collections.abc import Iterator
-from typing import Final
 
+from ..core.records import table
 from ..core.units import count
 from .device_groups import device_groups
 from .scene import Bus, Card, Scene, buses_of
 from .sentences import need_text, of_budget, size_text
 from .svg.primitives import plain
 from .svg.style import LIGHT
-
-_DEFAULTS: Final = (
-    "  graph [fontname=Helvetica fontsize=12 color=gray60]\n"
-    "  node [shape=box style=rounded fontname=Helvetica fontsize=11]\n"
-    "  edge [fontname=Helvetica fontsize=10 color=gray40]"
-)
 
 
 def dot_of(scene: Scene) -> str:
@@ -27,7 +21,8 @@ def dot_of(scene: Scene) -> str:
     Blue edges are sequential, dashed orange ones residual. Of a pipeline of models there is a cluster for what runs
     once, at each step, and at the end; an edge goes back to where the next step begins.
     """
-    lines = [f"digraph {_quoted(scene.title)} {{", "  rankdir=LR", _DEFAULTS, f"  label={_quoted(scene.sentence)}"]
+    lines = [f"digraph {_quoted(scene.title)} {{", "  rankdir=LR", f"  label={_quoted(scene.sentence)}"]
+    lines[2:2] = [f"  {kind} [{style}]" for kind, style in table("drawing/dot.toml", dict[str, str]).items()]
     boxes = [(card.group, f"p{index} [{_card(card)}]") for index, card in enumerate(scene.cards)]
     boxes = boxes or [("", f"p{index} [label={_quoted(name)}]") for index, name in enumerate(scene.segments)]
     lines += device_groups(boxes, lambda i, device: f"  subgraph cluster_{i} {{\n    label={_quoted(device)}", "  }")

@@ -8,12 +8,10 @@ from itertools import groupby
 from typing import Final, TypeVar
 
 from ..core.graph import Graph, grouped
+from ..core.records import table
 from .scene import ModulePath, Modules, NodeRows
 
-_WELL_KNOWN: Final = (
-    (re.compile(r"(tok|word|token)?_?embed(_tokens|ding|dings|der)?s?|wte"), "embedding"),
-    (re.compile(r"(lm_)?head|output_projection"), "head"),
-)
+_WELL_KNOWN: Final = table("drawing/part_labels.toml", dict[str, str])
 _MAX_KINDS: Final = 3
 _MINOR: Final = 0.1  #: a module with a smaller share of a part's nodes and of its weights is not mentioned.
 _MAJOR: Final = 0.2  #: a module with a larger share of all nodes is described by its numbered modules: `layers 0-7`.
@@ -167,4 +165,4 @@ def _outer_modules(path: ModulePath) -> Iterable[tuple[str, ...]]:
 
 
 def _well_known(name: str) -> str:
-    return next((word for pattern, word in _WELL_KNOWN if pattern.fullmatch(name)), name)
+    return next((word for word, pattern in _WELL_KNOWN.items() if re.fullmatch(pattern, name)), name)

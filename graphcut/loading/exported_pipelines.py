@@ -11,17 +11,13 @@ from msgspec.structs import replace
 from ..core.atomic_files import write_file
 from ..core.errors import RecordError, UsageError
 from ..core.manifest import EXPORTED, PIPELINE
-from ..core.records import json_beside
+from ..core.records import json_beside, table
 from .made_models import MadeModel
 from .model import load_unchecked
 from .pipelines import PipelineFile, PipelineModel, Runs
 
 _GENAI, _MODULES, _ENCODER = EXPORTED
-_POOLINGS: Final[Mapping[str, MadeModel]] = {
-    "pooling_mode_mean_tokens": "mean pooling",
-    "pooling_mode_cls_token": "cls pooling",
-    "pooling_mode_max_tokens": "max pooling",
-}
+_POOLINGS: Final = table("loading/poolings.toml", dict[str, MadeModel])
 #: models of genai_config.json that run for each token.
 _RUNS: Final[Mapping[str, Runs]] = {"embedding": "each step", "decoder": "each step"}
 _BRANCH: Final = "use_cache_branch"  #: the input that says whether there is a cache.

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
+from msgspec import Struct
 from onnx import (
     FunctionProto,
     GraphProto,
@@ -19,17 +20,13 @@ from onnx import (
     ValueInfoProto,
 )
 
+from ..core.records import table
+
 FunctionKey = tuple[str, str, str]  #: domain, name and overload of a model-local function (ONNX IR spec, "Functions").
 _M = TypeVar("_M", bound=Message)
 Functions = Mapping[FunctionKey, FunctionProto]  #: model-local functions.
 FIRST_IR_WITH_DEFAULTS: Final = 4
 """Before this IR version every initializer is an input too, and must not be fed (ONNX IR spec, "Graphs")."""
-
-TENSOR_HOLDERS: Final = frozenset({
-    *("AttributeProto", "FunctionProto", "GraphProto", "NodeProto", "SparseTensorProto", "TensorProto"),
-    *("MapProto", "OptionalProto", "SequenceProto"),
-})  # fmt: skip
-"""Types of messages that are or contain a TensorProto."""
 
 
 class OwnEnds(NamedTuple):
@@ -40,19 +37,18 @@ class OwnEnds(NamedTuple):
     outputs: int = 0  #: the first outputs of a subgraph that are none of its node.
 
 
-#: the operators of ONNX with subgraphs. A Loop reads a trip count and a condition; its body gets the number of the
-#: iteration and the condition, and writes the next condition.
-CONTROL_FLOW: Final[Mapping[str, OwnEnds]] = {
-    "If": OwnEnds(reads=1),
-    "Loop": OwnEnds(reads=2, inputs=2, outputs=1),
-    "Scan": OwnEnds(),
-    "SequenceMap": OwnEnds(),
-}
+class _Names(Struct):
+    """Operators and messages whose names decide what is done with them."""
 
-_RANDOM: Final = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Sampling"}
-)
-_PURE_DOMAINS: Final = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
+    tensor_holders: frozenset[str]
+    random: frozenset[str]
+    pure_domains: frozenset[str]
+    control_flow: dict[str, OwnEnds]
+
+
+_NAMES: Final = table("loading/subgraphs.toml", _Names)
+CONTROL_FLOW: Final = _NAMES.control_flow  #: the operators of ONNX with subgraphs.
+TENSOR_HOLDERS: Final = _NAMES.tensor_holders  #: types of messages that are or contain a TensorProto.
 
 
 def domain(name: str) -> str:
@@ -213,7 +209,7 @@ def is_stateful(node: NodeProto, functions: Functions, off: Set[str] = frozenset
 
 
 def _is_stateful_alone(node: NodeProto, off: Set[str]) -> bool:
-    if node.domain not in _PURE_DOMAINS or node.op_type in _RANDOM:
+    if node.domain not in _NAMES.pure_domains or node.op_type in _NAMES.random:
         return True
     if not node.op_type.endswith("Dropout"):
         return False
