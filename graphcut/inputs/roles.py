@@ -4,7 +4,7 @@ The spellings are those of torch.onnx, optimum, onnxruntime-genai and tf2onnx ex
 """
 
 import re
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 
@@ -30,7 +30,7 @@ _SOURCE: Final = re.compile(r"encoder|cross|source|src|memory")
 class _Patterns(msgspec.Struct):
     """Regular expressions for names, the first of which counts; and for roles the types and ranks that they may have.
 
-    Roles that are not listed there may have any.
+    Roles that are not listed there may have any. For roles also what axes count, by rank.
     """
 
     generated: str
@@ -38,6 +38,7 @@ class _Patterns(msgspec.Struct):
     types: dict[Role, str]
     ranks: dict[Role, tuple[int, int]]
     symbols: dict[Meaning, str]
+    axes: dict[Role, tuple[tuple[Meaning | Literal["length", ""], ...], ...]]
 
 
 _PATTERNS: Final = table("inputs/roles.toml", _Patterns)
@@ -64,18 +65,8 @@ def meaning_of_symbol(symbol: str) -> Meaning | None:
 
 def meanings_of_axes(name: str, role: Role, rank: int) -> tuple[Meaning | None, ...]:
     """The meanings of the axes of an input with that role, as far as the role determines them."""
-    length: Meaning = "source" if _SOURCE.search(name.lower()) else "sequence"
-    total: Meaning = "total" if length == "sequence" else length
-    shapes: dict[Role, tuple[Meaning | None, ...]] = {
-        **dict.fromkeys(("position", "type"), ("batch", length)),
-        "ids": ("batch", length) if rank > 1 else ("batch",),
-        "hidden": ("batch", length, "other") if rank > 2 else ("batch", "other"),
-        "mask": ("batch", *(None,) * (rank - 3), *(("sequence",) if rank > 2 else ()), total),
-        "past": ("batch", "other", "past" if length == "sequence" else length, "other"),
-        "samples": ("batch", "samples") if rank == 2 else ("batch", "channels", "samples"),
-        "mel": ("batch", "other", "mel"),
-        "length": ("batch",),
-    }
-    axes = shapes.get(role, ())
+    is_source, rows = _SOURCE.search(name.lower()), _PATTERNS.axes.get(role, ((),))
+    meant = dict.fromkeys(("length", "total", "past"), "source") if is_source else {"length": "sequence"}
+    axes = [cast(Meaning | None, meant.get(axis, axis) or None) for axis in rows[min(rank, len(rows)) - 1]]
     # Additional axes are leading ones: layers, or keys and values.
     return (*(None for _ in range(rank - len(axes))), *axes[max(0, len(axes) - rank) :])
