@@ -180,7 +180,7 @@ if __name__ == "__main__":
     ray.init(namespace="serve", include_dashboard=False)  # processes that no answer needs
     serve.start(http_options={"host": given.pop("host"), "port": given.pop("port")})
     # Ray Serve would start the server on any machine of the cluster; the folder is on this one.
-    here = {"resources": {f"node:{ray.util.get_node_ip_address()}": 0.001}}
+    here = {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
     # What is beyond --most gets to the server too: it is refused, and does not wait.
     deployment = serve.deployment(max_ongoing_requests=1000, ray_actor_options=here)(Server)
     serve.run(deployment.bind(given.pop("folder"), given), blocking=True)

@@ -82,10 +82,15 @@ class BeamBatch(SequenceBatch):
         """Begin with the prompt of `one`, see `BeamSearch`."""
         rows = 1 if decoder.is_copyable else width
         super().__init__(number, [_like(one, one.unfed) for _ in range(rows)], decoder, None)
-        self.asked = [one]
+        self._one = one
         room = one.max_tokens if decoder.capacity is None else decoder.capacity - len(one.unfed) + 1
         self._search = BeamSearch(width, min(one.max_tokens, room), decoder.says, is_last)
         self._axes = decoder.row_axes or {}
+
+    @property
+    def asked(self) -> list[TokenSequence]:
+        """The sequence whose beams these are."""
+        return [self._one]
 
     def request(self) -> Request:
         """See `SequenceBatch.request`."""

@@ -108,7 +108,6 @@ class SequenceBatch:
         """
         self.number = number
         self.sequences = list(sequences)  #: in the order of the rows.
-        self.asked = self.sequences  #: those that begin again if a step fails.
         self.chunk = TokenChunk(0, ())  #: the tokens of the last step.
         self.origin = origin  #: the sequence whose states it begins with.
         self.is_begun = bool(joined)  #: its first step is done.
@@ -179,6 +178,11 @@ class SequenceBatch:
             self._next = replace(self._next, rows=joined, batch_axes=self._axes)
         self._count = len(self.sequences)
         self.places = [(self.number, row, begin) for row, begin in enumerate(begins)]
+
+    @property
+    def asked(self) -> Sequence[TokenSequence]:
+        """The sequences that begin again if a step fails: those that have not ended."""
+        return self.sequences
 
     @property
     def is_generating(self) -> bool:

@@ -127,6 +127,18 @@ def test_a_killed_worker_is_not_noticed(cascade: Cascade) -> None:
     assert found == [alone(cascade, prompt, 45) for prompt in (longer, PROMPTS[1])]
 
 
+def test_sequences_that_have_ended_do_not_begin_again_with_one_that_shared_their_steps(cascade: Cascade) -> None:
+    prompts, ends = PROMPTS[:3], (4, 8, 45)
+    with DecodingService(cascade, via="processes", workers=1) as service:
+        streams = [service.stream(prompt, max_tokens=end) for prompt, end in zip(prompts, ends, strict=True)]
+        found = [list(stream) for stream in streams[:2]]
+        os.kill(children()[-1], signal.SIGKILL)
+        found.append(list(streams[2]))
+        assert len(service.generation.log.deaths) == 1
+        assert not service.streams
+    assert found == [alone(cascade, prompt, end) for prompt, end in zip(prompts, ends, strict=True)]
+
+
 def test_closing_ends_everything(endless: Cascade) -> None:
     service = DecodingService(endless)
     stream = service.stream(PROMPTS[0], max_tokens=10**9)
