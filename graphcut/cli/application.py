@@ -1,12 +1,13 @@
 """The typer application, and how its commands are made: with groups of options, and with options that all have."""
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, Signature, getdoc
 from itertools import groupby
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import typer
@@ -37,6 +38,12 @@ class _Command(TyperCommand):
         arguments = [parameter for parameter in self.params if parameter.param_type_name == "argument"]
         names = (str(argument.metavar) if argument.required else f"[{argument.metavar}]" for argument in arguments)
         return [self.options_metavar or "", *names]
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 - as above
+        # `random` is no word for inputs where there is a file of that name.
+        values = (pair for pair in option_values(ctx) if str(pair[1]) != "random" or not Path("random").exists())
+        check_applicable(given_options(ctx), applying(self.name or ""), (f"{name} {value}" for name, value in values))
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as above
         shown = [one for one in self.get_params(ctx) if one.name not in _GENERAL_NAMES]
@@ -153,16 +160,26 @@ def given_options(ctx: typer.Context) -> tuple[str, ...]:
     return tuple(option for option, source in sources.items() if source is not None and source.name == "COMMANDLINE")
 
 
+def option_values(ctx: typer.Context) -> Iterator[tuple[str, Any]]:
+    """All options by their long names, given or not, with their values; if there are several, with each of them."""
+    for parameter in ctx.command.params:
+        value = ctx.params[parameter.name or ""]
+        for one in value if isinstance(value, list | tuple) else [value]:
+            yield max(parameter.opts, key=len), one
+
+
 def applying(what: str) -> dict[str, tuple[str, ...]]:
     """To what each option applies, of those of a section of `applying.toml`."""
-    return table("cli/applying.toml", dict[str, dict[str, tuple[str, ...]]])[what]
+    return table("cli/applying.toml", dict[str, dict[str, tuple[str, ...]]]).get(what, {})
 
 
-def check_applicable(given: Collection[str], owners: Mapping[str, str], *active: str) -> None:
-    """Refuse a given option that would do nothing: the option that it applies to is neither given nor `active`."""
-    for option, owner in owners.items():
-        if option in given and owner not in (*given, *active):
-            raise UsageError(f"{option} applies to {owner}", hint=f"leave {option} out, or add {owner}")
+def check_applicable(given: Collection[str], owners: Mapping[str, Collection[str]], active: Iterable[str]) -> None:
+    """Refuse a given option that would do nothing: what it applies to is neither given nor `active`."""
+    there = {*given, *active}
+    for option, needed in owners.items():
+        if option in given and there.isdisjoint(needed):
+            what = " or ".join(needed)
+            raise UsageError(f"{option} applies to {what}", hint=f"leave {option} out, or add {what}")
 
 
 def check_apply(given: Collection[str], options: Collection[str], what: str) -> None:

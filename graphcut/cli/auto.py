@@ -14,7 +14,7 @@ import typer
 from .. import ExportFormat
 from ..core.errors import UsageError
 from ..core.text import shell_word
-from .application import GENERAL, app, check_apply, given_options
+from .application import GENERAL, app, check_apply, given_options, option_values
 from .common_options import Place, Places, Texts, load, names_in, parsed_dims
 from .export import exported
 from .input_files import files_of, is_random
@@ -122,12 +122,8 @@ def auto(
 
 def _words(ctx: typer.Context) -> Iterator[str]:
     """The words of the command line that decide what is made; the precision may have to be found."""
-    given = given_options(ctx)
-    for parameter in ctx.command.params:
-        name, value = max(parameter.opts, key=len), ctx.params[parameter.name or ""]
-        if name in given and name not in {*_OWN, "--precision"}:
-            for one in value if isinstance(value, list | tuple) else [value]:
-                yield name if one is True else f"{name}={one}"
+    decisive = {*given_options(ctx)}.difference(_OWN, ["--precision"])
+    return (name if one is True else f"{name}={one}" for name, one in option_values(ctx) if name in decisive)
 
 
 def _moved(word: str, old: Path, new: Path) -> str:

@@ -8,16 +8,14 @@ import typer
 
 from .. import WAYS
 from ..core.errors import check_names
-from .application import check_applicable, given_options
 from .common_options import Optimizations, OriginalOptions, Texts, open_, say_gap
-from .input_files import RANDOM, is_random, read_or_generate
+from .input_files import RANDOM, read_or_generate
 from .output import SOME_FAILED, complain, put_answer, say
 
 LEGEND: Final = {"Ways": {name: way.description for name, way in WAYS.items()}}
 
 
 def bench(
-    ctx: typer.Context,
     cascade_path: Path,
     original: OriginalOptions,
     inputs: Path = RANDOM,
@@ -38,8 +36,6 @@ def bench(
     cascade = open_(cascade_path)
     say_gap(cascade)
     check_names(way or (), WAYS, "there is no way", "choose from", " to run a cascade")
-    owners = dict.fromkeys(("--dim", "--seed"), "--inputs random")
-    check_applicable(given_options(ctx), owners, *["--inputs random"] * is_random(inputs))
     whole = original.load(cascade)
     results = bench(
         cascade,

@@ -6,11 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, get_args
 
-import typer
-
 from .. import ExportFormat
 from ..core.records import table
-from .application import check_applicable, given_options
 from .common_options import Place, Texts, open_, parsed_dims, say_gap
 from .output import say
 
@@ -21,7 +18,6 @@ LEGEND: Final = {"Formats": table("cli/formats.json", dict[str, str])}
 
 
 def export(
-    ctx: typer.Context,
     cascade_path: Path,
     to: Annotated[ExportFormat, {"help": ", ".join(get_args(ExportFormat))}],
     output: Path,
@@ -35,9 +31,6 @@ def export(
         graphcut export llm.parts --to js -o web
         graphcut export unet.parts --to triton -o triton
     """
-    takes_model = to in {"genai", "lingualinked"}
-    owners = {"--dim": "--to lingualinked", **({} if takes_model else {"--model": "--to genai or lingualinked"})}
-    check_applicable(given_options(ctx), owners, f"--to {to}")
     cascade = open_(cascade_path, are_here=True)
     for file in exported(cascade, model, output, to=to, dims=parsed_dims(dims), force=force):
         say(f"wrote {file}")

@@ -49,7 +49,7 @@ def measure(
     from ..drawing.terminal.cost_table import draw_cost_table
 
     kind = _kind_of(what, computed=computed)
-    others = [option for option, kinds in applying("measure").items() if kind not in kinds]
+    others = [option for option, kinds in applying("measured").items() if kind not in kinds]
     check_apply(given_options(ctx), others, kind)
     check_output(output, Path(what), force=force)
     match kind:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import UsageError
 from ..core.units import size
-from .application import check_applicable
 from .declaring import Size
 from .output import complain, say
 
@@ -24,7 +23,6 @@ class MemoryOptions:
     exact: bool = False
 
     def check(self, given: Collection[str]) -> None:
-        check_applicable(given, {"--exact": "--memory"})
         if "--memory" in given and {"--via", "--workers"}.intersection(given):
             raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
 

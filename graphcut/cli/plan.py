@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from ..core.text import shell_word
-from .application import check_applicable, given_options
 from .common_options import Place, Texts, load
 from .output import check_output, print_, put_json, say, say_next
 from .plan_options import GoalOptions, TuningOptions
@@ -32,7 +31,6 @@ def plan(
     from ..drawing.scene_builders import scene_of_plan
     from ..drawing.terminal.scene import draw_scene
 
-    check_applicable(given_options(options.ctx), {"--ranks": "--cluster", "--sum": "--cluster"})
     table = None if tuning.cost_model is None else Path(tuning.cost_model)
     check_output(output, model, options.cluster, table, force=force)
     planner = options.planner(tuning)

@@ -55,7 +55,7 @@ class GoalOptions:
         given = given_options(self.ctx)
         _check(given, ", --plan FILE" if tuning is None else "")
         tuning = tuning or TuningOptions()
-        check_applicable(given, {"--in-flight": "--objective decode"}, f"--objective {self.objective}")
+        check_applicable(given, {"--in-flight": ["--objective decode"]}, [f"--objective {self.objective}"])
         if plan_file is not None:
             return partial(_replayed, plan_file)
         goal, limits = self._goal(tuning), tuning.limits()

@@ -14,7 +14,7 @@ import typer
 from .. import Via
 from ..core.errors import RunError, UsageError
 from ..core.units import size
-from .application import check_applicable, given_options
+from .application import given_options
 from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, open_, output_names, say_gap
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
@@ -76,9 +76,6 @@ def run(
         raise UsageError(what, hint="give --inputs FILE, --inputs random to generate them, or --text TEXT")
     inputs = inputs or [RANDOM]
     is_generated = not texts and any(map(is_random, inputs))
-    owners = dict.fromkeys(("--workers", "--micro-batch", "--deadline", "--trace"), "--via")
-    owners |= dict.fromkeys(("--model", "--dim", "--seed"), "--inputs random")
-    check_applicable(given, owners, *["--inputs random"] * is_generated)
     memory.check(given)
     check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
     config, is_alone = session.session_config(), pipeline.via is None  # a pipeline checks what its workers need

@@ -120,7 +120,7 @@ def _check(given: Collection[str], thing: Path, form: Format) -> None:
     """Refuse options that would do nothing."""
     from ..drawing.path_kinds import kind_of
 
-    check_applicable(given, {"--compare": "--to html"}, f"--to {form}")
+    check_applicable(given, {"--compare": ["--to html"]}, [f"--to {form}"])
     if form == "json":
         kind = kind_of(thing)
         check_apply(given, ("--model",) if kind == "model" else ("--model", "--dim"), f"the JSON of a {kind}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..core.text import shell_word
 from ..core.units import size
-from .application import GENERAL, check_applicable, check_apply, given_options
+from .application import GENERAL, check_apply, given_options
 from .common_options import Place, Texts, Weights, load, say_gap
 from .declaring import Size
 from .output import print_, print_lines, put_json, say, say_next, settings, writing
@@ -107,10 +107,8 @@ def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
     """Refuse options that would do nothing without ranks, or that ranks can't have."""
     given = given_options(options.ctx)
     if is_one_file:
-        check_applicable(given, {"--one-file": "--ranks"})
         check_apply(given, {*given}.difference(_OF_ONE_FILE, GENERAL), "--one-file, which makes no parts")
         return
-    check_applicable(given, {"--sum": "--ranks"}, *["--ranks"] * (options.cluster is not None))
     if _is_ranked(options):
         what = "ranks, each of which is a device with one file of weights"
         check_apply(given, ("--max-shard-size", "--device"), what)

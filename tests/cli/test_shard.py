@@ -57,7 +57,7 @@ def test_a_sharded_model_is_verified_whatever_its_file_is_called(run: Run, llm: 
             "split --ranks 2 --max-shard-size 1MB",
             "--max-shard-size does not apply to ranks, each of which is a device with one file of weights",
         ),
-        ("split --num-splits 2 --sum", "--sum applies to --ranks"),
+        ("split --num-splits 2 --sum", "--sum applies to --ranks or --cluster"),
         ("split --ranks 2 --memory 1MB", "--memory does not apply to --ranks: no budget counts ranks"),
     ],
 )
