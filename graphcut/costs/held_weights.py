@@ -185,9 +185,7 @@ class HeldWeights:
     def _read(self, node: int, name: str) -> Holding:
         """What is held of a weight that a node reads as it is."""
         op, proto, width = self.model.graph.nodes[node].op, self.model.proto.graph.node[node], self._width(name)
-        if op in MOVES:
-            return Holding()
-        if op == "ConvInteger":
+        if op in MOVES or op == "ConvInteger":
             return Holding()
         if op == "com.microsoft.MatMulNBits" and name != proto.input[1]:
             copies = 3.25 if number_of(proto, "accuracy_level", 0) == 4 else 1.0

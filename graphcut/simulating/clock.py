@@ -11,7 +11,7 @@ from math import inf
 class ScheduledEvent:
     """An action that runs at a known time, unless the event is cancelled before."""
 
-    action: Callable[[], None]
+    action: Callable[[], None] = lambda: None
     is_cancelled: bool = False
 
     def cancel(self) -> None:

@@ -54,7 +54,7 @@ class Transfer:
     left_bytes: float = 0.0  #: what was still to be sent at `since_s`, the time when its rate last changed.
     since_s: float = 0.0
     bytes_per_s: float = 0.0  #: its current rate; 0 while nothing is sent.
-    next_event: ScheduledEvent | None = None
+    next_event: ScheduledEvent = field(default_factory=ScheduledEvent)
 
 
 class Network:
@@ -79,8 +79,7 @@ class Network:
 
     def cancel(self, transfer: Transfer) -> None:
         """Stop a transfer."""
-        if transfer.next_event is not None:
-            transfer.next_event.cancel()
+        transfer.next_event.cancel()
         self._leave(transfer)
 
     def _route(self, source: str, target: str) -> Route:
@@ -131,8 +130,7 @@ class Network:
                 continue
             self._advance(transfer)
             transfer.bytes_per_s = bytes_per_s
-            if transfer.next_event is not None:
-                transfer.next_event.cancel()
+            transfer.next_event.cancel()
             transfer.next_event = self._clock.after(transfer.left_bytes / bytes_per_s, partial(self._sent, transfer))
 
 

@@ -53,7 +53,9 @@ class SimulatedStep:
     step: Step
     tensors: Sequence[SimulatedTensor]  #: its inputs.
     lacks: set[SimulatedTensor] | None = None  #: those that the device has not; None until the command is there.
-    next_event: ScheduledEvent | None = None  #: when the command is there, or when it is computed.
+    next_event: ScheduledEvent = field(
+        default_factory=ScheduledEvent
+    )  #: when the command is there, or when it is computed.
 
 
 @dataclass(slots=True, eq=False)
@@ -290,8 +292,7 @@ class SimulatedExecutor(Executor):
         device.given.remove(one)
         device.messages.discard(one)
         device.computing = None if device.computing is one else device.computing
-        if one.next_event is not None:
-            one.next_event.cancel()
+        one.next_event.cancel()
         needed = set[SimulatedTensor]().union(*(other.lacks or () for other in device.given))
         for transfer, sender in [*device.fetching.items()]:
             if needed.isdisjoint(sender.sending[transfer][1]):

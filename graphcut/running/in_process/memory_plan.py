@@ -1,6 +1,7 @@
 """Memory forecast of a run and the parts that stay loaded, from the manifest and the shapes of the inputs."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -159,9 +160,8 @@ def _fullest_subset(sizes: Sequence[int], capacity: int) -> list[int]:
     unit = capacity // _STEPS + 1
     steps = [-(-size // unit) for size in sizes]
     mask = (1 << (capacity // unit + 1)) - 1
-    reached = [1]  # bit s of reached[i]: some of the first i sizes add up to s steps
-    for step in steps:
-        reached.append((reached[-1] | reached[-1] << step) & mask)
+    # Bit s of reached[i]: some of the first i sizes add up to s steps.
+    reached = [*accumulate(steps, lambda sums, step: (sums | sums << step) & mask, initial=1)]
     left, chosen = reached[-1].bit_length() - 1, []
     for i in reversed(range(len(sizes))):
         if not reached[i] >> left & 1:
