@@ -12,6 +12,7 @@ import timeit
 from bisect import bisect_right
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,9 +31,11 @@ from ..running.stage import SessionConfig, explaining, external_weights_entry, r
 from ..running.values import Value
 
 _KERNEL: Final = "_kernel_time"  #: the end of the name of a kernel's event; the name of its node comes before.
-_BLOCKED: Final = re.compile(r"(.+?)(?:_bn|_mul)?_nchwc(?:_token_\d+)?")
-"""Names of nodes that ONNX Runtime rewrote for its blocked layout of channels: the tensor that the node wrote before,
-and what it was before it became a convolution (core/optimizer/nchwc_transformer.cc)."""
+_RENAMED: Final = re.compile(
+    r"^(?:InsertedPrecisionFreeCast_)?(?:((.+?)(?:_bn|_mul)?)_nchwc(?:_token_\d+)?|(.+))$", re.DOTALL
+)
+"""Names that ONNX Runtime makes of a tensor's: for its value in float32 (core/optimizer/insert_cast_transformer.cc), and
+for the node that writes it in blocks of channels, which may have become a convolution (nchwc_transformer.cc)."""
 
 _HALVES: Final = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 """What ONNX Runtime's CPU kernels compute in float32, with a float32 copy of the weights."""
@@ -61,8 +64,9 @@ class ProfiledKernel(NamedTuple):
     """Measurements of a node of the optimized graph."""
 
     nodes: tuple[int, ...]  #: the indices of the piece's nodes that it computes.
-    #: equal for kernels that should take the same time: operator, attributes and shapes are equal, and so are those of
-    #: the kernels before and after. Kernels of repeated blocks are such.
+    #: equal for kernels that should take the same time: operator, attributes and shapes are equal. Kernels of repeated
+    #: blocks are such. What runs before and after does not count: else the first and the last block had a time of their
+    #: own, of fewer samples, so shares of parts of an LSTM were 5 % off in place of 2.
     kind: Hashable
     seconds: tuple[float, ...]  #: its time in each run with profiling.
 
@@ -91,6 +95,7 @@ def profile(model: Model, piece: ModelProto, feeds: Mapping[str, Value], rounds:
             events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])
             times = timeit.repeat(partial(run_session, session, fed, names, model.tensors), number=1, repeat=rounds)
         optimized = onnx.load(Path(scratch) / "optimized.onnx", load_external_data=False).graph.node
+    _name_as_in_profile(events, optimized)
     seconds = kernel_seconds(events, {node.name for node in optimized}, rounds)
     fused = fused_nodes(piece.graph.node, optimized)
     kinds = kernel_kinds(events, optimized)
@@ -142,8 +147,15 @@ def kernel_kinds(events: Sequence[ProfileEvent], optimized: Iterable[NodeProto])
             shapes = str((event.args.input_type_shape, event.args.output_type_shape))
             is_plain = not any(attribute.HasField("g") for attribute in node.attribute)
             own[name] = (node.domain, node.op_type, *attributes, shapes) if is_plain else name
-    around = (None, *own.values(), None)
-    return dict(zip(own, zip(around, around[1:], around[2:], strict=False), strict=True))
+    return own
+
+
+def _name_as_in_profile(events: Sequence[ProfileEvent], optimized: Sequence[NodeProto]) -> None:
+    """Name the nodes without names, of functions that were inlined: both have them in the order in which they run."""
+    names = {node.name for node in optimized}
+    unknown = dict.fromkeys(name for name, _ in _outermost(events) if name not in names)
+    for node, name in zip((node for node in optimized if not node.name), unknown, strict=False):
+        node.name = name
 
 
 def _outermost(events: Sequence[ProfileEvent]) -> Iterator[tuple[str, ProfileEvent]]:
@@ -182,17 +194,8 @@ def fused_nodes(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -
     Relu: {"FusedGemm": (0, 1, 2)}.
     """
     writer = {name: i for i, node in enumerate(original) for name in node.output if name}
-    by_name = {node.name: i for i, node in enumerate(original) if node.name}
-    last: dict[str, tuple[int, ...]] = {}
-    for node in optimized:
-        own = tuple(dict.fromkeys(writer[name] for name in node.output if name in writer))
-        named = by_name.get(node.name, _writer_before_blocking(node.name, writer))
-        last[node.name] = own or (() if named is None else (named,))
-    # The tensors of the optimized graph, also those that it has under another name in another layout.
-    kept = {name for node in optimized for name in node.output}
-    for node in optimized:
-        if not any(name in writer for name in node.output):
-            kept.update(name for i in last[node.name] for name in original[i].output)
+    last = _last_nodes(original, optimized, writer)
+    kept = {name for own in last.values() for i in own for name in original[i].output}
 
     def before(node: int) -> list[int]:
         return [writer[name] for name in original[node].input if name in writer and name not in kept]
@@ -202,11 +205,40 @@ def fused_nodes(original: Sequence[NodeProto], optimized: Sequence[NodeProto]) -
     return found
 
 
-def _writer_before_blocking(name: str, writer: Mapping[str, int]) -> int | None:
-    """The node that a node called `name` was before ONNX Runtime gave it another layout."""
-    exact = writer.get(name.rpartition("_nchwc")[0])
-    found = _BLOCKED.fullmatch(name) if exact is None else None
-    return writer.get(found[1]) if found else exact
+def _last_nodes(
+    original: Sequence[NodeProto], optimized: Sequence[NodeProto], writer: Mapping[str, int]
+) -> dict[str, tuple[int, ...]]:
+    """For each node of `optimized`, by name, the nodes of `original` that write what it writes, where that is known.
+
+    A Conv in blocks of channels has the name of its own output, also if it adds another tensor and computes a Relu:
+    which tensor it writes is known by those who read it. They have the order of inputs of a node of their operator, one
+    of those that no other kernel is called after, or else of the node that they are called after.
+    """
+    names = {**writer, **{node.name: i for i, node in enumerate(original) if node.name}}
+    found, blocked = dict[str, tuple[int, ...]](), dict[str, str]()
+    for node in optimized:
+        known = dict.fromkeys(i for name in node.output for i in _found(name, writer))
+        found[node.name] = tuple(known or _found(node.name, names))
+        if found[node.name] and not known:
+            blocked |= dict.fromkeys(node.output, node.name)
+    named = {None, *(i for own in found.values() for i in own)}
+
+    def first(own: int, op: str) -> NodeProto | None:
+        before = [writer[name] for name in original[own].input[:1] if writer.get(name) not in named]
+        return original[own] if original[own].op_type == op else first(before[0], op) if before else None
+
+    for node in optimized:
+        for i in found[node.name]:
+            same = first(i, node.op_type) or original[i]
+            read = original[i].output if node.op_type == "ReorderOutput" else same.input
+            pairs = [pair for pair in zip(node.input, read, strict=False) if pair[0] in blocked and pair[1] in writer]
+            found |= {blocked[name]: (writer[plain],) for name, plain in pairs}
+    return found
+
+
+def _found(name: str, index: Mapping[str, int]) -> list[int]:
+    """The number of `name` in `index`, or of the name that it was made of."""
+    return [index[one] for one in (name, *chain(*_RENAMED.findall(name))) if one in index][:1]
 
 
 def _fill_from_neighbours(found: dict[str, tuple[int, ...]], optimized: Sequence[NodeProto]) -> None:
