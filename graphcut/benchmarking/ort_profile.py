@@ -34,8 +34,8 @@ _KERNEL: Final = "_kernel_time"  #: the end of the name of a kernel's event; the
 _RENAMED: Final = re.compile(
     r"^(?:InsertedPrecisionFreeCast_)?(?:((.+?)(?:_bn|_mul)?)_nchwc(?:_token_\d+)?|(.+))$", re.DOTALL
 )
-"""Names that ONNX Runtime makes of a tensor's: for its value in float32 (core/optimizer/insert_cast_transformer.cc), and
-for the node that writes it in blocks of channels, which may have become a convolution (nchwc_transformer.cc)."""
+"""Names that ONNX Runtime makes of a tensor's: for its value in float32 (core/optimizer/insert_cast_transformer.cc),
+and for the node that writes it in blocks of channels, perhaps a convolution now (nchwc_transformer.cc)."""
 
 _HALVES: Final = {TensorProto.FLOAT16, TensorProto.BFLOAT16}
 """What ONNX Runtime's CPU kernels compute in float32, with a float32 copy of the weights."""
