@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -23,7 +23,7 @@ from ..running.process_memory import status_bytes, unloaded_library_bytes
 from ..running.stage import Optimization, SessionConfig, session_options
 from ..workers.executors.via import Via
 from ..workers.pipelined import Pipeline
-from .ways import CORES, WAYS
+from .ways import CORES
 
 Feeds = Mapping[str, Any]
 Answers = Callable[[Sequence[Feeds]], Iterator[Any]]
@@ -67,9 +67,7 @@ def measure_way(task: BenchmarkTask) -> None:
         feed = {name: file[name] for name in file.files}
     base = status_bytes("VmRSS") + unloaded_library_bytes()
     began = perf_counter()
-    way, config = WAYS[task.way], SessionConfig(optimize=task.optimize)
-    runner: Callable[..., AbstractContextManager[Answers]] = globals()[f"_{way.runner}"]
-    with runner(task, replace(config, **way.session), **way.options) as answers:
+    with _OPENERS[task.way](task, SessionConfig(optimize=task.optimize)) as answers:
         (first,) = answers([feed])
         loaded, cpu, all_cpu = perf_counter(), _cpu_s(), _machine_cpu_s()
         deque(answers([feed] * task.runs), maxlen=1)  # outputs are dropped, as a user would drop them
@@ -118,7 +116,6 @@ def _machine_cpu_s() -> float:
 
 @contextmanager
 def _whole(task: BenchmarkTask, config: SessionConfig, *, callers: int = 1, spins: bool = False) -> Iterator[Answers]:
-    """Answers from one session, to so many `callers` at a time; 0 is one for each core."""
     options = session_options(config, {"session.intra_op.allow_spinning": str(int(spins))})
     session = ort.InferenceSession(task.model, options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -126,8 +123,8 @@ def _whole(task: BenchmarkTask, config: SessionConfig, *, callers: int = 1, spin
     def run(feed: Feeds) -> dict[str, Any]:
         return dict(zip(names, session.run(None, dict(feed)), strict=True))
 
-    with ThreadPoolExecutor(callers or CORES) as pool:
-        yield partial(map if callers == 1 else pool.map, run)
+    with ThreadPoolExecutor(callers) as pool:
+        yield partial(pool.map if callers > 1 else map, run)
 
 
 @contextmanager
@@ -154,6 +151,21 @@ def _parts_in_turn(task: BenchmarkTask, config: SessionConfig, *, exact: bool) -
 def _pipeline(task: BenchmarkTask, config: SessionConfig, *, via: Via) -> Iterator[Answers]:
     with Pipeline(task.cascade, via=via, config=config) as pipeline:
         yield pipeline.map
+
+
+#: for each of `WAYS`, a context manager that loads the model or the cascade.
+_OPENERS: Final[Mapping[str, Callable[[BenchmarkTask, SessionConfig], AbstractContextManager[Answers]]]] = {
+    "whole": _whole,
+    "whole-one-thread": lambda task, config: _whole(task, replace(config, threads=1)),
+    "whole-spinning": partial(_whole, spins=True),
+    "whole-concurrent": lambda task, config: _whole(task, replace(config, threads=1), callers=CORES),
+    "whole-mapped": lambda task, config: _whole(task, replace(config, prepacked=False)),
+    "parts": _parts,
+    "parts-in-turn": partial(_parts_in_turn, exact=True),
+    "parts-in-turn-mapped": partial(_parts_in_turn, exact=False),
+    "threads": partial(_pipeline, via="threads"),
+    "processes": partial(_pipeline, via="processes"),
+}
 
 
 if __name__ == "__main__":

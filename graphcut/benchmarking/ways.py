@@ -2,10 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final
-
-import msgspec
-from msgspec.structs import replace
+from typing import Final, NamedTuple
 
 from ..core.records import table
 
@@ -14,18 +11,15 @@ CORES: Final = os.cpu_count() or 1
 BASELINE: Final = "whole"  #: the way that the others are compared with.
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to run a model."""
+class Way(NamedTuple):
+    """A way to run a model: its title in a table of results, and a line for a list of all ways."""
 
-    title: str  #: its title in a table of results.
-    description: str  #: a line for a list of all ways.
-    runner: str  #: the function of `contender` that loads the model or the cascade.
-    session: dict[str, Any] = {}  #: how its sessions differ from those of graphcut.
-    options: dict[str, Any] = {}  #: what the function is given besides.
+    title: str
+    description: str
 
 
 WAYS: Final[Mapping[str, Way]] = {
-    name: replace(way, title=way.title.format(cores=CORES))
-    for name, way in table("benchmarking/ways.json", dict[str, Way]).items()
+    name: Way(title.format(cores=CORES), description)
+    for name, (title, description) in table("benchmarking/ways.json", dict[str, Way]).items()
 }
 """The ways that `bench` measures, by their names."""

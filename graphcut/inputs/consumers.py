@@ -22,7 +22,6 @@ class _InputRules(msgspec.Struct):
     lengths: dict[str, tuple[int, int]]
     same: dict[str, tuple[tuple[int, int, int], ...]]
     lists: dict[str, int]
-    computed: dict[str, str]
     convolutions: dict[str, int]
 
 

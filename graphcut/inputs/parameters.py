@@ -92,5 +92,9 @@ def _grid_size(node: FlatNode, length: int, shape_of: ShapeOf) -> list[int]:
     return [size_along(node, 0, 0, shape_of) or 1, *[3] * (length - 1)]
 
 
-_Rule = Callable[[FlatNode, int, ShapeOf], list[int] | None]
-_RULES: Final[Mapping[str, _Rule]] = {key: globals()[f"_{name}"] for key, name in INPUT_RULES.computed.items()}
+_RULES: Final[Mapping[str, Callable[[FlatNode, int, ShapeOf], list[int] | None]]] = {
+    "Reshape 1": _reshape_target, "Expand 1": _target_shape, "Resize 3": _target_shape,
+    "CenterCropPad 1": _target_shape, "AffineGrid 1": _grid_size, "MaxUnpool 2": _target_shape,
+    "Split 1": _split, "SplitToSequence 1": _split, "Squeeze 1": _squeezable_axes, "Unsqueeze 1": _axes,
+    "Slice 3": _axes, "Pad 3": _axes,
+}  # fmt: skip
