@@ -1,16 +1,18 @@
 """External data: the files with the values of weights, and copying ranges of them without loading them."""
 
 import errno
+import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from io import FileIO
 from math import inf
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
+from struct import pack
+from threading import Lock
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -24,6 +26,7 @@ from ..core.graph import grouped
 Bytes = NDArray[np.uint8]
 Progress = Callable[[int], None]  #: called with the number of bytes just written.
 _PAGE: Final = 4096
+_FICLONERANGE: Final = 0x4020940D  # linux/fs.h
 COLUMNS_BYTES: Final = 4 << 20  #: columns are cut out of blocks of this size.
 PADDING_SHARE: Final = 256  #: at most 1/256 of a data file is padding.
 ALIGNED_BYTES: Final = PADDING_SHARE * _PAGE  #: from this size on a range is aligned, by padding of less than a page.
@@ -153,29 +156,32 @@ def divide(spans: Iterable[ByteRange], most_bytes: int | None) -> list[list[Byte
 def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = None, has_digest: bool) -> Digest:
     """Write the data file that `layout` describes, and return its digest, which is empty without `has_digest`.
 
-    One thread copies, in the kernel where it can: it writes whole blocks faster than several threads that take turns.
-    Others hash the blocks that it has written, and it waits for none of them: what is not on the disk yet is in memory,
-    and a disk that is faster than the hashing also reads faster.
+    Threads take the blocks: each piece is read, written and hashed before the next, so it is read once: another time
+    it may not be in memory any more. Only a block with other bytes (padding, columns, shared pages) is read again.
     """
-    ranges, hashing = [(0, layout.file_bytes)] if has_digest else [], list[Future[str]]()
-    blocks, report = ranges_of_blocks(ranges), progress or (lambda _: None)
+    ranges, report, turn = [(0, layout.file_bytes)], progress or (lambda _: None), Lock()
+    steps = grouped(step for span, offset in layout.copies for step in _steps(span, offset))
     with target.open("x+b", buffering=0) as output, hashing_threads() as threads:
         output.truncate(layout.file_bytes)
-        for span, offset in layout.copies:
-            with span.file.open("rb", buffering=0) as source:
-                for done, length in _steps(offset, span.length):
-                    while len(hashing) < len(blocks) and (len(hashing) + 1) * BLOCK_BYTES <= offset + done:
-                        hashing.append(threads.submit(block_digest, output.fileno(), blocks[len(hashing)]))
-                    _copy(source, span.offset + done, output, offset + done, length)
-                    report(length)
-        for length in _write_columns(layout.columns, output):
+        _write_columns(layout.columns, output, report)
+
+        def write_block(block: list[tuple[int, int]]) -> tuple[int, str]:
+            copies, digest = steps.get(block[0][0], []), hashlib.sha256()
+            update = digest.update if has_digest else (lambda _: None)
+            hashed = sum(_copy(span, offset, output, turn, update) for span, offset in copies)
+            is_again = has_digest and hashed < block[0][1]
+            found = block_digest(output.fileno(), block) if is_again else f"sha256:{digest.hexdigest()}"
+            return sum(span.length for span, _ in copies), found
+
+        digests = list[str]()
+        for length, digest in threads.map(write_block, ranges_of_blocks(ranges)):
             report(length)
-        hashing += [threads.submit(block_digest, output.fileno(), block) for block in blocks[len(hashing) :]]
-        return Digest(ranges=tuple(ranges), blocks=tuple(block.result() for block in hashing))
+            digests.append(digest)
+    return Digest(ranges=tuple(ranges), blocks=tuple(digests)) if has_digest else Digest(ranges=(), blocks=())
 
 
-def _write_columns(columns: Mapping[Columns, int], output: FileIO) -> Iterator[int]:
-    """Write columns to their offsets; the number of bytes after each step."""
+def _write_columns(columns: Mapping[Columns, int], output: FileIO, report: Progress) -> None:
+    """Write columns to their offsets."""
     for group in grouped(((cut.source, cut.row_bytes), cut) for cut in columns).values():
         ends = [columns[cut] for cut in group]
         for i, piece in read_columns(group):
@@ -183,31 +189,45 @@ def _write_columns(columns: Mapping[Columns, int], output: FileIO) -> Iterator[i
             while done < piece.size:
                 done += os.pwrite(output.fileno(), piece[done:].data, ends[i] + done)
             ends[i] += done
-            yield done
+            report(done)
 
 
-def _steps(offset: int, length: int) -> Iterator[tuple[int, int]]:
-    """Divide a range of the new file at the ends of blocks; first at the end of a page, since only pages are shared."""
-    done = 0
-    while done < length:
-        unit = BLOCK_BYTES if (offset + done) % _PAGE == 0 else _PAGE
-        step = min(unit - (offset + done) % unit, length - done)
-        yield done, step
-        done += step
+def _steps(span: ByteRange, offset: int) -> Iterator[tuple[int, tuple[ByteRange, int]]]:
+    """Divide a range at the ends of blocks of the new file; first at the end of a page, since only pages are shared.
+
+    Each piece has its offset, after that of its block.
+    """
+    start, end = offset, offset + span.length
+    while start < end:
+        unit = BLOCK_BYTES if start % _PAGE == 0 else _PAGE
+        length = min(unit - start % unit, end - start)
+        yield start // BLOCK_BYTES * BLOCK_BYTES, (ByteRange(span.file, span.offset + start - offset, length), start)
+        start += length
 
 
-def _copy(source: FileIO, start: int, output: FileIO, offset: int, length: int) -> None:
-    """Copy a range of `source` to `offset`. A file system that can (reflink) shares its whole pages."""
-    while length:
-        copied = 0
-        if hasattr(os, "copy_file_range"):
-            with suppress(OSError):  # this system or file system can't; or an error that comes again
-                copied = os.copy_file_range(source.fileno(), output.fileno(), length, start, offset)
-        if not copied:
-            if not (piece := os.pread(source.fileno(), min(length, BUFFER_BYTES), start)):
+def _copy(span: ByteRange, offset: int, output: FileIO, turn: Lock, update: Callable[[bytes], None]) -> int:
+    """Copy a range to `offset`, and call `update` with the bytes; how many it was called with.
+
+    A file system that can (reflink) shares whole pages instead. Linux copies 64 KiB at a time where it is asked to copy
+    (`copy_file_range`), which takes longer than a large buffer. Threads write in `turn`: where they wait for the lock
+    of the file, they keep a core busy.
+    """
+    done = shared = 0
+    with span.file.open("rb", buffering=0) as source:
+        if (whole_pages := span.length // _PAGE * _PAGE) and span.offset % _PAGE == offset % _PAGE == 0:
+            with suppress(OSError, ImportError):  # this system or file system can't
+                import fcntl
+
+                fcntl.ioctl(output, _FICLONERANGE, pack("qQQQ", source.fileno(), span.offset, whole_pages, offset))
+                done = shared = whole_pages
+        while done < span.length:
+            if not (piece := os.pread(source.fileno(), min(span.length - done, BUFFER_BYTES), span.offset + done)):
                 raise OSError(errno.EIO, "the file ended early", str(source.name))
-            copied = os.pwrite(output.fileno(), piece, offset)
-        start, offset, length = start + copied, offset + copied, length - copied
+            with turn:
+                written = os.pwrite(output.fileno(), piece, offset + done)
+            update(piece[:written])
+            done += written
+    return done - shared
 
 
 def read_columns(group: Sequence[Columns]) -> Iterator[tuple[int, Bytes]]:
@@ -252,12 +272,10 @@ def same_bytes(a: ByteRange, b: ByteRange) -> bool:
     with a.file.open("rb") as first, b.file.open("rb") as second, hashing_threads() as threads:
 
         def is_same(start: int) -> bool:
-            end, left, right = min(start + BLOCK_BYTES, a.length), bytearray(BUFFER_BYTES), bytearray(BUFFER_BYTES)
-            for done in range(start, end, BUFFER_BYTES):
-                size = min(BUFFER_BYTES, end - done)
-                del left[size:], right[size:]
-                read = os.preadv(first.fileno(), [left], a.offset + done)
-                if read < size or os.preadv(second.fileno(), [right], b.offset + done) < size or left != right:
+            for done in range(start, min(start + BLOCK_BYTES, a.length), BUFFER_BYTES):
+                size = min(BUFFER_BYTES, a.length - done)
+                left = os.pread(first.fileno(), size, a.offset + done)
+                if len(left) < size or left != os.pread(second.fileno(), size, b.offset + done):
                     return False
             return True
 

@@ -97,7 +97,7 @@ import os, signal, sys
 
 sys.modules["fcntl"] = sys.modules["resource"] = None
 for place, names in (
-    (os, "pread preadv pwrite copy_file_range sysconf posix_fallocate sched_getaffinity O_NOFOLLOW O_CLOEXEC"),
+    (os, "pread preadv pwrite sysconf posix_fallocate sched_getaffinity O_NOFOLLOW O_CLOEXEC"),
     (signal, "SIGHUP SIGKILL SIGALRM setitimer"),
 ):
     for name in names.split():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import struct
 from collections.abc import Callable, Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -314,12 +316,12 @@ def test_a_file_of_several_blocks_is_written_and_hashed_like_a_small_one(
     monkeypatch.setattr(external_data, "ALIGNED_BYTES", PAGE)
     layout = lay_out(spans)
     expected, digests = written(layout, tmp_path / "one"), set()
-    for block_bytes in (1000, 3 * PAGE):
+    for block_bytes in (PAGE, 3 * PAGE):
         monkeypatch.setattr(external_data, "BLOCK_BYTES", block_bytes)
         monkeypatch.setattr(digests_of_files, "BLOCK_BYTES", block_bytes)
         assert written(layout, tmp_path / "new") == expected
         digests.add(read_digest(tmp_path / "new", [(0, len(expected))]).blocks)
-    assert sorted(map(len, digests)) == [-(-len(expected) // (3 * PAGE)), -(-len(expected) // 1000)]
+    assert sorted(map(len, digests)) == [-(-len(expected) // (3 * PAGE)), -(-len(expected) // PAGE)]
 
 
 @settings(deadline=None)
@@ -346,7 +348,6 @@ def test_the_size_of_the_buffer_changes_nothing(folder: Path, drawn: Spans, buff
     layout = lay_out(placed(folder, drawn))
     expected = written(layout, folder / "new.bin")
     with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(os, "copy_file_range", raising=False)
         for module in (external_data, digests_of_files):
             patch.setattr(module, "BUFFER_BYTES", buffer_bytes)
         assert written(layout, folder / "new.bin") == expected
@@ -355,35 +356,33 @@ def test_the_size_of_the_buffer_changes_nothing(folder: Path, drawn: Spans, buff
 @settings(deadline=None)
 @given(spans_in_files())
 def test_with_reflinks_only_bytes_outside_whole_pages_are_copied(folder: Path, drawn: Spans) -> None:
-    """A file system with reflinks, played: like XFS and btrfs it shares the whole pages of a range, and copies if the
-    range begins inside a page."""
-    copied: list[int] = []
+    """A file system with reflinks, played: like XFS and btrfs it shares whole pages alone."""
+    shared: list[int] = []
 
-    def share(source: int, target: int, length: int, start: int, offset: int) -> int:
-        if start % PAGE == offset % PAGE == 0 and length >= PAGE:
-            length -= length % PAGE
-        else:
-            copied.append(length)
-        return os.pwrite(target, os.pread(source, length, start), offset)
+    def share(target: FileIO, _: int, places: bytes) -> None:
+        source, start, length, offset = struct.unpack("qQQQ", places)
+        assert length
+        assert start % PAGE == length % PAGE == offset % PAGE == 0
+        shared.append(os.pwrite(target.fileno(), os.pread(source, length, start), offset))
 
     for run in merge_ranges(placed(folder, drawn)):
         pages = (run.offset + run.length) // PAGE - -(-run.offset // PAGE)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(external_data, "ALIGNED_BYTES", 1)
-            patch.setattr(os, "copy_file_range", share, raising=False)
+            patch.setattr(fcntl, "ioctl", share)
             assert written(lay_out([run]), folder / "new.bin").endswith(bytes_of(run))
-        assert sum(copied) == run.length - max(0, pages) * PAGE
-        copied.clear()
+        assert sum(shared) == max(0, pages) * PAGE
+        shared.clear()
 
 
-@pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_what_the_system_can_not_copy_goes_through_a_buffer(
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.EOPNOTSUPP])
+def test_what_the_system_can_not_share_goes_through_a_buffer(
     folder: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
     assert written(lay_out([ByteRange(folder / A, 10, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][10:][: 3 * PAGE]
 
 
@@ -399,7 +398,6 @@ def full(*_: object) -> int:
 
 
 def test_a_full_disk_leaves_no_handle_open(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "copy_file_range", full, raising=False)
     monkeypatch.setattr(os, "pwrite", full)
     with no_handle_is_left(), pytest.raises(OSError, match="No space left on device"):
         write_data(
@@ -407,18 +405,9 @@ def test_a_full_disk_leaves_no_handle_open(folder: Path, tmp_path: Path, monkeyp
         )
 
 
-@pytest.mark.parametrize("name", ["copy_file_range", "pwrite"])
-def test_short_writes_are_continued(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_continued(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwrite
-    monkeypatch.delattr(os, "copy_file_range", raising=False)
-    if name == "pwrite":
-        monkeypatch.setattr(os, name, lambda target, piece, offset: real(target, piece[:999], offset))
-    else:
-
-        def copy_less(source: int, target: int, length: int, start: int, offset: int) -> int:
-            return real(target, os.pread(source, min(length, 999), start), offset)
-
-        monkeypatch.setattr(os, name, copy_less, raising=False)
+    monkeypatch.setattr(os, "pwrite", lambda target, piece, offset: real(target, piece[:999], offset))
     assert written(lay_out([ByteRange(folder / A, 0, 3 * PAGE)]), folder / "new.bin") == CONTENT[A][: 3 * PAGE]
 
 
@@ -482,9 +471,14 @@ def test_a_range_is_not_compared_with_itself(tmp_path: Path) -> None:
 
 
 def test_a_range_is_copied_to_the_end_of_a_page_and_then_to_the_ends_of_blocks() -> None:
-    steps = [*_steps(_PAGE - 4, 2 * BLOCK_BYTES)]
-    assert [length for _, length in steps] == [4, BLOCK_BYTES - _PAGE, BLOCK_BYTES, _PAGE - 4]
-    assert [done for done, _ in steps] == [0, 4, BLOCK_BYTES - _PAGE + 4, 2 * BLOCK_BYTES - _PAGE + 4]
+    span = ByteRange(Path("weights"), 0, 2 * BLOCK_BYTES)
+    steps = [*_steps(span, BLOCK_BYTES + _PAGE - 4)]
+    lengths = [4, BLOCK_BYTES - _PAGE, BLOCK_BYTES, _PAGE - 4]
+    begins = [sum(lengths[:i]) for i in range(4)]
+    blocks = [BLOCK_BYTES, BLOCK_BYTES, 2 * BLOCK_BYTES, 3 * BLOCK_BYTES]
+    pieces = [ByteRange(span.file, begin, length) for begin, length in zip(begins, lengths, strict=True)]
+    offsets = [BLOCK_BYTES + _PAGE - 4 + begin for begin in begins]
+    assert steps == [*zip(blocks, zip(pieces, offsets, strict=True), strict=True)]
 
 
 def test_ranges_are_divided_in_the_order_of_their_files() -> None:
