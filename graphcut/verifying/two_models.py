@@ -15,6 +15,7 @@ import numpy as np
 from ..core.errors import RunError, UsageError
 from ..core.file_checks import check_parts
 from ..core.product import Product
+from ..core.records import table
 from ..core.units import count
 from ..loading.opening import ModelLike, load
 from ..running.stage import SessionConfig
@@ -29,10 +30,7 @@ _TWICE_DB: Final = decibels(0.5)
 """Where an attribute, an input or a weight differs by more than rounding explains, half of what the types explain."""
 
 _MOST_DB: Final = 180.0  #: larger effects are alike: of 10 ** 9, or of 10 ** -9.
-_NOUNS: Final = {
-    **{kind: f"{kind} node" for kind in ("removed", "added")},
-    **{kind: f"changed {kind}" for kind in ("operator", "attribute", "input", "weight")},
-}
+_NOUNS: Final = table("verifying/change_nouns.json", dict[str, str])  #: what kinds of changes are called.
 
 
 @dataclass(frozen=True)

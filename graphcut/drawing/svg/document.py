@@ -115,9 +115,8 @@ def titled(title: str, panel: Panel) -> Panel:
 
 def small_text(text: str, width: float) -> Panel:
     """A small text in lines."""
-    lines = wrapped(text, width, SMALL)
-    marks = (label(0, 12 + 15 * i, one, SMALL, css="muted") for i, one in enumerate(lines))
-    return Panel(width, 15 * len(lines) + 7, tuple(marks))
+    marks, y = _lines(text, width, SMALL, -3, "muted", gap=15 - SMALL.size * LINE_HEIGHT)
+    return Panel(width, y + 10, tuple(marks))
 
 
 def _legend(scene: Scene, width: float) -> Panel:
