@@ -158,8 +158,7 @@ def _model_of_plan(path: Path, named: Path | None) -> Model:
     places = (recorded, path.parent / recorded.name, Path(recorded.name))
     # What an exporter left is a pipeline of models without a pipeline file.
     found = [one for one in places if one.is_file() or (one.name == PIPELINE and kind_of(one.parent) == "model")]
-    for candidate in found:
-        if (model := load(candidate)).digest == record.graph:
-            return model
+    if model := next((one for one in map(load, found) if one.digest == record.graph), None):
+        return model
     differs = f"{found[0]} is not the model of {path}: the graphs differ" if found else ""
     raise UsageError(differs or f"the model of {path} is not at {recorded}", hint="name it with --model FILE")

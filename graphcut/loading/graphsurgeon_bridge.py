@@ -6,7 +6,6 @@ the model computes (module names, doc strings, value_info, device configurations
 difference is an error. The functions work on messages and not on `Model`, so that `loading.model` can use them.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,14 +20,13 @@ from onnx.helper import find_min_ir_version_for, make_opsetid
 from onnx_graphsurgeon.logger import G_LOGGER
 
 from ..core.errors import ModelError
+from ..core.records import table
 from ..core.tensors import UNDEFINED
 from .shape_inference import infer_values, tensors_of_values, without_value_info
 from .subgraphs import FIRST_IR_WITH_DEFAULTS, nodes_within, remove_named, subgraphs
 
-_ANNOTATIONS: Final = re.compile(  #: fields of any message that have no part in what a model computes.
-    "configuration|denotation|device_configurations|doc_string|metadata_props|model_version|producer_name"
-    "|producer_version|quantization_annotation|training_info|value_info"
-)
+#: fields of any message that have no part in what a model computes.
+_ANNOTATIONS: Final = table("loading/annotations.json", frozenset[str])
 
 _SILENT: Final = 99
 _FIRST_IR_WITH_INT4: Final = 10
@@ -159,7 +157,7 @@ def _strip(message: Message, found: Counter[str]) -> None:
     """Remove annotations and default values at any depth, count the annotations, and sort what has no order."""
     for field, value in message.ListFields():
         is_single = isinstance(value, Message | str | bytes | int | float)
-        if _ANNOTATIONS.fullmatch(field.name) or field.full_name == "onnx.ModelProto.domain":
+        if field.name in _ANNOTATIONS or field.full_name == "onnx.ModelProto.domain":
             found[field.name] += 1 if is_single else len(value)
             message.ClearField(field.name)
         elif field.message_type is not None:
