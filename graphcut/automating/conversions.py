@@ -5,7 +5,7 @@ import logging
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from copy import deepcopy
 from functools import partial
@@ -36,7 +36,7 @@ from .accuracy import Feeds
 
 
 class _Conversions(msgspec.Struct):
-    """The conversions, each of which a function of this module makes: `_int8_static` makes `int8-static`."""
+    """The names of conversions, and who makes them."""
 
     precisions: dict[str, tuple[str, ...]]
     steps: dict[str, tuple[str, ...]]
@@ -224,6 +224,12 @@ def _save(proto: ModelProto, target: Path) -> None:
     onnx.save(proto, target, save_as_external_data=True, location=f"{target.name}.data")
 
 
+_FUNCTIONS: Final[Mapping[str, Callable[[Job], dict[str, Any] | None]]] = {
+    "clean": _clean, "fuse": _fuse, "optimize": _optimize, "constants": _constants, "static": _static, "opset": _opset,
+    "fp16": _fp16, "preprocess": _preprocess, "int8-static": _int8_static, "int8": _int8, "int4": _int4,
+}  # fmt: skip
+
+
 def _kind(name: str) -> str:
     """The conversion without what follows its name: its number, or that some nodes are left out."""
     return name.partition("=")[0].removesuffix("-mixed")
@@ -253,10 +259,9 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
     None if it found nothing to do. A missing package is a UsageError, and one that fails a GraphcutError.
     """
     excluded, number = _ends(model) if name.endswith("-mixed") else [], int(name.partition("=")[2] or 0)
-    make: Callable[[Job], dict[str, Any] | None] = globals()[f"_{_kind(name).replace('-', '_')}"]
     try:
         with _silence(target.parent):
-            return make(Job(model, target, home, calibration, excluded, number))
+            return _FUNCTIONS[_kind(name)](Job(model, target, home, calibration, excluded, number))
     except GraphcutError:
         raise
     except ImportError as error:

@@ -57,11 +57,6 @@ class Scenario(Product):
     #: of a pipeline of models, whose requests are steps, the parts that run once for all steps.
     done: tuple[int, ...] = ()
 
-    @property
-    def can_fail(self) -> bool:
-        """Whether a device can fail."""
-        return bool(self.cluster.failures) or any(fault.mean_up_s is not None for fault in self.cluster.faults)
-
     def without_failures(self) -> Scenario:
         """The same without device failures; links still lose messages."""
         faults = tuple(changed(fault, mean_up_s=None, mean_down_s=None) for fault in self.cluster.faults)

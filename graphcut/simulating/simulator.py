@@ -58,8 +58,8 @@ def simulate(
     if rate_per_s is None:
         window = window or scenario.in_flight or 2 * sum(bool(parts) for parts in scenario.assignment)
     run = partial(_run, requests=requests, rate_per_s=rate_per_s, window=window, seed=seed)
-    result = run(scenario, log=log)
-    return changed(result, without_failures=run(scenario.without_failures(), log=None)) if scenario.can_fail else result
+    result, calm = run(scenario, log=log), scenario.without_failures()
+    return result if calm.cluster == scenario.cluster else changed(result, without_failures=run(calm, log=None))
 
 
 def _run(
