@@ -1,6 +1,9 @@
 """The exceptions of graphcut. Each has a message (what is wrong, and where) and a hint (what to do)."""
 
 from collections.abc import Collection, Iterable
+from typing import Final
+
+_LISTED: Final = 24  #: known names that are listed for one that is not.
 
 
 class GraphcutError(Exception):
@@ -104,5 +107,6 @@ def check_names(names: Iterable[str], known: Collection[str], what: str, listing
     graphcut.core.errors.UsageError: the model has no input 'maks'
     """
     if (unknown := next((name for name in names if name not in known), None)) is not None:
-        hint = f"{did_you_mean(unknown, known)}{listing} {', '.join(known) or 'none'}"
+        listed = [*known][:_LISTED] + ["..."] * (len(known) > _LISTED)
+        hint = f"{did_you_mean(unknown, known)}{listing} {', '.join(listed) or 'none'}"
         raise UsageError(f"{what} {unknown!r}{after}", hint=hint)

@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import asdict
 from msgspec.structs import replace as changed
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, check_names
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade
 from ..core.product import Product
@@ -69,8 +69,7 @@ class Scenario(Product):
             UsageError: the cluster has no such device.
         """
         known = [device.name for device in self.cluster.devices]
-        if (unknown := next((one.device for one in failures if one.device not in known), None)) is not None:
-            raise UsageError(f"there is no device {unknown!r} to fail", hint=f"there are {few(known, _LISTED)}")
+        check_names((one.device for one in failures), known, "there is no device", "there are", " to fail")
         return replace(self, cluster=changed(self.cluster, failures=(*self.cluster.failures, *failures)))
 
     def copied(self, copies: int) -> Scenario:

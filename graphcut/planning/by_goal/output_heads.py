@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from ...core.errors import PlanError, UsageError, did_you_mean
+from ...core.errors import PlanError, UsageError, check_names
 from ...core.graph import Graph, reached
 from ...solving.instance import Parts
 from ..goals import Heads
@@ -32,10 +32,7 @@ def parts_of_heads(graph: Graph, goal: Heads) -> Parts:
 
 def _check(graph: Graph, groups: Iterable[tuple[str, ...]]) -> None:
     for name, times in Counter(name for group in groups for name in group).items():
-        if name not in graph.writes:
-            outputs = ", ".join(graph.writes[:6]) + (", ..." if len(graph.writes) > 6 else "")
-            hint = f"{did_you_mean(name, graph.writes)}its outputs: {outputs}"
-            raise UsageError(f"the model has no output {name!r}", hint=hint)
+        check_names([name], graph.writes, "the model has no output", "its outputs:")
         if times > 1:
             raise UsageError(f"output {name!r} is in two heads", hint="name each output once")
 
