@@ -75,8 +75,6 @@ def _write(cut: PreparedFiles, *, force: bool, as_json: bool) -> None:
     """Write the parts, and draw them."""
     from .. import analyze, write
     from ..drawing.json_records import cascade_record
-    from ..drawing.scene_builders import scene_of_ranks, scene_of_split
-    from ..drawing.terminal.scene import draw_scene
 
     was_there = not force and (cut.folder / cut.manifest_name).exists()
     with writing(is_silent=as_json) as progress:
@@ -86,6 +84,9 @@ def _write(cut: PreparedFiles, *, force: bool, as_json: bool) -> None:
     say_gap(cut.source.path)
     if _is_put(cascade.path, lambda: cascade_record(cascade), as_json=as_json):
         return
+    from ..drawing.scene_builders import scene_of_ranks, scene_of_split
+    from ..drawing.terminal.scene import draw_scene
+
     if cut.whole is None:
         scene = scene_of_split(cascade, cut.plan, analyze(cut.source))
     else:

@@ -169,9 +169,8 @@ def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = 
             copies, digest = steps.get(block[0][0], []), hashlib.sha256()
             update = digest.update if has_digest else (lambda _: None)
             hashed = sum(_copy(span, offset, output, turn, update) for span, offset in copies)
-            is_again = has_digest and hashed < block[0][1]
-            found = block_digest(output.fileno(), block) if is_again else f"sha256:{digest.hexdigest()}"
-            return sum(span.length for span, _ in copies), found
+            copied, is_again = sum(span.length for span, _ in copies), has_digest and hashed < block[0][1]
+            return copied, block_digest(output.fileno(), block) if is_again else f"sha256:{digest.hexdigest()}"
 
         digests = list[str]()
         for length, digest in threads.map(write_block, ranges_of_blocks(ranges)):
@@ -271,15 +270,11 @@ def same_bytes(a: ByteRange, b: ByteRange) -> bool:
         return a == b
     with a.file.open("rb") as first, b.file.open("rb") as second, hashing_threads() as threads:
 
-        def is_same(start: int) -> bool:
-            for done in range(start, min(start + BLOCK_BYTES, a.length), BUFFER_BYTES):
-                size = min(BUFFER_BYTES, a.length - done)
-                left = os.pread(first.fileno(), size, a.offset + done)
-                if len(left) < size or left != os.pread(second.fileno(), size, b.offset + done):
-                    return False
-            return True
+        def is_same(start: int, size: int) -> bool:
+            left = os.pread(first.fileno(), size, a.offset + start)
+            return len(left) == size and left == os.pread(second.fileno(), size, b.offset + start)
 
-        return all(threads.map(is_same, range(0, a.length, BLOCK_BYTES)))
+        return all(threads.map(lambda piece: is_same(*piece), _pieces(a.length, 4 * BUFFER_BYTES)))
 
 
 def read_bytes(span: ByteRange | Columns) -> bytes:

@@ -52,7 +52,16 @@ _COUNTING: Final = frozenset({"Compress", "NonZero", "Unique"})
 """Operators whose output size depends on the values of their inputs, and is not larger than these."""
 _DEEPEST: Final = 4  #: subgraphs inside so many others are not looked into, and no loop is more often:
 _MOST_PASSES: Final = 4  #: nested loops multiply.
-_SIMPLE: Final[dict[str, Any]] = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Gather": np.take}
+
+
+def _unsqueezed(data: NDArray[np.int64], axes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Since opset 13; axes that are attributes are computed by neither."""
+    return np.expand_dims(data, axes.tolist())
+
+
+_SIMPLE: Final = dict[str, Any](
+    Add=np.add, Sub=np.subtract, Mul=np.multiply, Gather=np.take, Range=np.arange, Unsqueeze=_unsqueezed
+)
 """What most sizes are computed by: of numbers and vectors numpy does the same as the reference implementation."""
 _TRUE: Final = numpy_helper.from_array(np.array(True))
 

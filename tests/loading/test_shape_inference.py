@@ -704,8 +704,15 @@ def test_a_random_value_is_not_evaluated() -> None:
 def test_arithmetic_of_sizes_takes_no_reference_implementation(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes 12 MiB, and most models compute nothing else of sizes."""
     monkeypatch.setitem(sys.modules, "onnx.reference", None)  # to import it fails
-    model = arithmetic(*dims_of("s"), node("Mul", "s s", "size"), node("Range", "zero size one", "a"))
-    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[9]"]
+    model = arithmetic(
+        *dims_of("s"),
+        node("Mul", "s s", "size"),
+        node("Range", "zero size one", "all"),
+        node("Gather", "all s", "same"),
+        node("Unsqueeze", "same first", "shape_of_a"),
+        node("ConstantOfShape", "shape_of_a", "a"),
+    )
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["float32[3]"]
 
 
 def test_functions_are_evaluated() -> None:
