@@ -108,10 +108,9 @@ def _without_memory(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelW
         between = [name for name in between if model.graph.producer[name] in held.blocks]
     else:
         is_over, width = own.op in OPERATORS["over_input"] and not held.remakings(node), 1
-    is_known = (
-        own.writes[0] not in model.graph.outputs and all(sizes[name][1] for name in between) and model.once(_has_sizes)
-    )
-    return KernelWork(-width * sizes[between[0]][0] if between and is_over and is_known else 0)
+    is_known = all(sizes[name][1] for name in between) and model.once(_has_sizes)
+    is_output = own.writes[0] in model.graph.outputs
+    return KernelWork(-width * sizes[between[0]][0] if between and is_over and is_known and not is_output else 0)
 
 
 def _has_sizes(model: Model) -> bool:

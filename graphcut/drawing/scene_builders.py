@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 
 from ..analysis.cut_points import Analysis, CutPoint
 from ..core.manifest import MANIFEST, PIPELINE, Cascade
-from ..core.tensors import Tensor, TensorBytes
+from ..core.tensors import Dims, Tensor, TensorBytes
 from ..core.text import few, shell_word
 from ..core.units import count, size
 from ..core.wiring import Unit, Wiring
@@ -33,7 +33,7 @@ from .drawn_graph import drawn_graph
 from .layer_modules import layer_modules
 from .plan_schedules import schedules_of_plan
 from .profile_builder import best_options, build_profile
-from .scene import BoundaryTensor, CutProfile, OtherPlan, PageData, Scene, buses_of
+from .scene import BoundaryTensor, CutProfile, OtherPlan, Scene, buses_of
 
 _SHOWN: Final = 3  #: tensors or axes in a list.
 
@@ -89,11 +89,11 @@ def _most_balanced(analysis: Analysis, profile: CutProfile) -> Plan | None:
     return best and best[2]
 
 
-def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> Scene:
+def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = (), given: Dims | None = None) -> Scene:
     """The scene of a plan for the analysed model; the caller knows the next command.
 
     Parts are called `p0`, `p1`, ..., or as `files` says. A plan for a goal that names nodes has no predictions: a part
-    needs what its weights take.
+    needs what its weights take. `given` are the numbers that `--dim` must say; by default those that nobody assumes.
     """
     names = files or [f"p{i}" for i in range(len(plan.parts))]
     model, blocks, wiring = analysis.model, plan.partition.blocks, plan.partition.wiring
@@ -101,7 +101,7 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
     sent = sizes if plan.costs is None else plan.costs.sent_bytes
     rows = [block.nodes for block in blocks]
     tensors = _boundary_tensors(blocks, wiring, model.boundary_types, sent)
-    given = {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i}
+    own = {n: i for n, i in plan.dims.items() if n in model.dims or analysis.sized.dims.get(n) != i}
     holders = Counter(node for block in blocks for node in block.replicas)
     modules = layer_modules(model.graph, analysis.repeat)
     labels, depths = tuple(contents(model, rows, modules)), wiring.depths(len(blocks))
@@ -120,7 +120,7 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
         details=(("goal", sentences.goal_text(plan.goal)), *_limits(plan.limits, names), *sentences.outcomes(plan)),
         other_plans=tuple(_other_plans(plan)),
         model=str(model.path),
-        cut_model=partial(cut_model_of, model, rows, sizes, given),
+        cut_model=partial(cut_model_of, model, rows, sizes, own if given is None else given),
         graph=partial(drawn_graph, model, rows, sizes, modules),
         cut_costs=partial(cut_costs_of, model, plan),
         schedules=cache(partial(schedules_of_plan, plan, model)),
@@ -130,7 +130,7 @@ def scene_of_plan(plan: Plan, analysis: Analysis, files: Sequence[str] = ()) -> 
 
 def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
     """The scene of a new cascade: everything that its plan tells, with the names and sizes of the written files."""
-    planned = scene_of_plan(plan, analysis, [part.file for part in cascade.parts])
+    planned = scene_of_plan(plan, analysis, [part.file for part in cascade.parts], cascade.manifest.given_dims)
     cards, pairs = planned.cards, zip(cascade.parts, planned.cards, strict=True)
     if not plan.metrics:
         cards = tuple(replace(card, **needs_of(cascade, part)) for part, card in pairs)
@@ -138,12 +138,7 @@ def scene_of_split(cascade: Cascade, plan: Plan, analysis: Analysis) -> Scene:
         cards = tuple(replace(card, need_bytes=file_bytes(cascade, part)) for part, card in pairs)
     details = planned.details[1:] if isinstance(plan.goal, At) else planned.details  # the user just named these nodes
     details, command = (*details, *_storage(cascade)), _verify_command(cascade)
-
-    def cut_model() -> PageData | None:
-        found = planned.cut_model()
-        return found and {**found, "dims": cascade.manifest.given_dims}
-
-    return _answered(replace(planned, cards=cards, next_command=command, details=details, cut_model=cut_model))
+    return _answered(replace(planned, cards=cards, next_command=command, details=details))
 
 
 def scene_of_ranks(cascade: Cascade, plan: Plan, model: Model) -> Scene:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import cache
 from random import Random
 from typing import Final
 
@@ -65,8 +66,7 @@ def infer_bound(model: ModelProto, dims: Dims, wanted: AbstractSet[str], known: 
         {'d': 'int64[]', 'r': 'int64[5]', 'y': 'int64[5]'}
     """
     bound = without_value_info(inline_local_functions(model) if model.functions else model)
-    declared = tensors_of_values(bound.graph.input)
-    declared = tensors_of_values(bound.graph.input, own_symbols(declared.values()))
+    declared = tensors_of_values(bound.graph.input, own_symbols(tensors_of_values(bound.graph.input).values()))
     inputs = {name: tensor.with_numbers(dims) for name, tensor in declared.items() if tensor.is_plain}
     for value in bound.graph.input:
         if value.name in inputs:
@@ -144,13 +144,17 @@ def _completed(model: ModelProto, tensors: Tensors, bindings: Sequence[Dims], di
     """`tensors` with what `dim_of` makes of an unknown dimension: it is given its size for each of the bindings."""
     unknown = {name for name, tensor in tensors.items() if tensor.shape and None in tensor.shape}
     found = [infer_bound(model, binding, unknown, tensors) for binding in bindings] if unknown else []
-    completed = dict(tensors)
+    made = dict(tensors)
+
+    @cache
+    def completed(shape: Sequence[Dim], *others: Sequence[Dim]) -> Sequence[Dim]:
+        rows = zip(shape, *others, strict=True) if [*map(len, others)] == [len(shape)] * len(found) else ()
+        return [dim_of(*dims) if own is None else own for own, *dims in rows] or shape
+
     for name in unknown if found else ():
-        shape, others = tensors[name].shape or (), [types[name].shape for types in found if name in types]
-        if [len(other) for other in others if other is not None] == [len(shape)] * len(found):
-            rows = zip(shape, *(other or () for other in others), strict=True)
-            completed[name] = with_shape(tensors[name], [dim_of(*dims) if own is None else own for own, *dims in rows])
-    return completed
+        others = (types[name].shape or () for types in found if name in types)
+        made[name] = with_shape(tensors[name], completed(tensors[name].shape or (), *others))
+    return made
 
 
 def with_total(binding: Dims) -> dict[str, int]:

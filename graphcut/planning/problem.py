@@ -343,9 +343,13 @@ class PlanningProblem:
         """The most bytes alive while a group runs: what its kernels take, and what it writes and does not leave it."""
         written = (tensor for node in group for tensor in self.graph.nodes[node].writes)
         own = {tensor: self.costs.tensor_bytes[tensor] for tensor in written if tensor not in leaving}
-        kernels = {node: kernel_work(self.held, node, self.costs.tensor_bytes) for node in group}
-        work = {node: max(found[:3]) if self.is_cautious else found.always for node, found in kernels.items()}
-        return peak_bytes(self.graph, group, own, writes=(), work=work) if own or any(work.values()) else 0
+
+        def peak() -> int:
+            kernels = {node: kernel_work(self.held, node, self.costs.tensor_bytes) for node in group}
+            work = {node: max(found[:3]) if self.is_cautious else found.always for node, found in kernels.items()}
+            return peak_bytes(self.graph, group, own, writes=(), work=work) if own or any(work.values()) else 0
+
+        return self.costs.once((self.device.widened, self.is_cautious, *group, *own), peak)
 
 
 def _union(users: Mapping[int, frozenset[int]], nodes: Iterable[int]) -> frozenset[int]:

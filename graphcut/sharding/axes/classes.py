@@ -13,8 +13,7 @@ from ...core.graph import grouped
 from ...core.tensors import BITS
 from ...loading.model import Model
 from ...loading.opening import ModelLike, load
-from ...loading.operations import Operation, constants_in, operations_of
-from ...loading.shape_inference import tensor_of_initializer
+from ...loading.operations import Operation, operations_of
 from .factors import Factor, Place, fixed
 from .layouts import Layout, common_layouts
 from .rules import PRODUCTS, described, factors_of
@@ -52,6 +51,11 @@ class AxisClass(NamedTuple):
 
 
 _Axis = tuple[Use, int]
+_Alike = tuple[Sequence[Factor], Sequence[tuple[int, int]], Sequence[int]]
+"""What nodes of repeated layers have in common: factors, axes of fixed sizes, inputs and outputs of unknown rank.
+
+Outputs are counted after the inputs.
+"""
 
 
 class _Member(NamedTuple):
@@ -88,9 +92,8 @@ class AxisAnalysis:
     with_blocked: bool = True
 
     def __post_init__(self) -> None:
-        constants = constants_in(self.model.proto).items()
-        self._constants = {name: tensor_of_initializer(value).dtype for name, value in constants}
-        self._factors: dict[Hashable, Sequence[Factor]] = {}
+        self._constants = {name: one.tensors[name].dtype for one in self.operations[:1] for name in one.constants}
+        self._known: dict[Hashable, _Alike] = {}
         self._parent: dict[_Axis, _Axis] = {}
         self._members: list[_Member] = []
         self._blocked: dict[_Axis, Blocker] = {}
@@ -101,36 +104,38 @@ class AxisAnalysis:
         self.classes = tuple(self._classes())
 
     def _add(self, node: int, operation: Operation) -> None:
-        graph_node = self.model.graph.nodes[node]
+        graph_node, (factors, fixed_axes, unknown) = self.model.graph.nodes[node], self._alike(node, operation)
         reads = [self.use(node, slot, tensor) for slot, tensor in enumerate(operation.inputs)]
         writes = [self.written(node, tensor) for tensor in operation.outputs]
         divided: set[_Axis] = set()
-        for factor in () if graph_node.is_stateful else self._factors_of(operation):
+        for factor in factors:
             axes = [((reads[place.slot], place.axis), place) for place in factor.reads]
             axes += [((writes[place.slot], place.axis), place) for place in factor.writes]
             divided.update(axis for axis, _ in axes)
             if self.contracts or not factor.is_contracted:
                 self._members.append(_Member(node, factor, axes))
-                for joined, _ in axes:
-                    self._parent[self._root(joined)] = self._root(axes[0][0])
+                root = self._root(axes[0][0])
+                for joined, _ in axes[1:]:
+                    self._parent[self._root(joined)] = root
         if operation.op == "Shape":
             return
-        blocker = Blocker(node, graph_node.op)
-        for use, shape in (*zip(reads, operation.reads, strict=True), *zip(writes, operation.writes, strict=True)):
-            if shape is None:
-                self._opaque.setdefault(use.tensor, blocker)
-            for axis, dim in enumerate(shape or ()):
-                if fixed(dim) and (use, axis) not in divided:
-                    self._blocked.setdefault((use, axis), blocker)
+        blocker, uses = Blocker(node, graph_node.op), (*reads, *writes)
+        for i in unknown:
+            self._opaque.setdefault(uses[i].tensor, blocker)
+        for i, axis in fixed_axes:
+            if (uses[i], axis) not in divided:
+                self._blocked.setdefault((uses[i], axis), blocker)
         inner = () if operation.op else (*graph_node.reads, *graph_node.weights, *graph_node.constants)
         for tensor in {*inner}.difference(operation.inputs):
             self._opaque.setdefault(tensor, blocker)  # a subgraph reads it
 
-    def _factors_of(self, operation: Operation) -> Sequence[Factor]:
-        key = described(operation)
-        if key not in self._factors:
-            self._factors[key] = factors_of(operation)
-        return self._factors[key]
+    def _alike(self, node: int, operation: Operation) -> _Alike:
+        key = described(operation), self.model.graph.nodes[node].is_stateful
+        if key not in self._known:
+            factors, shapes = () if key[1] else factors_of(operation), (*operation.reads, *operation.writes)
+            axes = [(i, axis) for i, shape in enumerate(shapes) for axis, dim in enumerate(shape or ()) if fixed(dim)]
+            self._known[key] = factors, axes, [i for i, shape in enumerate(shapes) if shape is None]
+        return self._known[key]
 
     def use(self, node: int, slot: int, tensor: str) -> Use:
         """What a node reads."""
