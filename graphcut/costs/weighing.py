@@ -216,9 +216,8 @@ def execution_order(
     return post_order(starts, sources)
 
 
-def outside_reads(graph: Graph, nodes: Iterable[int]) -> list[str]:
+def outside_reads(graph: Graph, nodes: Collection[int]) -> list[str]:
     """The tensors that `nodes` write and another node reads, or that are outputs of the model."""
-    nodes = list(nodes)
     inside = set(nodes)
     written = (tensor for n in nodes for tensor in graph.nodes[n].writes)
     return [name for name in written if name in graph.outputs or not inside.issuperset(graph.readers.get(name, ()))]
