@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -91,8 +93,9 @@ def bench_model(folder: Path, name: str, *, small: bool) -> Iterator[Row]:
     home = folder / name
     home.mkdir()
     save_model(name, home / "fp32.onnx", small=small)
-    for precision in PRECISION_NAMES:
-        path = converted(home, precision)
+    with ThreadPoolExecutor(2) as both:
+        paths = [*both.map(partial(converted, home), PRECISION_NAMES)]
+    for precision, path in zip(PRECISION_NAMES, paths, strict=True):
         if path is not None:
             model = graphcut.load(path, dims=DIMS.get(name, {}))
             yield from bench_precision(f"{name}, {precision}", model)
@@ -221,15 +224,23 @@ def measured_memory(cascade: Cascade, feeds: Mapping[str, np.ndarray], folder: P
     values, found = dict(feeds), list[int]()
     for index, part in enumerate(cascade.parts):
         fed: dict[str, Any] = {name: values[name] for name in part.reads}
-        np.savez(folder / "fed.npz", **fed)
-        words = [sys.executable, __file__, str(cascade.root), str(index), str(folder)]
-        peaks = [int(subprocess.run(words, check=True, capture_output=True).stdout) for _ in range(ROUNDS)]
-        found.append(max(peaks))
-        with np.load(folder / "made.npz") as file:
+        homes = [folder / f"{index}.{i}" for i in range(ROUNDS)]
+        for home in homes:
+            home.mkdir()
+            np.savez(home / "fed.npz", **fed)
+        with ThreadPoolExecutor(2) as both:
+            found.append(max(both.map(partial(measured_peak, cascade, index), homes)))
+        with np.load(homes[0] / "made.npz") as file:
             values |= {name: file[name] for name in file.files}
     writer = {name: i for i, part in reversed([*enumerate(cascade.parts)]) for name in part.writes}
     read = [(name, i) for i, part in enumerate(cascade.parts) for name in part.reads]
     return found, sum(values[name].nbytes for name, i in read if writer.get(name, i) != i)
+
+
+def measured_peak(cascade: Cascade, index: int, home: Path) -> int:
+    """What `measure_part` prints in a process of its own."""
+    words = [sys.executable, __file__, str(cascade.root), str(index), str(home)]
+    return int(subprocess.run(words, check=True, capture_output=True).stdout)
 
 
 def measure_part(root: str, index: str, folder: str) -> None:
