@@ -9,6 +9,9 @@ two unequal devices.
   process's, as in `graphcut run`. Rows of mapped tables that the run did not read are added: another run may read them.
 - Bytes: what the plan and its simulation send, beside what parts write and others read in a run.
 - Time: the share of each part in the processor time of all, predicted from the costs that were measured for the model.
+
+One command shows all. 54 of the 88 plans took 370 s of processor time, of which 282 run two at a time, and 738 s beside
+six other programs on 2 cores. `--small` halves the widths.
 """
 
 from __future__ import annotations
