@@ -289,7 +289,7 @@ def assumed_device(plan: Plan) -> Iterable[str]:
 
 def spread(*, is_measured: bool = False) -> str:
     """How far off times are: the most by which the share of a part differed where it was measured."""
-    return f"times are estimates (shares {'21' if is_measured else '58'} % off at most where measured)"
+    return f"times are estimates (shares {'122' if is_measured else '58'} % off at most where measured)"
 
 
 def _groups(plan: Plan) -> Iterable[str]:
