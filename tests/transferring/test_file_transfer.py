@@ -111,15 +111,15 @@ def test_a_part_is_found_in_another_cascade_that_has_it(cascade: Cascade, tmp_pa
 
 
 def test_an_interrupted_transfer_goes_on(cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_transfer, "PIECE_BYTES", 1000)
-    for module in ("digests", "manifest"):
-        monkeypatch.setattr(f"graphcut.core.{module}.BLOCK_BYTES", 4000)
+    monkeypatch.setattr(file_transfer, "PIECE_BYTES", 1024)
+    for module in ("core.digests", "core.manifest", "loading.external_data"):
+        monkeypatch.setattr(f"graphcut.{module}.BLOCK_BYTES", 4096)
     small = graphcut.split(cascade.source, Into(2), tmp_path / "small")
     whole = sum(data.bytes for data in files_of(small, small.parts[1]).values())
     file = (small.root / FILES[0]).stat().st_size
-    assert send(small, store_of(small, tmp_path), most=-(-file // 1000) + 8) == file + 8000
+    assert send(small, store_of(small, tmp_path), most=-(-file // 1024) + 8) == file + 8192
     assert not store_of(small, tmp_path).has(1, {})
-    assert send(small, store_of(small, tmp_path)) == whole - file - 8000
+    assert send(small, store_of(small, tmp_path)) == whole - file - 8192
 
 
 def test_an_empty_file_arrives(cascade: Cascade, tmp_path: Path) -> None:
