@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import resource
 from collections.abc import Sequence
 from functools import partial, reduce
 from pathlib import Path
@@ -40,10 +39,9 @@ def bench_shapes(
 
 def row_of(name: str, found: dict[int, Measured]) -> str:
     """A row of the table; `found` is by the number of nodes."""
-    least, most, own_kib = min(found), max(found), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peaks = {n: f"{'<' * (one.peak_mib * 1024 <= own_kib)}{one.peak_mib:.0f}" for n, one in found.items()}
+    least, most = min(found), max(found)
     exponent = math.log(found[most].processor_s / found[least].processor_s) / math.log(most / least)
-    cells = "".join(f"{one.processor_s:>8.1f} {peaks[n]:>6}" for n, one in found.items())
+    cells = "".join(f"{one.processor_s:>8.1f} {one.peak_mib:>6.0f}" for one in found.values())
     goal = GOALS["analyze" if name.endswith("analyze") else "plan"]
     return f"{name:<42}{cells}  {exponent:.2f}   goal: {goal}, 1.1"
 
