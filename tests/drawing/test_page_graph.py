@@ -376,10 +376,12 @@ GEOMETRY = """(() => {
     const near = boxes.filter((box) =>
       left < box.right - 1 && left + width > box.x + 1 && top < box.bottom - 1 && top + height > box.y + 1);
     const length = near.length ? path.getTotalLength() : 0;
-    for (let at = 0; at < length; at += 5) {
+    for (let at = 0; at < length;) {
       const { x, y } = path.getPointAtLength(at);
-      const hit = near.find((box) => x > box.x + 1 && x < box.right - 1 && y > box.y + 1 && y < box.bottom - 1);
-      if (hit) found.push(`an edge through ${hit.name}`);
+      const gaps = near.map((box) => Math.max(box.x + 1 - x, x - box.right + 1, box.y + 1 - y, y - box.bottom + 1));
+      const gap = Math.min(...gaps);
+      if (gap < 0) found.push(`an edge through ${near[gaps.indexOf(gap)].name}`);
+      at += Math.max(5, gap);  // it is in no box before
     }
   }
   if (document.documentElement.scrollWidth > innerWidth) found.push("wider than the window");
