@@ -5,19 +5,30 @@ from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hi
 
 import msgspec
 
-from ..core.records import table
+from ..verifying.causes import ModelChange
 from ..verifying.files import FileVerification
-from ..verifying.two_models import ModelComparison
+from ..verifying.numerical import TensorComparison
+from ..verifying.sections import TensorError
+from ..verifying.structural import Proof
+from ..verifying.two_models import Culprit, ModelComparison
 from ..verifying.verification import Verification
 
-_FIGURES: Final = table("drawing/verification_figures.json", dict[str, tuple[str, ...]])
-"""What the document of a result has besides its fields, by the name of its class: the names of properties."""
+_FIGURES: Final[dict[type, tuple[str, ...]]] = {
+    Proof: ("holds",),
+    TensorComparison: ("passes",),
+    Verification: ("same", "is_identical", "first_difference", "is_random"),
+    FileVerification: ("same",),
+    ModelComparison: ("same",),
+    TensorError: ("is_equal",),
+    **dict.fromkeys((Culprit, ModelChange), ()),
+}
+"""What the document of a result has besides its fields: the names of properties."""
 
 
 @cache
 def _document(kind: Any, form: str | None = None) -> type[msgspec.Struct]:  # noqa: ANN401 - a dataclass
     """The type of the document of a result: its figures and fields, under the name of its class."""
-    hints = {name: get_type_hints(getattr(kind, name).fget)["return"] for name in _FIGURES[kind.__name__]}
+    hints = {name: get_type_hints(getattr(kind, name).fget)["return"] for name in _FIGURES[kind]}
     shown = {name for name, field in kind.__dataclass_fields__.items() if field.repr}
     hints |= {name: hint for name, hint in get_type_hints(kind).items() if name in shown}
     fields = [(name, _type_in_json(hint)) for name, hint in hints.items()]
@@ -27,7 +38,7 @@ def _document(kind: Any, form: str | None = None) -> type[msgspec.Struct]:  # no
 
 def _type_in_json(hint: Any) -> Any:  # noqa: ANN401 - types
     """A type, in which results are documents, and numbers null if they are infinite."""
-    if getattr(hint, "__name__", "") in _FIGURES:
+    if hint in _FIGURES:
         return _document(hint)
     if get_origin(hint) is Literal:
         return hint

@@ -55,8 +55,7 @@ _MOST_PASSES: Final = 4  #: nested loops multiply.
 
 
 def _unsqueezed(data: NDArray[np.int64], axes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Since opset 13; axes that are attributes are computed by neither."""
-    return np.expand_dims(data, axes.tolist())
+    return np.expand_dims(data, tuple(axes))
 
 
 _SIMPLE: Final = dict[str, Any](
@@ -249,7 +248,8 @@ class SizeEvaluation:
             return [numpy_helper.to_array(known)]
         with np.errstate(all="ignore"):
             if node.op_type in _SIMPLE and all(one.dtype == np.int64 and one.ndim < 2 for one in feeds.values()):
-                return [_SIMPLE[node.op_type](*(feeds[name] for name in node.input))]
+                axes = [np.array(one.ints) for one in node.attribute if one.name == "axes"]  # of Unsqueeze, to opset 12
+                return [_SIMPLE[node.op_type](*(feeds[name] for name in node.input), *axes)]
             from onnx.reference import ReferenceEvaluator  # takes 12 MiB, and few models need it
 
             alone = NodeProto.FromString(node.SerializeToString())  # a reference cycle would keep its model in memory

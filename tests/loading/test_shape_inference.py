@@ -715,6 +715,12 @@ def test_arithmetic_of_sizes_takes_no_reference_implementation(monkeypatch: pyte
     assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["float32[3]"]
 
 
+def test_axes_that_are_attributes_are_evaluated() -> None:
+    """As exports before opset 13 have them."""
+    steps = [*dims_of("s"), node("Unsqueeze", "s", "shape_of_a", axes=[0]), node("ConstantOfShape", "shape_of_a", "a")]
+    assert said(infer_bound(arithmetic(*steps, opset=11), {"n": 2, "s": 3}, {"a"}), "a") == ["float32[3]"]
+
+
 def test_functions_are_evaluated() -> None:
     """A function may be called as an operator of onnx is."""
     twice = helper.make_function("", "Neg", ["p"], ["q"], [node("Add", "p p", "q")], [helper.make_opsetid("", 17)])
