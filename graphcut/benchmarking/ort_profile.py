@@ -223,14 +223,18 @@ def _last_nodes(
             blocked |= dict.fromkeys(node.output, node.name)
     named = {None, *(i for own in found.values() for i in own)}
 
-    def first(own: int, op: str) -> NodeProto | None:
-        before = [writer[name] for name in original[own].input[:1] if writer.get(name) not in named]
-        return original[own] if original[own].op_type == op else first(before[0], op) if before else None
+    def first(own: int, op: str) -> NodeProto:
+        found = original[own]
+        while found.op_type != op:
+            before = [writer[name] for name in found.input[:1] if writer.get(name) not in named]
+            if not before:
+                return original[own]
+            found = original[before[0]]
+        return found
 
     for node in optimized:
         for i in found[node.name]:
-            same = first(i, node.op_type) or original[i]
-            read = original[i].output if node.op_type == "ReorderOutput" else same.input
+            read = original[i].output if node.op_type == "ReorderOutput" else first(i, node.op_type).input
             pairs = [pair for pair in zip(node.input, read, strict=False) if pair[0] in blocked and pair[1] in writer]
             found |= {blocked[name]: (writer[plain],) for name, plain in pairs}
     return found

@@ -393,6 +393,14 @@ def test_nodes_of_inlined_functions_have_the_names_of_the_profile(opened: Open) 
     assert (found.table.rows[0].time_s or 0.0) > found.run_s / 2
 
 
+def test_a_kernel_that_is_called_after_the_last_of_many_nodes_computes_all_of_them() -> None:
+    original = [node("c", "Conv", "x w", "t0")]
+    original += [node(f"n{i}", "Identity", f"t{i - 1}", f"t{i}") for i in range(1, 3000)]
+    original.append(node("act", "Relu", "t2999", "y"))
+    optimized = [node("y_nchwc", "Conv", "x8 w8", "t"), node("ReorderOutput", "ReorderOutput", "t", "y")]
+    assert fused_nodes(original, optimized)["y_nchwc"] == tuple(range(3001))
+
+
 def test_inlined_nodes_count_for_the_function_call() -> None:
     original = [node("call", "MyFunction", "x", "y")]
     optimized = [node("_inl_relu", "Relu", "x", "_inl_h"), node("_inl_neg", "Neg", "_inl_h", "y")]
