@@ -183,12 +183,18 @@ def _outcome(outcome: Optimality) -> Iterable[str]:
 
 def quantity(value: float, unit: MetricUnit) -> str:
     """A number with its unit."""
-    if unit in {"parts", "devices", "layers", "crossings"}:
-        return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
-    if unit == "tokens/s":
-        rounded = float(f"{value:.3g}")
-        return f"{rounded:,.0f} tokens/s" if rounded >= 100 else f"{rounded:g} tokens/s"
-    return {"s": duration, "bytes": lambda number: size(round(number)), "flops": flop}[unit](value)
+    match unit:
+        case "s":
+            return duration(value)
+        case "bytes":
+            return size(round(value))
+        case "parts" | "devices" | "layers" | "crossings":
+            return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
+        case "flops":
+            return flop(value)
+        case "tokens/s":
+            rounded = float(f"{value:.3g}")
+            return f"{rounded:,.0f} tokens/s" if rounded >= 100 else f"{rounded:g} tokens/s"
 
 
 def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:

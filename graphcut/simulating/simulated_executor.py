@@ -53,9 +53,8 @@ class SimulatedStep:
     step: Step
     tensors: Sequence[SimulatedTensor]  #: its inputs.
     lacks: set[SimulatedTensor] | None = None  #: those that the device has not; None until the command is there.
-    next_event: ScheduledEvent = field(
-        default_factory=ScheduledEvent
-    )  #: when the command is there, or when it is computed.
+    #: when the command is there, or when it is computed.
+    next_event: ScheduledEvent = field(default_factory=ScheduledEvent)
 
 
 @dataclass(slots=True, eq=False)

@@ -161,8 +161,10 @@ def _chosen(cascade: Cascade, parts: Sequence[int] | None, device: str | None) -
     if device is None:
         return [cascade.parts[k] for k in sorted(set(range(count) if parts is None else parts))]
     devices = sorted({part.device for part in cascade.parts if part.device is not None})
-    known = devices or ["no devices: split with `Across`, or fetch some with `parts`"]
-    check_names([device], known, "no part is for the device", "the parts are for")
+    if not devices:
+        hint = "the parts are for no devices: split with `Across`, or fetch some with `parts`"
+        raise UsageError(f"no part is for the device {device!r}", hint=hint)
+    check_names([device], devices, "no part is for the device", "the parts are for")
     return [part for part in cascade.parts if part.device == device]
 
 

@@ -92,6 +92,7 @@ class AxisAnalysis:
     with_blocked: bool = True
 
     def __post_init__(self) -> None:
+        # All operations have the same tensors and the same constants, those of the model.
         self._constants = {name: one.tensors[name].dtype for one in self.operations[:1] for name in one.constants}
         self._known: dict[Hashable, _Alike] = {}
         self._parent: dict[_Axis, _Axis] = {}

@@ -22,7 +22,6 @@ from ray import exceptions  # noqa: TID251 - a module of the Ray executor
 
 from ...core.errors import GraphcutError, RunError
 from ...core.manifest import Cascade, Part
-from ...core.records import table
 from ...core.units import size
 from ...core.version import __version__
 from ...running.providers import ort_message
@@ -40,6 +39,13 @@ ABSENT_S: float = 10.0  #: a device that no machine of the cluster has had for t
 ROOM_S: float = 60.0  #: a worker that no machine had room for in this time is given up.
 _POLL_S: Final = 0.5  #: the interval at which it is looked whether a worker has found a machine.
 _GONE: Final = "its machine is gone"
+#: an actor waits in `live`, loads parts and runs steps, each in a thread of its own. Steps may run out of order: one
+#: that waits for a lost input does not delay the next.
+_ACTOR_OPTIONS: Final[Any] = {
+    "concurrency_groups": {"life": 1, "loading": 1},
+    "allow_out_of_order_execution": True,
+    "enable_task_events": False,  # Ray's log of all calls, which each machine sends to the head
+}
 
 
 class _RayTensor(msgspec.Struct, frozen=True):
@@ -83,7 +89,7 @@ class RayExecutor(Executor):
         self._tensors = {**cascade.tensors, TOKENS.name: TOKENS}
         self._path = cascade.path.resolve()
         self._names = tuple(names)
-        self._actor_class: Any = ray.remote(**table("workers/executors/actor.toml", dict[str, Any]))(RemoteWorker)
+        self._actor_class: Any = ray.remote(**_ACTOR_OPTIONS)(RemoteWorker)
         self._callbacks: SimpleQueue[Callable[[], Event | None] | None] = SimpleQueue()
         self._actors: dict[int, _Actor] = {}
         self._threads: list[Thread] = []
