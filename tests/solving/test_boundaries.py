@@ -135,6 +135,36 @@ def test_no_plan_on_linked_devices_is_below_the_bound_and_one_reaches_it(
     assert bounds_of(problem_for(load), load, Across(cluster, objective)) == pytest.approx((best_s, best_s))
 
 
+@pytest.mark.parametrize(("readers", "best_s"), [((0,), 1 + 3 + 6 + 1), ((1,), 1 + 6 + 1), ((0, 1), 1 + 3 + 6 + 1)])
+def test_of_inputs_that_values_are_computed_of_only_the_first_part_waits_for_its_own_for_certain(
+    readers: tuple[int, ...], best_s: int, problem_for: Problems
+) -> None:
+    """Groups of 6 s and 2 s, one on each device; the driver sends the first one an input for 1 s, and it sends for 1 s.
+
+    A value is computed in no time, of an input that the driver sends for 3 s to each part that computes it.
+    """
+    rate = 1_000_000
+    devices = tuple(Device(name=name, memory_bytes=15 * 10**9, link_bytes_per_s=rate, latency_s=0) for name in "ab")
+    cluster = Cluster(devices=devices, origin=Host(link_bytes_per_s=rate, latency_s=0), overlap="none")
+    without = replace(
+        workload([[6, 2]] * 2, [(0, (1,), rate)], [10**10] * 2),
+        sharers=Hyperedges.of([(0,)]),
+        shared_bytes=np.zeros(1, dtype=np.int64),
+        shared_work=np.zeros((2, 1)),
+        input_bytes=np.array([rate]),
+    )
+    load = replace(
+        with_value(without, readers, sent=rate),
+        sharers=Hyperedges.of([readers, readers, (0,)]),
+        shared_bytes=np.zeros(3, dtype=np.int64),
+        shared_work=np.zeros((2, 3)),
+        input_bytes=np.array([0, 3 * rate, rate]),
+    )
+    solution = plan_across(problem_for(load), Across(cluster), lambda _: seconds_of(load))
+    assert solution.relaxed is not None
+    assert (solution.bounds.of_own_nodes, solution.value) == pytest.approx((best_s, best_s))
+
+
 def test_a_part_that_computes_a_value_waits_less_for_what_it_receives_and_sends(problem_for: Problems) -> None:
     """Device b receives and sends for 10 s, and computes for 2 s; the value takes 3 s more, or 0.1 s over its link."""
     a, b = (

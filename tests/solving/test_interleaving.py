@@ -193,6 +193,13 @@ def test_the_unavoidable_load_is_the_least_of_any_device_that_runs_the_group() -
         assert unavoidable_load(load, classes) == pytest.approx(max(least), rel=1e-9)
 
 
+def test_a_device_receives_what_it_cannot_compute_itself() -> None:
+    """Device b runs group 1 in 2 s and can't run group 0, so it receives 4 s; device a would compute for 1 + 10 s."""
+    load = workload([[1.0, 10.0], [np.inf, 2.0]], [(0, (1,), 4 * SECOND)])
+    classes = [DeviceClass((Device(name=name),), np.inf, 1 / SECOND, 0.0) for name in "ab"]
+    assert unavoidable_load(load, classes) == 2 + 4
+
+
 def test_the_unavoidable_load_is_0_of_more_groups_than_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     load = workload([[1.0] * 4], [])
     classes = [DeviceClass((Device(name="a"),), np.inf, 0.0, 0.0)]
@@ -255,3 +262,18 @@ def test_latency_counts_for_each_part_that_receives_and_a_tensor_once_for_each_d
     alternating = Interleaving(((0,), (1,), (2,), (3,), (4,)), (0, 1, 0, 1, 0))
     sent_s = 10 + 1 + 1 + 1
     assert valuation.period_s(alternating) == max(3 + sent_s + 2 * 0.25, 2 + sent_s + 2 * 0.25)
+
+
+@pytest.mark.parametrize(("latency_s", "best_s", "parts"), [(0, 2, 3), (2, 3, 2)])
+def test_the_more_parts_receive_the_more_latency_their_devices_wait(latency_s: int, best_s: int, parts: int) -> None:
+    """Of groups of 1, 2 and 1 s one device takes the outer ones, or else the first two: only one part receives then.
+
+    With latency two devices of 2 s would each wait for 2 s more.
+    """
+    load = workload([[1, 2, 1]], [(0, (1,), 1), (1, (2,), 1)])
+    devices = tuple(Device(name=name, link_bytes_per_s=1e9, latency_s=latency_s) for name in "ab")
+    cluster = Cluster(devices=devices, overlap="none")
+    classes = device_classes(cluster)
+    found = improved(Interleaving(((0,), (1, 2)), (0, 1)), load, classes, cluster)
+    assert len(found.parts) == parts
+    assert Valuation(load, classes, Across(cluster)).period_s(found) == pytest.approx(best_s)

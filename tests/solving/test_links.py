@@ -14,6 +14,7 @@ from typing import cast
 
 import numpy as np
 import pytest
+from msgspec import structs
 from test_solver import Brute, Division, divided, less_is_better, problem_for, seconds_of
 
 from graphcut.costs.cluster import Cluster, Host, NetworkLink, Overlap
@@ -22,9 +23,11 @@ from graphcut.planning.by_goal.cluster_mapping import ClusterEvaluator, plan_acr
 from graphcut.planning.goals import Across, Objective
 from graphcut.planning.problem import PlanningProblem
 from graphcut.solving.chain_dp import ChainPartition
+from graphcut.solving.cost_tables import device_classes, pair_costs, time_quantum
 from graphcut.solving.instance import Hyperedges, Workload
 from graphcut.solving.linked_chains import LinkedChains
-from graphcut.solving.transfers import _Transfer, request_times, transfers_of
+from graphcut.solving.order_ideals import ideal_tables
+from graphcut.solving.transfers import RequestTimes, _Transfer, request_times, transfers_of
 
 from cases import each, seeded
 from workloads import workload
@@ -282,6 +285,88 @@ def test_of_plans_with_the_shortest_period_that_with_the_least_latency_is_taken(
     solution = plan_across(problem_for(load), Across(Cluster(devices=devices)), lambda _: seconds_of(load))
     assert solution.value == 4
     assert {device.name for device in solution.devices} == {"near", "far"}
+
+
+def chains_of(load: Workload, cluster: Cluster, cls: type[LinkedChains] = LinkedChains) -> LinkedChains:
+    """All partitions of a workload that has a row for each kind of device in the cluster."""
+    classes, tables = device_classes(cluster), ideal_tables(load, most=1000)
+    assert tables
+    pairs, fits = pair_costs(classes, cluster, load), [np.isfinite(tables.work(c)) for c in range(len(classes))]
+    return cls(tables, classes, pairs, cluster, time_quantum(load, classes, pairs), fits, None, None, 1e9)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "number", "latency_s"),
+    [
+        (3, 200_000, (0.5 + 3) + (0.5 + 2 + 1)),
+        (3, 100_000, (0.5 + 3 + 1) + (0.5 + 1 + 1)),  # a small tensor goes to the driver, and on from there
+        (0, 200_000, 0.5 + 2 + 1),  # what ran before has no step
+    ],
+)
+def test_the_bound_of_a_chain_is_what_its_only_plan_takes(seconds: int, number: int, latency_s: float) -> None:
+    """A device each can run only one group: `a` the first, in some seconds, and `b` the second, in 1 s.
+
+    A step takes 0.5 s besides, and links carry 100 kB a second.
+    """
+    load = workload([[seconds, np.inf], [np.inf, 1]], [(0, (1,), number)])
+    a = Device(name="a", link_bytes_per_s=1e5, latency_s=0)
+    b = structs.replace(a, name="b", flops_per_s=1.0)
+    host = Host(link_bytes_per_s=1e9, latency_s=0)
+    chains = chains_of(load, Cluster(devices=(a, b), origin=host, step_s=0.5))
+    best = chains.best("sum")
+    assert best is not None
+    assert (chains.lower_bound("sum"), best.values[0]) == pytest.approx((latency_s, latency_s))
+
+
+@each("seconds", [0, 2])
+def test_a_limit_of_the_period_may_be_reached(seconds: int) -> None:
+    load = workload([[seconds] * 3], [])
+    devices = tuple(Device(name=name, latency_s=0) for name in "abc")
+    best = chains_of(load, Cluster(devices=devices, origin=Host(latency_s=0))).best("sum", limit=seconds)
+    assert best is not None
+    assert best.values[1] == pytest.approx(seconds)
+
+
+@seeded(20, together=20)
+def test_a_search_values_a_plan_in_full_only_if_it_is_better_than_those_before(seed: int) -> None:
+    """What a part waits for is known as soon as the devices are that wrote what it reads, if these tensors are large.
+
+    So no plan is completed whose parts take longer together than the best plan so far. A device can run half of the
+    groups, so that much is sent.
+    """
+    valued = list[float]()
+
+    class Valued(LinkedChains):
+        def times(self, boundaries: Sequence[int], classes: Sequence[int]) -> RequestTimes:
+            found = super().times(boundaries, classes)
+            valued.append(found.latency_s)
+            return found
+
+    draw = random.Random(seed)
+    load, cluster = random_chain_or_graph(draw, 8, 6), random_cluster(draw, 6, "all")
+    work = np.array([[s if draw.random() < 0.5 else np.inf for s in row] for row in load.work.tolist()])
+    load = dataclasses.replace(load, work=work, tensor_bytes=load.tensor_bytes + 100_000, answers=())
+    best = chains_of(load, structs.replace(cluster, store_s=0.0), Valued).best("sum")
+    assert all(after < before for before, after in itertools.pairwise(valued))
+    assert valued[-1:] == ([] if best is None else [best.values[0]])
+
+
+@pytest.mark.parametrize(("work", "best"), [([[1], [1]], 0), ([[np.inf], [1]], 400 + 300)])
+def test_inputs_and_answers_cross_no_link_to_a_device_where_the_driver_is(
+    work: list[list[float]], best: int, problem_for: Callable[..., PlanningProblem]
+) -> None:
+    """The driver is on `d0`. A plan for the fewest bytes runs the group there if it can."""
+    load = dataclasses.replace(
+        workload(work, []),
+        sharers=Hyperedges.of([(0,)]),
+        shared_bytes=np.zeros(1, dtype=np.int64),
+        shared_work=np.zeros((2, 1)),
+        input_bytes=np.array([400]),
+        answers=((0, 300, -1),),
+    )
+    goal = Across(Cluster(devices=(Device(name="d0"), Device(name="d1")), origin="d0"), "bytes")
+    solution = plan_across(problem_for(load), goal, lambda device: seconds_of(load, int(device.name[1:])))
+    assert solution.value == best
 
 
 def test_after_a_search_that_was_stopped_nothing_is_proven(problem_for: Callable[..., PlanningProblem]) -> None:

@@ -27,7 +27,7 @@ from graphcut.planning.goals import Across, Heads, Into, Limits
 from graphcut.planning.planner import plan
 from graphcut.planning.plans import ANY_DEVICE
 from graphcut.planning.replicable import replicable_nodes
-from graphcut.solving.recompute import Recomputed, TransferPrices, recompute, repeated
+from graphcut.solving.recompute import Recomputed, TransferPrices, least_s, recompute, repeated
 
 from cases import FUZZ, crossed, each, seeded
 from conftest import Draw, floats, model_of
@@ -166,6 +166,17 @@ def test_a_part_repeats_the_cheapest_set_of_nodes_and_of_equal_ones_the_smallest
         assert set(entry.tensors) == before - after
         assert entry.saved_bytes == sum(sizes[name] for name in before) - sum(sizes[name] for name in after)
         assert entry.cost_s == sum(case.prices.run_s[n] for n in sorted(chosen[entry.part]))
+
+
+@seeded(25, together=25)
+def test_the_least_that_a_part_pays_is_that_of_the_cheapest_set_and_inputs_of_the_model_cost_nothing(seed: int) -> None:
+    case = Case.of(random.Random(seed))
+    for part, row in enumerate(case.rows):
+        choices = list(case.choices(part))
+        repeatable, cheapest = frozenset[int]().union(*(nodes for _, nodes in choices)), min(s for s, _ in choices)
+        least = least_s(case.graph, row, set(row), case.prices, repeatable.__contains__)
+        assert least <= cheapest
+        assert least == pytest.approx(cheapest, abs=1e-9)
 
 
 @seeded(25, together=25)
