@@ -107,6 +107,18 @@ def check_names(names: Iterable[str], known: Collection[str], what: str, listing
     graphcut.core.errors.UsageError: the model has no input 'maks'
     """
     if (unknown := next((name for name in names if name not in known), None)) is not None:
-        listed = [*known][:_LISTED] + ["..."] * (len(known) > _LISTED)
-        hint = f"{did_you_mean(unknown, known)}{listing} {', '.join(listed) or 'none'}"
-        raise UsageError(f"{what} {unknown!r}{after}", hint=hint)
+        raise UsageError(f"{what} {unknown!r}{after}", hint=_known_names(unknown, known, listing))
+
+
+def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
+    """A TypeError, as Python's own, if a function that takes the keyword arguments `known` was `given` another one."""
+    if (unknown := next((name for name in given if name not in known), None)) is not None:
+        error = TypeError(f"unexpected keyword argument {unknown!r}")
+        error.add_note(f"hint: {_known_names(unknown, known, 'it takes')}")
+        raise error
+
+
+def _known_names(unknown: str, known: Collection[str], listing: str) -> str:
+    """A hint with the known name most like one that is unknown, and a list of the known ones."""
+    listed = [*known][:_LISTED] + ["..."] * (len(known) > _LISTED)
+    return f"{did_you_mean(unknown, known)}{listing} {', '.join(listed) or 'none'}"

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, Unpack, cast
 
 from msgspec.structs import replace
 
-from ..core.errors import GraphcutError, RunError, UsageError
+from ..core.errors import GraphcutError, RunError, UsageError, check_keywords
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.units import count as count_of
 from ..running.in_process.memory_plan import AvailableMemory
@@ -79,6 +79,7 @@ class Generation:
 
         Nothing runs before the first token is asked for.
         """
+        check_keywords(settings, DecodingSettings.__annotations__)
         via = settings.get("via", "threads")
         cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
         self._decoder = decoder = Decoder(cascade, settings)
@@ -409,6 +410,7 @@ def generate(  # noqa: PLR0913 - independent settings
         **settings: see `DecodingSettings`.
 
     Raises:
+        TypeError: there is no such setting.
         UsageError: a prompt is empty or too long, or a name or number does not fit the model.
         RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """

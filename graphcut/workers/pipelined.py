@@ -11,7 +11,7 @@ from threading import Condition, Lock, Thread, current_thread
 from typing import Final, Literal, TypedDict, Unpack
 from weakref import finalize
 
-from ..core.errors import RunError, UsageError
+from ..core.errors import RunError, UsageError, check_keywords
 from ..core.manifest import CascadeLike, open_cascade
 from ..core.tensors import Tensor
 from ..core.wiring import asked_for
@@ -67,6 +67,7 @@ class Pipeline(AbstractContextManager["Pipeline"]):
 
     def __init__(self, cascade: CascadeLike, **settings: Unpack[PipelineSettings]) -> None:
         """Start the workers. See `stream` for the errors."""
+        check_keywords(settings, PipelineSettings.__annotations__)
         via, deadline_s = settings.get("via", "threads"), settings.get("deadline_s", DEADLINE_S)
         if not 0 < deadline_s <= _LONGEST_S:
             hint = f"give more than 0 and at most {_LONGEST_S:,} seconds"
@@ -277,6 +278,7 @@ def stream(
         **settings: see `PipelineSettings`.
 
     Raises:
+        TypeError: there is no such setting.
         UsageError: the number of workers, the size of micro-batches or the deadline is not possible; there is no such
             output.
         RunError: an input is missing, unknown or of the wrong type; a part fails or can't be loaded; a worker is lost
