@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from ..core.errors import CascadeError, RunError, UsageError
+from ..core.errors import CascadeError, RunError, UsageError, check_names, check_positive, check_word
 from ..core.manifest import Cascade
 from ..core.product import Product
 from ..running.npz_files import save_outputs
@@ -58,6 +58,9 @@ def bench(
     The whole model, which is `model` if it has moved, is measured in any case. Each way is started anew in each round;
     `progress` is called before that with its title and the index of the round.
     """
+    check_names(ways, WAYS, "there is no way", "choose from", " to run a cascade")
+    check_word(optimize, Optimization, "optimize")
+    check_positive(rounds, f"can't measure in {rounds} rounds")
     source = model or cascade.source
     if source.is_dir() or source.suffix == ".toml":
         hint = "`verify(...)` compares their outputs; measure the cascade of one of its models"

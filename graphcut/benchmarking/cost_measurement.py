@@ -10,7 +10,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from ..analysis.cut_points import analyze
-from ..core.errors import RunError, UsageError
+from ..core.errors import RunError, check_positive
 from ..core.graph import Block, grouped, partition
 from ..core.product import Product
 from ..costs.device import Device, run_s
@@ -68,8 +68,7 @@ def measure(
         UsageError: `rounds` is less than 1.
         RunError: the model refuses the inputs.
     """
-    if rounds < 1:
-        raise UsageError(f"can't measure in {rounds} rounds", hint="take 12 or more")
+    check_positive(rounds, f"can't measure in {rounds} rounds")
     limit = available_bytes() if memory_bytes is None else memory_bytes
     if inputs is not None:
         return _measure(model, limit, inputs, rounds, threads)

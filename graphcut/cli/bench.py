@@ -7,7 +7,6 @@ from typing import Annotated, Final
 import typer
 
 from .. import WAYS
-from ..core.errors import check_names
 from .common_options import Optimizations, OriginalOptions, Texts, open_, say_gap
 from .input_files import RANDOM, read_or_generate
 from .output import SOME_FAILED, complain, put_answer, say
@@ -35,7 +34,6 @@ def bench(
 
     cascade = open_(cascade_path)
     say_gap(cascade)
-    check_names(way or (), WAYS, "there is no way", "choose from", " to run a cascade")
     whole = original.load(cascade)
     results = bench(
         cascade,

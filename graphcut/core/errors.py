@@ -1,7 +1,7 @@
 """The exceptions of graphcut. Each has a message (what is wrong, and where) and a hint (what to do)."""
 
-from collections.abc import Collection, Iterable
-from typing import Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, get_args
 
 _LISTED: Final = 24  #: known names that are listed for one that is not.
 
@@ -64,9 +64,17 @@ class MemoryCapError(RunError):
 
 def wrong_type(value: object, expected: str, *, hint: str) -> TypeError:
     """A TypeError for an argument of the wrong type, with the hint as a note: `expected a Model, got int`."""
-    error = TypeError(f"expected {expected}, got {type(value).__name__}")
+    return type_error(f"expected {expected}, got {type(value).__name__}", hint=hint)
+
+
+def type_error(message: str, *, hint: str) -> TypeError:
+    """A TypeError with a hint as a note."""
+    error = TypeError(message)
     error.add_note(f"hint: {hint}")
     return error
+
+
+_Error = Callable[..., Exception]  #: makes an error of a message and a `hint`.
 
 
 class LeftoverWarning(UserWarning):
@@ -95,30 +103,36 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A sentence that suggests the known name most like `name`: `did you mean 'x'? `; empty if none is similar."""
     from difflib import get_close_matches  # needed only after a mistake
 
-    close = get_close_matches(name, known, n=1)
+    close = get_close_matches(str(name), known, n=1)
     return f"did you mean {close[0]!r}? " if close else ""
 
 
-def check_names(names: Iterable[str], known: Collection[str], what: str, listing: str, after: str = "") -> None:
-    """A UsageError if one of the names is not known: says `what`, the name and what comes `after`, and lists the known.
+def check_names(
+    names: Iterable[str], known: Collection[str], what: str, listing: str, after: str = "", error: _Error = UsageError
+) -> None:
+    """An error if one of the names is not known: says `what`, the name and what comes `after`, and lists the known.
 
     >>> check_names(["x", "maks"], ["x", "mask"], "the model has no input", "its inputs:")
     Traceback (most recent call last):
     graphcut.core.errors.UsageError: the model has no input 'maks'
     """
     if (unknown := next((name for name in names if name not in known), None)) is not None:
-        raise UsageError(f"{what} {unknown!r}{after}", hint=_known_names(unknown, known, listing))
+        listed = [*known][:_LISTED] + ["..."] * (len(known) > _LISTED)
+        hint = f"{did_you_mean(unknown, known)}{listing} {', '.join(listed) or 'none'}"
+        raise error(f"{what} {unknown!r}{after}", hint=hint)
 
 
 def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
     """A TypeError, as Python's own, if a function that takes the keyword arguments `known` was `given` another one."""
-    if (unknown := next((name for name in given if name not in known), None)) is not None:
-        error = TypeError(f"unexpected keyword argument {unknown!r}")
-        error.add_note(f"hint: {_known_names(unknown, known, 'it takes')}")
-        raise error
+    check_names(given, known, "unexpected keyword argument", "it takes", error=type_error)
 
 
-def _known_names(unknown: str, known: Collection[str], listing: str) -> str:
-    """A hint with the known name most like one that is unknown, and a list of the known ones."""
-    listed = [*known][:_LISTED] + ["..."] * (len(known) > _LISTED)
-    return f"{did_you_mean(unknown, known)}{listing} {', '.join(listed) or 'none'}"
+def check_positive(number: int | None, problem: str) -> None:
+    """A UsageError that says `problem` if a number is less than 1; None stands for a default."""
+    if number is not None and number < 1:
+        raise UsageError(problem, hint="take 1 or more")
+
+
+def check_word(value: str, words: Any, argument: str) -> None:  # noqa: ANN401 - a Literal
+    """A UsageError if the value of an argument is none of the words of its Literal type."""
+    check_names([value], get_args(words), f"`{argument}` can't be", "it is one of")

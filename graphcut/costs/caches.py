@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, Literal, NamedTuple
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, check_word
 from ..core.graph import Graph, grouped
 from ..core.states import Cache
 from ..core.tensors import UNDEFINED, Dim, Tensor
@@ -119,6 +119,7 @@ def profile_dims(model: Model, profile: DecoderProfile, length: int) -> dict[str
 
     Of one sequence `prefill` reads `length` tokens with an empty cache, `decode` one token with `length` in the cache.
     """
+    check_word(profile, DecoderProfile, "profile")
     sizes = decoder_sizes(model)
     if sizes is None:
         message = f"{model.title} is not a decoder: none of its inputs is a cache that becomes an output"

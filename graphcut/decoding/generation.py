@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, Unpack, cast
 
 from msgspec.structs import replace
 
-from ..core.errors import GraphcutError, RunError, UsageError, check_keywords
+from ..core.errors import GraphcutError, RunError, UsageError, check_keywords, check_positive, check_word
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.units import count as count_of
 from ..running.in_process.memory_plan import AvailableMemory
@@ -80,6 +80,7 @@ class Generation:
         Nothing runs before the first token is asked for.
         """
         check_keywords(settings, DecodingSettings.__annotations__)
+        check_word(on_error, OnError, "on_error")
         via = settings.get("via", "threads")
         cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
         self._decoder = decoder = Decoder(cascade, settings)
@@ -414,8 +415,7 @@ def generate(  # noqa: PLR0913 - independent settings
         UsageError: a prompt is empty or too long, or a name or number does not fit the model.
         RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """
-    if batch < 1:
-        raise UsageError(f"can't decode a batch of {batch} sequences", hint="take 1 or more")
+    check_positive(batch, f"can't decode a batch of {batch} sequences")
     if beams > 1 and (callable(stop) or sampling.temperature or sampling.repetition_penalty != 1):
         hint = "leave out `beams`, or the others"
         raise UsageError("a beam search draws no tokens, and ends at token ids", hint=hint)

@@ -38,11 +38,12 @@ def export(
         GraphcutError: writing failed; nothing was changed.
     """
     from ..core.atomic_files import write_folder
-    from ..core.errors import UsageError
+    from ..core.errors import UsageError, check_word
     from ..core.manifest import MANIFEST
     from ..core.present_parts import open_present
     from .cascade_files import moved_manifest
 
+    check_word(to, ExportFormat, "to")
     cascade, folder = open_present(cascade), Path(folder)
     if cascade.absent and to in {"genai", "lingualinked", "ort-annotations"}:  # these mean nothing for some parts
         message = f"{to} takes all parts, and {cascade.root} lacks {', '.join(cascade.absent)}"

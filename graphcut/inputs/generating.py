@@ -11,7 +11,7 @@ from onnx import TensorProto, TypeProto
 from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.numpy_helper import from_array
 
-from ..core.errors import ModelError, UsageError, did_you_mean
+from ..core.errors import ModelError, UsageError, check_names
 from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED
 from ..loading.expressions import evaluate
 from ..loading.model import Model
@@ -67,9 +67,8 @@ def given_sizes(survey: InputSurvey, sizes: Mapping[str, int]) -> Mapping[str, i
     """The sizes that the user gave, `model.dims` included. A UsageError if the inputs have no such dimension."""
     sums = [dim for dims in survey.dims.values() for dim in dims if isinstance(dim, str)]
     known = {*survey.open_sizes, *sums, *survey.model.dims}
-    if (unknown := next((name for name in sizes if name not in known), None)) is not None:
-        hint = f"{did_you_mean(unknown, survey.open_sizes)}open sizes: {', '.join(survey.open_sizes) or 'none'}"
-        raise UsageError(f"no input of {survey.model.title} has a dimension {unknown!r}", hint=hint)
+    unknown, what = [name for name in sizes if name not in known], f"no input of {survey.model.title} has a dimension"
+    check_names(unknown, survey.open_sizes, what, "open sizes:")
     return {**survey.model.dims, **sizes}
 
 

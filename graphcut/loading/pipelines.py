@@ -17,7 +17,7 @@ from typing import Final, Literal
 import msgspec
 from onnx import ModelProto
 
-from ..core.errors import RecordError, did_you_mean
+from ..core.errors import RecordError, check_names, did_you_mean
 from ..core.file_checks import check_parts
 from ..core.manifest import Loop
 from ..core.records import reading
@@ -141,14 +141,12 @@ class _Opening:
             for match in matches:
                 texts = iter(match.groups())
                 end = "".join(next(texts, "*") if part == "*" else part for part in re.split(r"(\*)", other))
-                if end not in ends:
-                    hint = f"{did_you_mean(end, ends)}it has {', '.join(sorted(ends))}"
-                    raise self._wrong(f"{self._labels[j]} has no output {end!r} for {reader!r}", hint)
+                what = f"{self._labels[j]} has no output"
+                check_names([end], sorted(ends), what, "it has", f" for {reader!r}", error=self._wrong)
                 found[i, match[0]] = j, end
             if not matches and not any(map(pattern.fullmatch, self._unread.get(self._labels[i], ()))):
-                reads = self._models[i].graph.reads
-                hint = f"{did_you_mean(name, reads)}it has {', '.join(reads)}"
-                raise self._wrong(f"{self._labels[i]} has no input {name!r}", hint)
+                reads, what = self._models[i].graph.reads, f"{self._labels[i]} has no input"
+                check_names([name], reads, what, "it has", error=self._wrong)
         return found
 
     def _connected(self) -> dict[End, End]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import msgspec
 from msgspec.structs import fields, force_setattr, replace
 
-from ..core.errors import UsageError, wrong_type
+from ..core.errors import UsageError, type_error, wrong_type
 from ..core.product import Product, short_repr
 from ..core.tensors import MAX_BYTES
 from ..core.units import parse_bytes
@@ -33,9 +33,8 @@ class _Checked(Product, msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             try:
                 force_setattr(self, field.name, msgspec.convert(value, field.type))
             except msgspec.ValidationError as error:
-                wrong = TypeError(f"{type(self).__name__}({field.name}={short_repr(value)}): {error}")
-                wrong.add_note(f"hint: did you mean {self.usage}?")
-                raise wrong from None
+                what = f"{type(self).__name__}({field.name}={short_repr(value)})"
+                raise type_error(f"{what}: {error}", hint=f"did you mean {self.usage}?") from None
 
 
 class At(_Checked, frozen=True, tag=True):

@@ -17,7 +17,7 @@ from typing import Final, get_args
 from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import Analysis, AnalysisLike, analyze
-from ..core.errors import PlanError, UsageError
+from ..core.errors import PlanError, UsageError, check_positive
 from ..costs.caches import DecoderProfile, sized_dims
 from ..costs.device import least_widening
 from ..costs.device_groups import DeviceGroup, ModeCosts, RankMode
@@ -391,8 +391,7 @@ class _Planner(Finisher):
 
     def _dividing(self, goal: Across) -> RankCosts | None:
         """What divided layers cost; None where none can or may be divided. It takes longer than most plans."""
-        if goal.ranks is not None and goal.ranks < 1:
-            raise UsageError(f"layers can't be divided among {goal.ranks} devices", hint="use 1 or more")
+        check_positive(goal.ranks, f"layers can't be divided among {goal.ranks} devices")
         has_rules = any(device.rules is not None or device.compiles for device in goal.cluster.devices)
         is_free = not (self.limits.boundary_dtype or goal.interleave or has_rules)
         is_free = is_free and goal.objective in {"throughput", "latency", "decode"}

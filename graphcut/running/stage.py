@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import onnxruntime as ort
 
 from ..core.digests import version_of
-from ..core.errors import RunError
+from ..core.errors import RunError, check_word
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, Part, SessionSettings
 from ..core.tensors import Tensor
@@ -60,6 +60,9 @@ class SessionConfig:
     allow_fallback: bool = False  #: where the provider is missing or can't be started, the CPU runs the part.
     is_checked: bool = True  #: before loading a part, check that its file is the one written at the split.
     insecure: bool = False  #: run on a Ray cluster that asks for no token.
+
+    def __post_init__(self) -> None:
+        check_word(self.optimize, Optimization, "optimize")
 
 
 def session_options(

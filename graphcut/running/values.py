@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import onnxruntime as ort
 
-from ..core.errors import RunError, ShapeWarning, did_you_mean, wrong_type
+from ..core.errors import RunError, ShapeWarning, check_names, wrong_type
 from ..core.manifest import Cascade
 from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Dim, Tensor, Tensors
 
@@ -113,7 +113,7 @@ def symbol_sizes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tens
     return {dim: size for dim, size in pairs if isinstance(dim, str)}
 
 
-def check_names(
+def check_fed(
     feeds: Feeds, reads: Sequence[str], needed: Sequence[str], tensors: Tensors, elsewhere: Mapping[str, str]
 ) -> None:
     """Raise a RunError if what is fed is no input of the model, or one that it needs is not fed.
@@ -122,9 +122,7 @@ def check_names(
     """
     if not isinstance(feeds, Mapping):
         raise wrong_type(feeds, "inputs by name", hint="one set of inputs is a dict such as {'x': array}")
-    if (unknown := next((name for name in feeds if name not in reads), None)) is not None:
-        hint = f"{did_you_mean(str(unknown), reads)}its inputs: {', '.join(reads) or 'none'}"
-        raise RunError(f"the model has no input {unknown!r}", hint=hint)
+    check_names(feeds, reads, "the model has no input", "its inputs:", error=RunError)
     if missing := next((name for name in needed if name not in feeds), None):
         writer = f"; it is written by {elsewhere[missing]}, not here" if missing in elsewhere else ""
         message = f"the model reads {tensors[missing]} {missing!r}, and nothing is fed for it{writer}"

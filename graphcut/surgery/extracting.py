@@ -8,7 +8,7 @@ from typing import Literal
 
 from onnx import ModelProto
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, check_word
 from ..core.graph import block_between
 from ..loading.model import Model
 from ..loading.opening import ModelLike, load
@@ -61,6 +61,7 @@ def extract(  # noqa: PLR0913 - independent settings
         CascadeError: the model is a part that was changed, by a manifest beside it.
         GraphcutError: writing failed.
     """
+    check_word(dead_inputs or "keep", DeadInputs, "dead_inputs")
     model, output = specialised(load(model), assume), Path(output)
     home = checked_home(model, output, weights, force=force)
     keeps = dead_inputs == "keep" or (dead_inputs is None and not outputs)

@@ -9,7 +9,7 @@ import onnx
 from onnx import ModelProto, TensorProto
 
 from ..core.atomic_files import mend, replace_files, scratch_folder, write_errors
-from ..core.errors import UsageError
+from ..core.errors import UsageError, check_word
 from ..core.file_checks import check_parts
 from ..loading.external_data import ByteRange, Columns, FileLayout, lay_out, read_values, refer_to_file, write_data
 from ..loading.model import Model, range_in
@@ -74,6 +74,7 @@ def checked_home(model: Model, output: Path, weights: Storage, *, force: bool) -
 
     The errors are those of `check_sharing` and `check_targets`.
     """
+    check_word(weights, Storage, "weights")
     if weights == "share":
         check_sharing(model, output.absolute().parent)
     check_targets(output, model.files, force=force)

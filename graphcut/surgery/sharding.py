@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from onnx import ModelProto, TensorProto
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, check_word
 from ..core.product import Product
 from ..core.text import printable
 from ..core.units import count, size
@@ -160,6 +160,7 @@ def shard(
 
 def division_of(model: Model, ranks: int | Sequence[int], mode: RankMode) -> Division:
     """How a model is divided among ranks. A UsageError if their shares make no sense, or nothing is divided."""
+    check_word(mode, RankMode, "mode")
     division = Divider(model, mode).divide((1,) * ranks if isinstance(ranks, int) else ranks)
     if not division.classes:
         hint = "its weights are multiplied by operators without a rule, or have too few units for these shares"

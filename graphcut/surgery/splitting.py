@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from ..core.atomic_files import check_space, finish, mend, rename, replace_files, scratch_folder, write_errors
 from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
-from ..core.errors import GraphcutError, UsageError
+from ..core.errors import GraphcutError, UsageError, check_word
 from ..core.file_checks import check_parts
 from ..core.graph import Block, grouped
 from ..core.manifest import (
@@ -171,6 +171,7 @@ def place_of_parts(model: Model, output: str | Path | None, weights: Storage) ->
 
     A UsageError if parts there can't share the weights of the model.
     """
+    check_word(weights, Storage, "weights")
     if weights == "copy":
         return beside(model, output, ".parts"), ""
     folder = model.path.parent if output is None else Path(output)

@@ -38,7 +38,7 @@ from ..loading.subgraphs import add_notes
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
 from ..running.stage import SessionConfig, explaining, external_weights_entry, run_session, session_options
-from ..running.values import Feeds, Value, check_names, is_numeric_tensor, to_value
+from ..running.values import Feeds, Value, check_fed, is_numeric_tensor, to_value
 from .differences import are_identical, difference, flatten, is_float, largest, widened
 from .placement_check import NOT_PLACED, PlacementCheck
 
@@ -188,7 +188,7 @@ def accepted_inputs(model: Model, given: Sequence[Feeds], seed: int, sizes: Dims
         raise wrong_type(given, "a list of sets of inputs", hint="pass a list such as [{'x': array}]")
     needed = [name for name in model.graph.reads if name not in model.graph.weights]
     for feeds in given:
-        check_names(feeds, model.graph.reads, needed, model.tensors, {})
+        check_fed(feeds, model.graph.reads, needed, model.tensors, {})
     if given:
         return given, ""
     run = partial(run_whole, model, wanted=model.graph.writes, config=EXACT)

@@ -11,7 +11,7 @@ from threading import Condition, Lock, Thread, current_thread
 from typing import Final, Literal, TypedDict, Unpack
 from weakref import finalize
 
-from ..core.errors import RunError, UsageError, check_keywords
+from ..core.errors import RunError, UsageError, check_keywords, check_word
 from ..core.manifest import CascadeLike, open_cascade
 from ..core.tensors import Tensor
 from ..core.wiring import asked_for
@@ -73,8 +73,9 @@ class Pipeline(AbstractContextManager["Pipeline"]):
             hint = f"give more than 0 and at most {_LONGEST_S:,} seconds"
             raise UsageError(f"a deadline of {deadline_s:g} s is not possible", hint=hint)
         micro_batch = self._micro_batch = settings.get("micro_batch")
-        if isinstance(micro_batch, int) and micro_batch < 1:
-            raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 example or more")
+        if micro_batch not in {None, "auto"} and not (isinstance(micro_batch, int) and micro_batch >= 1):
+            hint = "take 1 example or more, or 'auto'"
+            raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint=hint)
         self._cascade = cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
         pool = assign_parts(cascade, settings.get("workers"), settings.get("overlap", 0))
         config = share_threads(settings.get("config") or SessionConfig(), len(pool), via)
@@ -140,6 +141,7 @@ class Pipeline(AbstractContextManager["Pipeline"]):
 
     def map(self, feeds: Iterable[Feeds], *, on_error: OnError = "raise") -> Iterator[Outputs | RunError]:
         """The outputs for each of `feeds`, in order; see `stream`."""
+        check_word(on_error, OnError, "on_error")
         waiting: deque[Future[Outputs]] = deque()
         source = UserInputs(feeds)
         for feed in source:

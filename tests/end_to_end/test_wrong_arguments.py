@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from decoders import with_concat
 
 import graphcut
-from graphcut import Cascade, Into
+from graphcut import Cascade, Into, UsageError
 
 from cases import each
 
@@ -40,3 +41,70 @@ def test_a_keyword_argument_that_is_not_known_is_refused(
     assert str(caught.value) == f"unexpected keyword argument {name!r}"
     (note,) = caught.value.__notes__
     assert note.startswith(f"hint: {hint}")
+
+
+FEED = {"x": np.ones((2, 4), np.float32)}
+
+
+@each(
+    ("call", "argument", "hint"),
+    [
+        (lambda c, w: graphcut.shard(c.source, ranks=2, mode=w), "mode", "exact, sum"),
+        (lambda c, w: graphcut.split_by_rank(c.source, ranks=2, mode=w), "mode", "exact, sum"),
+        (lambda c, w: graphcut.shard(c.source, ranks=2, weights=w), "weights", "copy, share"),
+        (lambda c, w: graphcut.split(c.source, Into(2), weights=w), "weights", "copy, share"),
+        (lambda c, w: graphcut.extract(c.source, "m.onnx", weights=w), "weights", "copy, share"),
+        (lambda c, w: graphcut.extract(c.source, "m.onnx", dead_inputs=w), "dead_inputs", "keep, drop"),
+        (lambda c, w: [*graphcut.stream(c, [FEED], on_error=w)], "on_error", "raise, skip"),
+        (lambda c, w: [*graphcut.Runner(c).run_all([FEED], on_error=w)], "on_error", "raise, skip"),
+        (lambda c, w: graphcut.generate(c, [[1]], max_tokens=1, on_error=w), "on_error", "raise, skip"),
+        (lambda c, w: graphcut.Pipeline(c, via=w), "via", "threads, processes, ray"),
+        (lambda _, w: graphcut.SessionConfig(optimize=w), "optimize", "none, basic, all"),
+        (lambda c, w: graphcut.bench(c, FEED, optimize=w), "optimize", "none, basic, all"),
+        (lambda c, w: graphcut.default_dims(graphcut.analyze(c.source), profile=w), "profile", "prefill, decode"),
+        (lambda c, w: graphcut.export(c, "there", to=w), "to", "cpp, genai, js, "),
+    ],
+)
+@each("word", ["some", 1])
+def test_a_word_that_an_argument_does_not_have_is_refused(
+    decoder: Cascade, call: Callable[..., Any], argument: str, hint: str, word: object
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        call(decoder, word)
+    assert str(caught.value) == f"`{argument}` can't be {word!r}"
+    assert caught.value.hint.startswith(f"it is one of {hint}")
+
+
+def test_the_word_that_was_probably_meant_is_named(decoder: Cascade) -> None:
+    with pytest.raises(UsageError) as caught:
+        graphcut.shard(decoder.source, ranks=2, mode="sums")  # type: ignore[arg-type]
+    assert caught.value.hint == "did you mean 'sum'? it is one of exact, sum"
+
+
+@each("size", ["auto2", 0, 1.5])
+def test_micro_batches_have_a_number_of_examples_or_one_that_follows(decoder: Cascade, size: object) -> None:
+    with pytest.raises(UsageError, match=f"a batch can't be divided into pieces of {size}") as caught:
+        graphcut.Pipeline(decoder, micro_batch=size)  # type: ignore[arg-type]
+    assert caught.value.hint == "take 1 example or more, or 'auto'"
+
+
+@each(
+    ("options", "message", "hint"),
+    [
+        ({"ways": ["threds"]}, "there is no way 'threds' to run a cascade", "did you mean 'threads'? choose from "),
+        ({"rounds": 0}, "can't measure in 0 rounds", "take 1 or more"),
+    ],
+)
+def test_a_benchmark_refuses_what_it_can_not_measure(
+    decoder: Cascade, options: dict[str, Any], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        graphcut.bench(decoder, FEED, **options)
+    assert str(caught.value) == message
+    assert caught.value.hint.startswith(hint)
+
+
+def test_a_measurement_takes_one_round_or_more(decoder: Cascade) -> None:
+    with pytest.raises(UsageError) as caught:
+        graphcut.measure(graphcut.load(decoder.source), rounds=0)
+    assert (str(caught.value), caught.value.hint) == ("can't measure in 0 rounds", "take 1 or more")

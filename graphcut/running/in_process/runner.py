@@ -10,7 +10,7 @@ from itertools import chain
 import onnxruntime as ort
 from msgspec.structs import replace
 
-from ...core.errors import RunError
+from ...core.errors import RunError, check_word
 from ...core.manifest import CascadeLike
 from ...core.present_parts import open_present
 from ..process_memory import PeakMemory
@@ -154,8 +154,10 @@ class Runner(AbstractContextManager["Runner"]):
             on_error: what to do with an input that fails.
 
         Raises:
+            UsageError: there is no such `on_error`.
             RunError: at once if the memory limit is too small for the first input; then as for `run`.
         """
+        check_word(on_error, OnError, "on_error")
         times = len(feeds) if isinstance(feeds, Sized) else None
         source = UserInputs(feeds)
         inputs = map(self._input_values, source)

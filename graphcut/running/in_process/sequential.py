@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ...core.manifest import Cascade
 from ..stage import SessionConfig, Stage
-from ..values import Feeds, RunPart, Value, Values, check_names, to_value
+from ..values import Feeds, RunPart, Value, Values, check_fed, to_value
 
 
 def run_sequentially(cascade: Cascade, feeds: Feeds, *, config: SessionConfig) -> Iterator[dict[str, Value]]:
@@ -29,5 +29,5 @@ def run_stages(cascade: Cascade, values: Values, step: RunPart) -> Iterator[dict
 
 def input_values(cascade: Cascade, feeds: Feeds) -> dict[str, Value]:
     """The inputs of a user as values. Raises RunError if one is missing, unknown or of the wrong type."""
-    check_names(feeds, cascade.manifest.reads, cascade.needed, cascade.tensors, cascade.manifest.elsewhere)
+    check_fed(feeds, cascade.manifest.reads, cascade.needed, cascade.tensors, cascade.manifest.elsewhere)
     return {name: to_value(value, cascade.tensors[name]) for name, value in feeds.items()}

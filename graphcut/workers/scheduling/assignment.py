@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from ...core.errors import UsageError
+from ...core.errors import UsageError, check_positive, check_word
 from ...core.graph import grouped
 from ...core.manifest import Cascade
 from ...running.stage import SessionConfig
@@ -52,8 +52,7 @@ def assign_parts(
     more `workers` are asked for, several share the parts with the most memory. Each also holds `overlap` parts before
     and after its own.
     """
-    if workers is not None and workers < 1:
-        raise UsageError(f"{workers} workers can't run anything", hint="take 1 or more")
+    check_positive(workers, f"{workers} workers can't run anything")
     parts, devices = cascade.parts, cascade.manifest.devices
 
     def worker(name: str, memory_bytes: int | None, owned: tuple[int, ...]) -> WorkerState:
@@ -74,7 +73,8 @@ def assign_parts(
 def make_executor(
     cascade: Cascade, via: Via, config: SessionConfig, states: StatesByPart, workers: Sequence[WorkerState]
 ) -> Executor:
-    """An executor for `workers`."""
+    """An executor for `workers`; a UsageError if `via` is no way to run them."""
+    check_word(via, Via, "via")
     match via:
         case "threads":
             return ThreadExecutor(cascade, config, states)
