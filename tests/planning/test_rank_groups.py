@@ -132,6 +132,22 @@ def test_a_plan_that_avoids_or_pins_a_node_is_the_best_of_those_that_do(seed: in
         assert made.outcome.is_optimal
 
 
+@each("pins", [(), (("n", 0),)])
+def test_more_devices_than_nodes_divide_the_only_node(pins: tuple[tuple[str, int], ...]) -> None:
+    """A product of 2 * 64 * 16 * 512 FLOPs: half of them on each device."""
+    product = helper.make_node("MatMul", ["x", "w"], ["y"], name="n")
+    analysis = analyze(
+        graphcut.load(model_of([product], [floats("x", 64, 16)], [floats("y", 64, 512)], [weight("w", 16, 512)]))
+    )
+    near = Device(name="a", flops_per_s=1e8, bytes_per_s=1e15, dispatch_s=0, link_bytes_per_s=1e15, latency_s=0)
+    cluster = Cluster(devices=(near, replace(near, name="b")), origin="a")
+    made = plan(analysis, Across(cluster, "latency", ranks=2), limits=Limits(pins=pins))
+    assert [len(ranks_of(device)) for device in made.devices] == [2]
+    assert made.outcome is not None
+    assert made.outcome.is_optimal
+    assert made.outcome.value == pytest.approx(64 * 16 * 512 / 1e8, rel=1e-6)
+
+
 def decoder(folder: Path, **options: int) -> Path:
     demos.write("llm", folder / "model.onnx", external=None, **options)
     return folder / "model.onnx"
