@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 from onnx import ModelProto, helper, numpy_helper
 
@@ -34,7 +35,7 @@ from graphcut.planning.predictions import block_memory, part_metrics
 from graphcut.planning.predictions import counted_bytes as counted
 
 from cases import seeded
-from conftest import Draw, floats, model_of
+from conftest import Draw, floats, model_of, weight
 
 SearchedGoal = Into | Within | Across
 Repeated = tuple[tuple[int, ...], ...]  #: the nodes of each part, repeated ones included.
@@ -268,6 +269,38 @@ def test_no_named_cuts_beat_the_bound_of_plans_and_none_are_worse_for_what_they_
     assert minimized(best)[1] <= slowest * (1 + 1e-9), names
     if len(never.parts) == len(made.parts):
         assert slowest <= without * (1 + 1e-9), names
+
+
+def test_a_part_without_room_for_all_that_is_cheap_to_repeat_repeats_what_fits(opened: Draw) -> None:
+    """`r`, of 1 MiB, and `t`, of 128 KiB, take longer to send than to compute, and both parts read them.
+
+    The first part computes both. The second one has no room for the weights of `t` beside its own, of 1.25 MiB: it
+    repeats `r` and receives `t`. With each node in one part, the cut would be elsewhere, so that nobody sends `r`.
+    """
+    nodes = [
+        helper.make_node("Expand", ["s", "square"], ["r"], "repeated"),
+        helper.make_node("MatMul", ["v", "wt"], ["t"], "sent"),
+        helper.make_node("Gemm", ["x", "r", "t"], ["a"], "first"),
+        helper.make_node("MatMul", ["a", "r"], ["b"], "second"),
+        helper.make_node("Sum", ["b", "t", "wz"], ["z"], "heavy"),
+        helper.make_node("ReduceMax", ["z"], ["y"], "last", axes=[0], keepdims=0),
+    ]
+    inputs = [floats("x", 64, 512), floats("v", 64, 98), floats("s", 1, 512)]
+    weights = [
+        weight("wt", 98, 512),
+        weight("wz", 10, 64, 512),
+        numpy_helper.from_array(np.array([512, 512]), "square"),
+    ]
+    analysis = graphcut.analyze(opened(model_of(nodes, inputs, [floats("y", 64, 512)], weights)))
+    near = Device(name="a", memory_bytes=3600 << 10, flops_per_s=1e9, link_bytes_per_s=2.15e7, latency_s=0)
+    goal = Across(Cluster(devices=(near, replace(near, name="b")), overlap="none"), ranks=1)
+    costs, limits = weigh(analysis.model), Limits(inside_layers=True)
+    made = plan(analysis, goal, costs=costs, limits=limits)
+    assert [analysis.model.graph.names(part) for part in made.parts] == [
+        ("repeated", "sent", "first"),
+        ("repeated", "second", "heavy", "last"),
+    ]
+    assert minimized(made)[0] == pytest.approx(least(analysis, costs, goal, limits))
 
 
 def assert_no_plan_is_better(analysis: Analysis, costs: Costs, goal: SearchedGoal, limits: Limits) -> None:
