@@ -32,6 +32,8 @@ def archive(*names: str) -> bytes:
         ("a.pt", archive("a/data.pkl"), "a PyTorch file", "torch.onnx.export"),
         ("model", b"\x80\x02}q", "a PyTorch file", "torch.onnx.export"),
         ("model", archive("config.json", "model.weights.h5"), "a Keras file", "tf2onnx"),
+        ("model", archive("config.json"), "a Keras file", "tf2onnx"),
+        ("model", archive("model.weights.h5"), "a Keras file", "tf2onnx"),
         ("model", b"\x89HDF\r\n\x1a\n" + bytes(20), "a Keras file", "tf2onnx"),
         ("model", b"\x1c\0\0\0TFL3" + bytes(20), "a TensorFlow Lite model", "tf2onnx"),
         ("a.pb", b"\x0a\x10\x0a\x03abc", "a TensorFlow graph", "tf2onnx"),

@@ -449,6 +449,17 @@ def test_the_same_operator_is_stateful_depending_on_its_inputs(opened: Draw) -> 
     assert [node.is_stateful for node in read.graph.nodes] == [False, True, False]
 
 
+@pytest.mark.parametrize("trains", [False, True])
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_a_dropout_is_stateful_where_an_initializer_says_that_it_trains(
+    opened: Draw, *, is_raw: bool, trains: bool
+) -> None:
+    training = helper.make_tensor("t", TensorProto.BOOL, [], bytes([trains]) if is_raw else [trains], raw=is_raw)
+    weights = [numpy_helper.from_array(np.array(0.5, np.float32), "r"), training]
+    model = model_of([node("Dropout: x r t > y")], [floats("x", 2)], [floats("y", 2)], weights)
+    assert [node.is_stateful for node in opened(model).graph.nodes] == [trains]
+
+
 def test_names_in_a_function_are_not_those_of_the_graph(opened: Draw) -> None:
     off, on = (numpy_helper.from_array(np.array(value)) for value in (False, True))
     noise = function("Noise", node("Constant: > t", value=on), "Dropout: p _ t > q")

@@ -278,8 +278,9 @@ def test_models_between_others_need_opset_13(kind: MadeModel) -> None:
         made_model(kind, 12)
 
 
-def test_a_decoder_alone_is_no_pipeline(tmp_path: Path) -> None:
-    (tmp_path / "genai_config.json").write_text('{"model": {"decoder": {"filename": "m.onnx"}}}', encoding="utf-8")
+@each("text", ['{"model": {"decoder": {"filename": "m.onnx"}}}', "{}"])
+def test_a_decoder_alone_is_no_pipeline_nor_is_no_model(text: str, tmp_path: Path) -> None:
+    (tmp_path / "genai_config.json").write_text(text, encoding="utf-8")
     assert exported_pipeline(tmp_path) is None
 
 

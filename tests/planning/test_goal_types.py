@@ -23,6 +23,14 @@ def test_one_name_and_several_names_make_the_same_goal() -> None:
     assert At("a").nodes == ("a",)
 
 
+@each("goal", [At("a"), Into(2), Within(10), Across(CLUSTER), Heads((("a",), ("b",))), Limits()])
+def test_a_goal_is_a_value_that_does_not_change(goal: msgspec.Struct) -> None:
+    assert {goal: 1}[msgspec.structs.replace(goal)] == 1
+    name = goal.__struct_fields__[0]
+    with pytest.raises(AttributeError, match="immutable"):
+        setattr(goal, name, getattr(goal, name))
+
+
 def test_a_budget_may_be_a_size_in_text() -> None:
     assert Within("2GB") == Within(2 * 10**9)
     with pytest.raises(UsageError, match="'2 GBs' is not a size"):

@@ -35,7 +35,7 @@ from graphcut.surgery.splitting import PreparedFiles
 
 import control_flow as models
 from cases import crossed, each, some
-from conftest import FIXTURES, Draw, floats, model_of, simple_plan
+from conftest import FIXTURES, Draw, floats, model_of, simple_plan, weight
 from hazards import HAZARDS
 
 EXPORTS = sorted(str(path.relative_to(FIXTURES)) for path in FIXTURES.rglob("*.onnx"))
@@ -578,13 +578,15 @@ def test_a_budget_that_is_named_beside_a_number_of_parts_is_for_any_number(opene
 
 
 def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
-    weight = numpy_helper.from_array(np.ones((64, 64), dtype=np.float32), "w")
+    weights = [
+        numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in (("w", (64, 64)), ("b", 64))
+    ]
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="first"),
-        helper.make_node("MatMul", ["a", "w"], ["b"], name="heavy"),
-        helper.make_node("Tanh", ["b"], ["y"], name="last"),
+        helper.make_node("Gemm", ["a", "w", "b"], ["c"], name="heavy"),
+        helper.make_node("Tanh", ["c"], ["y"], name="last"),
     ]
-    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 1, 64)], [floats("y", 1, 64)], [weight])))
+    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 1, 64)], [floats("y", 1, 64)], weights)))
     with pytest.raises(PlanError, match=re.escape("node 'heavy' alone takes")) as caught:
         plan(analysis, Within(10_000, ()))
     largest = "; its largest weight is 'w' (16.4 kB)"
@@ -593,8 +595,26 @@ def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
         plan(analysis, Within(10_000, ()), limits=Limits(avoid=("first",)))
     assert of_segment.value.hint.endswith(largest)
     smallest = smallest_in(caught.value)[0]
-    assert 64 * 64 * 4 < smallest < 64 * 64 * 4 + 1000
+    assert 65 * 64 * 4 < smallest < 65 * 64 * 4 + 1000
     assert len(plan(analysis, Within(smallest, ())).parts) >= 1
+
+
+def test_a_node_alone_exceeds_just_the_budgets_below_what_it_takes(opened: Draw) -> None:
+    """Others are too small for its part only together with what the part receives and sends."""
+    nodes = [
+        helper.make_node("Add", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Mul", ["b", "w"], ["y"]),
+    ]
+    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 4)], [floats("y", 4)], [weight("w", 4)])))
+    with pytest.raises(PlanError) as caught:
+        plan(analysis, Within(1, ()))
+    alone = int(re.findall(r"alone takes (\d+) B", str(caught.value))[0])
+    smallest = smallest_in(caught.value)[0]
+    assert alone < smallest
+    for budget in range(alone - 2, smallest):
+        with pytest.raises(PlanError, match=f"alone takes {alone} B" if budget < alone else "no part fits into"):
+            plan(analysis, Within(budget, ()))
 
 
 def test_the_workload_sums_are_those_of_all_nodes(named: Named) -> None:

@@ -249,6 +249,19 @@ def test_what_the_first_rank_computes_alone_is_sent_to_the_others() -> None:
     assert costs.exchanged(group, range(4))[1] == 512 + 256
 
 
+def test_a_rank_without_units_of_a_node_takes_no_time_for_it() -> None:
+    """Two times four columns, in 1 s each. The third rank, which takes 5 s to begin a node, only joins them."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Softmax", ["a"], ["y"])]
+    model = graphcut.load(model_of(nodes, [floats("x", 8, 16)], [floats("y", 8, 8)], [weight("w", 16, 8)]))
+    devices = [
+        Device(name=name, link_bytes_per_s=1e15, bytes_per_s=1e15, latency_s=0.0, dispatch_s=dispatch_s)
+        for name, dispatch_s in (("a", 0.0), ("b", 0.0), ("c", 5.0))
+    ]
+    costs = RankCosts(weigh(model), Cluster(devices=tuple(devices)), "exact", lambda one: [2.0 + one.dispatch_s, 0.0])
+    group = DeviceGroup.of([Rank(device, 1) for device in devices])
+    assert costs.seconds_of(group)[0] == pytest.approx(1.0 + 5.0, rel=1e-4)
+
+
 def test_weights_of_ranks_are_in_one_file_each(tmp_path: Path) -> None:
     model = graphcut.load(decoder(tmp_path, hidden=256, layers=1))
     made = plan(model, Across(Cluster(devices=FAST), "latency"))

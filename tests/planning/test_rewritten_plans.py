@@ -13,9 +13,12 @@ from fused_decoders import fused_decoder
 import graphcut
 from graphcut import Into, Plan
 from graphcut.core.graph import Graph
+from graphcut.costs.device import COUNTING
 from graphcut.costs.weighing import weigh
+from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Limits
 from graphcut.planning.planner import with_metrics
+from graphcut.planning.problem import problem_of
 
 from cases import each
 
@@ -50,3 +53,14 @@ def test_no_division_in_two_is_better_whatever_it_repeats(tokens: int, tmp_path:
     assert made.outcome.value == pytest.approx(min(values))
     assert made.outcome.bound is not None
     assert made.outcome.bound <= min(values) * (1 + 1e-6)
+
+
+def test_a_rewritten_norm_takes_no_bytes_of_its_own(tmp_path: Path) -> None:
+    """Its weight is one that the part holds, and what it writes is counted where it is read."""
+    onnx.save(fused_decoder(3), tmp_path / "model.onnx")
+    analysis = graphcut.analyze(graphcut.load(tmp_path / "model.onnx", dims={"batch": 1, "seq": 8}))
+    graph, costs = analysis.model.graph, weigh(analysis.model)
+    norms = [n for n in graph.flow if graph.nodes[n].rewrite]
+    sizes, limits = serialized_sizes(analysis.model), Limits(inside_layers=True)
+    problem = problem_of(analysis, costs, limits, sizes, rewritable=norms)
+    assert problem.workload([costs.flops], COUNTING).shared_bytes[: len(norms)].tolist() == [0] * len(norms)

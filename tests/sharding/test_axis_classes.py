@@ -7,12 +7,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphcut import Model, UsageError
+from graphcut.core.tensors import BITS, ELEMENT_TYPES
 from graphcut.costs.device_groups import RankMode
 from graphcut.loading.operations import operations_of
-from graphcut.sharding.axes.classes import Blocker, _units
+from graphcut.sharding.axes.classes import Blocker, _common, _units
 from graphcut.sharding.axes.division import Divider, StageShares, apportion
 from graphcut.sharding.axes.factors import Place
 from graphcut.sharding.axes.layouts import Layout
@@ -148,6 +149,35 @@ def test_queries_keys_and_values_in_one_weight_are_divided_each_by_itself(opened
 )
 def test_a_run_of_a_segment_holds_whole_items(segments: tuple[int, ...], units: int, runs: int) -> None:
     assert _units(segments, Place(slot=0, axis=0), units) == runs
+
+
+def test_elements_of_segments_with_labels_may_go_anywhere() -> None:
+    assert _units((3, 9), Place(0, 0, segments=(3, 9), labels=(0, 1)), 3) == 3
+
+
+def test_an_axis_of_unknown_size_is_one_unit_without_segments() -> None:
+    assert _common((0, 4), [(4, [(0, Place(0, 0)), (1, Place(1, 0))])]) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "inner", "units"), [("int4", 3, 2, [3]), ("uint2", 8, 1, [2]), ("uint2", 2, 1, [])]
+)
+def test_channels_of_few_bits_are_divided_into_whole_bytes(
+    kind: str, groups: int, inner: int, units: list[int], opened: Open
+) -> None:
+    """A channel of two numbers of 4 bits is a byte, four of one number of 2 bits are; two of these stay together."""
+    values, shape = bytes(-(-groups * inner * BITS[kind] // 8)), [groups, inner, 1, 1]
+    narrow = TensorProto(name="narrow", data_type=ELEMENT_TYPES[kind].number, dims=shape, raw_data=values)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["narrow", "scale"], ["wide"]),
+        helper.make_node("Conv", ["x", "wide"], ["h"], group=groups),
+        helper.make_node("Conv", ["h", "last"], ["y"]),
+    ]
+    weights = [narrow, weight("scale"), weight("last", 3, groups, 1, 1)]
+    ends = floats("x", 1, groups * inner, 4, 4), floats("y", 1, 3, 4, 4)
+    model = opened(model_of(nodes, ends[:1], ends[1:], weights, opset=25))
+    classes = [found.axes for found in Divider(model, "sum").divide((1, 1)).classes]
+    assert [one.units for one in classes if "narrow" in {use.tensor for use in one.layouts}] == units
 
 
 def test_units_are_whole_and_ranks_that_got_less_come_first_next_time() -> None:

@@ -112,7 +112,12 @@ def test_a_node_stands_for_its_outputs_that_are_read_and_a_glob_for_all_that_mat
     model, output = two_branches(tmp_path), tmp_path / "sub.onnx"
     assert graphcut.extract(model, output, outputs="split").graph.writes == ("b0", "b1")
     assert graphcut.extract(model, output, outputs=["b*"], force=True).graph.writes == ("b0", "b1")
+    assert graphcut.extract(model, output, outputs=["b0*"], force=True).graph.writes == ("b0",)
     assert graphcut.extract(model, output, outputs=["m*"], force=True).graph.writes == ("mask", "v", "w")
+    proto = onnx.load(model.path)
+    proto.graph.node[1].name = ""  # it is called b0 then
+    onnx.save(proto, model.path)
+    assert graphcut.extract(model.path, output, outputs=["b0*"], force=True).graph.writes == ("b0",)
     with pytest.raises(UsageError, match="no node or tensor is called 'relo'") as caught:
         graphcut.extract(model, output, outputs="relo", force=True)
     assert caught.value.hint.startswith("did you mean 'relu'? ")

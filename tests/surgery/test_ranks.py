@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import helper
+from onnx import TensorProto, helper
 from sharded_models import STYLES
 from test_sharding import MODELS, feeds_for, write_demo
 
 import graphcut
-from graphcut import Across, Cascade, Cluster, Device, Into, UsageError, split_by_rank
+from graphcut import Across, Cascade, Cluster, Device, Into, UsageError, demos, split_by_rank
 from graphcut.core.digests import DataFile, read_digest
 from graphcut.core.manifest import save_manifest
 from graphcut.core.states import kept_states
@@ -127,6 +127,37 @@ def test_the_whole_sharded_model_is_in_the_folder_and_runs_from_the_weights_of_t
     assert ranked.source == sharded
     assert sharded.stat().st_size < 0.5 * graphcut.load(tmp_path / "model.onnx").weight_bytes
     assert graphcut.verify(tmp_path / "model.onnx", sharded)
+
+
+def test_weights_are_compared_with_the_sharded_model_and_from_there_with_the_parts(tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "model.onnx", external=True)
+    ranked = split_by_rank(tmp_path / "model.onnx", tmp_path / "parts", ranks=2)
+
+    def compared(model: Path, other: Path) -> int:
+        return graphcut.verify(model, other, structural_only=True).proof.weight_bytes
+
+    steps = compared(tmp_path / "model.onnx", ranked.source), compared(ranked.source, ranked.root)
+    assert min(steps) > 0
+    assert compared(tmp_path / "model.onnx", ranked.root) == sum(steps)
+
+
+def test_smaller_units_are_taken_where_a_rank_exceeds_its_share_by_less(tmp_path: Path) -> None:
+    """Three convolutions of 72, 72 (in two groups) and 96 bytes, with biases of 24, 24 and 16; a third for rank 0.
+
+    Channels that `b` writes go by two, with its bias: rank 0 gets 56 of 112 bytes. Those that it reads go one by one:
+    32 of 96, and all of its bias. With 24 bytes of `a`, all of `d` and the other biases it holds 200 bytes, or 192.
+    """
+    shapes = {"a": (6, 3, 1, 1), "a bias": (6,), "d": (6, 3, 1, 1), "d bias": (6,), "b": (4, 6, 1, 1), "b bias": (4,)}
+    nodes = [
+        helper.make_node("Conv", [read, name, f"{name} bias"], [end], group=groups)
+        for read, name, end, groups in (("x", "a", "p", 1), ("p", "d", "q", 2), ("q", "b", "y", 1))
+    ]
+    weights = [weight(name, *shape) for name, shape in shapes.items()]
+    onnx.save(model_of(nodes, [floats("x", 1, 3, 4, 4)], [floats("y", 1, 4, 4, 4)], weights), tmp_path / "model.onnx")
+    cascade = split_by_rank(tmp_path / "model.onnx", tmp_path / "parts", ranks=(1, 2), mode="sum")
+    of_first = [onnx.load(cascade.root / part.file) for part in cascade.parts if part.rank == 0]
+    floating = [one for model in of_first for one in model.graph.initializer if one.data_type == TensorProto.FLOAT]
+    assert 4 * sum(int(np.prod(one.dims)) for one in floating) == 32 + 16 + 24 + 72 + 24 + 24
 
 
 def test_half_precision_is_rounded_at_each_exchange(tmp_path: Path) -> None:

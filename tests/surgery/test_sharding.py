@@ -345,6 +345,18 @@ def test_what_fails_leaves_the_old_files(external: Path, tmp_path: Path) -> None
     assert before == {file.name: file.read_bytes() for file in tmp_path.iterdir() if "sharded" in file.name}
 
 
+def test_weights_that_are_inputs_in_ir_3_are_none_of_the_sharded_model(tmp_path: Path) -> None:
+    names = [("w0", 8, 32), ("w1", 32, 8)]
+    nodes = [helper.make_node("MatMul", ["x", "w0"], ["a"]), helper.make_node("MatMul", ["a", "w1"], ["y"])]
+    ends = [floats("x", 4, 8), *(floats(*one) for one in names)], [floats("y", 4, 8)]
+    proto = model_of(nodes, *ends, [weight(*one) for one in names])
+    proto.ir_version = 3
+    onnx.save(proto, tmp_path / "model.onnx")
+    made = onnx.load(shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path)
+    assert [value.name for value in made.graph.input] == ["x"]
+    assert graphcut.verify(tmp_path / "model.onnx", tmp_path / "sharded.onnx")
+
+
 def test_a_request_that_makes_no_sense_is_refused(tmp_path: Path, opened: Callable[[ModelProto], Model]) -> None:
     path = MODELS["llm"](tmp_path)
     for ranks in (0, 1, (), (3,), (3, 0)):

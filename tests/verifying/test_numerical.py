@@ -30,6 +30,7 @@ from graphcut import Cascade, Model
 from graphcut.verifying.numerical import HALF_TOLERANCES, TensorComparison, compare, half_tolerance
 from graphcut.verifying.placement_check import PlacementCheck
 from graphcut.verifying.structural import Proof
+from graphcut.verifying.verification import _reason
 
 from conftest import floats, model_of
 
@@ -215,6 +216,8 @@ def test_a_product_of_4_bits_may_round_what_it_reads_to_8_bits_where_the_model_s
     step = np.abs(x).max() / 127
     error = float(np.abs((np.rint(x / step) * step - x) @ numbers.T).max())
     assert last.allowed == pytest.approx(4 * error if may_round else 1e-5 * np.abs(x @ numbers.T).max(), rel=1e-2)
+    said = _reason(model, Proof((), 2, 0, 0), [(last,)], on("float32"), optimized=False)
+    assert ("by 8 bits where products of 4 bits may round" in said) is may_round
 
 
 def test_where_the_type_of_a_provider_is_not_known_finite_numbers_pass(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ AZURE = "AzureExecutionProvider"
     ("computes", "said"),
     [
         ("float16", "AzureExecutionProvider, judged by float16, its type"),
+        ("float32", "AzureExecutionProvider, judged by float32, its type"),
         ("", "AzureExecutionProvider, not judged: its type is not known"),
     ],
 )
@@ -102,6 +103,7 @@ def test_it_is_said_by_which_type_numbers_are_judged(
     assert found
     assert (found.placement.providers, found.placement.computes) == ((AZURE,), computes)
     assert said in str(found)
+    assert "8 bits" not in str(found)
 
 
 def test_parts_run_with_the_optimizations_with_which_their_nodes_were_placed(

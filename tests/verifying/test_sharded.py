@@ -19,7 +19,7 @@ from graphcut.costs.device_groups import RankMode
 from graphcut.verifying import verification
 from graphcut.verifying.sharded import prove_sharded
 
-from cases import crossed
+from cases import crossed, each
 from conftest import FIXTURES, ORT_VERSION, floats, model_of
 from hazards import HAZARDS
 
@@ -73,6 +73,27 @@ def test_exact_needs_the_same_bits_and_sums_need_a_reason(sharded: Sharded) -> N
     report = graphcut.verify(*sharded("llm", "sum"))
     assert report.reason == "partial sums are added: differences up to 0.0001 of a tensor's largest value"
     assert report.is_identical is False
+
+
+@each("op", ["Gemm", "Clip"])
+def test_a_rank_that_leaves_out_an_optional_input_is_found(op: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w0", "bias"], ["a"]),
+        helper.make_node("Clip", ["a", "least", "most"], ["b"]),
+        helper.make_node("MatMul", ["b", "w1"], ["y"]),
+    ]
+    shapes = {"w0": (8, 8), "w1": (8, 8), "bias": (8,), "least": (), "most": ()}
+    weights = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in shapes.items()]
+    onnx.save(model_of(nodes, [floats("x", "n", 8)], [floats("y", "n", 8)], weights), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
+    assert graphcut.verify(tmp_path / "model.onnx", made)
+    changed = onnx.load(made)
+    of_ranks = [one for one in changed.graph.node if one.op_type == op]
+    assert len(of_ranks) == 2
+    del of_ranks[1].input[2]
+    onnx.save(changed, made)
+    (objection,) = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True).proof.objections
+    assert "is no node of the model, nor a rank's share of one" in objection
 
 
 @pytest.mark.parametrize(

@@ -216,11 +216,13 @@ def test_floats_of_other_types_agree_by_default_and_not_to_the_bit(tmp_path: Pat
     feeds = [{"x": values}]
     found = graphcut.compare_models(*paths[:2], inputs=feeds)
     assert (found.same, found.culprits) == (True, ())
+    assert [(change.kind, change.is_rounding) for change in found.changes] == [("weight", True)]
     assert 55 < found.worst_db < 90
     assert graphcut.compare_models(*paths[:2], inputs=feeds, tolerance=5e-3)
     assert not graphcut.compare_models(*paths[:2], inputs=feeds, tolerance=0)
     found = graphcut.compare_models(paths[0], paths[2], inputs=feeds)
     assert [one.node for one in found.culprits] == ["product"]
+    assert [change.is_rounding for change in found.changes] == [False]
     assert "is 1.01 times what it was" in found.culprits[0].causes[0]
 
 
@@ -248,7 +250,7 @@ def quantized(factor: float) -> ModelProto:
             nodes[1],
         ]
     used = {name for node in nodes for name in node.input}
-    return model_of(nodes, [floats("x", 4, 32)], [floats("y", 4, 32)], [w for w in weights if w.name in used])
+    return model_of(nodes, [floats("x", "n", 32)], [floats("y", "n", 32)], [w for w in weights if w.name in used])
 
 
 def test_what_int8_loses_is_no_error_and_a_wrong_scale_is() -> None:
@@ -260,6 +262,15 @@ def test_what_int8_loses_is_no_error_and_a_wrong_scale_is() -> None:
     assert [one.error.node for one in found.culprits] == ["product"]
     assert found.culprits[0].causes == ("DequantizeLinear, QuantizeLinear added",)
     assert found.culprits[0].nodes == ("q", "dq", "product")
+
+
+def test_int8_loses_more_of_small_numbers_if_one_of_them_is_large() -> None:
+    """Its steps are those of the largest number: it loses a tenth of what the 2,048 numbers add up to."""
+    x = np.random.default_rng(2).normal(0, 0.01, (64, 32)).astype(np.float32)
+    x[0, 0] = 3
+    found = graphcut.compare_models(quantized(0), quantized(1), inputs=[{"x": x}])
+    assert found.worst_db < 25
+    assert (found.same, found.culprits) == (True, ())
 
 
 def test_what_int4_in_blocks_loses_is_no_error_and_a_quarter_of_its_scales_doubled_is(tmp_path: Path) -> None:
