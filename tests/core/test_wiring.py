@@ -248,6 +248,7 @@ def tensor(dtype: str, shape: tuple[Dim, ...] | None) -> Tensor:
         ("int4", (3,), (2, True)),  # the last half byte is padding
         ("uint2", (5,), (2, True)),
         ("float4e2m1", ("batch", 3), (3, True)),
+        ("float6e3m2", (5,), (4, True)),  # four in three bytes
         ("int4", (), (1, True)),
         ("string", (3,), (0, False)),
         ("sequence(float32)", None, (0, False)),

@@ -58,6 +58,12 @@ def refusal(opened: Draw, model: ModelProto) -> str:
 
 
 # Values of tensors
+def test_a_type_that_onnx_does_not_know_is_named(opened: Draw) -> None:
+    weight = TensorProto(name="w", data_type=99, dims=[2], raw_data=bytes(2))
+    model = one(node("Custom", "x w", domain="own"), weights=[weight])
+    assert refusal(opened, model) == "tensor 'w' has the data type 99, which is unknown here"
+
+
 def floats_of(size: int, **values: Any) -> TensorProto:  # noqa: ANN401 - as protobuf has it
     return TensorProto(data_type=TensorProto.FLOAT, dims=[size], **values)
 
@@ -112,6 +118,14 @@ def test_an_initializer_that_does_not_fit_its_shape_is_refused(opened: Draw, ten
 def test_values_that_fit_are_taken(opened: Draw, tensor: TensorProto) -> None:
     tensor.name = "w"
     assert opened(one(node("Custom", "x w", domain="own"), weights=[tensor])).graph.weights.keys() == {"w"}
+
+
+@pytest.mark.skipif(not hasattr(TensorProto, "FLOAT6E2M3"), reason="onnx has this type from 1.23 on")
+@pytest.mark.parametrize("values", [{"int32_data": [1, 2, 3]}, {"raw_data": bytes(3)}])
+def test_floats_of_6_bits_are_one_in_a_number_and_four_in_three_bytes(opened: Draw, values: dict[str, Any]) -> None:
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT6E2M3, dims=[3], **values)
+    read = opened(one(node("Custom", "x w", domain="own"), weights=[tensor]))
+    assert read.graph.weights["w"].bytes == 3
 
 
 EMPTY = TensorProto(data_type=TensorProto.FLOAT, dims=[2])
