@@ -15,6 +15,7 @@ from typing import Final
 import typer
 
 from ..core.errors import GraphcutError, LeftoverWarning, PlanError, ShapeWarning, StallWarning, UsageError
+from ..core.units import sizes_as_given
 from .application import app
 from .argument_names import in_options
 from .moved import moved_option
@@ -24,6 +25,7 @@ _VALUELESS: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
 """Options whose value may be left out, which typer does not support, and the value that this means."""
 
 
+@sizes_as_given()
 def main() -> None:
     """Run the command line, explain errors in two lines, and exit with a code."""
     gc.disable()  # a command ends before garbage matters, and looking for it takes a tenth of its time

@@ -13,9 +13,9 @@ from typing import Annotated, Any, get_args, get_origin
 from typer import Argument, Context, Option
 
 from ..core.records import table
-from ..core.units import parse_bytes
+from ..core.units import given_bytes
 
-Size = Annotated[int | None, {"parser": parse_bytes}]  #: bytes, given like `2GB`.
+Size = Annotated[int | None, {"parser": given_bytes}]  #: bytes, given like `2GB`.
 
 
 def declared(owner: Callable[..., Any]) -> list[Parameter]:

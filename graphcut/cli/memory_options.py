@@ -33,7 +33,7 @@ def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or
     if forecast is None or forecast.memory_bytes is None:
         return
     about = "about " if forecast.is_estimated else ""
-    peak, limit = (size(number, like=forecast.memory_bytes) for number in (forecast.peak_bytes, forecast.memory_bytes))
+    peak, limit = (size(number) for number in (forecast.peak_bytes, forecast.memory_bytes))
     say(f"predicted peak {about}{peak} of {limit}: {forecast.residency}")
     if forecast.is_mapped and not exact:
         say("weights are mapped, not prepacked: results may differ from those without --memory; --exact avoids this")
@@ -59,7 +59,7 @@ def say_after(run: Any, parts: Sequence[Part], peak_bytes: int | None) -> None: 
     if peak_bytes is None or forecast is None or forecast.memory_bytes is None:
         return
     since = ", since the process started" if run.peak.is_since_start else ""
-    measured, limit = (size(number, like=forecast.memory_bytes) for number in (peak_bytes, forecast.memory_bytes))
+    measured, limit = (size(number) for number in (peak_bytes, forecast.memory_bytes))
     say(f"measured peak {measured} (resident pages{since})")
     if peak_bytes > forecast.memory_bytes:
         say(f"that is more than {limit}: sizes are estimates; split with --dim for exact ones")

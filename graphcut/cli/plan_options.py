@@ -13,7 +13,7 @@ import typer
 from .. import Across, At, Counted, Device, Goal, Heads, Into, Limits, Measure, Recomputing, Within
 from ..core.errors import UsageError, check_names
 from ..core.units import count as count_of
-from ..core.units import parse_bytes
+from ..core.units import given_bytes
 from .application import applying, check_applicable, given_options
 from .common_options import Place, ProfileText, Texts, listed_names, names_in, numbered, output_names, parsed_profile
 
@@ -97,7 +97,7 @@ class GoalOptions:
             if "files" in counting and len(counting) > 1:
                 raise UsageError(f"--count {','.join(counted)}: files are counted alone", hint="leave the others out")
             counting = () if counting == ("files",) else counting or get_args(Counted)
-            return Within(parse_bytes(self.memory), counting, self.num_splits)
+            return Within(given_bytes(self.memory), counting, self.num_splits)
         if self.num_splits is not None:
             if len(counted) > 1:
                 raise UsageError(f"--count {','.join(counted)}: --num-splits balances one", hint="name one of them")

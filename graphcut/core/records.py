@@ -16,7 +16,7 @@ import msgspec
 from msgspec.inspect import DictType, NoneType, StructType, Type, UnionType, VarTupleType
 
 from .errors import RecordError, UsageError, validation_message
-from .units import parse_bytes
+from .units import given_bytes, parse_bytes
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _Table = TypeVar("_Table")
@@ -124,7 +124,9 @@ def with_sizes(found: Any, place: str = "") -> Any:  # noqa: ANN401 - the conten
         return found
     if isinstance(found, float) and found.is_integer():
         return int(found)
+    if not isinstance(found, str):
+        return found
     try:
-        return parse_bytes(found.removesuffix("/s" * place.endswith("_per_s"))) if isinstance(found, str) else found
+        return parse_bytes(found.removesuffix("/s")) if place.endswith("_per_s") else given_bytes(found)
     except UsageError as error:
         raise UsageError(f"{place}: {error}", hint=error.hint) from None

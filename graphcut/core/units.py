@@ -1,7 +1,9 @@
 """Parse and format sizes, durations and counts: `2GB`, `4.75 MiB`, `7.97 ms`, `1,491 nodes`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from fractions import Fraction
 from typing import Final
 
@@ -10,6 +12,8 @@ from .errors import UsageError
 _DECIMAL: Final = {unit: 10 ** (3 * i) for i, unit in enumerate(("B", "kB", "MB", "GB", "TB"))}
 _BINARY: Final = {unit: 2 ** (10 * i) for i, unit in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))}
 _BYTES: Final = {"": 1, **{unit.lower(): factor for unit, factor in (_DECIMAL | _BINARY).items()}}
+#: whether a command was given a size in decimal units; None outside of `sizes_as_given`.
+_is_decimal: Final = ContextVar[bool | None]("_is_decimal", default=None)
 
 
 def parse_bytes(text: str) -> int:
@@ -23,24 +27,37 @@ def parse_bytes(text: str) -> int:
     return int(Fraction(match[1]) * _BYTES[match[2].lower()])
 
 
-def size(count_bytes: int, *, like: int | None = None) -> str:
-    """A number of bytes in binary units: `17 B`, `4.75 MiB`, `3.1 GiB`.
-
-    In decimal units (`4.98 MB`) where the number that it answers, `like`, is whole in these, as that of 20MB is.
-    """
-    units = _DECIMAL if like is not None and _is_decimal(like) else _BINARY
-    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, units)
-
-
-def limit_of(count_bytes: int, *, like: int) -> str:
-    """A limit to ask for, no less than a number of bytes: `1087MiB`; in decimal units (`1140MB`) as `size` has them."""
-    unit = "MB" if _is_decimal(like) else "MiB"
-    return f"{-(-count_bytes // (_DECIMAL | _BINARY)[unit])}{unit}"
+@contextmanager
+def sizes_as_given() -> Iterator[None]:
+    """Within it, a size that is given in decimal units makes `size` and `limit_of` say all sizes in these."""
+    token = _is_decimal.set(False)
+    try:
+        yield
+    finally:
+        _is_decimal.reset(token)
 
 
-def _is_decimal(count_bytes: int) -> bool:
-    """Whether a number of bytes is whole in decimal units."""
-    return count_bytes % 1000 == 0 and float(f"{count_bytes:.4g}") == count_bytes
+def given_bytes(text: str) -> int:
+    """`parse_bytes` of a size that a user gave, in an option or in a file."""
+    found = parse_bytes(text)
+    if _is_decimal.get() is not None and re.search("[kmgt]b", text.lower()):
+        _is_decimal.set(True)
+    return found
+
+
+def size(count_bytes: int) -> str:
+    """A number of bytes in binary units: `17 B`, `4.75 MiB`, `3.1 GiB`; in decimal ones as `sizes_as_given` says."""
+    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, _units())
+
+
+def limit_of(count_bytes: int) -> str:
+    """A limit to ask for, no less than a number of bytes: `1087MiB`, or `1140MB`, as `size` has them."""
+    unit, factor = list(_units().items())[2]
+    return f"{-(-count_bytes // factor)}{unit}"
+
+
+def _units() -> Mapping[str, int]:
+    return _DECIMAL if _is_decimal.get() else _BINARY
 
 
 def duration(seconds: float) -> str:

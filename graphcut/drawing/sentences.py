@@ -72,12 +72,12 @@ def _parts(cards: Sequence[Card]) -> str:
 
 def need_text(card: Card, least: str = "≥ ") -> str:
     """Its `need_bytes`."""
-    return f"{'' if card.need_exact else least}{size(card.need_bytes, like=card.budget_bytes)}"
+    return f"{'' if card.need_exact else least}{size(card.need_bytes)}"
 
 
 def of_budget(budget_bytes: int | None) -> str:
     """` of 2 GiB`, to stand after a need; empty for no limit."""
-    return "" if budget_bytes is None else f" of {size(budget_bytes, like=budget_bytes)}"
+    return "" if budget_bytes is None else f" of {size(budget_bytes)}"
 
 
 def _needs(card: Card) -> str:
@@ -86,7 +86,7 @@ def _needs(card: Card) -> str:
     if card.budget_bytes is None:
         return text
     of = ", over" if card.is_over else " of" if is_all else ", of"
-    return f"{text}{of} its {size(card.budget_bytes, like=card.budget_bytes)} budget"
+    return f"{text}{of} its {size(card.budget_bytes)} budget"
 
 
 def _crossing(scene: Scene) -> str:
@@ -143,7 +143,7 @@ def goal_text(goal: Goal) -> str:
         case Within():
             more = f", counting {', '.join(goal.counting)}" if goal.counting else ""
             number = "" if goal.most_parts is None else f"in at most {count(goal.most_parts, 'part')}, "
-            return f"{number}at most {size(goal.memory_bytes, like=goal.memory_bytes)} per part{more}"
+            return f"{number}at most {size(goal.memory_bytes)} per part{more}"
         case Across():
             several = ", several parts on each if that is faster" if goal.interleave else ""
             return f"across {count(len(goal.cluster.devices), 'device')}, for {goal.objective}{several}"

@@ -134,8 +134,8 @@ class _Planner(Finisher):
                 return replace(self, keeps_phases=False, costs=costs).optimized(goal, prove_s)
             if not isinstance(goal, Within) or "activations" not in goal.counting or not error.budget_bytes:
                 raise
-            named, budget = named_budget(goal, error.budget_bytes), self._met(goal, error.budget_bytes)
-            hint = error.hint.replace(named, named_budget(goal, budget)) if budget else "allow more memory"
+            named, budget = named_budget(error.budget_bytes), self._met(goal, error.budget_bytes)
+            hint = error.hint.replace(named, named_budget(budget)) if budget else "allow more memory"
             raise PlanError(str(error), hint=hint, budget_bytes=budget) from None
 
     def _met(self, goal: Within, budget: int) -> int:
@@ -193,7 +193,7 @@ class _Planner(Finisher):
                 return self.first_found(goal)
         what = "a part" if isinstance(goal, Within) else "a device"
         budget = ceil(least * goal.memory_bytes) if isinstance(goal, Within) else 0
-        more = named_budget(goal, budget) if isinstance(goal, Within) else "more memory for devices"
+        more = named_budget(budget) if isinstance(goal, Within) else "more memory for devices"
         message = f"no plan was found in which ONNX Runtime runs each part in the memory of {what}"
         hint = f"the closest one needs {least:.2f} times that much: allow {more}"
         raise PlanError(message, hint=hint, budget_bytes=budget)

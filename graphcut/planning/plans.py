@@ -214,7 +214,7 @@ def check_part_count(made: Plan) -> None:
     goal, number = made.goal, len(made.parts)
     if not isinstance(goal, Within) or goal.most_parts is None or number <= goal.most_parts:
         return
-    budget, outcome = size(goal.memory_bytes, like=goal.memory_bytes), made.outcome
+    budget, outcome = size(goal.memory_bytes), made.outcome
     what = "needs" if outcome is not None and outcome.is_optimal else "has"
     least = f" ({outcome.bound:.0f} or more are needed)" if outcome and outcome.bound and not outcome.is_optimal else ""
     parts = f"{count(number, 'part')} of at most {budget}{least}"

@@ -189,7 +189,7 @@ def test_memory_is_limited_as_in_a_run(run: Run, parts: Path, expected: list[lis
     refused = run(*words, "--memory", "1MiB")
     assert refused.code == 3
     assert re.fullmatch(
-        r"this run is predicted to need [\d,]+ bytes, and the memory limit is 1,048,576", refused.error[0]
+        r"this run is predicted to need [\d.]+ MiB, more than the memory limit of 1 MiB", refused.error[0]
     )
     result = run(*words, "--memory", "100GB")
     assert (result.code, result.out) == (0, spaced(expected[0]))

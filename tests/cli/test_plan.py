@@ -16,11 +16,11 @@ import pytest
 
 import graphcut
 from graphcut import Across, Into, Within, demos
-from graphcut.core.units import duration, size
+from graphcut.core.units import duration, given_bytes, size, sizes_as_given
 from graphcut.costs.tables import shipped_tables
 from graphcut.planning.goals import Goal, Recomputing
 
-from cases import crossed, some
+from cases import crossed, each, some
 from command_line import SMALL, Result, Run, holdings, parts, run
 from control_flow import write_model
 
@@ -31,12 +31,12 @@ FIRST_LAYER = "/model/layers.0/add_1"
 CLUSTER = """
 [[devices]]
 name = "pi"
-memory_bytes = "20MB"
+memory_bytes = "20MiB"
 flops_per_s = 1e10
 
 [[devices]]
 name = "jetson"
-memory_bytes = "40MB"
+memory_bytes = "40MiB"
 flops_per_s = 5e11
 
 [[devices]]
@@ -52,7 +52,7 @@ GOALS: Mapping[str, Sequence[str]] = {
     "into": ("--num-splits", "3"),
     "layers": ("--num-splits", "3", "--count", "layers"),
     "bytes": ("--num-splits", "3", "--count", "bytes"),
-    "within": ("--memory", "40kB", "--count", "files"),
+    "within": ("--memory", "39KiB", "--count", "files"),
     "counted": ("--memory", "20MB", "--count", "activations,cache", "--count", "inputs"),
     "throughput": ("--cluster", "CLUSTER"),
     "decode": ("--cluster", "CLUSTER", "--objective", "decode", "--in-flight", "3"),
@@ -79,6 +79,13 @@ def llm(house: Path) -> Path:
 
 def goal(house: Path, name: str) -> list[str]:
     return [word.replace("CLUSTER", str(house / "cluster.toml")) for word in GOALS[name]]
+
+
+def size_text(name: str, number: int) -> str:
+    """A size in units like that which the options of a goal give."""
+    with sizes_as_given():
+        given_bytes(next((word for word in GOALS[name] if word[0].isdigit()), "1MiB"))
+        return size(number)
 
 
 def as_json(result: Result) -> Any:  # noqa: ANN401 - JSON
@@ -131,11 +138,9 @@ def test_text_and_json_have_the_same_figures(planned: Callable[[str], tuple[str,
         assert cells["nodes"] == f"{part['predicted']['nodes']:,}"
         if predicted := part["predicted"]:
             if name not in {"counted", "throughput", "decode"}:  # these count more than files
-                assert cells["weights and graph"] == size(
-                    predicted["written_bytes"], like=record["goal"].get("memory_bytes")
-                )
-            assert cells["activations"] == size(predicted["activation_bytes"])
-            assert cells["receives"] == (size(predicted["received_bytes"]) if predicted["received_bytes"] else "-")
+                assert cells["weights and graph"] == size_text(name, predicted["written_bytes"])
+            assert cells["activations"] == size_text(name, predicted["activation_bytes"])
+            assert cells["receives"] == (size_text(name, found) if (found := predicted["received_bytes"]) else "-")
             assert cells["time"] == duration(predicted["busy_s"])
     rows = [row for kind in ("sequential", "residual") for row in record[kind].values()]
     crossing = {tensor for row in rows for tensors in row.values() for tensor in tensors}
@@ -319,6 +324,25 @@ def test_a_number_of_parts_and_a_budget_are_both_kept(run: Run, llm: Path, tmp_p
     assert f"in at most {needed} parts, at most 40 kB per part" in run("plan", *words, needed).out
 
 
+@each(
+    ("units", "options"),
+    [
+        ("kB MB", ("--memory", "2MB")),
+        ("KiB MiB", ("--memory", "2000KiB")),
+        ("KiB MiB", ("--memory", "2000000")),
+        ("KiB MiB", ("--num-splits", 2)),
+    ],
+)
+def test_all_sizes_of_a_command_are_in_units_like_the_given_one(
+    run: Run, house: Path, units: str, options: Sequence[object]
+) -> None:
+    for command, more in (("plan", ()), ("split", ("-o", "parts")), ("auto", ("-o", "auto"))):
+        result = run(command, house / "unet.onnx", *options, *more)
+        assert result.code == 0, result.err
+        found = set(re.findall(r"\d ([kKMG]i?B)(?!/)", result.out + result.err))
+        assert set() < found <= set(units.split()), result.out
+
+
 # Goals that nothing meets
 
 
@@ -379,8 +403,7 @@ def test_a_model_too_large_for_any_device_names_the_largest_device(run: Run, llm
     (tmp_path / "cluster.toml").write_text(text)
     result = run("plan", llm, "--cluster", tmp_path / "cluster.toml")
     assert result.code == 4
-    sizes = re.findall(r"[\d.]+ [KM]iB", result.error[0])
-    assert "977 KiB" in sizes, "what the largest device holds"
+    assert "1 MB" in re.findall(r"[\d.]+ [kM]B", result.error[0]), "what the largest device holds, as its file says it"
 
 
 def test_where_no_division_fits_the_sizes_that_were_assumed_are_said(run: Run, llm: Path, tmp_path: Path) -> None:
@@ -423,7 +446,11 @@ def test_plan_save_replay_verify(run: Run, house: Path, tmp_path: Path, name: st
     assert run(*shlex.split(following)[1:], "-o", tmp_path / "replayed", "-q").code == 0
     model, limits = graphcut.load(house / "llm.onnx"), graphcut.Limits(recompute=recompute)
     cluster = graphcut.read_cluster(house / "cluster.toml")
-    goals: dict[str, Goal] = {"layers": Into(3, "layers"), "within": Within(40_000, ()), "throughput": Across(cluster)}
+    goals: dict[str, Goal] = {
+        "layers": Into(3, "layers"),
+        "within": Within(39 * 1024, ()),
+        "throughput": Across(cluster),
+    }
     made = graphcut.plan(graphcut.analyze(model), goals[name], limits=limits)
     files = holdings(graphcut.split(model, made, tmp_path / "planned").root)
     assert files == holdings(tmp_path / "replayed") > {"cascade.json"}

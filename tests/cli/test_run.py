@@ -259,7 +259,7 @@ def test_a_memory_limit_is_refused_or_kept(heavy: Path, batches: Path, tmp_path:
     refused = command(*words, "20MiB")
     assert refused.code == 3
     assert re.fullmatch(
-        r"this run is predicted to need [\d,]+ bytes, and the memory limit is 20,971,520", refused.error[0]
+        r"this run is predicted to need [\d.]+ MiB, more than the memory limit of 20 MiB", refused.error[0]
     )
     assert not (tmp_path / "out").exists()
     named = re.search(r"allow (\d+MiB) or more", refused.error[1])

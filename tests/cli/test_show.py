@@ -190,7 +190,7 @@ def test_a_model_belongs_to_no_other_model(run: Run, house: House) -> None:
     [
         ("--num-splits", 3),
         ("--num-splits", 3, "--dim", "seq=16", "--profile", "prefill:16"),
-        ("--memory", "30kB", "--count", "files"),
+        ("--memory", "30KiB", "--count", "files"),
         ("--at-nodes", CUTS[0]),
         ("--at-nodes", CUTS[0], "--dim", "seq=16", "--dim", "batch=1", "--dim", "total=16", "--dim", "past=0"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphcut import UsageError
-from graphcut.core.units import count, duration, limit_of, operations, parse_bytes, size
+from graphcut.core.units import count, duration, given_bytes, limit_of, operations, parse_bytes, size, sizes_as_given
 
 from cases import each
 
@@ -83,13 +83,42 @@ def test_what_is_said_can_be_read_back_to_three_digits(number: int) -> None:
     assert abs(parse_bytes(size(number)) - number) <= number * 0.005 + 1
 
 
-@each("limit", ["1GB", "300MiB"])
-def test_a_limit_to_ask_for_has_the_unit_of_the_one_that_was_given_and_suffices(limit: str) -> None:
-    given, unit = parse_bytes(limit), {"1GB": "MB", "300MiB": "MiB"}[limit]
-    for needed in (given + 1, given * 2, given * 2 + 1):
-        found = limit_of(needed, like=given)
-        assert found.removesuffix(unit).isdecimal()
-        assert needed <= parse_bytes(found) < needed + parse_bytes(f"1{unit}")
+@each(
+    ("texts", "said"),
+    [
+        (["12345kB"], "20 MB"),
+        (["2GB"], "20 MB"),
+        (["1.5 mb "], "20 MB"),
+        (["2000KiB"], "19.1 MiB"),
+        (["2000000"], "19.1 MiB"),
+        (["2000000 B"], "19.1 MiB"),
+        (["4GiB", "1MB"], "20 MB"),
+        (["1MB", "4GiB"], "20 MB"),
+        ([], "19.1 MiB"),
+    ],
+)
+def test_all_sizes_are_in_decimal_units_once_one_was_given_in_these(texts: list[str], said: str) -> None:
+    """Whatever the numbers are; for a command, and for none after it."""
+    with sizes_as_given():
+        for text in texts:
+            assert given_bytes(text) == parse_bytes(text)
+        assert size(20_000_000) == said
+    assert size(20_000_000) == "19.1 MiB"
+
+
+def test_the_library_says_sizes_in_binary_units() -> None:
+    given_bytes("2GB")
+    assert (size(20_000_000), limit_of(20_000_000)) == ("19.1 MiB", "20MiB")
+
+
+@each(("limit", "unit"), [("1GB", "MB"), ("300MiB", "MiB")])
+def test_a_limit_to_ask_for_has_the_unit_of_the_one_that_was_given_and_suffices(limit: str, unit: str) -> None:
+    with sizes_as_given():
+        given = given_bytes(limit)
+        for needed in (given + 1, given * 2, given * 2 + 1):
+            found = limit_of(needed)
+            assert found.removesuffix(unit).isdecimal()
+            assert needed <= parse_bytes(found) < needed + parse_bytes(f"1{unit}")
 
 
 def test_the_noun_follows_the_number() -> None:

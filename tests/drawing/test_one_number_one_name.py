@@ -70,11 +70,7 @@ def on_the_page(scene: Scene) -> Iterator[Said]:
         part, least = part_of(card["name"]), "" if card["is_exact"] else "≥ "
         yield part, "weights", size(card["weight_bytes"])
         yield part, "nodes", f"{card['nodes']:,}"
-        yield (
-            part,
-            card["measure"],
-            ("" if card["need_exact"] else "≥ ") + size(card["need_bytes"], like=card["budget_bytes"]),
-        )
+        yield part, card["measure"], ("" if card["need_exact"] else "≥ ") + size(card["need_bytes"])
         for name, key, text in (
             ("activations", "activation_bytes", size),
             ("compute", "flops", flop),

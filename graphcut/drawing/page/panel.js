@@ -6,7 +6,7 @@ import { kindOf } from "./cutting.js";
 import { $, all, button, copyText, html, listen, onKeys } from "./elements.js";
 import { command } from "./links.js";
 import { crossesAt, cutter, flowsAt, kinds, names, partIn, pin, profile, scene, shown, state, unpin, when } from "./shown.js";
-import { duration, figuresOf, flop, grouped, isKnown, isOver, leastOf, listed, needOf, percent, size, sizeLike, sizeOf, three, titleOf } from "./words.js";
+import { duration, figuresOf, flop, grouped, isKnown, isOver, leastOf, listed, needOf, percent, size, sizeOf, three, titleOf } from "./words.js";
 
 const panel = $("#panel");
 
@@ -66,14 +66,14 @@ function cutting(index, isCut) {
 const SHOWS = {
   card(index) {
     const card = shown().parts[index];
-    const over = isOver(card) ? `, ${sizeLike(card.need_bytes - card.budget_bytes, card.budget_bytes)} over` : "";
+    const over = isOver(card) ? `, ${size(card.need_bytes - card.budget_bytes)} over` : "";
     fillPanel(titleOf(card), [
       ["device", card.device],
       ["nodes", grouped(card.nodes)],
       ["replicas", card.replicas ? grouped(card.replicas) : null],
       ["weights", size(card.weight_bytes)],
       [card.measure, card.need_bytes >= 0 ? needOf(card) : null],
-      ["budget", ifKnown((budget) => sizeLike(budget, budget), card.budget_bytes)],
+      ["budget", ifKnown(size, card.budget_bytes)],
       ["of budget", card.budget_bytes ? percent(card.need_bytes / card.budget_bytes) + over : null],
       ["activations", ifKnown(size, card.activation_bytes, leastOf(card))],
       ["compute", ifKnown(flop, card.flops, leastOf(card))],

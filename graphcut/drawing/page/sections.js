@@ -6,7 +6,7 @@ import { command } from "./links.js";
 import { against, valueOf } from "./predicted.js";
 import { LARGE, costs, cutter, plan, profile, scene, select, shown, state, when, whenCutRests } from "./shown.js";
 import { asTable, nodeLink, table } from "./tables.js";
-import { againstMean, count, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeLike, sizeOf, sumOf, titleOf, withoutCommon } from "./words.js";
+import { againstMean, count, duration, flop, grouped, isKnown, isOver, leastOf, needOf, percent, size, sizeOf, sumOf, titleOf, withoutCommon } from "./words.js";
 
 const MOST_CUT_POINTS = 200; // in the longer table
 const answer = [...$(".answer").childNodes]; // of the plan
@@ -70,7 +70,7 @@ function partTable(title, { parts }, isOwn) {
 function answerOf({ parts, boundaries }) {
   const largest = (items, name) => items.reduce((best, one) => (one[name] > best[name] ? one : best));
   const [needs, slowest] = [largest(parts, "need_bytes"), largest(parts, "busy_s")];
-  const of = needs.budget_bytes ? ` of ${sizeLike(needs.budget_bytes, needs.budget_bytes)}` : "";
+  const of = needs.budget_bytes ? ` of ${size(needs.budget_bytes)}` : "";
   const need = needs.need_bytes >= 0 ? ` The largest, ${needs.name}, ${needs.measure === "needs" ? "needs" : "takes"} ${needOf(needs)}${of}.` : "";
   const time = slowest.busy_s >= 0 ? ` The slowest, ${slowest.name}, takes ${duration(slowest.busy_s)}.` : "";
   const over = parts.filter(isOver).length;

@@ -47,14 +47,9 @@ function scaled(value, units, limit = 999.5) {
 
 const powers = (base, units) => units.map((unit, i) => [unit, base ** i]);
 const BINARY = powers(1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
-const DECIMAL = powers(1000, ["B", "kB", "MB", "GB", "TB"]);
 const OPERATIONS = powers(1000, ["", "k", "M", "G", "T", "P"]);
 
-const bytesIn = (bytes, units) => (Math.abs(bytes) < 999.5 ? `${bytes} B` : scaled(bytes, units));
-const isDecimal = (bytes) => bytes !== null && bytes % 1000 === 0 && Number(bytes.toPrecision(4)) === bytes;
-
-export const size = (bytes) => bytesIn(bytes, BINARY);
-export const sizeLike = (bytes, like) => bytesIn(bytes, isDecimal(like) ? DECIMAL : BINARY); // in the units of what it answers
+export const size = (bytes) => (Math.abs(bytes) < 999.5 ? `${bytes} B` : scaled(bytes, BINARY));
 export const flop = (number) => `${scaled(number, OPERATIONS)}FLOP`;
 
 export function duration(seconds) {
@@ -83,7 +78,7 @@ export const sumOf = (items, value) => items.reduce((sum, item) => sum + value(i
 
 export const isKnown = (value) => value !== null && value !== undefined;
 export const isOver = (part) => part.budget_bytes !== null && part.need_bytes > part.budget_bytes;
-export const needOf = (part) => (part.need_exact ? "" : "≥ ") + sizeLike(part.need_bytes, part.budget_bytes);
+export const needOf = (part) => (part.need_exact ? "" : "≥ ") + size(part.need_bytes);
 export const titleOf = (part) => (part.content ? `${part.name} · ${part.content}` : part.name);
 
 export const figuresOf = (part) => [

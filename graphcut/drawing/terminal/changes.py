@@ -122,7 +122,7 @@ def _both(before: _One | None, after: _One | None, say: Callable[[_One], str]) -
 def _budget(card: Card) -> str:
     if card.budget_bytes is None:
         return "no limit"
-    return f"{size(card.budget_bytes, like=card.budget_bytes)}{', over' if card.is_over else ''}"
+    return f"{size(card.budget_bytes)}{', over' if card.is_over else ''}"
 
 
 # Nodes, cuts, tensors

@@ -1,7 +1,6 @@
 """`Within`: no part over a memory budget, in the fewest parts; of these the fewest bytes, of these the most even."""
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -129,18 +128,17 @@ def _is_smallest(problem: PlanningProblem, goal: Within, tables: BoundaryTables 
     return not problem.bound_with_repeats(tables, prices, budget - 1, len(problem.groups)).chains()
 
 
-def named_budget(goal: Within, number: int) -> str:
+def named_budget(number: int) -> str:
     """A budget in hints."""
-    return f"`Within({number})` ({size(number, like=goal.memory_bytes)})"
+    return f"`Within({number})` ({size(number)})"
 
 
 def _impossible(problem: PlanningProblem, goal: Within, load: Workload, tried: _BudgetEvaluator) -> PlanError:
     smallest = tried.smallest
-    size_text = partial(size, like=goal.memory_bytes)
-    budget = size_text(goal.memory_bytes)
+    budget = size(goal.memory_bytes)
     if smallest == np.inf:
         return PlanError("no division was found that keeps these pins", hint="leave a pin out")
-    number, named = int(smallest), named_budget(goal, int(smallest))
+    number, named = int(smallest), named_budget(int(smallest))
     is_smallest = _is_smallest(problem, goal, tried.tables, smallest)
     hint = "" if goal.most_parts is None else "for any number of parts, "
     hint += f"the smallest budget that works is {named}" if is_smallest else f"allow {named}; less may be enough"
@@ -151,9 +149,9 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, tried: _
         return PlanError(message, hint=hint, budget_bytes=number)
     weights = [problem.graph.weights[name] for i in problem.groups[group] for name in problem.graph.nodes[i].weights]
     if largest := max(weights, key=lambda weight: weight.bytes, default=None):
-        hint += f"; its largest weight is {largest.name!r} ({size_text(largest.bytes)})"
+        hint += f"; its largest weight is {largest.name!r} ({size(largest.bytes)})"
     if len(problem.groups[group]) == 1:
         way = f"divide its weights into {-(-needed // goal.memory_bytes)} nodes in the model itself"
         hint += f"; to keep yours, {'export what is inside as models of their own' if problem.inside(group) else way}"
-    text = f"{problem.describe(group)} alone takes {size_text(needed)}, more than the budget of {budget}"
+    text = f"{problem.describe(group)} alone takes {size(needed)}, more than the budget of {budget}"
     return PlanError(text, hint=hint, budget_bytes=number)

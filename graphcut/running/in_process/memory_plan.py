@@ -8,7 +8,7 @@ import msgspec
 
 from ...core.errors import MemoryCapError
 from ...core.manifest import Cascade, Part
-from ...core.units import count, limit_of
+from ...core.units import count, limit_of, size
 from ..process_memory import IS_MEASURED, available_bytes, resident_bytes, unloaded_library_bytes
 from ..values import symbol_sizes
 
@@ -209,9 +209,9 @@ class AvailableMemory(msgspec.Struct, frozen=True):
             return None
         needed_bytes = self.base_bytes + parts_bytes
         allowed = needed_bytes + _SLACK_BYTES
-        message = f"this run is predicted to need {needed_bytes:,} bytes, and the memory limit is {self.memory_bytes:,}"
-        least = limit_of(allowed, like=self.memory_bytes)
-        hint = f"allow {least} or more with `memory_bytes`, or cut into more parts"
+        needed, limit = size(needed_bytes), size(self.memory_bytes)
+        message = f"this run is predicted to need {needed}, more than the memory limit of {limit}"
+        hint = f"allow {limit_of(allowed)} or more with `memory_bytes`, or cut into more parts"
         return MemoryCapError(message, smallest_bytes=allowed, hint=hint)
 
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { againstMean, count, duration, flop, grouped, listed, percent, shortOperator, shortPart, size, sizeLike, sizeOf, three, visible, withoutCommon } from "../../../graphcut/drawing/page/words.js";
+import { againstMean, count, duration, flop, grouped, listed, percent, shortOperator, shortPart, size, sizeOf, three, visible, withoutCommon } from "../../../graphcut/drawing/page/words.js";
 
 test("three digits are rounded to even where a number is between two", () => {
   assert.deepEqual([1.125, 1.375, 1.126, 112.5, 1125, 0.5, 999.4].map(three), ["1.12", "1.38", "1.13", "112", "1120", "0.5", "999"]);
@@ -14,11 +14,6 @@ test("sizes, times and operations take the unit that leaves one to three digits 
   assert.deepEqual([0, 9.994e-4, 9.996e-4, 0.25, 99.4, 99.5, 3600, 400000, 86400 * 1234].map(duration),
     ["0 µs", "999 µs", "1 ms", "250 ms", "99.4 s", "1.66 min", "60 min", "5 days", "1,234 days"]);
   assert.deepEqual([0, 999, 1000, 2.5e9, 3e15].map(flop), ["0 FLOP", "999 FLOP", "1 kFLOP", "2.5 GFLOP", "3 PFLOP"]);
-});
-
-test("what is of a budget has its units", () => {
-  assert.deepEqual([[999, 2000], [1620, 2000], [1620, 2048], [3e7, 20e6], [1620, null], [1000, 1234567000]].map((pair) => sizeLike(...pair)),
-    ["999 B", "1.62 kB", "1.58 KiB", "30 MB", "1.58 KiB", "0.977 KiB"]);
 });
 
 test("long numbers have commas, and nouns their number", () => {
