@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from ..core.errors import CascadeError, RunError, UsageError, check_names, check_positive, check_word
-from ..core.manifest import Cascade
+from ..core.manifest import CascadeLike, open_cascade
 from ..core.product import Product
 from ..running.npz_files import save_outputs
 from ..running.stage import Optimization
@@ -44,7 +44,7 @@ class BenchmarkRecord(Product, msgspec.Struct, frozen=True, tag_field="format", 
 
 
 def bench(
-    cascade: Cascade,
+    cascade: CascadeLike,
     feed: Mapping[str, Any],
     *,
     model: Path | None = None,
@@ -61,6 +61,7 @@ def bench(
     check_names(ways, WAYS, "there is no way", "choose from", " to run a cascade")
     check_word(optimize, Optimization, "optimize")
     check_positive(rounds, f"can't measure in {rounds} rounds")
+    cascade = open_cascade(cascade)
     source = model or cascade.source
     if source.is_dir() or source.suffix == ".toml":
         hint = "`verify(...)` compares their outputs; measure the cascade of one of its models"

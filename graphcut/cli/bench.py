@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from .. import WAYS
-from .common_options import Optimizations, OriginalOptions, Texts, open_, say_gap
+from .common_options import Optimizations, OriginalOptions, Texts, say_gap
 from .input_files import RANDOM, read_or_generate
 from .output import SOME_FAILED, complain, put_answer, say
 
@@ -29,10 +29,10 @@ def bench(
         graphcut bench llm.parts --way parts --rounds 1
         graphcut bench llm.parts --way threads --rounds 1
     """
-    from .. import BenchmarkRecord, bench
+    from .. import BenchmarkRecord, bench, open_cascade
     from .result_tables import draw_benchmark
 
-    cascade = open_(cascade_path)
+    cascade = open_cascade(cascade_path)
     say_gap(cascade)
     whole = original.load(cascade)
     results = bench(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from ..core.errors import CascadeError, UsageError
-from ..core.text import shell_word
 from .output import say
 
 if TYPE_CHECKING:
@@ -133,19 +132,6 @@ def numbered(option: str, text: str, expected: str, example: str) -> tuple[str, 
     if not (name and number.isascii() and number.isdigit() and len(number) < 20):
         raise UsageError(f"{option} {text}: expected {expected}", hint=f"for example {option} {example}")
     return name, int(number)
-
-
-def open_(path: Path, *, check_files: bool = True, are_here: bool = False) -> Cascade:
-    """The cascade at `path`, or of those of its parts that `are_here`."""
-    from ..core.manifest import open_cascade
-    from ..core.present_parts import open_present
-    from ..drawing.path_kinds import kind_of
-
-    kind, named = kind_of(path), shell_word(str(path))
-    split = {"model": f"split {named} --num-splits 2", "plan": f"split MODEL --plan {named}"}
-    if kind in split and path.is_file():
-        raise UsageError(f"{path} is a {kind}, not a cascade", hint=f"`graphcut {split[kind]}` makes one")
-    return (open_present if are_here else open_cascade)(path, check_files=check_files)
 
 
 def say_phases(stepwise: Sequence[str]) -> None:

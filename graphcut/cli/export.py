@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, get_args
 
 from .. import ExportFormat
 from ..core.records import table
-from .common_options import Place, Texts, open_, parsed_dims, say_gap
+from .common_options import Place, Texts, parsed_dims, say_gap
 from .output import say
 
 if TYPE_CHECKING:
@@ -31,7 +31,9 @@ def export(
         graphcut export llm.parts --to js -o web
         graphcut export unet.parts --to triton -o triton
     """
-    cascade = open_(cascade_path, are_here=True)
+    from ..core.present_parts import open_present
+
+    cascade = open_present(cascade_path)
     for file in exported(cascade, model, output, to=to, dims=parsed_dims(dims), force=force):
         say(f"wrote {file}")
     if cascade.absent:

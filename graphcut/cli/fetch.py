@@ -6,7 +6,6 @@ from pathlib import Path
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
-from .common_options import open_
 from .output import INTERRUPTED, complain, print_lines, say, say_next, settings, writing
 
 
@@ -21,6 +20,7 @@ def fetch(source: str, output: Path, part: list[int] | None = None, device: str 
         graphcut fetch unet.parts --device board -o board
     """
     from .. import fetch as fetched
+    from .. import open_cascade
 
     if part and device is not None:
         raise UsageError("--part and --device both say which parts", hint="leave out one of them")
@@ -37,7 +37,7 @@ def fetch(source: str, output: Path, part: list[int] | None = None, device: str 
     if device is not None and Path(source).exists():
         if others := ", ".join(part.place for part in cascade.parts if part.device != device):
             say(f"note: it also has {others}: choose another folder with -o, unless one machine is both devices")
-        root = open_(Path(source), check_files=False).root.resolve()
+        root = open_cascade(source, check_files=False).root.resolve()
         say_next(f"rsync -a {shell_word(str(output))}/ {shell_word(device)}:{shell_word(str(root))}/")
     elif not (cascade.absent and cascade.manifest.devices):  # else this machine is a device, and another one runs it
         say_next(f"graphcut run {shell_word(str(cascade.path))} --inputs FILE -o y.npz")

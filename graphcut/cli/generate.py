@@ -15,7 +15,7 @@ from .. import Via
 from ..core.errors import UsageError
 from ..core.units import count
 from .application import given_options
-from .common_options import OriginalOptions, Places, SessionOptions, Texts, open_, parsed_dims, say_gap
+from .common_options import OriginalOptions, Places, SessionOptions, Texts, parsed_dims, say_gap
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
@@ -56,19 +56,18 @@ def generate(
         graphcut generate llm.parts --prompt-ids 1,15,27 --max-tokens 8
         graphcut generate llm.parts --prompt-ids random --temperature 0.8 --top-k 40
     """
-    from .. import DecodingSettings
+    from .. import DecodingSettings, open_cascade
     from .. import generate as decoded
 
     memory.check(given_options(ctx))
     original = OriginalOptions(dims=dims, seed=seed)
-    cascade = open_(cascade_path, check_files=False)  # `generate` checks what its workers need
+    cascade = open_cascade(cascade_path, check_files=False)  # `generate` checks what its workers need
     say_gap(cascade)
     given_prompts, fed = _prompts_and_inputs(cascade, text.prompt_ids or (), inputs or (), original)
     prompts, tokenizer = text.prompts_of(cascade, given_prompts, has_inputs=bool(fed))
     settings = DecodingSettings(inputs=fed, dims=parsed_dims(dims), via=via, workers=workers)
     settings |= {"memory_bytes": memory.memory_bytes, "exact": memory.exact}
-    other = draft if draft in {None, "lookup"} else open_(Path(draft))
-    settings |= {"draft": other, "cache_bytes": _PAST_BYTES if text.chat else 0}
+    settings |= {"draft": draft, "cache_bytes": _PAST_BYTES if text.chat else 0}
     settings["config"], sampling = session.session_config(), drawing.sampling(seed)
     stop_ids, stop = text.stop_of(tokenizer)
     output_of = partial(Output, stop_ids=stop_ids, tokenizer=tokenizer, stop=stop)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UsageError
 from ..core.units import count
-from .common_options import Texts, open_, say_gap, say_phases
+from .common_options import Texts, say_gap, say_phases
 from .output import say
 
 if TYPE_CHECKING:
@@ -46,9 +46,10 @@ def merge(paths: list[Path], output: Path, connect: Texts = None, force: bool = 
     if connect:
         raise UsageError("--connect joins two models or more", hint="name them: graphcut merge a.onnx b.onnx")
     from .. import merge as merged
+    from .. import open_cascade
     from ..drawing.opening import source_of
 
-    cascade = open_(paths[0])
+    cascade = open_cascade(paths[0])
     original = source_of(cascade, None)
     model = merged(cascade, output, force=force)
     is_original = model.digest == cascade.manifest.source.graph

@@ -15,7 +15,7 @@ from .. import Via
 from ..core.errors import RunError, UsageError
 from ..core.units import size
 from .application import given_options
-from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, open_, output_names, say_gap
+from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, output_names, say_gap
 from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
 from .output import SOME_FAILED, check_output, complain, counting, print_, print_lines, put_trace, say, workers_notes
@@ -68,6 +68,8 @@ def run(
         graphcut run llm.parts --inputs random -o y.npz --memory 500MB
         graphcut run unet.parts --inputs random -o mask.npz --via threads
     """
+    from ..core.manifest import open_cascade
+    from ..core.present_parts import open_present
     from ..core.wiring import asked_for
 
     given, texts = given_options(ctx), texts_of(text)
@@ -79,7 +81,7 @@ def run(
     memory.check(given)
     check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
     config, is_alone = session.session_config(), pipeline.via is None  # a pipeline checks what its workers need
-    cascade = open_(cascade_path, check_files=is_alone, are_here=is_alone)
+    cascade = (open_present if is_alone else open_cascade)(cascade_path, check_files=is_alone)
     say_gap(cascade)
     if cascade.absent:
         absent = ", ".join(cascade.absent)

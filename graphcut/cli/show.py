@@ -13,7 +13,7 @@ from ..core.errors import GraphcutError, UsageError
 from ..core.records import table
 from ..core.text import shell_word
 from .application import check_applicable, check_apply, given_options
-from .common_options import Place, Places, Texts, open_, parsed_dims
+from .common_options import Place, Places, Texts, parsed_dims
 from .output import check_output, print_, print_lines, put_drawing, put_json, put_text, say, say_next
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ def show(
     given = given_options(ctx)
     if to == "devices":
         check_apply(given, ("--output", "--compare", "--model", "--dim", "--force", "--open"), "--to devices")
-        _show_devices(open_(thing, check_files=False))
+        from .. import open_cascade
+
+        _show_devices(open_cascade(thing, check_files=False))
         return
     form = _format("html" if opens and output is None and to == "terminal" else to, output, is_given="--to" in given)
     if opens and form != "html":

@@ -9,7 +9,7 @@ from typing import Final, Literal
 import typer
 
 from .application import GENERAL, check_apply, given_options
-from .common_options import OriginalOptions, Places, load, open_
+from .common_options import OriginalOptions, Places, load
 from .input_files import read_given
 from .output import put_answer
 
@@ -43,16 +43,16 @@ def verify(
         from .. import verify_files
         from ..drawing.terminal.verification import draw_file_verification
 
-        files = verify_files(open_(cascade_path, check_files=False, are_here=True))
+        files = verify_files(cascade_path)
         draw = partial(draw_file_verification, files)
         put_answer(verification_record(files), draw, as_json=as_json, is_yes=files.same)
         return
-    from .. import original_of
+    from .. import open_cascade, original_of
     from .. import verify as verified
     from ..drawing.path_kinds import kind_of
     from ..drawing.terminal.verification import draw_verification
 
-    cascade = load(cascade_path, None) if kind_of(cascade_path) == "model" else open_(cascade_path)
+    cascade = load(cascade_path, None) if kind_of(cascade_path) == "model" else open_cascade(cascade_path)
     source = load(original.model or original_of(cascade), original.dims)  # the sizes of the manifest are to be verified
     feeds, seed, is_optimized = read_given(inputs, source), original.seed, optimized == "all"
     report = verified(source, cascade, inputs=feeds, seed=seed, optimized=is_optimized, structural_only=structural_only)

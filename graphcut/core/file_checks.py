@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from .digests import DataFile, FileVersion, unchanged_version
-from .errors import CascadeError, RecordError, RunError
+from .errors import CascadeError, RecordError, RunError, UsageError
 from .manifest import COPY_HINT, MANIFEST, Cascade, TextFile, read_manifest, wrong_sizes
 from .records import json_beside
 from .units import count
@@ -35,7 +35,7 @@ def check_files(cascade: Cascade, *, has_weights: bool = True) -> None:
 def cascades_with(model: Path) -> Iterator[Cascade]:
     """The cascades of which a model is a part by a manifest beside it, each with this part alone."""
     for path in (model.with_name(MANIFEST), *sorted(model.parent.glob(f"*.{MANIFEST}"))):
-        with suppress(RecordError):
+        with suppress(RecordError, UsageError):
             manifest = read_manifest(path)
             if own := tuple(part for part in manifest.parts if part.file == model.name):
                 yield Cascade(path, replace(manifest, parts=own, text_files={}))

@@ -20,6 +20,7 @@ from .units import given_bytes, parse_bytes
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _Table = TypeVar("_Table")
+_MAKERS: Final = {"cascade": "split", "plan": "save_plan"}  #: what writes files that are named for each other.
 _MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)  #: how editors say that text is Unicode.
 
 
@@ -29,11 +30,13 @@ def as_json(record: object) -> bytes:
 
 
 def read_record(path: Path, kind: type[_Record], version: str, again: str, unread: str) -> _Record:
-    """The record in a JSON file whose field `format` is `version`, else a RecordError.
+    """The record in a JSON file whose field `format` is `version`, else a RecordError; a UsageError for a model.
 
-    Its hint is `unread` for a file that can't be read, and `again` for one that holds something else. Of a later minor
-    version, such as `graphcut.cascade/1.2`, it is what this version knows: other fields are left out.
+    The hint of a RecordError is `unread` for a file that can't be read, and `again` for one that holds something else.
+    Of a later minor version, such as `graphcut.cascade/1.2`, it is what this version knows: other fields are left out.
     """
+    if path.suffix.lower() == ".onnx" and path.is_file():
+        _check_kind(path, "model", version)
     hint = f"{again}, or use the version of graphcut that wrote it"
     with reading(path, "JSON", unread=unread, hint=hint):
         raw = path.read_bytes()
@@ -45,10 +48,18 @@ def read_record(path: Path, kind: type[_Record], version: str, again: str, unrea
         (major, minor), (own_major, own_minor) = _version(str(given)), _version(version)
         if major == own_major and minor > own_minor:
             return msgspec.convert(_known(found, msgspec.inspect.type_info(kind)) | {"format": version}, kind)
-        if major != own_major:
-            what = f"the format {given!r}" if given else "no format"
-            raise RecordError(f"{path} has {what}, and this version of graphcut reads {version!r}", hint=hint)
-        return msgspec.json.decode(raw, type=kind)
+        if major == own_major:
+            return msgspec.json.decode(raw, type=kind)
+    _check_kind(path, str(given), version)
+    what = f"the format {given!r}" if given else "no format"
+    raise RecordError(f"{path} has {what}, and this version of graphcut reads {version!r}", hint=hint)
+
+
+def _check_kind(path: Path, given: str, version: str) -> None:
+    """A UsageError for a plan or a model, by its format, where a cascade is read, or the other way round."""
+    given, wanted = (text.removeprefix("graphcut.").partition("/")[0] for text in (given, version))
+    if wanted in _MAKERS and given in {"model", *_MAKERS} - {wanted}:
+        raise UsageError(f"{path} is a {given}, not a {wanted}", hint=f"`{_MAKERS[wanted]}(...)` makes one")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from math import inf
 
 from msgspec.structs import replace
 
-from ..core.errors import RunError, UsageError
+from ..core.errors import RunError, UsageError, check_positive
 from ..running.sampling import TokenScores
 from ..running.values import Value, rows_of
 from ..workers.scheduling.requests import Request
@@ -119,8 +119,7 @@ class BeamBatch(SequenceBatch):
 
 def check_beams(beams: int, decoder: Decoder, settings: DecodingSettings) -> None:
     """Raise a UsageError if there can't be a beam search of this width."""
-    if beams < 1:
-        raise UsageError(f"can't search with {beams} beams", hint="take 1 or more")
+    check_positive(beams, f"can't search with {beams} beams")
     if beams > 1 and decoder.row_axes is None:
         hint = "export it with an axis of any size for the batch"
         raise UsageError("beams need a model that takes several sequences in a step", hint=hint)

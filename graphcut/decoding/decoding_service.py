@@ -12,7 +12,7 @@ from ..core.manifest import CascadeLike
 from ..running.sampling import GREEDY, Sampling
 from .decoder import DecodingSettings
 from .generation import FinishReason, Generation
-from .token_sequences import TokenSequence
+from .token_sequences import TokenSequence, token_ids
 
 
 class TokenStream:
@@ -90,7 +90,7 @@ class DecodingService(AbstractContextManager["DecodingService"]):
             UsageError: the prompt is empty or too long, or one of `inputs` is none of the service's.
             RunError: nothing is decoded any more.
         """
-        tokens = tuple(int(token) for token in prompt)
+        tokens = token_ids(prompt)
         sequence = TokenSequence(next(self._numbers), tokens, max_tokens, sampling, draws=0, top=top, name=name)
         stream = TokenStream(sequence, stop)
         self.generation.begin(stream.sequence, inputs or {})

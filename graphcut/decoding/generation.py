@@ -34,7 +34,7 @@ from .decoding_memory import longest_of, predict_decoding
 from .prefix_cache import PrefixCache
 from .shared_steps import SharedSteps
 from .speculation import Draft, DraftProposer, Lookup, Speculation
-from .token_sequences import SequenceBatch, TokenSequence
+from .token_sequences import SequenceBatch, TokenSequence, token_ids
 
 FinishReason = Literal["stop", "max_tokens", "full", "failed"]
 """Why a sequence ended: what `stop` says; `max_tokens` were generated; the model takes no more tokens; an error."""
@@ -411,7 +411,7 @@ def generate(  # noqa: PLR0913 - independent settings
         **settings: see `DecodingSettings`.
 
     Raises:
-        TypeError: there is no such setting.
+        TypeError: there is no such setting, or a prompt is not the ids of its tokens.
         UsageError: a prompt is empty or too long, or a name or number does not fit the model.
         RunError: it is not known what to feed to an input, or which output holds the logits; later: a part fails.
     """
@@ -420,8 +420,8 @@ def generate(  # noqa: PLR0913 - independent settings
         hint = "leave out `beams`, or the others"
         raise UsageError("a beam search draws no tokens, and ends at token ids", hint=hint)
     top = None if callable(stop) or beams == 1 else beams * (1 + max(1, len(stop)))  # so many may end, and others go on
-    given = (tuple(map(int, prompt)) for prompt in prompts)
-    sequences = [TokenSequence(i, prompt, max_tokens, sampling, draws=i, top=top) for i, prompt in enumerate(given)]
+    given = enumerate(map(token_ids, prompts))
+    sequences = [TokenSequence(i, prompt, max_tokens, sampling, draws=i, top=top) for i, prompt in given]
     is_last = stop if callable(stop) else lambda _, token, ends=frozenset(stop): token in ends
     return Generation(
         cascade, sequences, iter(()), len(prompts), batch=batch, beams=beams, stop=is_last, on_error=on_error,

@@ -1,13 +1,13 @@
 """Sequences of tokens, and batches of sequences that are decoded together."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from ..core.errors import UsageError
+from ..core.errors import UsageError, check_positive, wrong_type
 from ..core.states import next_state
 from ..running.sampling import TOKENS, LogitsChoice, Sampling, ScoredRow, TokenRules, TokenScores
 from ..running.values import Value, rows_of
@@ -30,6 +30,13 @@ class Proposals(Protocol):
         """So many of the proposed tokens were right."""
 
 
+def token_ids(prompt: Iterable[int]) -> tuple[int, ...]:
+    """The token ids of a prompt; a TypeError for a text, or for one number."""
+    if isinstance(prompt, str) or not isinstance(prompt, Iterable):
+        raise wrong_type(prompt, "the token ids of a prompt", hint="`encode(...)` of a Tokenizer makes them")
+    return tuple(map(int, prompt))
+
+
 class TokenSequence(msgspec.Struct):
     """The sequence that continues the prompt at `index`."""
 
@@ -50,8 +57,7 @@ class TokenSequence(msgspec.Struct):
     name: str = ""  #: how errors name its prompt; by default by its index.
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise UsageError(f"can't generate {self.max_tokens} tokens", hint="ask for 1 or more")
+        check_positive(self.max_tokens, f"can't generate {self.max_tokens} tokens")
         self.prompt_length = len(self.unfed)
         self.first = self.first or self.prompt_length
         self.name = self.name or f"prompt {self.index}"

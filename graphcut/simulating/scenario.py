@@ -12,7 +12,7 @@ from typing import Final
 from msgspec.structs import asdict
 from msgspec.structs import replace as changed
 
-from ..core.errors import UsageError, check_names
+from ..core.errors import UsageError, check_names, check_positive
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade
 from ..core.product import Product
@@ -81,8 +81,7 @@ class Scenario(Product):
         Raises:
             UsageError: `copies` is below 1, or a device has the name of a copy.
         """
-        if copies < 1:
-            raise UsageError(f"{copies} copies can't run anything", hint="take 1 or more")
+        check_positive(copies, f"{copies} copies can't run anything")
         try:
             cluster = _copied(self.cluster, copies)
         except ValueError as error:

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace as changed
 
-from ..core.errors import RunError, UsageError
+from ..core.errors import RunError, UsageError, check_positive
 from ..workers.run_log import RunLog
 from ..workers.scheduling.requests import Request, Routing
 from ..workers.scheduling.scheduler import Scheduler
@@ -53,8 +53,7 @@ def simulate(
         raise UsageError("a rate excludes a number of requests in flight", hint="leave out `rate_per_s` or `window`")
     if rate_per_s is not None and not 0 < rate_per_s < float("inf"):
         raise UsageError(f"requests can't arrive at {rate_per_s:g} per second", hint="take a rate above 0")
-    if window is not None and window < 1:
-        raise UsageError(f"{window} requests can't be in flight", hint="take 1 or more")
+    check_positive(window, f"{window} requests can't be in flight")
     if rate_per_s is None:
         window = window or scenario.in_flight or 2 * sum(bool(parts) for parts in scenario.assignment)
     run = partial(_run, requests=requests, rate_per_s=rate_per_s, window=window, seed=seed)

@@ -186,10 +186,7 @@ def test_a_model_instead_of_a_cascade_is_misuse(run: Run, llm: Path, tmp_path: P
     more = {"merge": ("-o", tmp_path / "o.onnx"), "run": ("--inputs", tmp_path / "in.npz", "-o", tmp_path / "o.npz")}
     result = run(name, llm, *more.get(name, ()))
     assert result.code == 2
-    assert result.error == (
-        f"{llm} is a model, not a cascade",
-        f"`graphcut split {llm} --num-splits 2` makes one",
-    )
+    assert result.error == (f"{llm} is a model, not a cascade", "`graphcut split` makes one")
 
 
 def test_verify_of_a_model_that_was_not_sharded_is_misuse(run: Run, llm: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,3 +109,38 @@ def test_a_measurement_takes_one_round_or_more(decoder: Cascade) -> None:
     with pytest.raises(UsageError) as caught:
         graphcut.measure(graphcut.load(decoder.source), rounds=0)
     assert (str(caught.value), caught.value.hint) == ("can't measure in 0 rounds", "take 1 or more")
+
+
+@each(
+    ("call", "given", "wanted", "hint"),
+    [
+        (lambda path: graphcut.run(path, FEED), "model", "cascade", "`split(...)` makes one"),
+        (lambda path: graphcut.merge(path, "whole.onnx"), "model", "cascade", "`split(...)` makes one"),
+        (lambda path: graphcut.bench(path, FEED), "plan", "cascade", "`split(...)` makes one"),
+        (graphcut.open_cascade, "plan", "cascade", "`split(...)` makes one"),
+        (graphcut.read_plan, "model", "plan", "`save_plan(...)` makes one"),
+        (graphcut.read_plan, "cascade", "plan", "`save_plan(...)` makes one"),
+    ],
+)
+def test_a_file_of_another_kind_is_called_what_it_is(
+    decoder: Cascade, tmp_path: Path, call: Callable[[Path], Any], given: str, wanted: str, hint: str
+) -> None:
+    model = graphcut.load(decoder.source)
+    graphcut.save_plan(graphcut.plan(model, Into(2)), model, tmp_path / "plan.json")
+    path = {"model": decoder.source, "cascade": decoder.path, "plan": tmp_path / "plan.json"}[given]
+    with pytest.raises(UsageError) as caught:
+        call(path)
+    assert (str(caught.value), caught.value.hint) == (f"{path} is a {given}, not a {wanted}", hint)
+
+
+@each("prompts", [["hello"], "hello", [1, 2]])
+def test_a_prompt_is_the_ids_of_its_tokens(decoder: Cascade, prompts: Any) -> None:  # noqa: ANN401 - of any type
+    with pytest.raises(TypeError, match=r"expected the token ids of a prompt, got (str|int)") as caught:
+        graphcut.generate(decoder, prompts, max_tokens=1)
+    assert caught.value.__notes__ == ["hint: `encode(...)` of a Tokenizer makes them"]
+
+
+def test_a_benchmark_takes_the_path_of_a_cascade(chain: Path) -> None:
+    cascade = graphcut.split(chain, graphcut.At("exp"))
+    found = graphcut.bench(cascade.root, FEED, ways=["parts"], rounds=1)
+    assert [one.error for one in found] == ["", ""]

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ...core.errors import UsageError
+from ...core.errors import check_positive
 from ...costs.device import COUNTING, Counted, NodeSeconds
 from ...costs.device_groups import DeviceGroup, tried_groups
 from ...sharding.rank_costs import RankCosts
@@ -63,8 +63,7 @@ def plan_across(
     devices, None if none is; `prove_s` is the time limit of the exact solver.
     """
     problem.check_pins(len(goal.cluster.devices))
-    if goal.in_flight < 1:
-        raise UsageError(f"{goal.in_flight} sequences can't be in flight", hint="use `in_flight` of 1 or more")
+    check_positive(goal.in_flight, f"{goal.in_flight} sequences can't be in flight")
     evaluator = ClusterEvaluator.of(problem, goal, seconds, ranks)
     load, classes, pairs, bound = evaluator.load, evaluator.classes, evaluator.pairs, evaluator.lower_bound()
     evaluator, states = with_few_sets(evaluator)
