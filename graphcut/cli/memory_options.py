@@ -23,8 +23,10 @@ class MemoryOptions:
     exact: bool = False
 
     def check(self, given: Collection[str]) -> None:
-        if "--memory" in given and {"--via", "--workers"}.intersection(given):
-            raise UsageError("--memory limits one process, and --via starts workers", hint="leave out one of them")
+        if "--memory-limit" in given and {"--via", "--workers"}.intersection(given):
+            raise UsageError(
+                "--memory-limit is for one process, and --via starts workers", hint="leave out one of them"
+            )
 
 
 def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or None or `Generation.limited`
@@ -36,7 +38,7 @@ def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or
     peak, limit = (size(number) for number in (forecast.peak_bytes, forecast.memory_bytes))
     say(f"predicted peak {about}{peak} of {limit}: {forecast.residency}")
     if forecast.is_mapped and not exact:
-        say("weights are mapped, not prepacked: results may differ from those without --memory; --exact avoids this")
+        say("weights are mapped, not prepacked: results may differ from those without a limit; --exact avoids this")
     if forecast.spills:
         say("tensors between parts that do not fit into memory go to a temporary folder")
 

@@ -65,7 +65,7 @@ def run(
 
     Examples:
         graphcut run unet.parts --inputs random
-        graphcut run llm.parts --inputs random -o y.npz --memory 500MB
+        graphcut run llm.parts --inputs random -o y.npz --memory-limit 500MB
         graphcut run unet.parts --inputs random -o mask.npz --via threads
     """
     from ..core.manifest import open_cascade

@@ -186,22 +186,29 @@ def test_of_several_sequences_one_that_fails_ends_alone(run: Run, parts: Path, e
 
 def test_memory_is_limited_as_in_a_run(run: Run, parts: Path, expected: list[list[int]]) -> None:
     words = ("generate", parts, "--prompt-ids", "1,15,27", "--max-tokens", 9)
-    refused = run(*words, "--memory", "1MiB")
+    refused = run(*words, "--memory-limit", "1MiB")
     assert refused.code == 3
     assert re.fullmatch(
         r"this run is predicted to need [\d.]+ MiB, more than the memory limit of 1 MiB", refused.error[0]
     )
-    result = run(*words, "--memory", "100GB")
+    result = run(*words, "--memory-limit", "100GB")
     assert (result.code, result.out) == (0, spaced(expected[0]))
     lines = result.err.splitlines()
     assert re.fullmatch(r"predicted peak about [\d.]+ [MG]B of 100 GB: 2 parts, all stay loaded", lines[0])
     assert re.fullmatch(r"measured peak [\d.]+ [MG]B \(resident pages\)", lines[-1])
-    asked = [sys.executable, "-m", "graphcut", *map(str, words), "--memory", "200MB"]  # with its own modules alone
+    asked = [
+        sys.executable,
+        "-m",
+        "graphcut",
+        *map(str, words),
+        "--memory-limit",
+        "200MB",
+    ]  # with its own modules alone
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stderr
     predicted, measured = (float(number) for number in re.findall(r"peak (?:about )?([\d.]+) MB", said))
     assert measured <= predicted
-    message = "--memory limits one process, and --via starts workers"
-    assert run(*words, "--memory", "1GB", "--via", "processes").error[0] == message
+    message = "--memory-limit is for one process, and --via starts workers"
+    assert run(*words, "--memory-limit", "1GB", "--via", "processes").error[0] == message
     assert run(*words, "--exact").code == 2
 
 

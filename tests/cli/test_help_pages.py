@@ -111,5 +111,5 @@ def test_every_page_ends_with_examples_that_work(run: Run, tmp_path: Path, monke
     ordered = [example for name in ("demo", *COMMANDS) for example in lines[name]]
     for example in dict.fromkeys(example for example in ordered if example not in WITHOUT):
         words = shlex.split(example)[1:]  # a limit of memory counts what else this process holds
-        result = command(*words, cwd=tmp_path) if words[0] == "run" and "--memory" in words else run(*words)
+        result = command(*words, cwd=tmp_path) if words[0] == "run" and "--memory-limit" in words else run(*words)
         assert result.code == 0, (example, result.err)

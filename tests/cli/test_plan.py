@@ -639,7 +639,7 @@ def test_a_calibrated_device_is_planned_for(run: Run, llm: Path, tmp_path: Path)
         ("MODEL --seconds 3", "--seconds does not apply to a model"),
         ("MODEL --insecure", "--insecure does not apply to a model"),
         ("MODEL --computed --rounds 3", "--rounds does not apply to a model that is not run"),
-        ("MODEL --computed --memory 1MB", "--memory does not apply to a model that is not run"),
+        ("MODEL --computed --memory-limit 1MB", "--memory-limit does not apply to a model that is not run"),
         ("MODEL --computed --inputs x.npz", "--inputs does not apply to a model that is not run"),
         ("MODEL --computed --threads 1", "--threads does not apply to a model that is not run"),
         ("machine --rounds 3", "--rounds does not apply to this machine"),

@@ -87,7 +87,7 @@ EXPECTED = {"a.npz": [0, -2], "b.npz": [-3, 0], "c.npz": [-5, -6]}
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("--via", "threads"), ("--via", "threads", "--workers", 2), ("--memory", "4GiB")]
+    "words", [(), ("--via", "threads"), ("--via", "threads", "--workers", 2), ("--memory-limit", "4GiB")]
 )
 def test_a_folder_of_inputs_makes_a_folder_of_outputs(
     run: Run, place: Path, batches: Path, tmp_path: Path, words: tuple[object, ...]
@@ -162,7 +162,7 @@ def test_force_replaces_existing_outputs_and_keeps_other_files(
     assert answers(out) == EXPECTED
 
 
-@pytest.mark.parametrize("words", [(), ("--via", "threads"), ("--memory", "4GiB")])
+@pytest.mark.parametrize("words", [(), ("--via", "threads"), ("--memory-limit", "4GiB")])
 def test_an_input_that_fails_is_skipped_when_asked(
     run: Run, place: Path, batches: Path, tmp_path: Path, words: tuple[object, ...]
 ) -> None:
@@ -184,7 +184,7 @@ def test_an_input_that_fails_ends_the_run_and_what_was_written_stays(
     assert answers(tmp_path / "out") == {"a.npz": EXPECTED["a.npz"]}
 
 
-@pytest.mark.parametrize("words", [(), ("--via", "threads"), ("--memory", "4GiB")])
+@pytest.mark.parametrize("words", [(), ("--via", "threads"), ("--memory-limit", "4GiB")])
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_an_unreadable_input_fails_in_its_turn(
     run: Run, place: Path, batches: Path, tmp_path: Path, words: tuple[object, ...], *, goes_on: bool
@@ -219,10 +219,10 @@ def test_an_impossible_deadline_is_refused(run: Run, place: Path, batches: Path,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--memory", "1GiB", "--via", "threads"), "--memory limits one process, and --via starts workers"),
-        (("--exact",), "--exact applies to --memory"),
+        (("--memory-limit", "1GiB", "--via", "threads"), "--memory-limit is for one process, and --via starts workers"),
+        (("--exact",), "--exact applies to --memory-limit"),
         (("--workers", 2), "--workers applies to --via"),
-        (("--memory", "much"), "'much' is not a size"),
+        (("--memory-limit", "much"), "'much' is not a size"),
         (("--provider", "A,B"), "A,B: expected NAME,KEY=VALUE,..."),
     ],
 )
@@ -255,7 +255,7 @@ def test_provider_options_are_passed_on() -> None:
 
 def test_a_memory_limit_is_refused_or_kept(heavy: Path, batches: Path, tmp_path: Path) -> None:
     """In processes of their own: that which the hint of a refusal names is kept, by the measure of the system."""
-    words = ("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--exact", "--memory")
+    words = ("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--exact", "--memory-limit")
     refused = command(*words, "20MiB")
     assert refused.code == 3
     assert re.fullmatch(
@@ -275,14 +275,14 @@ def test_a_memory_limit_is_refused_or_kept(heavy: Path, batches: Path, tmp_path:
 
 
 def test_mapped_weights_are_reported(heavy: Path, batches: Path, tmp_path: Path) -> None:
-    refused = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory", "1MiB")
+    refused = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory-limit", "1MiB")
     named = re.search(r"allow (\d+MiB) or more", refused.error[1])
     assert named is not None
-    result = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory", named[1])
-    told = "weights are mapped, not prepacked: results may differ from those without --memory; --exact avoids this"
+    result = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory-limit", named[1])
+    told = "weights are mapped, not prepacked: results may differ from those without a limit; --exact avoids this"
     assert told in result.err.splitlines()
     shutil.rmtree(tmp_path / "out")
-    result = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory", "4GiB")
+    result = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory-limit", "4GiB")
     assert told not in result.err.splitlines()
     assert "2 parts, all stay loaded" in result.err.splitlines()[0]
 
@@ -377,7 +377,7 @@ def test_outputs_are_saved_whatever_they_are_called(run: Run, tmp_path: Path, ou
     assert result.err.splitlines()[0] == f"{outputs[0]}  float32[2]"
 
 
-@pytest.mark.parametrize("way", [(), ("--memory", "64GiB"), ("--via", "threads"), ("--via", "processes")])
+@pytest.mark.parametrize("way", [(), ("--memory-limit", "64GiB"), ("--via", "threads"), ("--via", "processes")])
 def test_only_the_outputs_that_are_asked_for_are_saved(run: Run, tmp_path: Path, way: tuple[str, ...]) -> None:
     place = small_cascade(run, tmp_path, "a", "y")
     words = ("run", place, "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz", *way)
