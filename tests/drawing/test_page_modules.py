@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from graphlib import CycleError
 from pathlib import Path
 
 import pytest
 from page_modules import PAGE, asked, in_node, run_node
 
+from graphcut import Across, Cluster, Device, analyze, demos, load, plan
 from graphcut.core.units import count, duration, operations, size
+from graphcut.drawing.html import html_of
+from graphcut.drawing.scene import Layer, OtherPlan
+from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.drawing.template import one_script
+
+from scenes_by_hand import data_of
 
 TESTS = sorted((Path(__file__).parent / "page").glob("*.test.mjs"))
 MODULES = {path.stem: path.read_text(encoding="utf-8") for path in PAGE.glob("*.js")}
+IMPORT = r'^import .*"\./(\w+)\.js";$'
+COMPUTING = ("words", "plot", "links", "cutting", "predicted", "graph_picture", "layered_layout")
 
 
 @in_node
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.name)
 def test_what_the_modules_compute(path: Path) -> None:
-    run_node("--test", str(path))
+    run_node(str(path))
 
 
 @in_node
@@ -76,7 +87,7 @@ def test_the_script_has_every_module_once_before_those_that_import_it() -> None:
     used = {name: script.count(f" }} = modules.{name};\n") for name in MODULES}
     assert [name for name, times in used.items() if times == 0] == ["page"]
     for name, text in MODULES.items():
-        for module in re.findall(r'^import .*"\./(\w+)\.js";$', text, re.MULTILINE):
+        for module in re.findall(IMPORT, text, re.MULTILINE):
             assert places[module] < places[name]
     run_node(
         "--check", "-", given=script
@@ -92,6 +103,53 @@ def test_a_module_imports_only_what_another_one_exports_and_exports_nothing_in_v
         for names, module in re.findall(r'^import \{ (.*) \} from ".*?(\w+)\.js";$', text, re.MULTILINE):
             used[module] |= set(names.split(", "))
     assert used == exported
+
+
+def test_each_module_has_tests_in_node() -> None:
+    tested = {name for path in TESTS for name in re.findall(r"/page/(\w+)\.js", path.read_text(encoding="utf-8"))}
+    assert tested == MODULES.keys()
+
+
+@pytest.mark.parametrize("name", COMPUTING)
+def test_what_only_computes_touches_no_element(name: str) -> None:
+    assert {*re.findall(IMPORT, MODULES[name], re.MULTILINE)} <= {*COMPUTING}
+    assert not re.search(r"\b(document|window|location|history|navigator|matchMedia)\b", MODULES[name])
+
+
+def test_no_module_makes_elements_or_code_of_text() -> None:
+    makers = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|setHTMLUnsafe|parseFromString|createContextual|srcdoc"
+    )
+    for name, text in MODULES.items():
+        assert re.findall(rf"{makers}|\beval\(|\bFunction\(|javascript:", text) == [], name
+
+
+@in_node
+def test_the_pages_of_the_tests_in_node_have_only_what_a_page_has(tmp_path: Path) -> None:
+    demos.write("multitask", tmp_path / "model.onnx")
+    analysis = analyze(load(tmp_path / "model.onnx", dims={"batch": 1}))
+    cluster = Cluster(devices=(Device(name="a", memory_bytes=1_600_000), Device(name="b", memory_bytes=1_600_000)))
+    scene = scene_of_plan(plan(analysis, Across(cluster)), analysis)
+    assert scene.graph is not None
+    pages = f'import {{ planned, graph }} from "{(TESTS[0].parent / "scenes.mjs").as_uri()}";'
+    planned, graph = json.loads(
+        run_node("--input-type=module", "-e", f"{pages} console.log(JSON.stringify([planned, graph]))")
+    )
+    layer = Layer(title="", legend="", heights=(0.0,), words=("",))
+    other = OtherPlan(period_s=1.0, latency_s=1.0, after=("n",), devices=("a", "b"), is_chosen=False)
+    real = data_of(html_of(replace(scene, layers=(layer,), other_plans=(other,))))
+    assert not list(unknown(planned, real))
+    assert not list(unknown(graph | {"bodies": {}}, scene.graph()))
+
+
+def unknown(made: object, real: object, place: str = "") -> Iterator[str]:
+    """The fields of a record, and of records in it, that another one does not have; of a list the first item counts."""
+    if isinstance(made, dict) and isinstance(real, dict):
+        yield from (f"{place}.{key}" for key in made.keys() - real.keys())
+        for key in made.keys() & real.keys():
+            yield from unknown(made[key], real[key], f"{place}.{key}")
+    elif isinstance(made, list) and isinstance(real, list | tuple) and made:
+        yield from unknown(made[0], real[0], f"{place}[0]") if real else [f"{place}: none to compare"]
 
 
 @pytest.mark.parametrize("path", sorted(PAGE.iterdir()), ids=lambda path: path.name)
