@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import chdir
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -25,8 +26,8 @@ def each(
     """A test that runs `together` cases as one item; a failure names its case.
 
     It takes what `pytest.mark.parametrize` takes. It is for cases that need little time. Each has a `tmp_path` of its
-    own. Other fixtures are shared by the cases of an item; the files that they made in the test's folder are put back
-    after each case.
+    own, which is the current folder. Other fixtures are shared by the cases of an item; the files that they made in the
+    test's folder are put back after each case.
     """
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     values = [dict(zip(listed, case if len(listed) > 1 else (case,), strict=True)) for case in cases]
@@ -93,7 +94,8 @@ def _run(test: Test, rows: Sequence[tuple[str, Mapping[str, object]]], fixtures:
             fixtures["tmp_path"] = folder / f"case{i}"
             fixtures["tmp_path"].mkdir()
         try:
-            test(**fixtures, **row)
+            with chdir(fixtures.get("tmp_path", ".")):
+                test(**fixtures, **row)
         except pytest.skip.Exception as reason:
             skipped.append(reason)
         except Exception as error:  # noqa: BLE001 - raised below

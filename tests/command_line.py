@@ -64,9 +64,8 @@ def command(*words: object, cwd: Path | None = None, env: Mapping[str, str] = Ma
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    """The same `main` in this process, which is faster; in a folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The same `main` in this process, which is faster."""
     for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

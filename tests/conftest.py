@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from functools import lru_cache
 from itertools import count
 from pathlib import Path
@@ -185,6 +185,13 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A folder of its own for each test. That of pytest has a number, searched among those of all tests before."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
     return tmp_path_factory.mktemp(f"{name}-{next(_numbers)}", numbered=False)
+
+
+@pytest.fixture(autouse=True)
+def _in_own_folder(tmp_path: Path) -> Iterator[None]:
+    """The current folder, in which outputs are by default, is the test's own."""
+    with chdir(tmp_path):
+        yield
 
 
 @pytest.fixture

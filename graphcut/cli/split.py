@@ -53,8 +53,7 @@ def split(
         _shard(load(model, dims), options, output, weights=weights, force=force, as_json=as_json)
         return
     preparing = cutter(options, plan, device)
-    folder = output or (Path(f"{model.name.removesuffix('.onnx')}.parts") if weights == "copy" else None)
-    cut = preparing(load(model, dims, states), folder, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+    cut = preparing(load(model, dims, states), output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
     if dry_run:
         _list(cut, as_json=as_json)
     else:
@@ -147,8 +146,7 @@ def _shard(
     from .. import shard as sharded
 
     ranks = options.rank_shares() or 1
-    path = output or Path(f"{model.stem}.sharded.onnx")
-    made = sharded(model, path, ranks=ranks, mode=options.mode, weights=weights, force=force)
+    made = sharded(model, output, ranks=ranks, mode=options.mode, weights=weights, force=force)
     say_gap(model.path)
     if not _is_put(made.path, lambda: made.record, as_json=as_json):
         sys.stdout.write(f"{made}\n")

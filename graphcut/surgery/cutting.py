@@ -33,7 +33,8 @@ def split(  # noqa: PLR0913 - independent settings
     Args:
         model: the model or its path.
         plan: a plan for this model, or a goal to plan for.
-        output: the folder to make; by default `STEM.parts` beside the model, and the model's folder for shared weights.
+        output: the folder to make; by default `STEM.parts` in the current folder, and the model's folder for shared
+            weights.
         weights: `copy`: each part gets a data file with exactly the weights that it reads. `share`: the parts refer to
             the files of the model.
         max_shard_bytes: copied weights of a part are divided among data files of at most so many bytes, with an index.

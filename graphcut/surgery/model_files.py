@@ -31,11 +31,10 @@ def data_file(output: Path) -> Path:
     return output.with_name(f"{output.name}.data")
 
 
-def beside(model: Model, output: str | Path | None, suffix: str) -> Path:
-    """`output`; by default a path beside the model, with this suffix. A UsageError if the model has no folder."""
-    if output is None and model.temporary_folder is not None:
-        raise UsageError("a model given in memory has no folder beside it", hint="name a folder or file with `output`")
-    return model.path.with_name(f"{model.stem}{suffix}") if output is None else Path(output)
+def place_of(model: Model, output: str | Path | None, suffix: str, weights: Storage) -> Path:
+    """`output`; by default `STEM` and this suffix in the current folder, or beside a model whose weights are shared."""
+    folder = model.path.parent if weights == "share" else Path()
+    return folder / f"{model.stem}{suffix}" if output is None else Path(output)
 
 
 def check_targets(output: Path, sources: Sequence[Path], *, force: bool) -> None:

@@ -49,7 +49,7 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
 
     Args:
         model: the model or its path.
-        output: the folder to make; by default `STEM.parts` beside the model.
+        output: the folder to make; by default as for `split`.
         ranks: as for `shard`.
         mode: as for `shard`.
         stages: a plan for the model, or a goal to plan for: each of its parts becomes a stage with ranks of its own, so

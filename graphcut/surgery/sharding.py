@@ -25,7 +25,7 @@ from ..loading.wire_format import large_bytes
 from ..sharding.axes.division import Divider, Division, products_of
 from ..sharding.axes.table import aligned, class_rows
 from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
-from .model_files import Pieces, Storage, beside, checked_home, write_model
+from .model_files import Pieces, Storage, checked_home, place_of, write_model
 
 
 class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.sharding/1"):
@@ -126,8 +126,8 @@ def shard(
 
     Args:
         model: the model or its path.
-        output: the .onnx file to write; by default `STEM.sharded.onnx` beside the model. Weights of more than 64 MiB
-            are written to `OUTPUT.data`.
+        output: the .onnx file to write; by default `STEM.sharded.onnx` in the current folder, or in the model's for
+            shared weights. Weights of more than 64 MiB are written to `OUTPUT.data`.
         ranks: the number of ranks; or the share of each, such as `(3, 1, 1, 1)`. Ranks get whole units, such as heads
             of keys and values.
         mode: `exact`: pieces are joined before a node that sums over the divided axis, and the columns of its weight
@@ -141,7 +141,7 @@ def shard(
         GraphcutError: writing failed.
     """
     model = load(model)
-    output = beside(model, output, ".sharded.onnx")
+    output = place_of(model, output, ".sharded.onnx", weights)
     home = checked_home(model, output, weights, force=force)
     division = division_of(model, ranks, mode)
     graph = filled_graph(division, output.absolute().parent)

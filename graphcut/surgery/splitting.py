@@ -45,7 +45,7 @@ from ..loading.part_marks import MARK_BYTES, mark_of
 from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
-from .model_files import Progress, Storage, beside, check_sharing, place_values
+from .model_files import Progress, Storage, check_sharing, place_of, place_values
 from .own_files import index_of, own_files
 from .part_models import part_model
 
@@ -173,7 +173,7 @@ def place_of_parts(model: Model, output: str | Path | None, weights: Storage) ->
     """
     check_word(weights, Storage, "weights")
     if weights == "copy":
-        return beside(model, output, ".parts"), ""
+        return place_of(model, output, ".parts", weights), ""
     folder = model.path.parent if output is None else Path(output)
     check_sharing(model, folder)
     return folder, f"{model.stem}."

@@ -108,7 +108,6 @@ def test_a_ray_cluster_is_found_by_its_address_without_loading_ray(monkeypatch: 
 
 
 def test_rates_are_measured_if_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "calibrate", lambda seconds: graphcut.calibrate(seconds=seconds / 100))
     monkeypatch.setattr(module, "_DISK_BYTES", 1 << 20)
     rates = module._rates()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 from onnx import numpy_helper
 from rich.console import Console
 from test_show import House, house, orphan, run
@@ -134,10 +133,7 @@ def test_the_ending_of_the_output_decides_how_two_models_are_drawn(run: Run, hou
         assert (result.code, result.error[0]) == (2, f"{tmp_path / 'no.html'} is not a file name for {what}")
 
 
-def test_both_things_take_the_model_that_is_named(
-    run: Run, house: House, orphan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_both_things_take_the_model_that_is_named(run: Run, house: House, orphan: Path, tmp_path: Path) -> None:
     plan = Path(shutil.copy(house.plan, tmp_path))
     result = run("compare", plan, orphan, "--model", house.model, "--json")
     assert result.code == 0

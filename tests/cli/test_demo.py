@@ -27,10 +27,7 @@ def test_every_option_of_a_demo_reaches_it(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", demos.DEMOS)
-def test_a_demo_is_written_into_the_current_folder(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_demo_is_written_into_the_current_folder(run: Run, name: str) -> None:
     more = ("--hidden", "16", "--vocab", "8") if name == "llm" else ()
     result = run("demo", name, *more)
     assert (result.code, result.out) == (0, "")

@@ -116,9 +116,8 @@ def test_random_bytes_are_not_a_model(run: Run, tmp_path: Path) -> None:
     ids=lambda words: " ".join(map(str, words)),
 )
 def test_a_missing_file_is_exit_3_wherever_it_is_named(
-    run: Run, llm: Path, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: Sequence[object]
+    run: Run, llm: Path, parts: Path, tmp_path: Path, words: Sequence[object]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     result = run(*({"MODEL": llm, "PARTS": parts}.get(str(word), word) for word in words))
     assert (result.code, "none" in result.error[0]) == (3, True)
     assert holdings(tmp_path) == set()

@@ -25,7 +25,8 @@ __all__ = ["run"]
 
 @pytest.fixture(scope="module")
 def cascade(tmp_path_factory: pytest.TempPathFactory) -> graphcut.Cascade:
-    return graphcut.split(folder_with("qwen", tmp_path_factory.mktemp("qwen")), Into(2))
+    path = folder_with("qwen", tmp_path_factory.mktemp("qwen"))
+    return graphcut.split(path, Into(2), path.with_name("model.parts"))
 
 
 def continued(cascade: graphcut.Cascade, text: str, max_tokens: int = 12) -> tuple[list[int], str]:

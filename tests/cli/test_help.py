@@ -181,7 +181,6 @@ def test_the_shell_completes_words(
     devices = "".join(f'[[devices]]\nname = "{name}"\nflops_per_s = 1e9\n' for name in ("pi", "jetson"))
     (tmp_path / "cluster.toml").write_text(devices)
     words = line.split(" ")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("_GRAPHCUT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
     monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))

@@ -95,7 +95,7 @@ def test_goals_and_the_output_come_first(run: Run, name: str) -> None:
     assert {"num-splits", "memory", "cluster", "output"} <= set(rows_of(first))
 
 
-def test_every_page_ends_with_examples_that_work(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_page_ends_with_examples_that_work(run: Run, tmp_path: Path) -> None:
     """In one folder with `cluster.toml` and `checkpoint`, in the order of the help, the demos first."""
     (tmp_path / "cluster.toml").write_text(CLUSTER, "utf-8")
     header = json.dumps({"norm": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
@@ -107,7 +107,6 @@ def test_every_page_ends_with_examples_that_work(run: Run, tmp_path: Path, monke
     assert {
         name for name, examples in lines.items() for one in examples if one.split()[:2] != ["graphcut", name]
     } == set()
-    monkeypatch.chdir(tmp_path)
     ordered = [example for name in ("demo", *COMMANDS) for example in lines[name]]
     for example in dict.fromkeys(example for example in ordered if example not in WITHOUT):
         words = shlex.split(example)[1:]  # a limit of memory counts what else this process holds

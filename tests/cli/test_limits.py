@@ -27,9 +27,8 @@ MANY = "9" * 5000
 
 
 @pytest.fixture
-def home(tmp_path: Path, llm: Path, parts: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, llm: Path, parts: Path) -> Path:
     """A folder with a model, a cascade, and two models of one node."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "llm.onnx").symlink_to(llm)
     (tmp_path / "parts").symlink_to(parts)
     for name, shape in (("open", ("b", 4)), ("huge", (2**40, 2**40)), ("long", (2**52,))):

@@ -150,10 +150,7 @@ def test_text_and_json_have_the_same_figures(planned: Callable[[str], tuple[str,
     assert lines[1].startswith(f"Cut into {number} parts. " if number > 1 else "One part holds the whole model. ")
 
 
-def test_the_json_of_a_plan_is_its_plan_file(
-    run: Run, llm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_json_of_a_plan_is_its_plan_file(run: Run, llm: Path) -> None:
     said = as_json(run("plan", llm, "--num-splits", "2", "-o", "said.json", "--json"))
     assert said == json.loads(Path("said.json").read_text(encoding="utf-8"))
     assert (said["format"], said["gap"]) == ("graphcut.plan/1", 0.0)

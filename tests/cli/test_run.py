@@ -301,8 +301,7 @@ def test_random_inputs_are_generated_from_the_seed(run: Run, own_parts: Path, tm
     assert run(*words, "-o", tmp_path / "d.npz", "--via", "threads", "-q") == Result(0, "", "")
 
 
-def test_a_file_called_random_is_read(run: Run, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_called_random_is_read(run: Run, place: Path, tmp_path: Path) -> None:
     feed(tmp_path, "a", 1, -2).rename(tmp_path / "random")
     assert run("run", place, "--inputs", "random", "-o", "y.npz").code == 0
     assert np.load(tmp_path / "y.npz")["y"].tolist() == [-1, 0]

@@ -73,7 +73,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     model = graphcut.load(path)
     analysis = graphcut.analyze(model)
     graphcut.save_plan(graphcut.plan(analysis, graphcut.Into(3)), model, home / "plan.json")
-    cascade = graphcut.split(model, graphcut.plan(analysis, graphcut.At(CUTS)))
+    cascade = graphcut.split(model, graphcut.plan(analysis, graphcut.At(CUTS)), home / "llm.parts")
     return House(path, home / "plan.json", cascade.root)
 
 
@@ -347,10 +347,7 @@ def test_a_file_that_was_asked_for_is_written_or_refused(run: Run, house: House,
 # What has moved, and what is gone
 
 
-def test_a_plan_whose_model_has_moved_is_shown_with_it(
-    run: Run, house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)  # a model in the folder one stands in counts as found
+def test_a_plan_whose_model_has_moved_is_shown_with_it(run: Run, house: House, tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     plan = Path(shutil.copy(house.plan, tmp_path / "far"))
     result = run("show", plan)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import onnx
 import pytest
 from onnx import helper
+
+import graphcut
+from graphcut.surgery.model_files import Storage
 
 from command_line import MIDDLE, Run, holdings, llm, own_llm, own_parts, parts, run
 from conftest import floats, model_of
@@ -48,6 +52,25 @@ def test_own_cuts_are_put_on_devices(run: Run, own_llm: Path) -> None:
 def test_quiet_prints_only_the_manifest(run: Run, own_llm: Path) -> None:
     result = run("split", own_llm, "-q", "--at-nodes", MIDDLE)
     assert (result.code, result.out, result.err) == (0, "llm.parts/cascade.json\n", "")
+
+
+@pytest.mark.parametrize("weights", ["copy", "share"])
+def test_outputs_are_in_the_current_folder_by_default_and_beside_a_model_whose_weights_they_share(
+    run: Run, llm: Path, tmp_path: Path, weights: Storage
+) -> None:
+    """From the command and from the library alike."""
+    path = tmp_path / "models" / "llm.onnx"
+    path.parent.mkdir()
+    shutil.copy(llm, path)
+    folder = path.parent if weights == "share" else Path()
+    manifest = folder / ("llm.cascade.json" if weights == "share" else "llm.parts/cascade.json")
+    assert run("split", path, "-q", "--at-nodes", MIDDLE, "--weights", weights).out == f"{manifest}\n"
+    assert graphcut.split(path, graphcut.At((MIDDLE,)), weights=weights).path == manifest
+    assert run("split", path, "-qf", "--ranks", 2, "--weights", weights).out == f"{manifest}\n"
+    assert graphcut.split_by_rank(path, ranks=2, weights=weights).path == manifest
+    sharded = folder / "llm.sharded.onnx"
+    assert run("split", path, "-qf", "--ranks", 2, "--one-file", "--weights", weights).out == f"{sharded}\n"
+    assert graphcut.shard(path, ranks=2, weights=weights, force=True).path == sharded
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ PROMPTS = ([3, 1, 4, 1, 5], [9, 2], [6, 5, 3], [5], [8, 9, 7, 9])
 def cascade(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
     path = tmp_path_factory.mktemp("model") / "m.onnx"
     onnx.save(with_concat(masked=True), path)  # its sequences share steps
-    return split(path, Into(2))
+    return split(path, Into(2), path.with_name("m.parts"))
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
     """A decoder without a limit."""
     path = tmp_path_factory.mktemp("model") / "m.onnx"
     onnx.save(with_lstm(), path)
-    return split(path, Into(2))
+    return split(path, Into(2), path.with_name("m.parts"))
 
 
 def alone(cascade: Cascade, prompt: list[int], max_tokens: int = 6, sampling: Sampling = PLAIN) -> list[int]:

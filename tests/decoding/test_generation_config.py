@@ -31,7 +31,7 @@ NEVER, FIRST = {2, 3, 5}, {7, 9}
 def decoder(folder: Path, **says: object) -> Cascade:
     onnx.save(with_concat(), folder / "model.onnx")
     (folder / "generation_config.json").write_text(json.dumps(says), encoding="utf-8")
-    return graphcut.split(folder / "model.onnx", Into(2))
+    return graphcut.split(folder / "model.onnx", Into(2), folder / "model.parts")
 
 
 def by_hand(folder: Path, prompt: list[int], number: int, second: int | None = None) -> list[int]:

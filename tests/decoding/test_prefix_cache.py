@@ -38,7 +38,7 @@ def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cut(folder: Path, proto: ModelProto) -> Cascade:
     onnx.save(proto, folder / "m.onnx")
-    return split(folder / "m.onnx", simple_plan(folder / "m.onnx", 2))
+    return split(folder / "m.onnx", simple_plan(folder / "m.onnx", 2), folder / "m.parts")
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def cascades(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cascade]:
 
 def cut(folder: Path, proto: ModelProto) -> Cascade:
     onnx.save(proto, folder / "m.onnx")
-    return split(folder / "m.onnx", simple_plan(folder / "m.onnx", 2))
+    return split(folder / "m.onnx", simple_plan(folder / "m.onnx", 2), folder / "m.parts")
 
 
 def told(cascade: Cascade, prompts: list[list[int]], **settings: Any) -> tuple[list[list[int]], int]:  # noqa: ANN401

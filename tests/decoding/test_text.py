@@ -34,7 +34,7 @@ MESSAGES = [{"role": "user", "content": "Hi 🚀"}]
 
 def cut(kind: str, folder: Path, **files: object) -> Cascade:
     path = folder_with(kind, folder, **files)
-    return graphcut.split(path, simple_plan(path, 2))
+    return graphcut.split(path, simple_plan(path, 2), folder / "model.parts")
 
 
 # Text as it comes

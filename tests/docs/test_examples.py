@@ -130,9 +130,8 @@ def test_the_ci_workflow_is_ten_lines_that_fail_when_a_split_is_not_equivalent()
     assert json.dumps(steps).count("continue-on-error") == 0
 
 
-def test_the_notebook_goes_from_a_model_to_a_picture_and_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_goes_from_a_model_to_a_picture_and_a_run() -> None:
     """Its cells in their order; what the last line of each gives."""
-    monkeypatch.chdir(tmp_path)
     cells = json.loads((EXAMPLES / "first_steps.ipynb").read_text("utf-8"))["cells"]
     names: dict[str, Any] = {}
     given = []

@@ -78,8 +78,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         pytest.skip("needs /proc")
     import openai
 
+    made = tmp_path_factory.mktemp("m")
     cascade, port, mark = (
-        graphcut.split(folder_with("qwen", tmp_path_factory.mktemp("m")), Into(2)),
+        graphcut.split(folder_with("qwen", made), Into(2), made / "model.parts"),
         free_port(),
         uuid4().hex,
     )

@@ -24,7 +24,7 @@ def cascade(tmp_path: Path) -> Cascade:
     """Two parts with weights of their own, and a tokenizer."""
     demos.write("llm", tmp_path / "llm.onnx", hidden=16, layers=2, heads=2, kv_heads=1, vocab=32)
     (tmp_path / "tokenizer.json").write_text("{}")
-    return graphcut.split(tmp_path / "llm.onnx", Into(2))
+    return graphcut.split(tmp_path / "llm.onnx", Into(2), tmp_path / "llm.parts")
 
 
 def merged(cascade: Cascade, output: Path) -> None:

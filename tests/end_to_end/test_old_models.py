@@ -146,7 +146,6 @@ COMMANDS = (
 def test_every_command_takes_them_or_says_why_not(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     path, codes = written(name, 3, tmp_path), dict[str, object]()
     (tmp_path / "two.toml").write_text("".join(f'[[devices]]\nname = "{device}"\n' for device in "ab"))
     for words in COMMANDS:

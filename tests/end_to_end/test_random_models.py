@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -105,7 +106,7 @@ def models(draw: Callable[..., object]) -> ModelProto:
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(proto=models(), data=st.data())
 def test_a_random_model_split_at_random_is_bit_identical(proto: ModelProto, data: st.DataObject) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
         path = Path(folder, "model.onnx")
         onnx.save(proto, path)
         model = graphcut.load(path)

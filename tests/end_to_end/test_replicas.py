@@ -6,6 +6,7 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -423,7 +424,7 @@ def test_a_default_that_is_an_output_is_written_by_the_last_part_that_reads_it(t
 def test_random_models_with_random_copies_are_bit_identical_and_merge_back(
     proto: ModelProto, data: st.DataObject
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
         path = Path(folder, "model.onnx")
         onnx.save(proto, path)
         model = graphcut.load(path)

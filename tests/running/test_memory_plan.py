@@ -716,7 +716,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
     path = tmp_path_factory.mktemp("decoder") / "llm.onnx"
     demos.write("llm", path, hidden=512, layers=4, vocab=16000, tied=True, external=True)
     model = graphcut.load(path, dims={"batch": 2, "seq": 64, "total": 64, "past": 0})
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(4)))
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), graphcut.Into(4)), path.with_name("llm.parts"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak memory")

@@ -43,7 +43,7 @@ def cascade(tmp_path: Path) -> Cascade:
     nodes = [helper.make_node(op, [read], [write], name=write) for op, read, write in steps]
     onnx.save(model_of(nodes, [floats("x", 2)], [floats("y", 2)]), tmp_path / "m.onnx")
     model = graphcut.load(tmp_path / "m.onnx")
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("a",))))
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(("a",))), tmp_path / "m.parts")
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_the_telemetry_of_onnx_runtime_is_off(cascade: Cascade, tmp_path: Path) 
     home = tmp_path / "home"
     home.mkdir()
     environment = {**kept, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert [*home.rglob("*")] == []
 
 

@@ -27,7 +27,7 @@ Scores = np.ndarray[Any, Any]
 def cascade(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
     folder = tmp_path_factory.mktemp("sampling")
     onnx.save(with_concat(), folder / "model.onnx")
-    return graphcut.split(folder / "model.onnx", Into(2))
+    return graphcut.split(folder / "model.onnx", Into(2), folder / "model.parts")
 
 
 @pytest.fixture(scope="module")

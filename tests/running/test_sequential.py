@@ -37,7 +37,7 @@ Array = NDArray[Any]
 
 def cut(path: Path, *names: str) -> Cascade:
     model = graphcut.load(path)
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(names)))
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(names)), path.with_suffix(".parts"))
 
 
 def cut_proto(folder: Path, proto: ModelProto, *names: str) -> Cascade:

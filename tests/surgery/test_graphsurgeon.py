@@ -123,12 +123,10 @@ def test_nothing_is_left_of_a_model_that_is_refused(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_parts_need_a_folder_and_weights_of_their_own(chain: Path, tmp_path: Path) -> None:
+def test_its_parts_have_the_name_of_its_graph_and_weights_of_their_own(chain: Path, tmp_path: Path) -> None:
     model = graphcut.load(onnx.load(chain))
     plan = graphcut.plan(graphcut.analyze(model), At(("exp",)))
-    with pytest.raises(UsageError, match="given in memory") as caught:
-        graphcut.split(model, plan)
-    assert "name a folder" in caught.value.hint
+    assert graphcut.split(model, plan).root == Path("graph.parts")
     with pytest.raises(UsageError, match="given in memory"):
         graphcut.split(model, plan, tmp_path, weights="share")
 

@@ -240,7 +240,7 @@ def test_a_folder_that_another_program_makes_meanwhile_is_kept(net: Path, *, for
 def test_a_file_that_another_program_puts_among_the_parts_meanwhile_is_kept(net: Path, weights: Storage) -> None:
     old = cut(net, "m0", weights=weights)
     before = held(net.parent)
-    theirs = old.root / ("net.part-2.onnx" if weights == "share" else "theirs.txt")
+    theirs = net.parent / old.root / ("net.part-2.onnx" if weights == "share" else "theirs.txt")
     with pytest.raises(UsageError, match=f"contains '{theirs.name}', which belongs to no cascade there"):
         cut_while(net, lambda: theirs.write_text("theirs"), "m0", "m1", weights=weights, force=True)
     assert held(net.parent) == before | {str(theirs.relative_to(net.parent)): b"theirs"}

@@ -103,7 +103,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("tokenizer.json", "generation_config.json"):
         (folder / name).write_text("{}")
     model = graphcut.load(folder / "model.onnx", dims={"n": 2, "past": 3})
-    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(CUTS)))
+    cascade = graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(CUTS)), folder / "model.parts")
 
     def give_devices(record: Record) -> None:
         names = dict.fromkeys(DEVICES)

@@ -141,7 +141,7 @@ def test_the_model_that_was_cut_may_be_stored_otherwise(
     assert "stored" not in graphcut.verify(moved, cascade, structural_only=True).structure_summary
     moved.rename(model.path)
     assert graphcut.compare_models(again, model, inputs=[X]).same
-    own = graphcut.split(again, At(("double", "bias")))
+    own = graphcut.split(again, At(("double", "bias")), again.with_name("model.parts"))
     assert graphcut.verify(model, own, structural_only=True)
 
 

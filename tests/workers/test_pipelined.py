@@ -45,7 +45,7 @@ ONE_THREAD = SessionConfig(threads=1)
 
 def cut(path: Path, *names: str) -> Cascade:
     model = graphcut.load(path)
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(names)))
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(names)), path.with_suffix(".parts"))
 
 
 @pytest.fixture

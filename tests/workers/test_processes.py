@@ -48,7 +48,7 @@ Feeds = Mapping[str, object]
 
 def cut(path: Path, *names: str) -> Cascade:
     model = graphcut.load(path)
-    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(names)))
+    return graphcut.split(model, graphcut.plan(graphcut.analyze(model), At(names)), path.with_suffix(".parts"))
 
 
 def cut_into(path: Path, parts: int) -> Cascade:
