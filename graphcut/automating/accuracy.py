@@ -3,13 +3,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from math import exp, inf
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
-from ..core.errors import GraphcutError, RecordError, UsageError
+from ..core.errors import RecordError, UsageError
 from ..core.product import Product
 from ..core.states import LOGITS
 from ..core.tensors import NON_NUMPY_TYPES
@@ -98,20 +97,16 @@ class Text(NamedTuple):
     logits: str  #: the output with their scores.
 
 
-def read_text(path: Path, model: Model) -> Text:
+def read_text(text: str, model: Model) -> Text:
     """A text as tokens of a model, by the tokenizer beside it.
 
     Raises:
         UsageError: a package is missing, or the model is no decoder.
-        GraphcutError: the text or the tokenizer can't be read.
-        RecordError: the tokenizer can't be understood.
+        RecordError: the tokenizer can't be read.
     """
     file, tokenizers = model.path.parent / "tokenizer.json", package("tokenizers")
     try:
-        found = tokenizers.Tokenizer.from_file(str(file)).encode(path.read_text("utf-8")).ids[:512]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise GraphcutError(f"{path} can't be read: {reason}", hint="name a text file in UTF-8") from None
+        found = tokenizers.Tokenizer.from_file(str(file)).encode(text).ids[:512]
     except Exception as error:  # the package raises nothing more specific
         raise RecordError(f"{file} can't be read: {error}", hint="put the model's tokenizer there") from error
     chunk, states = TokenChunk(0, (tuple(found),)), {state.past: state.start for state in states_of_model(model)}

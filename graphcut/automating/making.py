@@ -59,7 +59,7 @@ class Automation(Product):
     inputs: Sequence[Feeds] = ()  #: inputs on which outputs are compared; generated ones if there are none.
     seed: int = 0  #: for these.
     calibration: Sequence[Feeds] = ()  #: inputs for static quantization.
-    text: Path | None = None  #: a text for perplexity.
+    text: str | None = None  #: a text for perplexity.
     export: Callable[[Cascade, Path, Path], object] | None = None  #: writes it and its model in another form, instead.
     keep: bool = False  #: also keep the models of the steps, in `models/`.
     sources: Sequence[Path] = ()  #: files that were read besides the model.

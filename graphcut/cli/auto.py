@@ -21,6 +21,7 @@ from .input_files import files_of, is_random
 from .output import put_answer, say, say_next
 from .plan_options import GoalOptions
 from .split import cutter
+from .text_options import file_of, text_of
 
 if TYPE_CHECKING:
     from .. import Automation, Model
@@ -40,7 +41,7 @@ class ConversionOptions:
     steps: Texts = None
     calibration: Place = None
     inputs: Places = None
-    text: Place = None
+    text: str | None = None
     accept: Texts = None
 
     def automation(self, model: Model, sources: Sequence[Path | None], *, searches: bool, **rest: Any) -> Automation:  # noqa: ANN401
@@ -58,9 +59,9 @@ class ConversionOptions:
             limits=self.accept or (),
             inputs=[feeds[file] for file in given],
             calibration=[feeds[file] for file in calibrating],
-            text=self.text,
+            text=None if self.text is None else text_of(self.text),
             sources=[
-                *(path for path in (*feeds, self.text, *sources) if path is not None),
+                *(path for path in (*feeds, file_of(self.text), *sources) if path is not None),
                 *[config] * ("fuse" in steps and config.is_file()),
             ],
             **rest,
@@ -128,9 +129,9 @@ def _words(ctx: typer.Context) -> Iterator[str]:
 
 def _moved(word: str, old: Path, new: Path) -> str:
     """A word with its path relative to another folder."""
-    name, _, value = word.partition("=")
+    name, mark, value = word.partition("=@" if word.startswith("--text=") else "=")
     is_path = name in _PATHS and not is_random(Path(value))
-    return f"{name}={os.path.relpath((old / value).resolve(), new.resolve())}" if is_path else word
+    return f"{name}{mark}{os.path.relpath((old / value).resolve(), new.resolve())}" if is_path else word
 
 
 def _do_again(replay: Path, model: Path | None, own: Sequence[str], given: Sequence[str]) -> None:

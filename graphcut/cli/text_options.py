@@ -57,17 +57,25 @@ class TextOptions:
 
 
 def texts_of(given: Texts) -> list[str]:
-    """The texts that a command line names."""
-    return [text for one in given or () for text in _texts(one)]
+    """The texts that a command line names: of a file each line."""
+    texts: list[str] = []
+    for one in given or ():
+        texts += [one] if file_of(one) is None else filter(str.strip, text_of(one).splitlines())
+    return texts
 
 
-def _texts(prompt: str) -> list[str]:
-    """A prompt, or the lines of the file that it names."""
-    if not prompt.startswith("@"):
-        return [prompt]
-    path, hint = Path(prompt[1:]), "name a text file in UTF-8 after @"
+def text_of(given: str) -> str:
+    """A text, or that of the file that it names."""
+    path, hint = file_of(given), "name a text file in UTF-8 after @"
+    if path is None:
+        return given
     with reading(path, "UTF-8", unread=hint, hint=hint):
-        return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+        return path.read_text("utf-8")
+
+
+def file_of(given: str | None) -> Path | None:
+    """The file that is named in place of a text, as @FILE."""
+    return Path(given[1:]) if given is not None and given.startswith("@") else None
 
 
 @dataclass(frozen=True)

@@ -349,18 +349,19 @@ def test_perplexity_of_a_text_is_that_of_its_tokens(run: Run, models: Path, tmp_
     from tokenizers_by_hand import write_tokenizer
 
     write_tokenizer("qwen", tmp_path)
-    (tmp_path / "text.txt").write_text("What is the answer? It is the question.", "utf-8")
-    ids = (
-        tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-        .encode("What is the answer? It is the question.")
-        .ids
-    )
+    text = "What is the answer?\n\nIt is the question."
+    (tmp_path / "text.txt").write_text(text, "utf-8")
+    ids = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(text).ids
     model = tmp_path / "llm.onnx"
     model.write_bytes((models / "llm.onnx").read_bytes())
-    words = ["--precision", "int4", "--num-splits", 2, "--keep", "-o", tmp_path / "parts"]
-    words += ["--text", tmp_path / "text.txt"]
-    assert run("auto", model, *words).code == 0
+    words = ["--precision", "int4", "--num-splits", 2, "--keep"]
+    assert run("auto", model, *words, "--text", f"@{tmp_path / 'text.txt'}", "-o", tmp_path / "parts").code == 0
+    assert run("auto", "--replay", tmp_path / "parts" / "auto.json", "-o", tmp_path / "again").code == 0
+    assert run("auto", model, *words, "--text", text, "-o", tmp_path / "given").code == 0
     steps = record_in(tmp_path / "parts")["steps"]
+    assert steps == record_in(tmp_path / "again")["steps"] == record_in(tmp_path / "given")["steps"]
+    sources = {name: {*record_in(tmp_path / name)["sources"]} for name in ("parts", "again", "given")}
+    assert sources["parts"] == sources["again"] == sources["given"] | {"../text.txt"}
     for step, path in zip(steps, ("llm-clean", "llm-clean-int4"), strict=True):
         found = perplexity(tmp_path / "parts" / "models" / f"{path}.onnx", ids)
         assert step["figures"]["perplexity"] == pytest.approx(found, rel=1e-4)
