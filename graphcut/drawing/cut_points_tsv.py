@@ -10,8 +10,8 @@ def cut_points_tsv(points: Sequence[CutPoint]) -> Iterable[str]:
     """A line of titles, then a line for each cut point, with escapes for what doesn't print in names."""
     yield "node\tbytes\texact\ttensors\tweights_before\tweights_after\tkey\tmodule"
     for p in points:
-        crossing = (p.bytes, "yes" if p.is_exact else "at least", ",".join(p.boundary_tensors))
-        values = (p.node, *crossing, p.weights_before, p.weights_after, "yes" if p.is_key else "no", p.module)
+        boundary = (p.bytes, "yes" if p.is_exact else "at least", ",".join(p.boundary_tensors))
+        values = (p.node, *boundary, p.weights_before, p.weights_after, "yes" if p.is_key else "no", p.module)
         yield "\t".join(escaped(str(value)) for value in values)
 
 

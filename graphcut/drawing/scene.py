@@ -230,8 +230,8 @@ class Scene:
     def boundaries(self) -> tuple[BoundaryTotals, ...]:
         """The totals between each part and the next."""
         parts = range(len(self.cards) - 1)
-        crossing = ([one for one in self.tensors if one.source <= part < one.readers[-1]] for part in parts)
-        return tuple(map(totals_of, crossing))
+        tensors = ([one for one in self.tensors if one.source <= part < one.readers[-1]] for part in parts)
+        return tuple(map(totals_of, tensors))
 
     def received(self, part: int) -> BoundaryTotals:
         """The tensors that other parts send to `part`, each counted once."""

@@ -55,7 +55,7 @@ def answer(scene: Scene) -> str:
     """The number of parts, whether they fit their budgets, and what crosses the boundaries."""
     whole = len(scene.cards) + scene.elsewhere
     here = f"This folder has {len(scene.cards)} of {whole} parts." if scene.elsewhere else _parts(scene.cards)
-    return " ".join(filter(None, (here, _crossing(scene))))
+    return " ".join(filter(None, (here, _boundaries(scene))))
 
 
 def _parts(cards: Sequence[Card]) -> str:
@@ -89,7 +89,7 @@ def _needs(card: Card) -> str:
     return f"{text}{of} its {size(card.budget_bytes)} budget"
 
 
-def _crossing(scene: Scene) -> str:
+def _boundaries(scene: Scene) -> str:
     boundaries = scene.boundaries
     if not boundaries:
         return ""
@@ -123,8 +123,8 @@ def cut_points_answer(best: Plan | None, number: int) -> str:
         return "No cut point: fewer than two nodes depend on an input."
     tensors, least = len(best.partition.wiring.boundary_tensors), "" if best.is_exact else "at least "
     before, after = (f"{duration(part.busy_s)} and {size(part.weight_bytes)} of weights" for part in best.metrics)
-    crossing = f"{count(tensors, 'tensor')} ({least}{size(best.crossing_bytes[0])})"
-    crosses = f"{crossing} {'crosses' if tensors == 1 else 'cross'} there, with {before} before it and {after} after it"
+    sent = f"{count(tensors, 'tensor')} ({least}{size(best.boundary_bytes[0])})"
+    crosses = f"{sent} {'crosses' if tensors == 1 else 'cross'} there, with {before} before it and {after} after it"
     for one in best.recomputed:  # at most the second part's
         crosses += f", which recomputes {count(len(one.nodes), 'node')} instead of receiving {size(one.saved_bytes)}"
     return f"{count(number, 'cut point')}. The most balanced one is after {best.cuts[0]}: {crosses}."
@@ -216,7 +216,7 @@ def cut_reasons(reasons: Sequence[Reason], names: Sequence[str]) -> Iterable[str
         affects = f"moving this cut {'does not help' if is_best else 'helps'}"
         affects = affects if not is_best or reason.bottleneck in {i, i + 1} else "this cut does not affect it"
         alternatives = (f"next best after {printable(o.after)}: {_compared(o, chosen)}" for o in reason.alternatives)
-        why = f"{size(chosen.crossing_bytes)} cross here; {names[reason.bottleneck]} is the bottleneck; {affects}"
+        why = f"{size(chosen.boundary_bytes)} cross here; {names[reason.bottleneck]} is the bottleneck; {affects}"
         yield "\n".join((f"cut {i} after {printable(chosen.after)}", why, *alternatives))
 
 
@@ -224,7 +224,7 @@ def _compared(other: CandidateCut, chosen: CandidateCut) -> str:
     change = f"{100 * (other.cost / chosen.cost - 1):+.1f} %" if chosen.cost > 0 else "worse"
     # Times that differ by less differ only in the order of additions.
     change = "equally good" if isclose(other.cost, chosen.cost, rel_tol=1e-9) else change
-    return f"{change}, {size(other.crossing_bytes)} cross there"
+    return f"{change}, {size(other.boundary_bytes)} cross there"
 
 
 def plan_notes(plan: Plan, model: Model) -> Iterable[str]:

@@ -31,7 +31,7 @@ def explained(
     for cut, (here, *others) in enumerate(rows):
         moved = (one for other in others for one in _moved(finisher, made, chosen, cut, other))
         best = sorted(moved, key=lambda one: one.cost)
-        own = changed(here, cost=_cost(made, here.cost), crossing_bytes=made.crossing_bytes[cut])
+        own = changed(here, cost=_cost(made, here.cost), boundary_bytes=made.boundary_bytes[cut])
         found.append(Reason(own, load.index(max(load)), tuple(best[:_MOST_ALTERNATIVES])))
     return tuple(found)
 
@@ -50,7 +50,7 @@ def _moved(
         plan = same_parts(own.at(goal, made.devices), goal=made.goal, devices=made.devices)
         check_limits(plan)
         if max(plan.budget_shares) <= 1:
-            yield CandidateCut(other.after, _cost(plan, other.cost), plan.crossing_bytes[cut])
+            yield CandidateCut(other.after, _cost(plan, other.cost), plan.boundary_bytes[cut])
 
 
 def _cost(made: Plan, searched: float) -> float:

@@ -79,7 +79,7 @@ class Plan(Product):
         return self.explain()
 
     @cached_property
-    def crossing_bytes(self) -> tuple[int, ...]:
+    def boundary_bytes(self) -> tuple[int, ...]:
         """For each cut the bytes that cross there, each tensor once; empty without metrics."""
         ends = self.partition.wiring.boundary_tensors.items()
         sizes = {} if self.costs is None else self.costs.sent_bytes
@@ -261,6 +261,6 @@ def check_limits(made: Plan) -> None:
         raise PlanError(message, hint="allow it with `Limits(recompute='approximate')`, or let one part have the node")
     avoided = find_nodes(graph, limits.avoid)
     sent = made.partition.wiring.boundary_tensors
-    if crossing := next((name for name in sent if graph.producer.get(name) in avoided), None):
+    if tensor := next((name for name in sent if graph.producer.get(name) in avoided), None):
         hint = "cut somewhere else, or drop it from `avoid`"
-        raise PlanError(f"{crossing!r} would cross, and is to be avoided", hint=hint)
+        raise PlanError(f"{tensor!r} would cross, and is to be avoided", hint=hint)

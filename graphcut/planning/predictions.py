@@ -41,8 +41,8 @@ class PartMetrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def plan_transfers(partition: Partition, costs: Costs, goal: Goal) -> list[SentTensor]:
     """What the parts send; for a cluster what the driver sends and gets, too."""
-    crossing = partition.wiring.boundary_tensors.items()
-    found = {name: SentTensor(costs.sent_bytes[name][0], *ends) for name, ends in crossing}
+    tensors = partition.wiring.boundary_tensors.items()
+    found = {name: SentTensor(costs.sent_bytes[name][0], *ends) for name, ends in tensors}
     driven = list[SentTensor]()
     if isinstance(goal, Across):
         graph, sizes = costs.model.graph, driven_bytes(goal, costs, partition.blocks)

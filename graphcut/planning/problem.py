@@ -140,12 +140,12 @@ class PlanningProblem:
             work=exact(own, quantum),
             own_bytes=self._own_bytes(counting),
             inner_bytes=self._inner_bytes if "activations" in counting else np.zeros(len(self.groups), dtype=np.int64),
-            writer=np.array([writer for _, writer, _, _ in self._crossing], dtype=np.int64),
-            readers=Hyperedges.of([readers for _, _, readers, _ in self._crossing]),
-            tensor_bytes=np.array([self.costs.sent_bytes[name][0] for name, *_ in self._crossing], dtype=np.int64),
-            declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._crossing], dtype=np.int64),
+            writer=np.array([writer for _, writer, _, _ in self._boundary], dtype=np.int64),
+            readers=Hyperedges.of([readers for _, _, readers, _ in self._boundary]),
+            tensor_bytes=np.array([self.costs.sent_bytes[name][0] for name, *_ in self._boundary], dtype=np.int64),
+            declared_bytes=np.array([self.sizes.declarations[name] for name, *_ in self._boundary], dtype=np.int64),
             opening_bytes=self._opening_with_all() if "activations" in counting else None,
-            is_output=np.array([is_output for *_, is_output in self._crossing], dtype=bool),
+            is_output=np.array([is_output for *_, is_output in self._boundary], dtype=bool),
             # Repeated nodes are the first of the shared items; the others take no time.
             sharers=Hyperedges.of([*(self._holders[node] for node in self.repeated), *fixed]),
             shared_bytes=np.array([*replica_bytes, *fixed_bytes[0]], dtype=np.int64),
@@ -153,7 +153,7 @@ class PlanningProblem:
             part_bytes=self.sizes.part,
             ordered=(*pairwise(self.pins), *((self.home[a], self.home[b]) for a, b in in_phases)),
             phase=np.array([self.phases[group[0]] for group in self.groups]) if self.phases else None,
-            listed_bytes=np.array([self._listed(name) for name, *_ in self._crossing], dtype=np.int64),
+            listed_bytes=np.array([self._listed(name) for name, *_ in self._boundary], dtype=np.int64),
             input_bytes=np.array([*(0 for _ in replica_bytes), *fixed_bytes[1]], dtype=np.int64),
             answers=self._answers(travelling),
         )
@@ -247,12 +247,12 @@ class PlanningProblem:
     def _answers(self, travelling: Mapping[str, int]) -> tuple[tuple[int, int, int], ...]:
         """`Workload.answers`: the outputs that travel."""
         sizes = self.costs.sent_bytes
-        read = {(name, sizes[name][0]): i for i, (name, _, readers, _) in enumerate(self._crossing) if readers}
+        read = {(name, sizes[name][0]): i for i, (name, _, readers, _) in enumerate(self._boundary) if readers}
         made = [(self.home.get(self.graph.producer.get(name, -1)), name, size) for name, size in travelling.items()]
         return tuple((group, size, read.get((name, size), -1)) for group, name, size in made if group is not None)
 
     @cached_property
-    def _crossing(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
+    def _boundary(self) -> list[tuple[str, int, tuple[int, ...], bool]]:
         """Tensors that leave their group: name, group that writes it, other groups that read it, is it an output."""
         graph, presents, found = self.graph, {cache.present for cache in self.costs.caches}, []
         for node, home in sorted(self.home.items()):
@@ -326,7 +326,7 @@ class PlanningProblem:
 
     @cached_property
     def _own_inner_bytes(self) -> Ints:
-        leaving = {name for name, *_ in self._crossing}
+        leaving = {name for name, *_ in self._boundary}
         return np.array([self._peak_within(group, leaving) for group in self.groups], dtype=np.int64)
 
     @cached_property

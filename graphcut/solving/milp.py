@@ -196,7 +196,7 @@ class _Formulation:
     def _constrain_part(self, k: int) -> LinearForm:
         """What part k receives, sends and holds, and how long it keeps its device busy. Returns what it receives."""
         load, groups = self.load, range(self.load.groups)
-        received, sent = self._crossing(k)
+        received, sent = self._received_and_sent(k)
         shared = self._shared(k)
         late = self._variable(1)
         for variable in compress(received, load.tensor_bytes):
@@ -229,7 +229,7 @@ class _Formulation:
         everything = sum(value for value, _ in form if value > 0)
         self._at_least([*most, (-everything, use), *_times(form, -1)], -everything)
 
-    def _crossing(self, k: int) -> tuple[list[int], list[int]]:
+    def _received_and_sent(self, k: int) -> tuple[list[int], list[int]]:
         """For each tensor a variable that is 1 if part k receives it, and one that is 1 if part k sends it."""
         readers = self.load.readers
         received, sent = ([self._variable(1) for _ in range(readers.count)] for _ in range(2))

@@ -149,10 +149,10 @@ def transfers_of(load: Workload, parts: Sequence[Sequence[int]]) -> list[SentTen
         groups = load.sharers.groups_of_items[item]
         found.append(SentTensor(int(load.input_bytes[item]), DRIVER, np.unique(home[[*groups]]).tolist()))
     answered, writer, reader = {tensor for *_, tensor in load.answers}, home[load.writer], home[load.readers.group]
-    is_crossing = reader != writer[load.readers.item]
-    crossing = grouped(zip(load.readers.item[is_crossing].tolist(), reader[is_crossing].tolist(), strict=True))
-    for tensor, others in crossing.items():
+    is_sent = reader != writer[load.readers.item]
+    sent = grouped(zip(load.readers.item[is_sent].tolist(), reader[is_sent].tolist(), strict=True))
+    for tensor, others in sent.items():
         readers = (*sorted({*others}), *[DRIVER] * (tensor in answered))
         found.append(SentTensor(int(load.tensor_bytes[tensor]), int(writer[tensor]), readers))
-    answers = ((group, number) for group, number, tensor in load.answers if number and tensor not in crossing)
+    answers = ((group, number) for group, number, tensor in load.answers if number and tensor not in sent)
     return found + [SentTensor(number, int(home[group]), (DRIVER,)) for group, number in answers]

@@ -166,9 +166,9 @@ def test_the_profile_of_the_figure(figure: Analysis) -> None:
 
 def test_the_cut_points_of_the_figure(figure: Analysis) -> None:
     # A cut after `up` costs as little, but no node names it: `up` has no reader, `stem` and `scale` name other cuts.
-    def point(node: str, position: int, crossing: tuple[str, ...], before: int, *, is_key: bool) -> CutPoint:
+    def point(node: str, position: int, sent: tuple[str, ...], before: int, *, is_key: bool) -> CutPoint:
         after = 16 * (position < 5)
-        return CutPoint(node, position, crossing, 32 * len(crossing), True, before, after, is_key, "")
+        return CutPoint(node, position, sent, 32 * len(sent), True, before, after, is_key, "")
 
     assert figure.cut_points == (
         point("stem", 1, ("p",), 64, is_key=True),

@@ -143,9 +143,9 @@ def test_text_and_json_have_the_same_figures(planned: Callable[[str], tuple[str,
             assert cells["receives"] == (size_text(name, found) if (found := predicted["received_bytes"]) else "-")
             assert cells["time"] == duration(predicted["busy_s"])
     rows = [row for kind in ("sequential", "residual") for row in record[kind].values()]
-    crossing = {tensor for row in rows for tensors in row.values() for tensor in tensors}
+    sent = {tensor for row in rows for tensors in row.values() for tensor in tensors}
     written = {tensor for part in record["parts"] for tensor in part["writes"]}
-    assert crossing <= written
+    assert sent <= written
     number = len(record["parts"])
     assert lines[1].startswith(f"Cut into {number} parts. " if number > 1 else "One part holds the whole model. ")
 

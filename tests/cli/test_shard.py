@@ -72,8 +72,8 @@ def test_split_with_ranks_shows_them_as_rows_and_verify_finds_the_model(run: Run
     assert f"{folder / 'sharded.onnx'}  " in run("split", llm, "--ranks", 2, "-o", folder, "--dry-run").out
     result = run("split", llm, "--ranks", 2, "--num-splits", 2, "-o", folder)
     scene = scene_at(folder)
-    crossing = [one for one in scene.tensors if {scene.cards[i].rank for i in (one.source, *one.readers)} == {0, 1}]
-    assert {one.tensor for one in crossing} <= {one.tensor for one in scene.tensors if one.kind == "exchange"}
+    sent = [one for one in scene.tensors if {scene.cards[i].rank for i in (one.source, *one.readers)} == {0, 1}]
+    assert {one.tensor for one in sent} <= {one.tensor for one in scene.tensors if one.kind == "exchange"}
     assert {one.kind for one in scene.tensors} == {"exchange", "kept"}
     assert " go between ranks." in scene.sentence
     assert len(scene.cuts) == 1  # between the two stages

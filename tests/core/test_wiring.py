@@ -189,7 +189,7 @@ def test_links_are_those_of_all_pairs(drawn: Rows) -> None:
 
 @settings(deadline=None)
 @given(rows_in_order())
-def test_the_two_maps_and_the_crossing_tell_the_same_links(drawn: Rows) -> None:
+def test_the_two_maps_and_the_boundary_tensors_tell_the_same_links(drawn: Rows) -> None:
     units, outputs = drawn
     wiring = wire(units, reads=("x0", "x1"), writes=outputs)
     inner = {link for link in wiring.edges if link.source is not None and link.target is not None}

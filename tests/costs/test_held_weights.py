@@ -178,7 +178,7 @@ def saved(kind: str, width: int, path: Path) -> Path:
     if kind in LINES:
         side = {"residual": 64, "folded": 2}.get(kind)
         made = written(LINES[kind], width, *([1, width // 16, side, side] if side else []))
-    elif kind == "crossing":
+    elif kind == "cross attention":
         made = cross_attention(width)
     else:
         made = convolutions(kind, width) if is_image else chain(kind, width)
@@ -192,7 +192,7 @@ WIDTHS = {
     "residual": 2048,
     "in place": 4096,
     "folded": 16384,
-    "crossing": 512,
+    "cross attention": 512,
     "MatMul float32": 1024,
     "MatMul float16": 1024,
     "shared float16": 2048,

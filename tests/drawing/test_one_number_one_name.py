@@ -190,7 +190,7 @@ def test_an_analysis_assumes_the_sizes_of_a_plan(tmp_path: Path) -> None:
     assert analysis_record(analysis).dims == made.dims == {"batch": 2, "seq": 512, "past": 0, "total": 512}
     scenes = scene_of_analysis(analysis), scene_of_plan(made, analysis)
     assert [note in scene.notes for scene in scenes] == [True, True]
-    assert made.reasons[0].chosen.crossing_bytes in {point.bytes for point in analysis.cut_points}
+    assert made.reasons[0].chosen.boundary_bytes in {point.bytes for point in analysis.cut_points}
 
 
 def test_a_header_shows_three_assumptions_and_how_many_more_there_are(tmp_path: Path) -> None:

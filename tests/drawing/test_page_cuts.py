@@ -131,7 +131,7 @@ MORE: dict[str, Callable[[], ModelProto] | dict[str, object]] = {  # twenty othe
 }
 GOALS = tuple(CASES.values())
 CASES |= {name: GOALS[i % len(GOALS)] for i, name in enumerate(MORE if FUZZ else ())}
-CASES["crossing"], MORE["crossing"] = Into(2), partial(decoders.cross_attention, 64)
+CASES["cross attention"], MORE["cross attention"] = Into(2), partial(decoders.cross_attention, 64)
 
 
 class Expected(NamedTuple):
@@ -168,7 +168,7 @@ def expected(name: str) -> Expected:
         devices = tuple(islice(cycle(order), len(parts))) if isinstance(goal, Across) else (ANY_DEVICE,) * len(parts)
         cut = planner.with_metrics(Plan(goal, graph, parts, devices=devices))
         ends = cut.partition.wiring.boundary_tensors
-        crossing = [
+        sent = [
             [sizes[t][0] for t, (source, readers) in ends.items() if source <= i < max(readers)]
             for i in range(len(parts))
         ]
@@ -179,8 +179,8 @@ def expected(name: str) -> Expected:
                 "weights": metrics.weight_bytes,
                 "activations": metrics.activation_bytes,
                 "sends": sum(sizes[t][0] for t, (source, _) in ends.items() if source == i),
-                "crosses here": sum(crossing[i]),
-                "tensors": len(crossing[i]),
+                "crosses here": sum(sent[i]),
+                "tensors": len(sent[i]),
                 "need": cut.needs[i],
                 "time": metrics.busy_s,
             }
@@ -320,12 +320,12 @@ def test_the_panel_names_what_crosses(show: Show, tmp_path: Path) -> None:
     cells = "[...row.cells].map((cell) => cell.textContent)"
     for row in page.evaluate(f"[...document.querySelectorAll('#cut-points tbody tr')].map((row) => {cells})"):
         made = plan(analysis, At((row[0],)), limits=NO_REPLICAS)
-        crossing = made.partition.wiring.boundary_tensors
+        tensors = made.partition.wiring.boundary_tensors
         assert made.costs is not None
-        sent = sum(made.costs.tensor_bytes[name][0] for name in crossing)
+        sent = sum(made.costs.tensor_bytes[name][0] for name in tensors)
         assert [row[-5].removeprefix("≥ "), *row[-4:-1]] == [
             size(sent),
-            str(len(crossing)),
+            str(len(tensors)),
             *(size(part.weight_bytes) for part in made.metrics),
         ]
 

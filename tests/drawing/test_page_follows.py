@@ -122,9 +122,9 @@ def test_figures_are_at_the_cut_while_it_is_dragged_and_moved_by_keys(show: Show
         moved = int(page.evaluate(f"{PLOT}.getAttribute('aria-valuenow')")) - 1
         part = sorted(nodes.index(name) for name in cuts).index(moved)
         ends = made.partition.wiring.boundary_tensors
-        crossing = [t for t, (source, readers) in ends.items() if source <= part < max(readers)]
-        total = size(sum(made.costs.tensor_bytes[t][0] for t in crossing if made.costs))
-        number = f"{total} in {len(crossing)} tensor{'s' if len(crossing) != 1 else ''}"
+        sent = [t for t, (source, readers) in ends.items() if source <= part < max(readers)]
+        total = size(sum(made.costs.tensor_bytes[t][0] for t in sent if made.costs))
+        number = f"{total} in {len(sent)} tensor{'s' if len(sent) != 1 else ''}"
         parts = [f"p{one}: {figures(made, one)}" for one in (part, part + 1)]
         assert page.evaluate(SAID).partition(": cut here, ")[2] == ", ".join([number, *parts])
         said = dict(page.evaluate(PANEL))

@@ -103,7 +103,7 @@ def test_what_crosses_the_most_balanced_cut_is_said_with_what_is_recomputed_for_
     scene = scene_of_analysis(analysis)
     made = graphcut.plan(analysis, At(scene.next_command.rpartition(" ")[2]))
     (one,) = made.recomputed
-    assert f"({size(made.crossing_bytes[0])}) crosses there" in scene.sentence
+    assert f"({size(made.boundary_bytes[0])}) crosses there" in scene.sentence
     assert scene.sentence.endswith(f" {len(one.nodes)} nodes instead of receiving {size(one.saved_bytes)}.")
 
 

@@ -49,8 +49,8 @@ def test_it_is_half_of_one_tensor_that_crosses_between_fused_layers(tmp_path: Pa
     model, cascade = cut(tmp_path, fused_decoder(), Into(4))
     metrics = graphcut.plan(model, Into(4), limits=HALF).metrics
     assert [part.received_bytes for part in metrics] == [0, ONE, ONE, ONE]
-    crossing = [cascade.tensors[name] for name in cascade.wiring.boundary_tensors]
-    assert [(tensor.dtype, tensor.bytes_for(TOKENS)[0]) for tensor in crossing] == [("float16", ONE)] * 3
+    sent = [cascade.tensors[name] for name in cascade.wiring.boundary_tensors]
+    assert [(tensor.dtype, tensor.bytes_for(TOKENS)[0]) for tensor in sent] == [("float16", ONE)] * 3
     assert [part.activation_bytes for part in cascade.parts] == [part.activation_bytes for part in metrics]
     for part, planned in zip(cascade.parts, metrics, strict=True):
         files = [cascade.file(part), *(cascade.root / name for name in part.data)]

@@ -313,8 +313,8 @@ def test_copies_are_counted_and_compared(model: Model, cascade: Cascade) -> None
 @pytest.mark.parametrize("optimized", [False, True])
 def test_recomputed_tensors_are_bit_identical(model: Model, cascade: Cascade, *, optimized: bool) -> None:
     found = compare(model, cascade, FEEDS, optimized=optimized)
-    crossing = [] if optimized else [(0, "low"), (0, "a"), (1, "b")]
-    assert sorted((c.part, c.tensor) for c in found) == sorted([(0, "high"), (2, "y"), *crossing])
+    sent = [] if optimized else [(0, "low"), (0, "a"), (1, "b")]
+    assert sorted((c.part, c.tensor) for c in found) == sorted([(0, "high"), (2, "y"), *sent])
     assert all(c.passes and (optimized or c.is_identical) for c in found)
 
 

@@ -63,15 +63,15 @@ def cascade(tmp_path: Path) -> Cascade:
 # What crosses
 
 
-def crossing(cascade: Cascade) -> dict[str, int]:
+def boundary_bytes(cascade: Cascade) -> dict[str, int]:
     """The boundary tensors of a manifest, and their bytes."""
     sizes = {name: tensor.bytes_for(TOKENS)[0] for name, tensor in cascade.tensors.items()}
     return {name: sizes[name] for name in cascade.wiring.boundary_tensors}
 
 
 def test_one_tensor_crosses_each_boundary_instead_of_two(cascades: Mapping[str, Cascade]) -> None:
-    assert crossing(cascades["never"]) == {f"{name}{i}": ONE for i in range(3) for name in ("norm", "sum")}
-    assert crossing(cascades["auto"]) == {f"sum{i}": ONE for i in range(3)}
+    assert boundary_bytes(cascades["never"]) == {f"{name}{i}": ONE for i in range(3) for name in ("norm", "sum")}
+    assert boundary_bytes(cascades["auto"]) == {f"sum{i}": ONE for i in range(3)}
 
 
 def test_pinned_nodes_stay_in_their_parts_though_a_part_that_recomputes_would_be_faster_elsewhere(
@@ -330,7 +330,7 @@ def test_half_precision_is_sent_whole_unless_asked(tmp_path: Path) -> None:
     model, whole = cut(tmp_path, fused_decoder(dtype=np.float16))
     assert {part.derived == {} for part in whole.parts} == {True}
     _, halved = cut(tmp_path, fused_decoder(dtype=np.float16), "approximate")
-    assert sum(crossing(halved).values()) * 2 == sum(crossing(whole).values())
+    assert sum(boundary_bytes(halved).values()) * 2 == sum(boundary_bytes(whole).values())
     found = graphcut.verify(model, halved)
     assert (found.same, found.proof.approximate) == (True, 3)
     assert "3 replicas, 3 of them approximate" in found.structure_summary

@@ -50,7 +50,7 @@ def _dims_that_depend(border: str, correct: str, claim: Claim) -> Hazard:
         ),
         feeds={"x": floats(rng, 2, 3, 4), "mask": np.array([[1, 0, 1], [1, 1, 0]])},
         cut=(border,),
-        crossing_hint=("hidden", "places"),
+        boundary_hint=("hidden", "places"),
         correct=correct,
         asserts=(claim, HasInput(part=1, names=(border,))),
     )
@@ -84,7 +84,7 @@ def _degenerate_border(border: str, correct: str, claim: Claim) -> Hazard:
         ),
         feeds={"x": floats(rng, 3, 4)},
         cut=(border,),
-        crossing_hint=("sum", "empty"),
+        boundary_hint=("sum", "empty"),
         correct=correct,
         asserts=(claim, HasInput(part=1, names=(border,))),
     )
@@ -115,7 +115,7 @@ def scalar_size_border() -> Hazard:
         ),
         feeds={"x": floats(rng, 1, 1, 3, 3)},
         cut=("border",),
-        crossing_hint=("border", "shape"),
+        boundary_hint=("border", "shape"),
         correct="border is declared with an empty shape. ONNX Runtime's Python interface says [] of a scalar and of an "
         "unknown rank; without the rank, part 1 fails to load (the sizes of Resize must be as many as its axes).",
         asserts=(InputRank("border", 0),),

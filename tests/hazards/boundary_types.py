@@ -173,7 +173,7 @@ def _border_numpy_does_not_have(border: str, elem: str) -> Hazard:
         ),
         feeds={"x": floats(rng, 5)},
         cut=(border,),
-        crossing_hint=("bf16", "f8"),
+        boundary_hint=("bf16", "f8"),
         correct="the border keeps its element type, and is handed over as an OrtValue: numpy has no such type.",
         asserts=(InputElem(border, elem), HasInput(part=1, names=(border,))),
     )
@@ -212,7 +212,7 @@ def bool_output_beside_border() -> Hazard:
         ),
         feeds={"x": floats(rng, 3)},
         cut=("border",),
-        crossing_hint=("border", "mask"),
+        boundary_hint=("border", "mask"),
         correct="to cut at one output of a node is to cut at all that are used: mask crosses too, as bool.",
         asserts=(
             RequiredInputs(part=1, names=("border", "mask")),

@@ -41,7 +41,7 @@ def if_captures() -> Hazard:
         ),
         feeds={"x": floats(rng, 3, 4), "x2": floats(rng, 3, 4)},
         cut=("border",),
-        crossing_hint=("border", "positive"),
+        boundary_hint=("border", "positive"),
         correct="border and x2 are read only inside branches: they become inputs of part 1. w_else is used only inside "
         "a branch and travels with it; w_then is needed by both parts.",
         asserts=(
@@ -194,7 +194,7 @@ def sibling_bodies_reuse_names() -> Hazard:
         ),
         feeds={"x": floats(rng, 4), "flag": np.array(True)},
         cut=("border",),
-        crossing_hint=("border", "early"),
+        boundary_hint=("border", "early"),
         correct="inner and result belong to each body alone: one flat table of names would see two producers.",
         asserts=(RequiredInputs(part=1, names=("border", "early", "flag")),),
     )

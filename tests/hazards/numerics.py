@@ -28,7 +28,7 @@ def random_nodes() -> Hazard:
         ),
         feeds={"x": floats(rng, 2, 4)},
         cut=("border",),
-        crossing_hint=("border", "noise"),
+        boundary_hint=("border", "noise"),
         correct="noise is drawn once and crosses, even where drawing it again looks cheaper. Only first runs of fresh "
         "sessions can be compared: a seeded generator goes on from run to run.",
         asserts=(
@@ -53,7 +53,7 @@ def random_node_without_inputs() -> Hazard:
         ),
         feeds={"x": floats(rng, 2, 4)},
         cut=("border",),
-        crossing_hint=("border", "noise"),
+        boundary_hint=("border", "noise"),
         correct="a node that reads nothing is not a constant when it draws numbers: noise is drawn once and crosses.",
         asserts=(
             OpTotal("RandomNormal", 1),
@@ -82,7 +82,7 @@ def random_node_in_branch() -> Hazard:
         ),
         feeds={"x": floats(rng, 2, 4)},
         cut=("border",),
-        crossing_hint=("border", "noise"),
+        boundary_hint=("border", "noise"),
         correct="the If reads nothing but a weight, and is no constant expression: a branch of it draws numbers. There "
         "is one instance of it, and noise crosses.",
         asserts=(

@@ -61,7 +61,7 @@ def one_of_three_outputs() -> Hazard:
         ),
         feeds={"x": floats(rng, 2, 6)},
         cut=("a",),
-        crossing_hint=("a", "b", "c"),
+        boundary_hint=("a", "b", "c"),
         correct="all used outputs of Split cross, or part 1 has a Split of its own with all three in their places. To "
         "take a out of the outputs makes b the first slice: wrong numbers, and no error.",
         asserts=(HasInput(part=1, names=("a",)),),

@@ -54,7 +54,7 @@ def test_it_is_built_the_same_each_time(name: str) -> None:
 def test_it_is_cut_at_tensors_that_nodes_write(name: str) -> None:
     hazard = HAZARDS[name]()
     written = {tensor for node in hazard.model.graph.node for tensor in node.output}
-    assert {*hazard.cut, *hazard.crossing_hint} <= written
+    assert {*hazard.cut, *hazard.boundary_hint} <= written
     assert set(hazard.assign or {}) <= written
 
 

@@ -64,9 +64,9 @@ def test_what_an_exporter_left_is_one_model_whose_parts_compute_the_same(name: s
 def test_what_runs_once_is_the_encoder_and_what_the_first_step_alone_computes(tmp_path: Path) -> None:
     model = graphcut.load(FAMILIES["whisper"].write(tmp_path))
     once, later = ([model.graph.nodes[i] for i, phase in model.phases.items() if phase == one] for one in (0, 1))
-    crossing = {name for node in once for name in node.writes} & {name for node in later for name in node.reads}
-    assert len(crossing) == 4, "keys and values of two layers, and not what the encoder writes"
-    assert "encoder_hidden_states" not in crossing
+    sent = {name for node in once for name in node.writes} & {name for node in later for name in node.reads}
+    assert len(sent) == 4, "keys and values of two layers, and not what the encoder writes"
+    assert "encoder_hidden_states" not in sent
     assert model.stepwise[0] == "input_ids"
     assert "input_features" not in model.stepwise
 

@@ -390,9 +390,9 @@ def test_pins_and_nodes_to_avoid_are_respected(goal: Into | Within | Across, nam
     graph = analysis.model.graph
     pins = (("/model/layers.1/add_1", 0), ("/model/layers.2/input_layernorm/*", 1), ("/model/layers.4/add_1", 2))
     free = plan(analysis, goal)
-    crossing = [name for name in free.partition.wiring.boundary_tensors if name in graph.producer]
+    sent = [name for name in free.partition.wiring.boundary_tensors if name in graph.producer]
     # What reads the output of this pinned node is pinned to another part.
-    avoided = next(name for name in crossing if name != "/model/layers.1/add_1_output_0")
+    avoided = next(name for name in sent if name != "/model/layers.1/add_1_output_0")
     made = plan(analysis, goal, limits=Limits(pins=pins, avoid=(avoided,)))
     home = {n: i for i, row in reversed([*enumerate(made.parts)]) for n in row}
     assert home[graph.node_index["/model/layers.1/add_1"]] == 0

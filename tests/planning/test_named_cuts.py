@@ -90,9 +90,9 @@ def test_a_suggestion_costs_what_it_takes_when_it_is_carried_out(name: str, deco
     for cut, other in suggested:
         named = graphcut.plan(analysis, At((*cuts[:cut], other.after, *cuts[cut + 1 :])))
         assert other.cost == max(part.busy_s for part in named.metrics)
-        assert other.crossing_bytes == named.crossing_bytes[cut]
+        assert other.boundary_bytes == named.boundary_bytes[cut]
     assert {reason.chosen.cost for reason in made.reasons} == {max(part.busy_s for part in made.metrics)}
-    assert [reason.chosen.crossing_bytes for reason in made.reasons] == [*made.crossing_bytes]
+    assert [reason.chosen.boundary_bytes for reason in made.reasons] == [*made.boundary_bytes]
 
 
 @pytest.mark.parametrize("limits", [Limits(), HALF], ids=["whole", "float16"])

@@ -174,9 +174,9 @@ def test_a_part_that_computes_a_value_waits_less_for_what_it_receives_and_sends(
     without = workload([[2.0, 2.0], [float("inf"), 2.0]], [(0, (1,), 100_000)], [10**7] * 2)
     without = replace(without, answers=((1, 100_000, -1),))
     load = with_value(without, (0, 1), work=3, sent=1000)
-    crossing = [SentTensor(100_000, 0, (1,)), SentTensor(100_000, 1, (DRIVER,))]
-    computed = request_times(crossing, [2 + 3, 2 + 3], [a, b], cluster)
-    sent = request_times([*crossing, SentTensor(1000, 0, (1,))], [2 + 3, 2], [a, b], cluster)
+    usual = [SentTensor(100_000, 0, (1,)), SentTensor(100_000, 1, (DRIVER,))]
+    computed = request_times(usual, [2 + 3, 2 + 3], [a, b], cluster)
+    sent = request_times([*usual, SentTensor(1000, 0, (1,))], [2 + 3, 2], [a, b], cluster)
     assert 16 < computed.period_s == 17.5 < sent.period_s
     assert bounds_of(problem_for(load), load, Across(cluster)) == pytest.approx((16, 16.05))
 

@@ -49,12 +49,12 @@ def best(instance: dict[str, Any]) -> float:
     found = []
     for places in itertools.combinations_with_replacement(range(instance["maxFPGAs"]), LAYERS + 1):
         home = {node["id"]: places[node["id"] % LAYERS if node["id"] < LOSS else LAYERS] for node in instance["nodes"]}
-        crossing = {(e["sourceId"], home[e["destId"]]) for e in instance["edges"]}
-        crossing = {(node, device) for node, device in crossing if home[node] != device}
+        sent = {(e["sourceId"], home[e["destId"]]) for e in instance["edges"]}
+        sent = {(node, device) for node, device in sent if home[node] != device}
         load = [
             sum(node["fpgaLatency"] for node in instance["nodes"] if home[node["id"]] == device)
-            + sum(wrote[node] for node, target in crossing if target == device)
-            + sum(wrote[node] for node in {node for node, _ in crossing} if home[node] == device)
+            + sum(wrote[node] for node, target in sent if target == device)
+            + sum(wrote[node] for node in {node for node, _ in sent} if home[node] == device)
             for device in range(instance["maxFPGAs"])
         ]
         found.append(max(load))

@@ -410,10 +410,10 @@ def test_the_reason_of_a_cut_counts_all_that_crosses_it_in_the_finished_plan(tmp
     assert made.recomputed
     assert made.costs is not None
     ends, sizes = made.partition.wiring.boundary_tensors, made.costs.sent_bytes
-    crossing = [[name for name, (i, readers) in ends.items() if i <= cut < max(readers)] for cut in (0, 1)]
-    assert min(map(len, crossing)) > 1
-    expected = [sum(sizes[name][0] for name in names) for names in crossing]
-    assert [reason.chosen.crossing_bytes for reason in made.reasons] == expected
+    sent = [[name for name, (i, readers) in ends.items() if i <= cut < max(readers)] for cut in (0, 1)]
+    assert min(map(len, sent)) > 1
+    expected = [sum(sizes[name][0] for name in names) for names in sent]
+    assert [reason.chosen.boundary_bytes for reason in made.reasons] == expected
 
 
 @crossed(("name", "parts"), ["llm", "unet"] + ["resnet", "light_densenet121"] * bool(FUZZ), [4, 2], times=1, together=4)

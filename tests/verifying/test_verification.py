@@ -201,7 +201,7 @@ def test_a_cascade_that_refuses_inputs_that_the_model_accepts_is_wrong(model: Mo
     assert not graphcut.verify(model, frozen(cascade), inputs=[{"x": np.ones((3, 16), F32)}])
 
 
-def every_crossing(cascade: Cascade, feeds: Mapping[str, object], model: Model) -> Iterator[str]:
+def boundary_tensors(cascade: Cascade, feeds: Mapping[str, object], model: Model) -> Iterator[str]:
     return (tensor.tensor for tensor in compare(model, cascade, feeds, optimized=False))
 
 
@@ -210,7 +210,7 @@ def test_an_input_that_is_an_output_is_compared_too(tmp_path: Path) -> None:
     proto = model_of(nodes, [floats("x", 2), floats("s", 2)], [floats("y", 2), floats("s", 2)])
     model, cascade = cut_proto(tmp_path, proto, "a")
     feeds = {"x": np.ones(2, F32), "s": np.zeros(2, F32)}
-    assert list(every_crossing(cascade, feeds, model)) == ["a", "y", "s"]
+    assert list(boundary_tensors(cascade, feeds, model)) == ["a", "y", "s"]
 
 
 # What a result says

@@ -146,8 +146,8 @@ export const totalOf = (flows) => flows.reduce((total, flow) => (
 ), { bytes: 0, is_exact: true, tensors: 0 });
 
 /** The flows over the boundary behind a part, and the totals of all boundaries. */
-export const crossing = (flows, part) => flows.filter((flow) => flow.source <= part && flow.readers.at(-1) > part);
-export const boundariesOf = (parts, flows) => parts.slice(1).map((_, part) => totalOf(crossing(flows, part)));
+export const flowsOver = (flows, part) => flows.filter((flow) => flow.source <= part && flow.readers.at(-1) > part);
+export const boundariesOf = (parts, flows) => parts.slice(1).map((_, part) => totalOf(flowsOver(flows, part)));
 
 /** Flows grouped by source and readers, in the order in which the groups first occur. */
 export function busesOf(flows) {

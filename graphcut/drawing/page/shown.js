@@ -1,6 +1,6 @@
 /* What the page shows: the scene, from its compressed data, and in it the parts of the plan, or those of your cuts. */
 
-import { boundariesOf, busesOf, completedModel, crossing, matrixOf, totalOf } from "./cutting.js";
+import { boundariesOf, busesOf, completedModel, flowsOver, matrixOf, totalOf } from "./cutting.js";
 import { completedCosts } from "./predicted.js";
 import { groupsOf, shortPart } from "./words.js";
 
@@ -123,4 +123,4 @@ export const placed = (part) => [shortPart(shown().parts[part].name), shown().pa
 export const partIn = (index) => (state.yours ? state.yours.part[cutter.order[index]] : profile.parts[index]);
 
 export const crossesAt = (cut) => shown().boundaries[partIn(cut)];
-export const flowsAt = (cut) => crossing(shown().tensors, partIn(cut));
+export const flowsAt = (cut) => flowsOver(shown().tensors, partIn(cut));
