@@ -541,6 +541,16 @@ def test_the_value_of_a_plan_is_what_its_metrics_add_up_to(name: str, objective:
     assert outcome.bound >= outcome.value if outcome.unit == "tokens/s" else outcome.bound <= outcome.value
 
 
+def test_a_whole_model_on_one_device_is_proven_to_send_the_fewest_bytes(named: Named) -> None:
+    """They are its inputs and its answers: any plan sends these, whatever it repeats."""
+    for name in ("unet", "llm"):
+        made = plan(named(name), Across(SLOW_LINKS, "bytes"))
+        assert made.outcome is not None
+        assert len(made.parts) == 1
+        assert made.outcome.is_optimal
+        assert made.outcome.bound == made.metrics[0].input_bytes + made.metrics[0].output_bytes
+
+
 def test_an_output_that_another_part_reads_takes_its_time_to_the_driver_too(opened: Draw) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["t"], name="a"), helper.make_node("Exp", ["t"], ["y"], name="b")]
     analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 250_000)], [floats("t", 250_000), floats("y", 9)])))
@@ -589,7 +599,7 @@ def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
     analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 1, 64)], [floats("y", 1, 64)], weights)))
     with pytest.raises(PlanError, match=re.escape("node 'heavy' alone takes")) as caught:
         plan(analysis, Within(10_000, ()))
-    largest = "; its largest weight is 'w' (16.4 kB)"
+    largest = "; its largest weight is 'w' (16 KiB)"
     assert caught.value.hint.endswith(f"{largest}; to keep yours, divide its weights into 2 nodes in the model itself")
     with pytest.raises(PlanError, match=re.escape("the segment of 2 nodes up to 'heavy' alone takes")) as of_segment:
         plan(analysis, Within(10_000, ()), limits=Limits(avoid=("first",)))

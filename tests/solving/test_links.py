@@ -369,6 +369,30 @@ def test_inputs_and_answers_cross_no_link_to_a_device_where_the_driver_is(
     assert solution.value == best
 
 
+@seeded(40, together=20)
+def test_no_plan_sends_fewer_bytes_over_links_than_the_best_or_than_the_bound_that_takes_no_search(
+    seed: int, problem_for: Callable[..., PlanningProblem]
+) -> None:
+    """The bound has all inputs and answers, unless the driver is on one of the devices."""
+    draw = random.Random(seed)
+    number = draw.randint(2, 4)
+    load, cluster = random_chain_or_graph(draw, draw.randint(2, 5), number), random_cluster(draw, number, "all")
+    load = with_read_outputs(draw, load) if seed % 3 == 1 else load
+    names, brute, best = [*(device.name for device in cluster.devices), cluster.driver.name], Brute(load), np.inf
+    for division in brute.divisions(number):
+        for row in itertools.permutations(cluster.devices, len(division)):
+            needed = zip((brute.memory(part, COUNTING) for part in division), row, strict=True)
+            if all(device.memory_bytes is None or need <= device.memory_bytes for need, device in needed):
+                at = [*(device.name for device in row), cluster.driver.name]
+                sent = messages(load, division)
+                best = min(best, sum(n * sum(at[r] != at[source] for r in readers) for n, source, readers in sent))
+    if best < np.inf:
+        solution = plan_across(problem_for(load), Across(cluster, "bytes"), lambda d: seconds_of(load, int(d.name[1:])))
+        driven = int(load.input_bytes.sum()) + sum(size for _, size, _ in load.answers)
+        assert (solution.value, solution.outcome.is_optimal) == (best, True)
+        assert solution.bounds.simple == (driven if names.count(cluster.driver.name) == 1 else 0) <= best
+
+
 def test_after_a_search_that_was_stopped_nothing_is_proven(problem_for: Callable[..., PlanningProblem]) -> None:
     """With a limit of 6 s the search stops at a plan of 7 s. The best takes 6.4 s, and is found with a larger limit."""
 

@@ -328,8 +328,9 @@ class ClusterEvaluator:
 
     def _value(self, period: float, latency: float) -> float:
         match self.goal.objective:
-            case "bytes":
-                return 0.0
+            case "bytes":  # any plan sends all inputs and answers, unless it may run all on the machine of the driver
+                sent = float(self.load.input_bytes.sum() + sum(number for _, number, _ in self.load.answers))
+                return sent if (self.pairs.sent_s[-1, :-1] > 0).all() else 0.0
             case "devices":
                 room = sorted((c.memory_bytes for c in self.single for _ in c.devices), reverse=True)
                 free = np.cumsum(room) - self.load.part_bytes * np.arange(1, len(room) + 1) >= self.load.total_bytes
