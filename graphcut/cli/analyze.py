@@ -14,7 +14,7 @@ def analyze(
     dims: Texts = None,
     cuts: int | None = None,
     axes: bool = False,
-    device: str | None = None,
+    rules: str | None = None,
     as_json: bool = False,
 ) -> None:
     """Show where a model can be cut, and what crosses each cut.
@@ -22,7 +22,7 @@ def analyze(
     Examples:
         graphcut analyze llm.onnx
         graphcut analyze llm.onnx --cuts 5
-        graphcut analyze llm.onnx --device xnnpack
+        graphcut analyze llm.onnx --rules xnnpack
     """
     from .. import analyze as analyzed
     from ..drawing.cut_points_tsv import cheapest, cut_points_tsv
@@ -30,13 +30,13 @@ def analyze(
     from ..drawing.terminal.scene import draw_scene
 
     analysis = analyzed(load(model, dims))
-    if device is not None:
+    if rules is not None:
         from .. import ask, default_dims, device_support, read_rules, weigh
         from ..drawing.terminal.device_support import draw_support
 
-        name, options = parsed_provider(device)
-        rules = ask(analysis.model, name, options) if name.endswith("ExecutionProvider") else read_rules(device)
-        found = device_support(weigh(analysis.model, default_dims(analysis)), rules)
+        name, options = parsed_provider(rules)
+        read = ask(analysis.model, name, options) if name.endswith("ExecutionProvider") else read_rules(rules)
+        found = device_support(weigh(analysis.model, default_dims(analysis)), read)
         rows = (replace(row, helps=in_options(row.helps, "analyze")) for row in found.unsupported)
         found = replace(found, unsupported=tuple(rows))
         put_answer(found, lambda screen: draw_support(found, screen), as_json=as_json)

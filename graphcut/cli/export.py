@@ -19,7 +19,7 @@ LEGEND: Final = {"Formats": table("cli/formats.json", dict[str, str])}
 
 def export(
     cascade_path: Path,
-    to: Annotated[ExportFormat, {"help": ", ".join(get_args(ExportFormat))}],
+    to: Annotated[ExportFormat, {"help": f"The format: {', '.join(get_args(ExportFormat))}."}],
     output: Path,
     model: Place = None,
     dims: Texts = None,

@@ -1,4 +1,4 @@
-"""Layers over the cut profile: what `compare --json` and `analyze --device NAME --json` found of its nodes."""
+"""Layers over the cut profile: what `compare --json` and `analyze --rules NAME --json` found of its nodes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from .scene import Layer, Scene
 from .svg.error_chart import NO_ERROR_DB
 from .verification_records import RECORDS
 
-_HINT: Final = "name what `graphcut compare --json` or `graphcut analyze --device NAME --json` wrote"
+_HINT: Final = "name what `graphcut compare --json` or `graphcut analyze --rules NAME --json` wrote"
 
 
 def with_layers(scene: Scene, paths: Sequence[Path]) -> Scene:

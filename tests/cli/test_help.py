@@ -68,6 +68,7 @@ def test_what_exists_no_more_names_its_successor(run: Run, words: str, message: 
         ("split m --shares 3:1", "--ranks 3:1"),
         ("split m --devices a,b", "--device"),
         ("analyze m --discover", "leave it out"),
+        ("analyze m --device coreml", "--rules"),
         ("auto m --for js", "--to"),
         ("auto m --parts 2", "--num-splits"),
         ("auto m --optimize", "--prepare fuse"),

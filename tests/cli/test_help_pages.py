@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from graphcut.cli import help_pages
-from graphcut.cli.application import GeneralOptions, root
+from graphcut.cli.application import GeneralOptions, command_of, root
 from graphcut.cli.declaring import declared
 from graphcut.core.records import table
 
@@ -52,6 +52,23 @@ def test_pages_have_few_options_each_once(run: Run) -> None:
         name: len(found) for name, found in rows.items() if len(set(found)) < len(found) or len(found) > MOST_ROWS
     } == {}
     assert sum(map(len, rows.values())) + len(rows_of(run("--help").out)) <= MOST_ROWS_IN_ALL
+
+
+def test_an_option_of_one_name_means_one_thing() -> None:
+    """On all pages its help begins with the same two words, and its value, unless words are listed, has one name.
+
+    But `--output` names the files or the folder that its command writes, and `--device` one for each part of a split.
+    """
+    senses: dict[str, set[str]] = {}
+    metavars: dict[str, set[str]] = {}
+    for one in (one for name in COMMANDS for one in command_of(name).params if one.param_type_name == "option"):
+        senses.setdefault(max(one.opts, key=len), set()).add(" ".join(re.findall(r"[^ ,.:;]+", one.help)[:2]))
+        metavars.setdefault(max(one.opts, key=len), set()).update({one.metavar} - {None})
+    assert {name for name, found in senses.items() if len(found) > 1} == {"--output"}
+    assert {name: found for name, found in metavars.items() if len(found) > 1} == {
+        "--output": {"FILE", "DIR"},
+        "--device": {"NAME", "NAMES"},
+    }
 
 
 def test_the_global_options_stand_in_the_root_alone(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""What `compare` and `analyze --device` found, as layers over the cut profile."""
+"""What `compare` and `analyze --rules` found, as layers over the cut profile."""
 
 from __future__ import annotations
 
