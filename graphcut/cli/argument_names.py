@@ -2,8 +2,8 @@
 
 A hint of the library names an argument in backticks: `output`, `force=True`, `Into(3)`, `Limits(inside_layers=True)`;
 and a function with the arguments that matter, if any: `verify(...)`, `split(..., digest=True)`. An argument is an
-option of the command that ran, else of another one: that of the parameter with its name, or with the name that
-`argument_names.toml` gives.
+option of the command that ran, else of another one, which is named, `split` first: that of the parameter with its name,
+or with the name that `argument_names.toml` gives.
 """
 
 import ast
@@ -44,22 +44,23 @@ def _options(keywords: str, command: str) -> Iterator[str]:
     except SyntaxError:
         return
     for keyword in call.keywords:
-        option, value = _option(keyword.arg or "", command), ast.unparse(keyword.value)
+        (option, owner), value = _option(keyword.arg or "", command), ast.unparse(keyword.value)
         if isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, str):
             value = shell_word(keyword.value.value)
         value = "always" if option == "--inside-layers" and value == "True" else value
-        yield option if value == "True" else option and f"{option} {value}"
+        yield option and f"{option}{'' if value == 'True' else f' {value}'}{owner}"
 
 
 def _names(section: str) -> dict[str, str]:
     return table("cli/argument_names.toml", dict[str, dict[str, str]]).get(section, {})
 
 
-def _option(name: str, command: str) -> str:
-    """The option for an argument, of the command or else of the first that has it; empty if none has."""
-    for one in (command, *COMMANDS):
+def _option(name: str, command: str) -> tuple[str, str]:
+    """The option for an argument, and what names its command if that is another one; empty if none has it."""
+    for one in (command, "split", *COMMANDS):
         options = {parameter.name: parameter.opts for parameter in command_of(one).params} if one in COMMANDS else {}
         for parameter in (_names(command).get(name, name), _names("arguments").get(name, "")):
             if parameter in options:
-                return "-o" if "-o" in options[parameter] else max(options[parameter], key=len)
-    return ""
+                option = "-o" if "-o" in options[parameter] else max(options[parameter], key=len)
+                return option, "" if one == command else f" of `graphcut {one}`"
+    return "", ""

@@ -320,7 +320,7 @@ def _roles(cascade: Cascade, states: Sequence[State], inputs: AbstractSet[str], 
     for name in (*rest, *(name for name in cascade.manifest.reads if name in unasked and name not in stepwise)):
         if name not in roles and name not in cascade.manifest.optional:
             message = f"the model reads {cascade.tensors[name]} {name!r}, and it is not known what to feed there"
-            hint = "feed it with `inputs`; or, if an output becomes it, say so when you split, with `states`"
+            hint = "feed it with `inputs`; or, if an output becomes it, say so with `states`"
             if cascade.tensors[name].dtype not in _FLOATS:
                 hint = f"feed it with `inputs`; or name it {_IN_CONFIG}, as model.decoder.inputs.attention_mask"
             raise RunError(message, hint=hint)

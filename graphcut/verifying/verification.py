@@ -252,7 +252,7 @@ def find_source(cascade: Cascade) -> Path:
         return cascade.source
     if file == SHARDED_FILE or not is_inside(cascade.root, file):
         raise CascadeError(f"the model that was cut is not at {cascade.source}", hint="name it with `model`")
-    hint = "`verify_files(...)` compares files, and runs need your inputs; auto keeps it with `Automation(keep=True)`"
+    hint = "`verify_files(...)` compares files, and runs need your inputs; `Automation(keep=True)` keeps it"
     raise CascadeError(f"the model that was cut, {file}, was not kept in {cascade.root}", hint=hint)
 
 

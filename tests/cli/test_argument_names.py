@@ -87,6 +87,8 @@ def test_every_argument_that_a_hint_names_is_one_of_the_library() -> None:
         ("with `Limits(inside_layers=True)`", "plan", "with --inside-layers always"),
         ("use `objective='throughput'`", "plan", "use --objective throughput"),
         ("add it to `inputs`", "run", "add it to --inputs"),
+        ("give them as `prompts`", "run", "give them as --prompt-ids of `graphcut generate`"),
+        ("use `ranks=2` instead", "run", "use --ranks 2 of `graphcut split` instead"),
         ("add it to `inputs`", "extract", "add it to --from"),
         ("later, at `inputs='a b,c'`", "extract", "later, at --from 'a b,c'"),
         ("see `verify(...)`", "run", "see `graphcut verify`"),

@@ -427,7 +427,7 @@ def test_what_can_be_done_with_parts_whose_model_was_not_kept_is_said(run: Run, 
     assert run("show", parts).err == f"next: graphcut verify {parts}\n"
     assert run("verify", parts, "--structural").code == 0
     shutil.rmtree(parts / "models")
-    hint = "`graphcut verify DIR --files` compares files, and runs need your inputs; auto keeps it with --keep"
+    hint = "`graphcut verify DIR --files` compares files, and runs need your inputs; --keep of `graphcut auto` keeps it"
     for words in (["verify", parts], ["run", parts, "--inputs", "random"]):
         refused = run(*words)
         assert refused.code == 3

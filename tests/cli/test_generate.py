@@ -88,7 +88,7 @@ def test_a_state_is_named_when_cutting(run: Run, tmp_path: Path) -> None:
     assert len(generated.out.split()) == 5
     message, hint = run("generate", blind, *words).error
     assert message.endswith("reads float32[batch,16] 'h', and it is not known what to feed there")
-    assert hint == "feed it with --inputs; or, if an output becomes it, say so when you split, with --state"
+    assert hint == "feed it with --inputs; or, if an output becomes it, say so with --state of `graphcut split`"
 
 
 def test_inputs_come_from_a_file(run: Run, tmp_path: Path) -> None:
