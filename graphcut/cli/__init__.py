@@ -10,6 +10,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import typer
@@ -30,6 +31,8 @@ def main() -> None:
     """Run the command line, explain errors in two lines, and exit with a code."""
     gc.disable()  # a command ends before garbage matters, and looking for it takes a tenth of its time
     settings.is_quiet = settings.has_no_color = settings.is_in_line = False
+    command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    settings.words = partial(in_options, command=command)
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -72,8 +75,7 @@ def _explain(error: BaseException) -> int:
     match error:
         case GraphcutError():
             code = 2 if isinstance(error, UsageError) else 4 if isinstance(error, PlanError) else 3
-            command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-            return _report(str(error), in_options(error.hint, command), code)
+            return _report(str(error), settings.words(error.hint), code)
         case KeyboardInterrupt() | typer.Abort():
             from ..core.atomic_files import finished
 

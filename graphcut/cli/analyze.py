@@ -4,9 +4,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from .argument_names import in_options
 from .common_options import Texts, load, parsed_provider
-from .output import print_, print_lines, put_answer, put_json, say_next
+from .output import print_, print_lines, put_answer, put_json, say_next, settings
 
 
 def analyze(
@@ -37,7 +36,7 @@ def analyze(
         name, options = parsed_provider(rules)
         read = ask(analysis.model, name, options) if name.endswith("ExecutionProvider") else read_rules(rules)
         found = device_support(weigh(analysis.model, default_dims(analysis)), read)
-        rows = (replace(row, helps=in_options(row.helps, "analyze")) for row in found.unsupported)
+        rows = (replace(row, helps=settings.words(row.helps)) for row in found.unsupported)
         found = replace(found, unsupported=tuple(rows))
         put_answer(found, lambda screen: draw_support(found, screen), as_json=as_json)
     elif as_json:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
+from msgspec import structs
 
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import check_apply, given_options
 from .common_options import Place, Places, SessionOptions, Texts, load, names_in, parsed_dims, say_gap
 from .input_files import read_given
-from .output import check_output, put_answer, put_text, say
+from .output import check_output, put_answer, put_text, say, settings
 
 if TYPE_CHECKING:
     from .. import SessionConfig
@@ -61,6 +62,7 @@ def compare(
         from ..drawing.terminal.changes import draw_changes
 
         changes = changes_between(*(scene_at(one, model=model, dims=parsed_dims(dims)) for one in (before, after)))
+        changes = structs.replace(changes, notes=tuple(map(settings.words, changes.notes)))
         put_answer(changes, partial(draw_changes, changes), output, as_json=is_json)
         return
 

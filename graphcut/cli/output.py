@@ -41,6 +41,7 @@ class Settings:
     has_no_color: bool = False
     bars: Progress | None = None  #: the progress bars that are on the terminal.
     is_in_line: bool = False  #: what is on stdout does not end with its line.
+    words: Callable[[str], str] = str  #: gives a sentence of the library in the words of the command that runs.
 
 
 settings: Final = Settings()
@@ -62,7 +63,7 @@ def print_(draw: Draw, *, stderr: bool = False) -> None:
         from ..drawing.terminal.screen import screen_on
 
         console = console_(stderr=stderr)
-        console.print(draw(screen_on(console)))
+        console.print(draw(screen_on(console, settings.words)))
 
 
 def put_json(record: object, output: Path | None = None) -> None:
@@ -110,7 +111,7 @@ def put_drawing(draw: Draw, output: Path | None) -> None:
 
     console = Console(file=StringIO(), width=_WIDE, height=50, color_system=None, highlight=False)
     with console.capture() as captured:
-        console.print(draw(screen_on(console)))
+        console.print(draw(screen_on(console, settings.words)))
     put_text("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()), output)
 
 

@@ -14,7 +14,7 @@ from ..core.records import table
 from ..core.text import shell_word
 from .application import check_applicable, check_apply, given_options
 from .common_options import Place, Places, Texts, parsed_dims
-from .output import check_output, print_, print_lines, put_drawing, put_json, put_text, say, say_next
+from .output import check_output, print_, print_lines, put_drawing, put_json, put_text, say, say_next, settings
 
 if TYPE_CHECKING:
     from ..core.manifest import Cascade
@@ -57,23 +57,20 @@ def show(
         raise UsageError(f"--open shows the page, not {form}", hint="leave out --to, or write -o NAME.html")
     _check(given, thing, form)
     check_output(output, thing, force=force)
-    sizes = parsed_dims(dims)
+    from ..drawing.opening import record_at, rendered, scene_at
+
+    if form == "json":
+        put_json(record_at(thing, dims=parsed_dims(dims)), output)
+        return
+    scene = scene_at(thing, model=model, dims=parsed_dims(dims))
     if form == "terminal":
-        from ..drawing.opening import scene_at
         from ..drawing.terminal.scene import draw_scene
 
-        scene = scene_at(thing, model=model, dims=sizes)
         put_drawing(lambda screen: draw_scene(scene, screen, explain=True), output)
         if output is None:
             say_next(scene.next_command)
-    elif form == "json":
-        from ..drawing.opening import record_at
-
-        put_json(record_at(thing, dims=sizes), output)
     else:
-        from ..drawing.opening import rendered_at
-
-        text = rendered_at(thing, form, model=model, dims=sizes, layers=compared or ())
+        text = rendered(scene, form, compared or (), settings.words)
         output = _temporary_page(thing) if opens and output is None else output
         put_text(text, output)
         if opens and output is not None and not webbrowser.open(output.absolute().as_uri()):

@@ -1,4 +1,4 @@
-"""What the page needs to cut a model anywhere as `--at-nodes` does; its script has the same rules (see `parts_at`)."""
+"""What the page needs to cut a model anywhere as `At` does; its script has the same rules (see `parts_at`)."""
 
 from collections.abc import Mapping
 

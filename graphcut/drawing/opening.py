@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -54,7 +54,7 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
     kind = kind_at(path)
     if kind == "model":
         if model is not None:
-            raise UsageError(f"{path} is a model itself", hint="--model is for a plan or a cascade")
+            raise UsageError(f"{path} is a model itself", hint="`model` is for a plan or a cascade")
         return scene_of_analysis(analyze(load(path, dims=dims)))
     if kind == "plan":
         _check_fixed(path, dims)
@@ -64,18 +64,20 @@ def scene_at(path: Path, *, model: Path | None = None, dims: Mapping[str, int] |
     return scene_of_cascade(cascade, None if cascade.absent else source_of(cascade, model))
 
 
-def rendered_at(
-    path: Path, output_format: OutputFormat, *, model: Path | None, dims: Mapping[str, int], layers: Sequence[Path] = ()
+def rendered(
+    scene: Scene, output_format: OutputFormat, layers: Sequence[Path] = (), words: Callable[[str], str] = str
 ) -> str:
-    """The scene of what is at `path`, as text in that format, with layers over its profile; see `with_layers`."""
-    scene = scene_at(path, model=model, dims=dims)
+    """A scene as text in that format, with layers over its profile; see `with_layers`.
+
+    `words` gives the words in which notes name arguments.
+    """
     if layers:
         from .profile_layers import with_layers
 
         scene = with_layers(scene, layers)
     if output_format == "mermaid" and not scene.cards:
-        raise UsageError(f"{path} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
-    return _RENDERERS[output_format](scene)
+        raise UsageError(f"{scene.title} is not cut: there are no parts to draw", hint="draw a plan or a cascade")
+    return _RENDERERS[output_format](replace(scene, notes=tuple(map(words, scene.notes))))
 
 
 def record_at(path: Path, *, dims: Mapping[str, int] | None = None) -> msgspec.Struct:
@@ -103,26 +105,25 @@ def scenario_at(
     """
     from ..simulating.scenario import scenario_of_cascade, scenario_of_plan
 
-    kind = kind_at(path, "name a plan, which `graphcut plan MODEL ... -o FILE` writes, or the folder of a cascade")
+    kind = kind_at(path, "name a plan, which `save_plan(...)` writes, or the folder of a cascade")
     if kind == "model" and path.suffix.lower() != ".onnx" and path.is_file():
-        hint = "`graphcut plan MODEL ... -o FILE` writes a plan"
-        raise UsageError(f"{path} is no plan and no cascade: it is not JSON", hint=hint)
+        raise UsageError(f"{path} is no plan and no cascade: it is not JSON", hint="`save_plan(...)` writes a plan")
     if kind == "model":
-        raise UsageError(f"{path} is a model that is not cut", hint="`graphcut plan MODEL ... -o FILE` plans it")
+        raise UsageError(f"{path} is a model that is not cut", hint="`save_plan(...)` writes a plan of it")
     if kind == "plan":
         _check_fixed(path, dims)
         opened = _model_of_plan(path, model)
         return scenario_of_plan(replay(analyze(opened), path), opened, cluster, outputs)
     cascade = with_dims(open_cascade(path), dims or {})
     if cluster is None:
-        hint = "name a cluster file with --cluster FILE"
+        hint = "name a cluster file with `cluster`"
         raise UsageError(f"{path} is a cascade, which has no device speeds", hint=hint)
     return scenario_of_cascade(cascade, cluster, source_of(cascade, model), outputs)
 
 
 def _check_fixed(plan: Path, dims: Mapping[str, int] | None) -> None:
     if dims:
-        raise UsageError(f"the predictions of {plan} are for fixed sizes", hint="plan again with other --dim")
+        raise UsageError(f"the predictions of {plan} are for fixed sizes", hint="plan again with other `dims`")
 
 
 def with_dims(cascade: Cascade, dims: Mapping[str, int]) -> Cascade:
@@ -161,4 +162,4 @@ def _model_of_plan(path: Path, named: Path | None) -> Model:
     if model := next((one for one in map(load, found) if one.digest == record.graph), None):
         return model
     differs = f"{found[0]} is not the model of {path}: the graphs differ" if found else ""
-    raise UsageError(differs or f"the model of {path} is not at {recorded}", hint="name it with --model FILE")
+    raise UsageError(differs or f"the model of {path} is not at {recorded}", hint="name it with `model`")

@@ -157,9 +157,9 @@ def outcomes(plan: Plan) -> Iterable[tuple[str, str]]:
         return
     yield plan.outcome.objective, "; ".join(_outcome(plan.outcome))
     if plan.inside_layers is not None:
-        yield "with --inside-layers", quantity(plan.inside_layers.value, plan.inside_layers.unit)
+        yield "with cuts inside layers", quantity(plan.inside_layers.value, plan.inside_layers.unit)
     if plan.unlimited is not None:
-        given = {"--pin": plan.limits.pins, "--avoid": plan.limits.avoid}
+        given = {"pins": plan.limits.pins, "nodes to avoid": plan.limits.avoid}
         names = " and ".join(name for name, values in given.items() if values)
         yield f"without {names}", quantity(plan.unlimited.value, plan.unlimited.unit)
     for i, one in enumerate(plan.modes):
@@ -290,7 +290,7 @@ def assumed_device(plan: Plan) -> Iterable[str]:
     rates = f"{flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory bandwidth"
     links = f"links of {operations(device.link_bytes_per_s)}B/s"
     off = spread(is_measured=plan.coverage is not None)
-    yield f"{off}, for devices with {rates} and {links}; describe yours with --cluster FILE"
+    yield f"{off}, for devices with {rates} and {links}; describe yours with `Across`"
 
 
 def spread(*, is_measured: bool = False) -> str:
@@ -308,7 +308,7 @@ def _groups(plan: Plan) -> Iterable[str]:
             yield from _slower(plan, part, group)
     goal = plan.goal
     if plan.has_groups and isinstance(goal, Across) and goal.ranks is None and goal.objective != "latency":
-        yield "layers are divided since no other plan that was found fits these devices; see --ranks"
+        yield "layers are divided since no other plan that was found fits these devices; see `ranks`"
 
 
 def _slower(plan: Plan, part: int, group: DeviceGroup) -> Iterable[str]:
@@ -363,13 +363,13 @@ def separated_states(parts: Sequence[Unit], states: Iterable[StatePair]) -> Iter
 def assumed_sizes(dims: Mapping[str, int], given: Mapping[str, int], how: str = "set others") -> Iterable[str]:
     """Which dimensions have a number that nobody gave: that of a decoder's profile, and what follows from others."""
     if assumed := {name: number for name, number in dims.items() if name not in given}:
-        yield f"sizes assume {dims_text(assumed)}; {how} with --dim NAME=N"
+        yield f"sizes assume {dims_text(assumed)}; {how} with `dims`"
 
 
 def unbound_sizes(model: Model, dims: Iterable[str]) -> Iterable[str]:
     """Which dimensions of the model's inputs have no number."""
     if unbound := [symbol for symbol in model.symbols if symbol not in {*dims}]:
-        yield f"sizes count {few(unbound, _MAX_NAMES)} as 1; set them with --dim NAME=N"
+        yield f"sizes count {few(unbound, _MAX_NAMES)} as 1; set them with `dims`"
 
 
 def unknown_sizes(model: Model, sizes: Sizes, dims: Iterable[str]) -> Iterable[str]:
@@ -377,7 +377,7 @@ def unknown_sizes(model: Model, sizes: Sizes, dims: Iterable[str]) -> Iterable[s
     if not sizes.unknown:
         return
     names = [symbol for symbol in model.symbols if symbol not in {*dims}] or sizes.open_dims
-    how = f"set {few(names, _MAX_NAMES)} with --dim NAME=N" if names else "set their shapes in the model's value_info"
+    how = f"set {few(names, _MAX_NAMES)} with `dims`" if names else "set their shapes in the model's value_info"
     verb = "has" if len(sizes.unknown) == 1 else "have"
     what = f"{len(sizes.unknown):,} of {count(len(model.tensors), 'tensor')} {verb} no size, such as {sizes.unknown[0]}"
     yield f"{what}: times, FLOPs and sizes that count them are lower bounds; {how}"

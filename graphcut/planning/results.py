@@ -46,13 +46,18 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __str__(self) -> str:
         """Value, bound and gap in one line."""
-        value = f"{self.objective}: {self.value:.4g} {self.unit}"
+        value = f"{self.objective}: {self._amount(self.value)}"
         if self.is_optimal:
             return f"{value}, optimal (proven){', layers kept whole' * self.keeps_layers}"
         if self.bound is None:
             return f"{value}, nothing is proven"
         side = "upper" if self.unit == "tokens/s" else "lower"
-        return f"{value}, {side} bound {self.bound:.4g} {self.unit}, gap {self.gap:.1%}"
+        return f"{value}, {side} bound {self._amount(self.bound)}, gap {self.gap:.1%}"
+
+    def _amount(self, number: float) -> str:
+        """A number with the unit: `1 part`, `2.667 layers`, `0.25 s`."""
+        is_one = number == 1 and self.unit not in {"s", "tokens/s"}
+        return f"{number:.4g} {self.unit.removesuffix('s') if is_one else self.unit}"
 
     @property
     def gap(self) -> float:

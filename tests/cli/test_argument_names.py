@@ -14,9 +14,10 @@ from graphcut.cli.argument_names import in_options
 from cases import each
 
 PACKAGE = Path(graphcut.__file__).parent
-LIBRARY = [p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in {"cli", "drawing", "__main__.py"}]
+COMMANDS = ("cli", "__main__.py", "drawing/terminal", "drawing/scene_builders.py")  # the last has the next command
+LIBRARY = [p for p in PACKAGE.rglob("*.py") if not p.relative_to(PACKAGE).as_posix().startswith(COMMANDS)]
 OPTION = re.compile(r"(?<![\w.-])(--[a-z][\w-]*|-[a-z](?![\w-]))|graphcut [a-z-]+ (-|[A-Z]{3})")
-FOREIGN = re.compile(r"ray start|--resources=|olive run|python -m|ffmpeg")  # options of other programs
+FOREIGN = re.compile(r"ray start|--resources=|olive run|python -m|ffmpeg|--json")  # other programs; names of documents
 CODE = re.compile(r"`([A-Za-z_]\w*(?:=[^`]+|\([^`]*\)(?:\.\w+)?)?)`")
 
 

@@ -427,7 +427,7 @@ def test_the_cost_of_limits_is_shown(run: Run, llm: Path) -> None:
     value = re.search(r"^FLOPs of the heaviest part +([\d.]+ \w+);", free, re.MULTILINE)
     assert value is not None
     assert re.search(rf"^limits +{re.escape('/model/layers.1/add_1')} in p0$", pinned, re.MULTILINE)
-    assert re.search(rf"^without --pin +{re.escape(value[1])}$", pinned, re.MULTILINE)
+    assert re.search(rf"^without pins +{re.escape(value[1])}$", pinned, re.MULTILINE)
 
 
 # From a plan to its parts

@@ -17,10 +17,12 @@ from rich.console import Console
 
 import graphcut
 from graphcut import demos
+from graphcut.cli.argument_names import in_options
 from graphcut.core.manifest import Cascade
 from graphcut.drawing.dot import dot_of
 from graphcut.drawing.html import html_of
 from graphcut.drawing.mermaid import mermaid_of
+from graphcut.drawing.opening import scene_at
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.svg.document import svg_of
@@ -59,10 +61,10 @@ class House:
         model = graphcut.load(self.model)
         analysis = graphcut.analyze(model)
         if thing == "model":
-            return scene_of_analysis(analysis)
+            return said(scene_of_analysis(analysis))
         if thing == "cascade":
-            return scene_of_cascade(self.opened(), model)
-        return scene_of_plan(graphcut.replay(analysis, self.plan), analysis)
+            return said(scene_of_cascade(self.opened(), model))
+        return said(scene_of_plan(graphcut.replay(analysis, self.plan), analysis))
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +77,11 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     graphcut.save_plan(graphcut.plan(analysis, graphcut.Into(3)), model, home / "plan.json")
     cascade = graphcut.split(model, graphcut.plan(analysis, graphcut.At(CUTS)), home / "llm.parts")
     return House(path, home / "plan.json", cascade.root)
+
+
+def said(scene: Scene) -> Scene:
+    """The scene with notes as the command says them, with options where the library names arguments."""
+    return replace(scene, notes=tuple(in_options(note, "show") for note in scene.notes))
 
 
 def printed(scene: Scene, *, explain: bool = True) -> list[str]:
@@ -115,6 +122,14 @@ def test_the_next_command_is_on_stderr(run: Run, house: House) -> None:
     assert run("show", house.cascade).err.startswith("next: graphcut verify ")
 
 
+def test_notes_name_options(run: Run, house: House) -> None:
+    """In the library, from which they come, they name arguments."""
+    assert [note for note in scene_at(house.model).notes if note.endswith("; set others with `dims`")]
+    for words in (("analyze", house.model), ("show", house.model), ("show", house.model, "--to", "html")):
+        result = run(*words)
+        assert (result.code, "; set others with --dim" in result.out, "`dims`" in result.out) == (0, True, False)
+
+
 def test_a_manifest_names_its_cascade(run: Run, house: House) -> None:
     assert run("show", house.cascade / "cascade.json", "--to", "svg").out == svg_of(house.scene("cascade"))
 
@@ -129,7 +144,7 @@ def test_a_folder_of_a_cascade_may_have_the_name_of_a_model(run: Run, house: Hou
 def test_dims_size_the_picture_of_a_model(run: Run, house: House) -> None:
     dims = {"batch": 1, "seq": 16, "past": 0, "total": 16}
     words = [word for name, number in dims.items() for word in ("--dim", f"{name}={number}")]
-    expected = svg_of(scene_of_analysis(graphcut.analyze(graphcut.load(house.model, dims=dims))))
+    expected = svg_of(said(scene_of_analysis(graphcut.analyze(graphcut.load(house.model, dims=dims)))))
     assert run("show", house.model, "--to", "svg", *words).out == expected != svg_of(house.scene("model"))
 
 
@@ -140,7 +155,7 @@ def test_dims_size_the_picture_of_a_cascade(run: Run, house: House, orphan: Path
     for place, model in ((house.cascade, graphcut.load(house.model, dims=dims)), (orphan, None)):
         found = graphcut.open_cascade(place)
         sized = replace(found, manifest=changed(found.manifest, dims=dims, assumed=()))
-        assert run("show", place, "--to", "svg", *words).out == svg_of(scene_of_cascade(sized, model))
+        assert run("show", place, "--to", "svg", *words).out == svg_of(said(scene_of_cascade(sized, model)))
     assert all(lane.is_exact for lane in scene_of_cascade(sized).tensors)
 
 
@@ -354,7 +369,7 @@ def test_a_plan_whose_model_has_moved_is_shown_with_it(run: Run, house: House, t
     assert (result.code, *result.error) == (
         2,
         f"the model of {plan} is not at {plan.with_name('llm.onnx')}",
-        "name it with --model FILE",
+        "name it with --model",
     )
     assert run("show", plan, "--to", "svg", "--model", house.model).out == svg_of(house.scene("plan"))
 
@@ -376,7 +391,7 @@ def test_a_plan_in_another_folder_finds_its_model(
     result = run("show", "plan.json")
     assert result.error == (
         f"the model of plan.json is not at {tmp_path / 'b' / 'models' / 'my.onnx'}",
-        "name it with --model FILE",
+        "name it with --model",
     )
 
 
@@ -402,7 +417,7 @@ def test_a_model_of_the_same_name_is_not_taken_for_that_of_a_plan(
     assert (result.code, *result.error) == (
         2,
         f"llm.onnx is not the model of {plan}: the graphs differ",
-        "name it with --model FILE",
+        "name it with --model",
     )
 
 
@@ -431,7 +446,7 @@ def orphan(house: House, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("renderer", RENDERERS)
 def test_a_cascade_whose_model_is_gone_is_shown_all_the_same(run: Run, orphan: Path, renderer: str) -> None:
-    scene = scene_of_cascade(graphcut.open_cascade(orphan))
+    scene = said(scene_of_cascade(graphcut.open_cascade(orphan)))
     assert scene.profile is None
     assert run("show", orphan, "--to", renderer) == Result(0, RENDERERS[renderer](scene), "")
 
@@ -440,12 +455,12 @@ def test_a_cascade_whose_model_is_gone_is_shown_on_the_terminal(run: Run, orphan
     result = run("show", orphan)
     assert result.code == 0
     assert [line.rstrip() for line in result.out.splitlines()] == printed(
-        scene_of_cascade(graphcut.open_cascade(orphan))
+        said(scene_of_cascade(graphcut.open_cascade(orphan)))
     )
 
 
 def test_a_cascade_whose_model_has_moved_is_shown_with_it(run: Run, house: House, orphan: Path) -> None:
-    expected = scene_of_cascade(graphcut.open_cascade(orphan), graphcut.load(house.model))
+    expected = said(scene_of_cascade(graphcut.open_cascade(orphan), graphcut.load(house.model)))
     assert expected.profile is not None
     assert run("show", orphan, "--to", "svg", "--model", house.model).out == svg_of(expected)
 

@@ -205,7 +205,7 @@ def test_without_the_model_parts_are_matched_by_index() -> None:
     found = changes_between(cut(3), replace(cut(3, 6), profile=None))
     assert (found.nodes, found.cuts) == (None, None)
     assert parts(found) == [(0, 0), (1, 1), (None, 2)]
-    assert found.notes == ("model.onnx is not at hand, so it is unknown which nodes moved; name it with --model FILE",)
+    assert found.notes == ("model.onnx is not at hand, so it is unknown which nodes moved; name it with `model`",)
     assert found.nodes is None
 
 

@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 import graphcut
-from graphcut import Analysis, At, Cascade, Into, Plan
+from graphcut import Analysis, At, Cascade, Into, Limits, Plan
 from graphcut.drawing.html import html_of
 from graphcut.drawing.notebook import framed, picture_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
@@ -41,6 +41,15 @@ def made(analysis: Analysis) -> Plan:
 @pytest.fixture
 def cascade(analysis: Analysis, made: Plan, tmp_path: Path) -> Cascade:
     return graphcut.split(analysis.model, made, tmp_path / "parts")
+
+
+def test_sentences_name_arguments(chain: Path) -> None:
+    analysis = graphcut.analyze(graphcut.load(chain))
+    for product in (analysis, graphcut.plan(analysis, Into(2), limits=Limits(pins=(("relu", 0),), avoid=("b",)))):
+        page = page_in(shown(product))
+        assert "set them with `dims`" in page
+        assert "describe yours with `Across`" in page
+        assert not re.search(r" --(dim|cluster|pin|avoid|inside-layers)\b", page.partition("Next: ")[0])
 
 
 def page_in(html: str | None) -> str:

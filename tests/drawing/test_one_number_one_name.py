@@ -186,7 +186,7 @@ def test_an_analysis_assumes_the_sizes_of_a_plan(tmp_path: Path) -> None:
     path = written("llm", tmp_path)
     model = graphcut.load(path, dims={"batch": 2})
     analysis, made = graphcut.analyze(model), graphcut.plan(model, Into(2))
-    note = "sizes assume seq=512, past=0, total=512; set others with --dim NAME=N"
+    note = "sizes assume seq=512, past=0, total=512; set others with `dims`"
     assert analysis_record(analysis).dims == made.dims == {"batch": 2, "seq": 512, "past": 0, "total": 512}
     scenes = scene_of_analysis(analysis), scene_of_plan(made, analysis)
     assert [note in scene.notes for scene in scenes] == [True, True]
@@ -199,7 +199,7 @@ def test_a_header_shows_three_assumptions_and_how_many_more_there_are(tmp_path: 
     assert [*made.dims] == ["batch", "seq", "past", "total"]
     for scene in (scene_of_analysis(analysis), scene_of_plan(made, analysis)):
         assert dict(scene.facts)["dims"] == "batch=1, seq=512, past=0, 1 more"
-        assert "sizes assume batch=1, seq=512, past=0, 1 more; set others with --dim NAME=N" in scene.notes
+        assert "sizes assume batch=1, seq=512, past=0, 1 more; set others with `dims`" in scene.notes
 
 
 def test_the_most_balanced_cut_is_so_in_time_and_its_figures_are_those_of_its_parts(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_what_hangs_on_unknown_sizes_is_at_least(tmp_path: Path) -> None:
     assert dict(scene.facts)["per run"].startswith("≥ ")
     (note,) = (note for note in scene.notes if "no size" in note)
     assert note.startswith("3 of 6 tensors have no size, such as i: times, FLOPs and sizes that count them are lower ")
-    assert note.endswith("; set i.1 with --dim NAME=N")
+    assert note.endswith("; set i.1 with `dims`")
 
 
 def test_a_folder_is_simulated_with_the_times_of_its_plan(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from graphcut.costs.cluster import read_cluster, read_simulated_cluster
 from graphcut.costs.tables import read_table, save_table, table_of
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.json_records import analysis_record, cascade_record, dumps
-from graphcut.drawing.opening import rendered_at, scenario_at
+from graphcut.drawing.opening import rendered, scenario_at, scene_at
 from graphcut.exporting import ExportFormat
 from graphcut.inputs.generating import generate_inputs
 from graphcut.inputs.input_files import read_inputs
@@ -172,7 +172,7 @@ def use_model(path: Path, folder: Path) -> None:
     model = graphcut.load(path)
     analysis = graphcut.analyze(model)
     dumps(analysis_record(analysis))
-    rendered_at(path, "html", model=None, dims={})
+    rendered(scene_at(path), "html")
     weigh(model)
     with suppress(MemoryError):  # an input of 2 GiB is made if it fits into memory
         generate_inputs(model)
@@ -218,7 +218,7 @@ def test_a_damaged_manifest(home: Path, damages: list[list[Step]]) -> None:
         path.write_bytes(damaged((home / "parts/cascade.json").read_bytes(), steps))
         cascade = graphcut.open_cascade(path)
         dumps(cascade_record(cascade))
-        rendered_at(path, "html", model=None, dims={})
+        rendered(scene_at(path), "html")
         graphcut.verify(home / "m.onnx", cascade, structural_only=True)
         graphcut.verify_files(cascade)
         uses: tuple[Callable[[], object], ...] = (
@@ -244,7 +244,7 @@ def test_a_damaged_plan(home: Path, damages: list[list[Step]]) -> None:
         path.write_bytes(damaged((home / "plan.json").read_bytes(), steps))
         analysis = graphcut.analyze(home / "m.onnx")
         prepare(analysis.model, replay(analysis, path), home / "bad.parts")
-        rendered_at(path, "svg", model=home / "m.onnx", dims={})
+        rendered(scene_at(path, model=home / "m.onnx"), "svg")
 
     assert not trouble_with(use, damages)
 

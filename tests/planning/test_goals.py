@@ -695,7 +695,7 @@ def test_nothing_that_hangs_on_an_unknown_size_is_proven(opened: Draw) -> None:
     assert "optimal (proven)" not in str(scene)
     assert "nothing is proven" in str(scene.details)
     assert any(
-        "4 of 5 tensors have no size, such as t0" in note and "set t0.1 with --dim" in note for note in scene.notes
+        "4 of 5 tensors have no size, such as t0" in note and "set t0.1 with `dims`" in note for note in scene.notes
     )
     assert any(text.startswith("≥ ") for word, text in scene.facts if word == "per run")
     for goal in (Into(2, "flops"), Within("1MB", ("activations",)), Across(Cluster(devices=(Device(name="a"),)))):

@@ -199,4 +199,4 @@ def _notes(old: Scene, new: Scene) -> Iterable[str]:
         before, after = (dims_text(dict(side)) or "none" for side in sides)
         yield f"sizes and times are for different dims: {before} before, {after} now"
     if old.profile is None or new.profile is None:
-        yield f"{printable(new.title)} is not at hand, so it is unknown which nodes moved; name it with --model FILE"
+        yield f"{printable(new.title)} is not at hand, so it is unknown which nodes moved; name it with `model`"

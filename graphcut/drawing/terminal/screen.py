@@ -1,6 +1,6 @@
 """What all terminal pictures share: their signs, in Unicode and in ASCII; titles, sections, bars, notes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -29,6 +29,7 @@ class Screen(NamedTuple):
 
     width: int  #: in columns.
     is_ascii: bool = False  #: it can't show the signs above, nor those of sentences.
+    words: Callable[[str], str] = str  #: gives the words in which notes name arguments.
 
     def plain(self, text: str) -> str:
         """`text` with escapes for what does not print, and with signs that it can show."""
@@ -47,7 +48,7 @@ class Screen(NamedTuple):
 
     def note(self, text: str) -> Text:
         """A note."""
-        return self.text(f"note: {text}", "yellow")
+        return self.text(f"note: {self.words(text)}", "yellow")
 
     def verdict(self, text: str, *, holds: bool) -> Text:
         """An answer with its sign, in green or red."""
@@ -63,9 +64,9 @@ class Screen(NamedTuple):
         return self.plain(BAR) * max(round(share * cells), int(share > 0))
 
 
-def screen_on(console: Console) -> Screen:
+def screen_on(console: Console, words: Callable[[str], str] = str) -> Screen:
     """The screen of a console. Its signs are in Unicode if the terminal can show that."""
-    return Screen(console.width, is_ascii=(console.encoding or "").lower().replace("-", "") != "utf8")
+    return Screen(console.width, (console.encoding or "").lower().replace("-", "") != "utf8", words)
 
 
 def picture(*sections: Iterable[RenderableType], notes: Iterable[RenderableType] = ()) -> RenderableType:
