@@ -91,9 +91,9 @@ def recompute(
     if not found:
         return parts, ()
     blocks = graph.partitioned(tuple(made)).blocks
-    if emptied := [node for nodes, block in zip(parts, blocks, strict=True) if not block.nodes for node in nodes]:
-        kept = kept.union(emptied)  # a part must keep a node of its own
-        return recompute(graph, parts, prices, kept, repeatable, known)
+    # A part must keep a node of its own; parts before it may be empty only because it is.
+    if emptied := [nodes for nodes, block in zip(parts, blocks, strict=True) if not block.nodes]:
+        return recompute(graph, parts, prices, kept.union(emptied[-1]), repeatable, known)
     return tuple(tuple(graph.running(block)) for block in blocks), tuple(found)
 
 

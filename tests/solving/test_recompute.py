@@ -251,6 +251,19 @@ def test_a_part_that_would_be_left_empty_keeps_its_nodes() -> None:
     assert recompute(graph, ((0,), (1,)), lambda _: prices, frozenset()) == (((0,), (1,)), ())
 
 
+def test_a_part_that_only_an_empty_one_needs_stays_as_it_is_and_may_be_repeated() -> None:
+    """`a` takes 6 s, `m` and `b` 2 s; to send `a` or `b` takes 20 s, `m` 9 s, the input 2 s.
+
+    The second part receives `m`: to run what it is made of takes 10 s. Cheapest for the last part would be to run all,
+    in 12 s, after which no other has a node that anyone needs. So the second part keeps `b`, and needs the first.
+    """
+    graph = graph_of(node("a", "x"), node("m", "a"), node("b", "m"), node("c", "a", "b"))
+    prices = TransferPrices({0: 6.0, 1: 2.0, 2: 2.0, 3: 1.0}, 1.0, {"x": 2, "a": 20, "m": 9, "b": 20, "c": 1})
+    parts, found = recompute(graph, ((0, 1), (2,), (3,)), lambda _: prices, frozenset())
+    assert parts == ((0, 1), (2,), (0, 3))
+    assert [(one.part, one.tensors) for one in found] == [(2, ("a",))]
+
+
 @pytest.mark.parametrize("reason", ["stateful", "kept", "heavy"])
 def test_the_output_of_a_node_that_must_run_once_is_sent(reason: str) -> None:
     weights = ("heavy",) if reason == "heavy" else ()
