@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from math import inf
-from typing import Final
+from statistics import median_low
+from typing import Final, get_args
+
+from msgspec.structs import replace as changed
 
 from ..analysis.cut_points import Analysis
 from ..core.graph import Graph
 from ..costs.caches import nodes_touching
 from ..costs.device import Device, NodeSeconds, run_s
-from ..costs.device_groups import DeviceGroup, ranks_of
+from ..costs.device_groups import DeviceGroup, ModeCosts, RankMode, ranks_of
 from ..costs.device_support import possible_s
 from ..costs.matching import apply_table, cover
 from ..costs.tables import CostTable
@@ -141,6 +144,24 @@ class Finisher:
         if isinstance(goal, Within) or any(device.memory_bytes for device in devices):
             return replicable, frozenset()
         return replicable, rewritable_nodes(self.costs, run_s, s_per_byte, kept)
+
+    def modes(self, made: Plan) -> Iterator[ModeCosts]:
+        """What the ranks of a plan exchange, joined as planned, and in the other way."""
+        goal = self.goal
+        if not made.has_groups or not isinstance(goal, Across):
+            return
+        layers = [] if self.analysis.repeat is None else self.analysis.repeat.blocks
+        for mode in sorted(get_args(RankMode), key=lambda mode: mode != goal.mode):
+            other = replace(self, goal=changed(goal, mode=mode))
+            times = other.with_metrics(Plan(other.goal, self.graph, made.parts, devices=made.devices)).times
+            firsts, received, divided = list[int](), list[int](), set[int]()
+            for nodes, group in zip(made.parts, made.devices, strict=True):
+                if isinstance(group, DeviceGroup) and other.rank_costs is not None:
+                    found, most = other.rank_costs.exchanged(group, {*nodes})
+                    firsts, received, divided = [*firsts, *found], [*received, most], divided | {*nodes}
+            inside = [sum(first in layer for first in firsts) for layer in layers if divided.issuperset(layer)]
+            if times is not None:  # the first and the last layer may have more than the others
+                yield ModeCosts(mode, len(firsts), median_low(inside or [0]), max(received), times.latency_s)
 
     def at(self, goal: At, devices: tuple[Device, ...] = ()) -> Plan:
         """The parts between named nodes, with the replicas that make the slowest part fastest.

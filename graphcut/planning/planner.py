@@ -6,13 +6,12 @@ values, or receive them. The best of these candidates is the plan, and its lower
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from math import ceil, inf, isclose
-from statistics import median_low
-from typing import Final, get_args
+from typing import Final
 
 from msgspec.structs import replace as changed
 
@@ -20,7 +19,6 @@ from ..analysis.cut_points import Analysis, AnalysisLike, analyze
 from ..core.errors import PlanError, UsageError, check_positive
 from ..costs.caches import DecoderProfile, sized_dims
 from ..costs.device import least_widening
-from ..costs.device_groups import DeviceGroup, ModeCosts, RankMode
 from ..costs.matching import cover
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
@@ -45,6 +43,7 @@ _TRIES: Final = 10  #: so often a goal is searched again with less memory, each 
 _STEP: Final = 0.85
 _MORE: Final = 0.005  #: by so much more each time than the time before.
 _NEIGHBOURS: Final = 8  #: so many other boundaries are tried for each cut where a plan is not proven.
+_FAR: Final = 1.5  #: such a multiple of a simple bound is far above it.
 _Searched = Into | Within | Across  #: the goals that a search finds parts for.
 
 
@@ -221,28 +220,10 @@ class _Planner(Finisher):
             inside_layers=best.inside_layers,
             unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
             front=_front_with(best.made, best.solution.find_front()),
-            modes=tuple(self._modes(best.made)),
+            modes=tuple(self.modes(best.made)),
             explain=partial(explained, replace(self), best.made, costs, rows),
             model=self.analysis.model,
         )
-
-    def _modes(self, made: Plan) -> Iterator[ModeCosts]:
-        """What the ranks of a plan exchange, joined as planned, and in the other way."""
-        goal = self.goal
-        if not made.has_groups or not isinstance(goal, Across):
-            return
-        layers = [] if self.analysis.repeat is None else self.analysis.repeat.blocks
-        for mode in sorted(get_args(RankMode), key=lambda mode: mode != goal.mode):
-            other = replace(self, goal=changed(goal, mode=mode))
-            times = other.with_metrics(Plan(other.goal, self.graph, made.parts, devices=made.devices)).times
-            firsts, received, divided = list[int](), list[int](), set[int]()
-            for nodes, group in zip(made.parts, made.devices, strict=True):
-                if isinstance(group, DeviceGroup) and other.rank_costs is not None:
-                    found, most = other.rank_costs.exchanged(group, {*nodes})
-                    firsts, received, divided = [*firsts, *found], [*received, most], divided | {*nodes}
-            inside = [sum(first in layer for first in firsts) for layer in layers if divided.issuperset(layer)]
-            if times is not None:  # the first and the last layer may have more than the others
-                yield ModeCosts(mode, len(firsts), median_low(inside or [0]), max(received), times.latency_s)
 
     def named(self, goal: At | Heads) -> Plan:
         """The plan whose parts the goal names, finished as parts that are found."""
@@ -315,7 +296,19 @@ class _Planner(Finisher):
                 best = best.or_better(self._best_finished(plain, once))
                 if once.outcome.is_optimal:
                     bound = max(bound, min(solution.bounds.of_own_nodes, once.bound))
+        best = self._or_from_fewer(goal, best, problem, solution.bounds.simple)
         return self._with_any_repeats(replace(best, bound=bound), problem, solution)
+
+    def _or_from_fewer(self, goal: _Searched, best: Candidate, problem: PlanningProblem, simple: float) -> Candidate:
+        """The candidate, or the best with one part less, one of them cut in two: where sending takes far longer."""
+        is_far = best.value > simple * _FAR and len(problem.groups) <= SMALL and not problem.pins
+        if not (is_far and isinstance(goal, Into) and goal.by == "time" and goal.parts > 2):
+            return best
+        fewer = self._best_of_all(changed(goal, parts=goal.parts - 1), problem.limits, 0.0)
+        more = fewer.solution.with_one_cut_more(_NEIGHBOURS) if fewer.value < best.value else ()
+        return reduce(
+            Candidate.or_better, map(partial(self._best_finished, fewer.problem, is_relaxed=True), more), best
+        )
 
     def _best_without_replicas(
         self, goal: _Searched, problem: PlanningProblem, once: Solution, plain: PlanningProblem

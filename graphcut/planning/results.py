@@ -142,6 +142,15 @@ class Solution:
                 if costs[other] < np.inf and other != boundaries[cut + 1]:
                     yield self.between((*boundaries[: cut + 1], other, *boundaries[cut + 2 :]))
 
+    def with_one_cut_more(self, most: int) -> Iterator[Solution]:
+        """The parts, one of them cut in two: each at so many of its boundaries, at equal distances."""
+        boundaries, costs = self.found.chain.boundaries, self.costs[0]
+        for i, j in pairwise(boundaries):
+            inside = [k for k in np.flatnonzero(np.isfinite(costs[:, i] + costs[j])).tolist() if k not in {i, j}]
+            step = len(inside) // most + 1
+            for k in inside[step // 2 :: step]:
+                yield self.between(tuple(sorted((*boundaries, k))))
+
     @property
     def outcome(self) -> Optimality:
         return optimality_of(self, self.value, self.bound)

@@ -168,6 +168,19 @@ def demo_decoder(folder: Path, layers: int) -> Analysis:
     return graphcut.analyze(folder / "llm.onnx")
 
 
+@pytest.mark.parametrize("name", ["unet", "multitask"])
+def test_more_parts_do_not_take_longer_than_fewer_where_a_part_can_be_cut_for_little(name: str, named: Named) -> None:
+    """What these send takes longer than what they compute; the first part of each can be cut in two for less."""
+    analysis, values = named(name), list[float]()
+    for parts in range(2, 6):
+        made = plan(analysis, Into(parts), limits=Limits(inside_layers=True))
+        assert made.outcome is not None
+        assert made.outcome.bound is not None
+        assert made.outcome.bound <= made.outcome.value == pytest.approx(max(part.busy_s for part in made.metrics))
+        values.append(made.outcome.value)
+    assert values == sorted(values, reverse=True)
+
+
 def test_a_budget_that_two_parts_keep_is_not_given_three(tmp_path: Path) -> None:
     analysis = demo_decoder(tmp_path, 3)
     halves = plan(analysis, Into(2, "bytes"), limits=Limits(inside_layers=True))
