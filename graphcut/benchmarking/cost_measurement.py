@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ..analysis.cut_points import analyze
 from ..core.errors import RunError, check_positive
+from ..core.file_checks import check_parts
 from ..core.graph import Block, grouped, partition
 from ..core.product import Product
 from ..costs.device import Device, run_s
@@ -66,8 +67,10 @@ def measure(
 
     Raises:
         UsageError: `rounds` is less than 1.
+        CascadeError: the model is a part that was changed, by a manifest beside it.
         RunError: the model refuses the inputs.
     """
+    check_parts([model.path])
     check_positive(rounds, f"can't measure in {rounds} rounds")
     limit = available_bytes() if memory_bytes is None else memory_bytes
     if inputs is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from graphcut import Model, RunError, UsageError, load
+from graphcut import CascadeError, Into, Model, RunError, UsageError, demos, load, split
 from graphcut.benchmarking import cost_measurement, ort_profile
 from graphcut.benchmarking.cost_measurement import MeasuredCosts, measure, pieces_within
 from graphcut.benchmarking.ort_profile import (
@@ -251,6 +251,16 @@ def test_a_model_that_refuses_generated_inputs_is_an_error(opened: Open) -> None
     with pytest.raises(RunError, match="refuses generated inputs") as caught:
         measure(model, rounds=1)
     assert caught.value.hint == "feed it with `inputs`"
+
+
+def test_a_part_that_was_changed_is_not_measured(tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "llm.onnx", external=True)
+    cascade = split(tmp_path / "llm.onnx", Into(2), tmp_path / "parts")
+    file = cascade.file(cascade.parts[0])
+    data = file.with_name(f"{file.name}.data")
+    data.write_bytes(data.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(CascadeError, match=r"part-0\.onnx\.data was changed after the model was cut"):
+        measure(load(file), rounds=1)
 
 
 def test_zero_rounds_are_refused(opened: Open) -> None:
