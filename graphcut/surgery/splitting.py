@@ -223,7 +223,8 @@ def write(
     needed = f"it needs {size(files.bytes_to_write)} on a writable disk; nothing was changed"
     with write_errors(files.folder, needed):
         mend(*place)
-        _files_to_replace(files, target, kept, force=force or _is_alike(files, target / files.manifest_name))
+        if force or not _is_alike(files, target / files.manifest_name):  # else nothing is replaced
+            _files_to_replace(files, target, kept, force=force)
         hint = "choose another disk with `output`, or don't copy the weights: `weights='share'`"
         folder, needed_bytes = target if target.exists() else target.parent, files.bytes_to_write
         check_space(folder, needed_bytes, f"the parts need {size(needed_bytes)}", hint)

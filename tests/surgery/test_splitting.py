@@ -349,6 +349,7 @@ def test_an_existing_cascade_is_not_replaced_without_force(inline: Path) -> None
 @pytest.mark.parametrize("weights", ["copy", "share"])
 def test_the_same_split_again_changes_nothing_and_needs_no_force(external: Path, weights: Storage) -> None:
     first = cut(external, "m1", weights=weights)
+    (first.root / "y.npz").write_bytes(b"mine")
     before = {path: (path.stat().st_ino, path.read_bytes()) for path in first.root.iterdir() if path.is_file()}
     assert cut(external, "m1", weights=weights) == first
     assert {path: (path.stat().st_ino, path.read_bytes()) for path in first.root.iterdir() if path.is_file()} == before
