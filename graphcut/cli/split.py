@@ -40,7 +40,7 @@ def split(
     """Split a model into parts: ONNX files and a manifest.
 
     The inputs and outputs of the parts are the boundary tensors. With --ranks layers are divided as well: there is a
-    part for each phase and rank; with a number of splits each of these has ranks of its own. On a cluster the
+    part for each round and rank; with a number of splits each of these has ranks of its own. On a cluster the
     planner says which layers are divided among which devices.
 
     Examples:

@@ -30,10 +30,10 @@ def is_repeatable(graph: Graph, node: int) -> bool:
     return weight_bytes <= _MOST_REPEATED_BYTES and not graph.nodes[node].is_stateful
 
 
-class PhaseInputs(NamedTuple):
-    """What ranks receive before a phase."""
+class RoundInputs(NamedTuple):
+    """What ranks receive before a round."""
 
-    first: int  #: the first node of the phase before that writes a part of it: it is charged with the messages.
+    first: int  #: the first node of the round before that writes a part of it: it is charged with the messages.
     tensors: list[tuple[int, str]]  #: each with the node that writes it.
 
 
@@ -84,15 +84,15 @@ class RankCosts:
         return frozenset(node for node in graph.flow if not is_repeatable(graph, node))
 
     @cached_property
-    def exchanges(self) -> Callable[[tuple[int, ...]], list[PhaseInputs]]:
-        """The exchanges of a run with some shares, in order. Between two of them is a phase.
+    def exchanges(self) -> Callable[[tuple[int, ...]], list[RoundInputs]]:
+        """The exchanges of a run with some shares, in order. Between two of them is a round.
 
-        What is not divided is computed by each rank that reads it in the same phase. In later phases it is received
+        What is not divided is computed by each rank that reads it in the same round. In later rounds it is received
         from the first rank, as what the first rank alone computes.
         """
         return cache(lambda shares: self._exchanges(self.division(shares)))
 
-    def _exchanges(self, division: Division) -> list[PhaseInputs]:
+    def _exchanges(self, division: Division) -> list[RoundInputs]:
         graph, bound = self.costs.model.graph, self._bound(division)
         depth: dict[int, int] = {}
         first_met: dict[tuple[int, str], int] = {}
@@ -107,7 +107,7 @@ class RankCosts:
             first_met |= {(node, name): depth[node] + 1 for name in joined}
         met = grouped((level, key) for key, level in first_met.items())
         firsts = {level: min(w for w, _ in tensors if depth[w] == level - 1) for level, tensors in met.items()}
-        return [PhaseInputs(firsts[level], met[level]) for level in sorted(met)]
+        return [RoundInputs(firsts[level], met[level]) for level in sorted(met)]
 
     def _exchange_s(self, group: DeviceGroup, division: Division) -> Mapping[int, float]:
         """For each node that writes what is exchanged the seconds of that."""

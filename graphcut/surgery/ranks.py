@@ -1,4 +1,4 @@
-"""`split_by_rank`: shard a model, and write a part for each phase and rank."""
+"""`split_by_rank`: shard a model, and write a part for each round and rank."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
@@ -22,7 +22,7 @@ from ..planning.goals import Across, At, Goal, Within
 from ..planning.plans import Plan
 from ..planning.predictions import block_memory
 from ..sharding.axes.division import Divider, Division, StageShares
-from ..sharding.phases import rank_parts
+from ..sharding.rank_parts import rank_parts
 from .model_files import Progress, Storage, place_values
 from .part_models import part_model
 from .sharding import division_of, filled_graph, pieces_of
@@ -41,9 +41,9 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
     force: bool = False,
     progress: Progress | None = None,
 ) -> Cascade:
-    """Shard a model, and split it into a part for each phase and rank, `part-2.rank-1.onnx`.
+    """Shard a model, and split it into a part for each round and rank, `part-2.rank-1.onnx`.
 
-    In a phase ranks need nothing of each other; between phases they exchange pieces. A state stays inside its rank. The
+    In a round ranks need nothing of each other; between rounds they exchange pieces. A state stays inside its rank. The
     parts of a rank have one data file together, `part-rank-1.onnx.data`. The folder also has `sharded.onnx`, the whole
     sharded model, whose weights are in the files of the parts.
 
@@ -153,7 +153,7 @@ def _prepared(
     for part, proto, block in zip(parts, protos, plan.partition.blocks, strict=True):
         data = {place.value: sizes[place.value] for place in locations_in(proto)}
         own = {name: layouts[name] for name in data if name in layouts}
-        files.append(PartFile(f"{prefix}part-{part.phase}.rank-{part.rank}.onnx", proto, block, own, data, part.rank))
+        files.append(PartFile(f"{prefix}part-{part.number}.rank-{part.rank}.onnx", proto, block, own, data, part.rank))
     _check_memory(plan, files)
     assumed = tuple(name for name in plan.dims if name not in sharded.dims)
     whole = _whole(graph.proto, protos)

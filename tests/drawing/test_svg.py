@@ -432,19 +432,19 @@ def test_readers_of_a_bus_are_a_range() -> None:
     assert any(text.endswith("part-1 to part-6") for text in shown_texts)
 
 
-def ranked(ranks: int, phases: int) -> Scene:
-    """Parts of ranks, each of which reads what all ranks computed in the phase before, and what the first one made."""
-    parts = [(phase, rank) for phase in range(phases) for rank in range(ranks)]
+def ranked(ranks: int, rounds: int) -> Scene:
+    """Parts of ranks, each of which reads what all ranks computed in the round before, and what the first one made."""
+    parts = [(number, rank) for number in range(rounds) for rank in range(ranks)]
     cards = [card(i, device=f"{HOSTILE} {rank}", rank=rank) for i, (_, rank) in enumerate(parts)]
-    readers = [[ranks * (phase + 1) + other for other in range(ranks)] for phase, _ in parts if phase + 1 < phases]
+    readers = [[ranks * (number + 1) + other for other in range(ranks)] for number, _ in parts if number + 1 < rounds]
     ends = [*enumerate(readers), (0, [len(parts) - 1])]
     tensors = [tensor(f"t{i}", source, *found) for i, (source, found) in enumerate(ends)]
     return scene(cards, [replace(one, is_exchange=True) for one in tensors])
 
 
-@pytest.mark.parametrize(("ranks", "phases"), [(2, 3), (4, 40)])
-def test_ranks_are_rows_and_lines_are_exchanges_between_them(ranks: int, phases: int) -> None:
-    shown = ranked(ranks, phases)
+@pytest.mark.parametrize(("ranks", "rounds"), [(2, 3), (4, 40)])
+def test_ranks_are_rows_and_lines_are_exchanges_between_them(ranks: int, rounds: int) -> None:
+    shown = ranked(ranks, rounds)
     drawn = ET.fromstring(svg_of(shown))  # noqa: S314 - it is our own
     groups = {kind: drawn.findall(f".//{{*}}g[@data-kind='{kind}']") for kind in ("card", "bus")}
     boxes = [one.find("{*}rect") for one in groups["card"]]
@@ -454,7 +454,7 @@ def test_ranks_are_rows_and_lines_are_exchanges_between_them(ranks: int, phases:
     assert all(len({y for _, y in row}) == 1 for row in rows)
     assert all([x for x, _ in row] == sorted({x for x, _ in places}) for row in rows)
     lines = [path.get("d", "") for one in groups["bus"][: len(shown.buses)] for path in one.findall("{*}path")]
-    assert len(lines) == (phases - 1) * ranks * (ranks - 1) + 1
+    assert len(lines) == (rounds - 1) * ranks * (ranks - 1) + 1
     for path in lines:
         (x0, y0), (x1, y1) = (map(float, point.split()) for point in path.removeprefix("M").split("L"))
         assert x0 < x1

@@ -1,4 +1,4 @@
-"""Cascades of ranks: one part for each phase and rank, whatever the model and with stages or without."""
+"""Cascades of ranks: one part for each round and rank, whatever the model and with stages or without."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from conftest import floats, model_of, weight
 NAME = re.compile(r"part-(\d+)\.rank-(\d+)\.onnx")
 
 
-def phase_of(file: str) -> int:
+def round_of(file: str) -> int:
     found = NAME.fullmatch(file)
     assert found is not None
     return int(found[1])
@@ -39,18 +39,18 @@ def phase_of(file: str) -> int:
     times=1,
     together=1,
 )
-def test_parts_of_a_phase_need_nothing_of_each_other_and_compute_the_model(
+def test_parts_of_a_round_need_nothing_of_each_other_and_compute_the_model(
     name: str, way: tuple[RankMode, Into | None], tmp_path: Path
 ) -> None:
     mode, stages = way
     path = MODELS[name](tmp_path)
     cascade = split_by_rank(path, tmp_path / "parts", ranks=(2, 1, 1), mode=mode, stages=stages)
     files = [part.file for part in cascade.parts]
-    assert [phase_of(file) for file in files] == sorted(phase_of(file) for file in files)
+    assert [round_of(file) for file in files] == sorted(round_of(file) for file in files)
     assert {part.rank for part in cascade.parts} >= {0, 1}
     for edge in cascade.wiring.edges:
         if edge.source is not None and edge.target is not None:
-            assert phase_of(files[edge.source]) < phase_of(files[edge.target])
+            assert round_of(files[edge.source]) < round_of(files[edge.target])
     report = graphcut.verify(path, cascade, structural_only=stages is not None)
     assert (report.same, report.proof.objections) == (True, ())
     assert report.proof.nodes == len(graphcut.load(path).graph.flow)
@@ -77,7 +77,7 @@ def test_each_rank_is_a_device_and_keeps_its_states_and_its_share_of_weights(ran
 @pytest.mark.parametrize("stages", [None, Into(2)], ids=["", "2 stages"])
 @each("name", ["tiny-llama-fp32", "tiny-llama-int4", "phi", "llm, tied", "resnet"])
 def test_a_rank_has_one_data_file_with_each_weight_once(name: str, stages: Into | None, tmp_path: Path) -> None:
-    """Before, the parts of each phase had what they share with others, such as rotary angles, for themselves."""
+    """Before, the parts of each round had what they share with others, such as rotary angles, for themselves."""
     path = MODELS[name](tmp_path)
     ranked = split_by_rank(path, tmp_path / "parts", ranks=2, stages=stages)
     sharding = graphcut.shard(path, tmp_path / "sharded.onnx", ranks=2)

@@ -86,7 +86,7 @@ def _rank_columns(scene: Scene) -> Iterable[Column]:
     met = [(tensor, cards[tensor.source].device, {cards[i].device for i in tensor.readers}) for tensor in scene.tensors]
     received = [[t for t, source, readers in met if device in readers - {source}] for device in devices]
     sent = [[t for t, source, readers in met if device == source and readers - {source}] for device in devices]
-    phases = [{i for t in found for i in t.readers if i in row} for found, row in zip(received, rows, strict=True)]
+    rounds = [{i for t in found for i in t.readers if i in row} for found, row in zip(received, rows, strict=True)]
     yield Column("rank", [Text(device, style="bold") for device in devices], min_width=14)
     yield Column("parts", [str(len(row)) for row in rows])
     yield Column("nodes", [f"{sum(cards[i].nodes for i in row):,}" for row in rows], drop_order=1)
@@ -94,7 +94,7 @@ def _rank_columns(scene: Scene) -> Iterable[Column]:
     yield Column(cards[0].measure, [size(sum(cards[i].need_bytes for i in row)) for row in rows])
     yield Column("sends to others", [_moved(totals_of(found)) for found in sent])
     yield Column("receives", [_moved(totals_of(found)) for found in received])
-    yield Column("exchanges", [str(len(found)) for found in phases])
+    yield Column("exchanges", [str(len(found)) for found in rounds])
 
 
 def _predicted_columns(scene: Scene, screen: Screen) -> Iterable[Column]:

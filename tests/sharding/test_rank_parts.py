@@ -1,9 +1,9 @@
-"""The parts of a sharded model: which nodes each rank runs in each phase."""
+"""The parts of a sharded model: which nodes each rank runs in each round."""
 
 from __future__ import annotations
 
 from graphcut.core.graph import Graph, Node
-from graphcut.sharding.phases import RankPart, rank_parts
+from graphcut.sharding.rank_parts import RankPart, rank_parts
 
 
 def test_the_nodes_of_a_part_are_in_the_order_of_the_graph() -> None:
