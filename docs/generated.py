@@ -86,9 +86,11 @@ def schema_of(form: str) -> dict[str, Any]:
         config = getattr(classes[name], "__struct_config__", None)
         tag = getattr(config, "tag_field", None)
         meanings = {tag: "the name of the format." if tag == "format" else "the name of this record."}
+        attributes, written = (getattr(classes[name], f"__struct_{of}fields__", ()) for of in ("", "encode_"))
+        in_files = dict(zip(attributes, written, strict=True))  # `CandidateCut.boundary_bytes` has its first name there
         for field, meaning in (meanings | _meanings(classes[name])).items():
-            if field in record.get("properties", {}):
-                record["properties"][field]["description"] = meaning
+            if (property_ := in_files.get(field, field)) in record.get("properties", {}):
+                record["properties"][property_]["description"] = meaning
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": form, **schema}
 
 

@@ -184,7 +184,8 @@ class CandidateCut(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: the objective with this cut, in the unit of the outcome; but for parts within a budget it is bytes received, for
     #: the fewest devices seconds of one request, and for tokens seconds of one.
     cost: float
-    boundary_bytes: int = msgspec.field(name="crossing_bytes")  #: what crosses, each tensor once; its name in files.
+    # Plan files of before have it by this name.
+    boundary_bytes: int = msgspec.field(name="crossing_bytes")  #: bytes that cross, each tensor once.
 
 
 class Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
