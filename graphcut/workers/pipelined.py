@@ -1,5 +1,6 @@
 """Pipelining: workers own parts, and work on several requests at the same time."""
 
+import atexit
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -27,6 +28,8 @@ from .scheduling.requests import Request, Routing
 from .scheduling.scheduler import DEADLINE_S, Scheduler
 
 _LONGEST_S: Final = 1_000_000  #: the longest deadline. Systems can't wait much longer in one call.
+
+_EXIT_S: Final = 10.0  #: so long a process that ends waits for the workers of a pipeline that was not closed.
 
 
 class PipelineSettings(TypedDict, total=False):
@@ -206,6 +209,8 @@ class _Service:
         self._answered = Condition()
         self._thread = Thread(target=self._work, name="graphcut scheduler", daemon=True)
         self._thread.start()
+        # ONNX Runtime aborts a process that ends while a session is made or runs.
+        atexit.register(self.close, _EXIT_S)
 
     def send(self, request: Request, then: Callable[[Future[Outputs]], None] | None = None) -> Future[Outputs]:
         """Send a request; `then` is called with the future once it is answered, in the thread of the scheduler."""
@@ -229,11 +234,11 @@ class _Service:
         self._inbox.put(None)
         self._scheduler.executor.wake()
 
-    def close(self) -> None:
-        """End the workers at once."""
+    def close(self, wait_s: float | None = None) -> None:
+        """End the workers at once. Waits until they have ended, or so long."""
         self._inbox.put(None)
         self._scheduler.stop()
-        self._thread.join()
+        self._thread.join(wait_s)
 
     def _work(self) -> None:
         end: BaseException = RunError("the pipeline was closed before this was answered")
@@ -255,6 +260,7 @@ class _Service:
             self._answered.notify_all()
         for future in self._pending:
             future.set_exception(end)
+        atexit.unregister(self.close)
 
     def _requests(self) -> Iterator[Request | None]:
         while True:

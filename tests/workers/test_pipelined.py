@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -190,6 +192,30 @@ def test_a_callback_does_not_wait_to_submit(cascade: Cascade) -> None:
         first.add_done_callback(lambda _: more.extend(pipeline.submit({"x": rows(1)}) for _ in range(10)))
         pipeline.submit({"x": rows(1)}).result()
         assert [future.result()["y"].shape for future in more] == [(1, 4)] * 10
+
+
+NOT_CLOSED = """
+import atexit, sys, threading, time
+from graphcut import Pipeline
+from graphcut.workers import pipelined
+from graphcut.workers.executors import threads
+if __name__ == "__main__":
+    if sys.argv[3:] == ["stuck"]:
+        threads.Stage, pipelined._EXIT_S = lambda *_, **__: time.sleep(1000), 0.1
+    atexit.register(lambda: print(threading.active_count() > 1))  # the first one is called last
+    pipeline = Pipeline(sys.argv[1], via=sys.argv[2], workers=2)
+"""
+
+
+@each(("words", "some_run"), [(["threads"], False), (["processes"], False), (["threads", "stuck"], True)])
+def test_the_workers_of_a_pipeline_that_is_not_closed_end_with_the_process_if_they_can(
+    cascade: Cascade, tmp_path: Path, words: list[str], *, some_run: bool
+) -> None:
+    """ONNX Runtime aborts a process that ends while it makes a session."""
+    (tmp_path / "run.py").write_text(NOT_CLOSED)
+    command: list[str | Path] = [sys.executable, tmp_path / "run.py", cascade.root, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, str(some_run), "")
 
 
 @pytest.mark.usefixtures("own_garbage")
