@@ -14,6 +14,7 @@ from ..core.errors import RunError, check_positive
 from ..core.file_checks import check_parts
 from ..core.graph import Block, grouped, partition
 from ..core.product import Product
+from ..costs.caches import sized_dims
 from ..costs.device import Device, run_s
 from ..costs.matching import spread
 from ..costs.part_memory import part_memory
@@ -60,7 +61,8 @@ def measure(
     Args:
         model: the model.
         rounds: the number of runs, with and again without profiling.
-        inputs: what to feed; generated for the sizes bound in `model.dims` by default.
+        inputs: what to feed; by default generated, of the sizes that `analyze` and `plan` count (`sized_dims`, and 1
+            for what has no number) or, if the model refuses them, of others.
         memory_bytes: memory limit of the runs; the available memory by default. A model that needs more is measured in
             pieces (see `pieces_within`).
         threads: threads of one operator; 0 leaves the number to ONNX Runtime.
@@ -76,12 +78,14 @@ def measure(
     if inputs is not None:
         return _measure(model, limit, inputs, rounds, threads)
     found: list[MeasuredCosts] = []
-    tried = find_accepted_inputs(
-        model, lambda feeds: found.append(_measure(model, limit, feeds, rounds, threads)), sizes=model.dims, variants=1
-    )
-    if not found:
-        raise RunError(f"the model refuses generated inputs: {tried.refusal}", hint="feed it with `inputs`")
-    return found[0]
+    for dims in (dict.fromkeys(model.symbols, 1) | sized_dims(model), model.dims):
+        sized = model.with_dims(dims)
+        tried = find_accepted_inputs(
+            sized, lambda feeds: found.append(_measure(model, limit, feeds, rounds, threads)), variants=1
+        )
+        if found:
+            return found[0]
+    raise RunError(f"the model refuses generated inputs: {tried.refusal}", hint="feed it with `inputs`")
 
 
 def pieces_within(costs: Costs, memory_bytes: int | None) -> tuple[Block, ...]:

@@ -11,7 +11,7 @@ from ..core.units import count, duration, operations
 from .application import applying, check_apply, given_options
 from .common_options import ProfileText, Texts, load, parsed_profile
 from .declaring import Size
-from .input_files import RANDOM, read_given
+from .input_files import RANDOM, is_random, read_given
 from .output import check_output, print_, print_lines, say
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def measure(
             model = load(Path(what), dims)
             costs = weigh(model, default_dims(analyze(model), None, *parsed_profile(profile)))
             found = None if computed else _measured(costs, inputs, rounds, memory_bytes, threads)
+            if found:
+                costs = weigh(model if is_random(inputs) else model.with_dims(found.dims), found.dims)
             table = found.table if found else table_of(costs)
             save_table(table, output)
             print_(lambda screen: draw_cost_table(table, costs, screen))

@@ -108,8 +108,8 @@ def shape_of(value: Value) -> tuple[int, ...]:
 
 
 def symbol_sizes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """The sizes of symbolic dimensions, from the shapes of values."""
-    pairs = [pair for name, shape in shapes.items() for pair in zip(tensors[name].shape or (), shape, strict=False)]
+    """The sizes of dimensions without a number (`Tensor.dim_names`), from the shapes of values."""
+    pairs = [pair for name, shape in shapes.items() for pair in zip(tensors[name].dim_names, shape, strict=False)]
     return {dim: size for dim, size in pairs if isinstance(dim, str)}
 
 

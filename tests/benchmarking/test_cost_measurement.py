@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from graphcut import CascadeError, Into, Model, RunError, UsageError, demos, load, split
+from graphcut import CascadeError, Into, Model, RunError, UsageError, analyze, demos, load, split
 from graphcut.benchmarking import cost_measurement, ort_profile
 from graphcut.benchmarking.cost_measurement import MeasuredCosts, measure, pieces_within
 from graphcut.benchmarking.ort_profile import (
@@ -156,6 +156,28 @@ def test_given_inputs_bind_the_sizes(opened: Open) -> None:
     assert dict(found.dims) == {"n": 5}
     fc = next(row for row in found.table.rows if row.module == "layers.0.fc")
     assert (fc.num_params, fc.num_flops, fc.output_bytes) == (64, 2 * 5 * 8 * 8, 5 * 8 * 4)
+
+
+def test_open_sizes_are_measured_as_they_are_counted(opened: Open) -> None:
+    """Times of a batch of 2 would stand beside the FLOPs of a plan that counts 1."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="/a/MatMul")]
+    for shape in ("n", 8), (None, 8):
+        model = opened(model_of(nodes, [floats("x", *shape)], [floats("y", *shape)], [weight("w", 8, 8)]))
+        found = measure(model, rounds=1)
+        assert dict(found.dims) == dict.fromkeys(model.symbols, 1)
+        assert found.table.rows[0].num_flops == sum(weigh(model).flops)
+
+
+def test_a_decoder_is_measured_for_the_tokens_that_plans_assume() -> None:
+    model = load(FIXTURES / "tiny-llama-fp32" / "model.onnx")
+    assert dict(measure(model, rounds=1).dims) == dict(analyze(model).sized.dims)
+
+
+def test_a_model_that_refuses_the_counted_sizes_is_measured_with_others_that_are_named(opened: Open) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"], name="/a/Reshape")]
+    pairs = numpy_helper.from_array(np.array([-1, 8]), "shape")
+    model = opened(model_of(nodes, [floats("x", "n", 4)], [floats("y", "m", 8)], [pairs]))
+    assert dict(measure(model, rounds=1).dims) == {"n": 2}
 
 
 def test_sizes_that_shape_inference_does_not_know_are_measured(opened: Open) -> None:

@@ -12,12 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphcut
 from graphcut import Across, Into, Within, demos
 from graphcut.core.units import duration, given_bytes, size, sizes_as_given
-from graphcut.costs.tables import shipped_tables
+from graphcut.costs.tables import read_table, shipped_tables
 from graphcut.planning.goals import Goal, Recomputing
 
 from cases import crossed, each, some
@@ -603,6 +604,19 @@ def test_a_plan_by_a_measured_cost_model_is_split(run: Run, house: Path, tmp_pat
     result = run("split", house / "unet.onnx", "--plan", "plan.json", "-o", tmp_path / "out", "-q")
     assert result.code == 0, result.err
     assert run("verify", tmp_path / "out", "--structural").code == 0
+
+
+def test_the_sizes_of_a_measured_cost_model_are_those_that_it_says(run: Run, house: Path, tmp_path: Path) -> None:
+    computed = run("measure", house / "unet.onnx", "-o", "computed.csv", "--computed")
+    measured = run("measure", house / "unet.onnx", "-o", "measured.csv", "--rounds", 1)
+    assert "count batch as 1" in computed.out
+    assert "sizes assume batch=1; set others with --dim" in measured.out
+    own, found = (read_table(tmp_path / f"{name}.csv").rows for name in ("computed", "measured"))
+    assert sum(row.num_flops for row in found) == sum(row.num_flops for row in own)
+    np.savez(tmp_path / "three.npz", image=np.zeros((3, 3, 64, 64), np.float32))
+    given = run("measure", house / "unet.onnx", "-o", "given.csv", "--rounds", 1, "--inputs", "three.npz")
+    assert given.out.splitlines()[0].endswith("batch=3")
+    assert "sizes" not in given.out
 
 
 @pytest.mark.fuzz

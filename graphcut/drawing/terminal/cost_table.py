@@ -8,7 +8,7 @@ from rich.text import Text
 from ...core.units import count, duration, size
 from ...costs.tables import CostRow, CostTable
 from ...costs.weighing import Costs
-from ..sentences import dims_text, flop, unbound_sizes, uncounted_operators
+from ..sentences import assumed_sizes, dims_text, flop, unbound_sizes, uncounted_operators
 from .screen import Screen, picture
 from .tables import Column, table
 
@@ -31,5 +31,6 @@ def draw_cost_table(found: CostTable, costs: Costs, screen: Screen) -> Renderabl
     ]
     if found.is_measured:
         columns.append(Column("time", [duration(row.time_s or 0.0) for row in shown]))
-    notes = (*uncounted_operators(costs.uncounted), *unbound_sizes(costs.model, costs.dims))
+    sizes = *unbound_sizes(costs.model, costs.dims), *assumed_sizes(costs.dims, costs.model.dims)
+    notes = (*uncounted_operators(costs.uncounted), *sizes)
     return picture([title], [table(screen, columns)], notes=map(screen.note, notes))
