@@ -20,11 +20,12 @@ from ..loading.subgraphs import is_external
 from ..running.values import Array
 from .differences import numpy_type
 from .matching import SAME_VALUES
-from .sections import CREST, EXCESS, ROUNDOFF, Pair, Side, quantization_noise
+from .sections import CODES, CREST, EXCESS, ROUNDOFF, Pair, Side, quantization_noise
 
 Change = Literal["added", "removed", "operator", "attribute", "input", "weight"]
 _CHUNK: Final = 1 << 20
 _MULTIPLE: Final = 1e-3  #: a weight is a multiple of another one if no larger fraction of it remains.
+_BIAS: Final = 0.125  #: rounding makes weights larger or smaller by no larger fraction; of 2 bits, by what they lose.
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class ModelChange:
     module: str  #: its module; empty if unknown.
     text: str  #: what differs: `MatMul: 'w' differs in 3 of 16 values, by at most 0.5`; the operator of a node.
     weight_bytes: int = 0  #: the size of the weight that differs, in the first model.
-    largest: float = 0.0  #: the largest difference of its values; infinite if the shape differs.
+    largest: float = 0.0  #: the largest difference of its values; infinite if the shape differs, 0 for codes.
     is_rounding: bool = False  #: it has another type, which explains the difference.
 
 
@@ -146,6 +147,8 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, An
     differing, largest, sums = _difference(a, b)
     if not differing:
         return None
+    if a.dtype != b.dtype and CODES & {str(a.dtype), str(b.dtype)}:
+        return f"is {b.dtype}, was {a.dtype}", {"weight_bytes": a.nbytes, "is_rounding": True}
     text = f"differs in {differing:,} of {a.size:,} values, by at most {largest:.3g}"
     factor = sums[1] / sums[0] if sums[0] else 0.0
     if a.ndim == 2 and a.shape[0] == a.shape[1] and np.array_equal(a.T, b):
@@ -156,7 +159,8 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, An
     if not is_plain:  # constant nodes convert it
         _, bits = pair.second.types(pair.second.section([other])) if two is None else (0.0, 8)
         allowed = max(allowed, quantization_noise(bits or 8, CREST))
-    is_rounding = sums[0] - 2 * sums[1] + sums[2] <= (EXCESS * allowed) ** 2 * sums[0]
+    is_small = sums[0] - 2 * sums[1] + sums[2] <= (EXCESS * allowed) ** 2 * sums[0]
+    is_rounding = is_small and abs(factor - 1) <= max(_BIAS, EXCESS * allowed**2)
     return text, {"weight_bytes": a.nbytes, "largest": largest, "is_rounding": is_rounding}
 
 

@@ -17,7 +17,7 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 from ..core.errors import RunError
 from ..core.graph import Block, block_of, reached
 from ..core.records import table
-from ..core.tensors import UNDEFINED, Tensor
+from ..core.tensors import BITS, UNDEFINED, Tensor
 from ..loading.model import Model
 from ..loading.operations import constants_in
 from ..loading.repeated_definitions import is_constant
@@ -40,7 +40,8 @@ Approach to Probabilistic Rounding Error Analysis, 2019), here 16 for 256. Kerne
 _TF32: Final = 2.0**-11  #: how accelerators round float32 before they multiply.
 EXCESS: Final = 4.0  #: an error stands out from this multiple of what the types explain on.
 
-_QUANTIZING: Final = re.compile(r"Quantize|Integer|QLinear|NBits|QAttention|QGemm|QMoE")
+_QUANTIZING: Final = re.compile(r"[Qq]uantize|Integer|QLinear|NBits|QAttention|QGemm|QMoE")
+CODES: Final = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})  #: what weights are rounded to.
 CREST: Final = 4.0  #: the largest of some thousand numbers of a normal distribution, in standard deviations.
 SLICE_BYTES: Final = 64 << 20  #: tensors that are held at once, of each model, besides those that are read later.
 _BYTE: Final = 8
@@ -125,7 +126,7 @@ class Side:
         kinds |= {DTYPES[self.weights[name].data_type] for name in block.weights if name in self.weights}
         accelerated = [_TF32] if "float32" in kinds and self.config.provider not in {None, CPU} else []
         bits = [4 if "NBits" in node.op else _BYTE for node in nodes if _QUANTIZING.search(node.op)]
-        bits += [4] if kinds & {"int4", "uint4"} else []
+        bits += [BITS[kind] for kind in kinds & CODES if bits]
         return max([ROUNDOFF.get(kind, 0.0) for kind in kinds] + accelerated, default=0.0), min(bits, default=None)
 
 

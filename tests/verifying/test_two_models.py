@@ -9,6 +9,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -285,6 +286,80 @@ def test_what_int4_in_blocks_loses_is_no_error_and_a_quarter_of_its_scales_doubl
     onnx.save(faulty, tmp_path / "faulty.onnx")
     found = graphcut.compare_models(model, tmp_path / "faulty.onnx")
     assert [one.node for one in found.culprits] == [node.name]
+
+
+CODES = {8: np.int8, 4: ml_dtypes.int4, 2: ml_dtypes.int2}
+SCALES: dict[str, tuple[tuple[int, int, int], tuple[int, ...], dict[str, Any]]] = {
+    "tensor": ((1, 128 * 96, 1), (), {}),
+    "channel": ((1, 128, 96), (96,), {"axis": 1}),
+    "block": ((4, 32, 96), (4, 96), {"axis": 0, "block_size": 32}),
+}
+"""What shares a scale: the weight with these numbers along axis 1, the shape of the scales, and the attributes."""
+
+
+def product_with(bits: int = 0, shared: str = "tensor", factor: float = 1.0, share: float = 1.0) -> ModelProto:
+    """A product whose weight is in floats, or in codes behind DequantizeLinear, a share of their scales too large."""
+    weight = np.random.default_rng(1).standard_normal((128, 96)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "product"), helper.make_node("Relu", ["a"], ["y"], "relu")]
+    weights = [numpy_helper.from_array(weight, "w")]
+    if bits:
+        groups, shape, attributes = SCALES[shared]
+        most = max(1, 2 ** (bits - 1) - 1)
+        scales = np.abs(weight.reshape(groups)).max(1, keepdims=True) / np.float32(most)
+        codes = np.round(weight.reshape(groups) / scales).reshape(weight.shape).astype(CODES[bits])
+        scales.reshape(-1)[: max(1, round(share * scales.size))] *= factor
+        nodes = [helper.make_node("DequantizeLinear", ["codes", "scales"], ["w"], "dq", **attributes), *nodes]
+        weights = [numpy_helper.from_array(codes, "codes"), numpy_helper.from_array(scales.reshape(shape), "scales")]
+    return model_of(nodes, [floats("x", "n", 128)], [floats("y", "n", 96)], weights, opset=25)
+
+
+WIDE = [{"x": np.random.default_rng(2).standard_normal((8, 128)).astype(np.float32)}]
+
+
+@pytest.mark.parametrize("shared", SCALES)
+@pytest.mark.parametrize("bits", [8, 4, 2])
+def test_what_weights_behind_dequantize_linear_lose_is_no_error(bits: int, shared: str) -> None:
+    found = graphcut.compare_models(product_with(), product_with(bits, shared), inputs=WIDE)
+    assert (found.same, found.culprits) == (True, ())
+    assert [(change.kind, change.is_rounding) for change in found.changes] == [("weight", True)]
+
+
+@pytest.mark.parametrize("shared", SCALES)
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize(("factor", "share"), [(1.5, 1.0), (2.0, 0.25)])
+def test_wrong_scales_of_weights_behind_dequantize_linear_are_named(
+    bits: int, shared: str, factor: float, share: float
+) -> None:
+    found = graphcut.compare_models(product_with(), product_with(bits, shared, factor, share), inputs=WIDE)
+    assert [one.node for one in found.culprits] == ["product"]
+
+
+def test_one_wrong_scale_of_many_is_named_in_eight_bits() -> None:
+    found = graphcut.compare_models(product_with(), product_with(8, "channel", 1.5, 1 / 96), inputs=WIDE)
+    assert [one.node for one in found.culprits] == ["product"]
+
+
+def embedding(factor: float) -> ModelProto:
+    """Rows of a table of floats, or of int8 codes that are dequantized after it."""
+    table = np.random.default_rng(1).standard_normal((64, 32)).astype(np.float32)
+    step = np.abs(table).max() / 127
+    values = {"table": np.round(table / step).astype(np.int8) if factor else table, "scale": np.float32(step * factor)}
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"], "gather")]
+    nodes += [helper.make_node("DequantizeLinear", ["rows", "scale"], ["y"], "dq")] if factor else []
+    nodes[-1].output[0] = "y"
+    weights = [numpy_helper.from_array(np.asarray(values[name]), name) for name in (*values,)[: 1 + bool(factor)]]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, [16])
+    return model_of(nodes, [ids], [floats("y", 16, 32)], weights)
+
+
+def test_codes_are_not_compared_with_floats_as_if_they_were_values() -> None:
+    feeds = [{"ids": np.arange(16)}]
+    found = graphcut.compare_models(embedding(0), embedding(1), inputs=feeds)
+    assert (found.same, found.culprits) == (True, ())
+    kept = [(change.text, change.is_rounding) for change in found.changes if change.kind == "weight"]
+    assert kept == [("Gather: 'table' is int8, was float32", True)]
+    found = graphcut.compare_models(embedding(0), embedding(1.5), inputs=feeds)
+    assert [one.causes for one in found.culprits] == [("DequantizeLinear added",)]
 
 
 def test_random_tensors_are_not_compared() -> None:
