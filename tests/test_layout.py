@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -51,6 +52,7 @@ ONNX_MODULES = {
 }
 CORE_FILES = {
     "__init__",
+    "arguments",
     "atomic_files",
     "digests",
     "file_checks",
@@ -160,6 +162,20 @@ def test_every_table_that_a_module_reads_is_in_the_package_and_read_once_there()
     files = [path.relative_to(PACKAGE) for ending in ("toml", "json") for path in PACKAGE.rglob(f"*.{ending}")]
     others = {"rule_files", "page"}  # rules of devices, which users read as their own; what Node.js takes modules by
     assert sorted(named) == sorted(path.as_posix() for path in files if path.parent.name not in others)
+
+
+def test_each_choice_of_words_is_one_type() -> None:
+    """The command line and the library have it from one place."""
+    found = [
+        ast.unparse(node.slice)
+        for path in FILES
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Subscript)
+        and ast.unparse(node.value) == "Literal"
+        and isinstance(node.slice, ast.Tuple)
+    ]
+    assert len(found) > 30
+    assert [words for words, number in Counter(found).items() if number > 1] == []
 
 
 def test_core_holds_what_both_sides_of_the_manifest_need_and_nothing_else() -> None:

@@ -1,7 +1,7 @@
 """What a conversion costs in accuracy: outputs of two models on the same inputs, and the perplexity of a text."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import exp, inf
 from typing import Final, NamedTuple
 
@@ -17,11 +17,10 @@ from ..decoding.token_inputs import TokenChunk, input_array, role_of
 from ..decoding.tokenizer import package
 from ..loading.model import Model
 from ..running.stage import SessionConfig
-from ..running.values import Array, is_numeric_tensor, to_array
+from ..running.values import Array, Feeds, is_numeric_tensor, to_array
 from ..verifying.differences import error_between
 from ..verifying.numerical import run_whole
 
-Feeds = Mapping[str, object]
 Outputs = list[dict[str, Array]]
 
 _LIMIT: Final = re.compile(r"(snr|max|mean|top1|perplexity)([<>])=?(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)")

@@ -31,8 +31,8 @@ from ..loading.model import Model
 from ..loading.subgraphs import domain, is_external, locations_in, remove_named, tensors_in
 from ..running.process_memory import available_bytes
 from ..running.stage import SessionConfig, session_options
+from ..running.values import Feeds
 from ..surgery.model_files import make_constants, write_model
-from .accuracy import Feeds
 
 
 class _Conversions(msgspec.Struct):

@@ -23,10 +23,11 @@ from ..core.product import Product
 from ..core.units import count, size
 from ..loading.model import Model
 from ..loading.opening import load
+from ..running.values import Feeds
 from ..surgery.splitting import PreparedFiles, write
 from ..verifying.numerical import accepted_inputs
 from ..verifying.verification import verify
-from .accuracy import Feeds, Figures, Outputs, compared_outputs, figures_of, outputs_of, perplexity, read_text, unmet
+from .accuracy import Figures, Outputs, compared_outputs, figures_of, outputs_of, perplexity, read_text, unmet
 from .conversions import PRECISIONS, STEPS, advice, check_memory, convert, library_of
 from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay, digests
 

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from ..core.arguments import Optimization
 from ..core.errors import CascadeError, RunError, UsageError, check_names, check_positive, check_word
 from ..core.manifest import CascadeLike, open_cascade
 from ..core.product import Product
 from ..running.npz_files import save_outputs
-from ..running.stage import Optimization
 from ..verifying.differences import difference
 from .contender import BenchmarkRun, BenchmarkTask
 from .ways import BASELINE, WAYS

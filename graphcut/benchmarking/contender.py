@@ -16,16 +16,17 @@ import msgspec
 import numpy as np
 import onnxruntime as ort
 
+from ..core.arguments import Optimization
 from ..core.errors import MemoryCapError
 from ..running.in_process.runner import Runner
 from ..running.npz_files import save_outputs
 from ..running.process_memory import status_bytes, unloaded_library_bytes
-from ..running.stage import Optimization, SessionConfig, session_options
+from ..running.stage import SessionConfig, session_options
+from ..running.values import Feeds
 from ..workers.executors.via import Via
 from ..workers.pipelined import Pipeline
 from .ways import CORES
 
-Feeds = Mapping[str, Any]
 Answers = Callable[[Sequence[Feeds]], Iterator[Any]]
 """Runs all feeds and yields the outputs of each, by name."""
 

@@ -7,7 +7,8 @@ from typing import Annotated, Final
 import typer
 
 from .. import WAYS
-from .common_options import Optimizations, OriginalOptions, Texts, say_gap
+from ..core.arguments import Optimization
+from .common_options import OriginalOptions, Texts, say_gap
 from .input_files import RANDOM, read_or_generate
 from .output import SOME_FAILED, complain, put_answer, say
 
@@ -20,7 +21,7 @@ def bench(
     inputs: Path = RANDOM,
     rounds: int = 3,
     way: Annotated[Texts, {"autocompletion": lambda: [(name, way.description) for name, way in WAYS.items()]}] = None,
-    optimize: Optimizations = "all",
+    optimize: Optimization = "all",
     as_json: bool = False,
 ) -> None:
     """Compare the model and its parts: time, memory, outputs.

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+from ..core.arguments import Optimization
 from ..core.errors import CascadeError, UsageError
 from .output import say
 
@@ -15,12 +16,11 @@ if TYPE_CHECKING:
     from .. import DecoderProfile, Model, SessionConfig
     from ..core.manifest import Cascade
 
-Weights = Literal["copy", "share"]
 Texts = list[str] | None  #: the values of an option that may be repeated.
 Place = Path | None  #: a file or a folder, if it is named.
 Places = list[Path] | None  #: files or folders, as above.
 ProfileText = Annotated[str | None, {"autocompletion": lambda: ["prefill", "decode"]}]
-Optimizations = Literal["none", "basic", "all"]
+Optimized = Literal["none", "all"]  #: which graph optimizations ONNX Runtime makes, where some would prove nothing.
 
 
 def _providers() -> list[str]:
@@ -35,7 +35,7 @@ class SessionOptions:
 
     provider: Annotated[str | None, {"autocompletion": _providers}] = None
     allow_fallback: bool = False
-    optimize: Optimizations = "all"
+    optimize: Optimization = "all"
     insecure: bool = False
 
     def session_config(self) -> SessionConfig:

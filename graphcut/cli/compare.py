@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 from msgspec import structs
@@ -14,7 +14,7 @@ from msgspec import structs
 from ..core.errors import UsageError
 from ..core.text import shell_word
 from .application import check_apply, given_options
-from .common_options import Place, Places, SessionOptions, Texts, load, names_in, parsed_dims, say_gap
+from .common_options import Optimized, Place, Places, SessionOptions, Texts, load, names_in, parsed_dims, say_gap
 from .input_files import read_given
 from .output import check_output, put_answer, put_text, say, settings
 
@@ -33,7 +33,7 @@ def compare(
     seed: int = 0,
     tolerance: float | None = None,
     ignore: Texts = None,
-    optimize: Literal["none", "all"] = "none",
+    optimize: Optimized = "none",
     provider: list[str] | None = None,
     extract: Place = None,
     force: bool = False,
@@ -118,7 +118,7 @@ def _are_models(before: Path, after: Path, given: Collection[str]) -> bool:
     return "model" in kinds
 
 
-def _configs(providers: Sequence[str], optimize: Literal["none", "all"]) -> tuple[SessionConfig, SessionConfig]:
+def _configs(providers: Sequence[str], optimize: Optimized) -> tuple[SessionConfig, SessionConfig]:
     """How A and B run."""
     from .. import EXACT
 

@@ -2,10 +2,11 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
 
+from ..core.arguments import FloatType
 from ..core.text import shell_word
 from ..demos import DEMOS, options_of, write
 from .application import check_apply, given_options
@@ -25,7 +26,7 @@ class LlmOptions:
     kv_heads: int = 2
     intermediate: int | None = None
     vocab: int = 256
-    dtype: Literal["float32", "float16"] = "float32"
+    dtype: FloatType = "float32"
     tied: bool = False
 
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from ..core.arguments import Storage
 from ..core.errors import UsageError
-from .common_options import Texts, Weights, names_in, say_gap, say_phases
+from .common_options import Texts, names_in, say_gap, say_phases
 from .output import say
 
 
@@ -14,7 +15,7 @@ def extract(
     until: Texts = None,
     expose: Texts = None,
     assume: Texts = None,
-    weights: Weights = "copy",
+    weights: Storage = "copy",
     force: bool = False,
 ) -> None:
     """Write the sub-model between tensors as one model.

@@ -6,8 +6,9 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
+from ..core.arguments import OnError
 from ..core.errors import GraphcutError, UsageError
 from .output import check_output, say
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 RANDOM: Final = Path("random")
 _SHOWN: Final = 4  #: the values of an output that are printed.
-OnError = Literal["raise", "skip"]
 
 
 @dataclass

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .. import Via
+from ..core.arguments import OnError
 from ..core.errors import RunError, UsageError
 from ..core.units import size
 from .application import given_options
 from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, output_names, say_gap
-from .input_files import RANDOM, FeedReader, OnError, feed_reader, is_random, read_or_generate, type_of, value_text
+from .input_files import RANDOM, FeedReader, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
 from .output import SOME_FAILED, check_output, complain, counting, print_, print_lines, put_trace, say, workers_notes
 from .text_options import texts_of

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ..core.arguments import Storage
 from ..core.text import shell_word
 from ..core.units import size
 from .application import GENERAL, check_apply, given_options
-from .common_options import Place, Texts, Weights, load, say_gap
+from .common_options import Place, Texts, load, say_gap
 from .declaring import Size
 from .output import print_, print_lines, put_json, say, say_next, settings, writing
 from .plan_options import GOALS, GoalOptions, with_devices
@@ -27,7 +28,7 @@ def split(
     plan: Place = None,
     device: Texts = None,
     output: Place = None,
-    weights: Weights = "copy",
+    weights: Storage = "copy",
     max_shard_bytes: Size = None,
     digest: bool = False,
     one_file: bool = False,
@@ -140,7 +141,7 @@ def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -
 
 
 def _shard(
-    model: Model, options: GoalOptions, output: Path | None, *, weights: Weights, force: bool, as_json: bool
+    model: Model, options: GoalOptions, output: Path | None, *, weights: Storage, force: bool, as_json: bool
 ) -> None:
     """Write one ordinary model, in which every layer that can be divided stands once for each rank."""
     from .. import shard as sharded

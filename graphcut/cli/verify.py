@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import typer
 
 from .application import GENERAL, check_apply, given_options
-from .common_options import OriginalOptions, Places, load
+from .common_options import Optimized, OriginalOptions, Places, load
 from .input_files import read_given
 from .output import put_answer
 
@@ -21,7 +21,7 @@ def verify(
     cascade_path: Path,
     original: OriginalOptions,
     inputs: Places = None,
-    optimized: Literal["none", "all"] = "none",
+    optimized: Optimized = "none",
     structural_only: bool = False,
     files_only: bool = False,
     as_json: bool = False,

@@ -14,6 +14,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from .arguments import Storage
 from .digests import BLOCK_BYTES, DataFile, Digest
 from .errors import CascadeError, GraphcutError, RecordError, wrong_type
 from .product import Product
@@ -39,9 +40,7 @@ FETCHED: Final = "fetched.json"
 """The file beside the manifest that lists the parts of a folder that `fetch` made, unless it has all."""
 
 SHARDED_FILE: Final = "sharded.onnx"
-"""The sharded model in the folder of a cascade of ranks; where weights are shared, `STEM.sharded.onnx`.
-
-It refers to the data files of the parts."""
+"""The sharded model in the folder of a cascade of ranks, whose data files it reads; `STEM.sharded.onnx` if shared."""
 
 
 class RunMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -203,7 +202,7 @@ class Manifest(Product, msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     format: Version  #: `graphcut.cascade/1.1`.
     source: Source  #: the model that was split.
     #: `copy`: each part, or rank, has a data file of its own; `share`: the parts refer to the model's files.
-    weights: Literal["copy", "share"]
+    weights: Storage
     dims: dict[str, int]  #: the numbers of symbolic dimensions that the plan was made for; used for sizes only.
     #: those in `dims` that nobody gave: the plan assumed them, such as a prompt of 512 tokens.
     assumed: tuple[str, ...] = ()

@@ -10,13 +10,14 @@ from typing import Final, Literal, NamedTuple, Unpack, cast
 
 from msgspec.structs import replace
 
+from ..core.arguments import OnError
 from ..core.errors import GraphcutError, RunError, UsageError, check_keywords, check_positive, check_word
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.units import count as count_of
 from ..running.in_process.memory_plan import AvailableMemory
 from ..running.sampling import GREEDY, Sampling
 from ..running.stage import SessionConfig, Stage
-from ..running.values import OnError, Value
+from ..running.values import Value
 from ..workers.executors.limited_worker import LimitedWorker
 from ..workers.executors.protocol import Origin
 from ..workers.executors.via import is_elsewhere

@@ -17,7 +17,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from .noise import Precision, RandomWeight
+from ..core.arguments import FloatType
+from .noise import RandomWeight
 
 Shape = Sequence[int | str]
 
@@ -36,12 +37,12 @@ class Draft:
     `inside` returns another view of the same draft: all views share names and weights.
     """
 
-    def __init__(self, name: str, *, dtype: Precision = "float32") -> None:
+    def __init__(self, name: str, *, dtype: FloatType = "float32") -> None:
         """Create an empty model whose weights have element type `dtype`."""
         self.graph: GraphProto = onnx.GraphProto(name=name)  #: what nodes are added to, without its large weights.
         self.weights: list[RandomWeight] = []  #: these, in the order of creation; initializers of the main graph.
         self.path: tuple[str, ...] = ()  #: the module of this view.
-        self._dtype: Precision = dtype
+        self._dtype: FloatType = dtype
         self._taken: Counter[str] = Counter()
 
     def inside(self, *names: str) -> Self:

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.arguments import FloatType
 from ..core.errors import UsageError
 from .drafting import Draft, Recipe, element_type
-from .noise import Precision
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -30,7 +30,7 @@ class Llm(Recipe, frozen=True, kw_only=True):
     intermediate: Positive | None = None  #: width of the MLP; default 8/3 of `hidden`, rounded up to a multiple of 16.
     vocab: Positive = 256  #: vocabulary size.
     #: of weights, activations, cache and logits; norms and rotary angles are always float32.
-    dtype: Precision = "float32"
+    dtype: FloatType = "float32"
     tied: bool = False  #: the output projection is the transposed embedding.
 
     def __post_init__(self) -> None:
@@ -159,7 +159,7 @@ def _norm(at: Draft, x: str, llm: Llm) -> str:
     return at.node("Mul", at.weight("weight", (llm.hidden,), mean=1.0, scale=0.1), normed)
 
 
-def _convert(at: Draft, x: str, dtype: Precision, llm: Llm) -> str:
+def _convert(at: Draft, x: str, dtype: FloatType, llm: Llm) -> str:
     """Cast, unless the whole model is in float32."""
     return x if llm.dtype == "float32" else at.node("Cast", x, to=element_type(dtype))
 

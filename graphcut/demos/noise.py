@@ -7,13 +7,13 @@ offset, so that no two weights have equal bytes.
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from math import prod, sqrt
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-Precision = Literal["float32", "float16"]
+from ..core.arguments import FloatType
 
 # A prime: no row length divides it, so the rows of a large matrix differ.
 _COUNT = 2**19 - 1
@@ -24,7 +24,7 @@ class RandomWeight(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  #: of the initializer.
     shape: tuple[int, ...]  #: of the weight.
-    dtype: Precision  #: element type.
+    dtype: FloatType  #: element type.
     mean: float  #: of the values.
     scale: float  #: standard deviation of the values; none differs by more than 3.5 of these from the mean.
     index: int  #: of the weight in its model, from 0; weights with different indices have different values.
@@ -47,7 +47,7 @@ class RandomWeight(msgspec.Struct, frozen=True, kw_only=True):
 
 # A language model uses three of them again and again; others are used once.
 @lru_cache(maxsize=4)
-def _values(dtype: Precision, mean: float, scale: float) -> NDArray[Any]:
+def _values(dtype: FloatType, mean: float, scale: float) -> NDArray[Any]:
     return (_standard_normal() * np.float32(scale) + np.float32(mean)).astype(np.dtype(dtype).newbyteorder("<"))
 
 

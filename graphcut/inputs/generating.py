@@ -26,7 +26,7 @@ from .sizes import DimensionSizes
 from .survey import InputSurvey
 
 Array = np.ndarray[Any, Any]
-Feeds = dict[str, Any]
+Generated = dict[str, Any]
 """The inputs of a model by name: arrays; lists for sequences, dicts for maps, None for an optional without value."""
 
 PACKED: Final = frozenset(dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array is None)
@@ -38,7 +38,9 @@ _BYTES: Final[Mapping[str, tuple[int, int]]] = {"uint8": (0, 256), "int8": (-128
 _WORDS: Final = ("ada", "bob", "eve", "ivy")
 
 
-def generate_inputs(model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None, variant: int = 0) -> Feeds:
+def generate_inputs(
+    model: Model, *, seed: int = 0, sizes: Mapping[str, int] | None = None, variant: int = 0
+) -> Generated:
     """Values for the inputs of `model`, chosen so that as many models as possible accept them.
 
     Floats are between -1 and 1. Integers are valid indices, positions, lengths or shapes where the graph or the name
@@ -72,7 +74,7 @@ def given_sizes(survey: InputSurvey, sizes: Mapping[str, int]) -> Mapping[str, i
     return {**survey.model.dims, **sizes}
 
 
-def make_feeds(sizes: DimensionSizes, seed: int) -> Feeds:
+def make_feeds(sizes: DimensionSizes, seed: int) -> Generated:
     """Values for the inputs, with the chosen sizes."""
     return dict(_Generator(sizes.survey, sizes, seed).feeds())
 

@@ -10,12 +10,12 @@ import numpy as np
 from ..core.records import table
 from ..core.tensors import Dims
 from ..loading.model import Model
-from .generating import Feeds, given_sizes, make_feeds
+from .generating import Generated, given_sizes, make_feeds
 from .sizes import DimensionSizes, Fallback
 from .survey import InputSurvey
 
-Run = Callable[[Feeds], object]  #: runs a model on feeds, and raises if they are refused.
-_Attempt = tuple[DimensionSizes, Feeds]
+Run = Callable[[Generated], object]  #: runs a model on feeds, and raises if they are refused.
+_Attempt = tuple[DimensionSizes, Generated]
 _FALLBACKS: Final = table("inputs/fallbacks.toml", dict[str, tuple[Fallback, ...]])["fallbacks"]
 
 
@@ -23,7 +23,7 @@ class AcceptedInputs(NamedTuple):
     """Inputs that a model accepted."""
 
     #: one for each variant, with different sizes where the model allows; fewer if it refused all of one.
-    feeds: tuple[Feeds, ...]
+    feeds: tuple[Generated, ...]
     refusal: str  #: the error for the first feeds of a variant of which none was accepted; otherwise empty.
 
 

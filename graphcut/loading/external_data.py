@@ -24,7 +24,7 @@ from ..core.errors import ModelError
 from ..core.graph import grouped
 
 Bytes = NDArray[np.uint8]
-Progress = Callable[[int], None]  #: called with the number of bytes just written.
+Report = Callable[[int], None]  #: called with the number of bytes just written.
 _PAGE: Final = 4096
 _FICLONERANGE: Final = 0x4020940D  # linux/fs.h
 COLUMNS_BYTES: Final = 4 << 20  #: columns are cut out of blocks of this size.
@@ -153,7 +153,7 @@ def divide(spans: Iterable[ByteRange], most_bytes: int | None) -> list[list[Byte
     return groups
 
 
-def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = None, has_digest: bool) -> Digest:
+def write_data(layout: FileLayout, target: Path, *, progress: Report | None = None, has_digest: bool) -> Digest:
     """Write the data file that `layout` describes, and return its digest, which is empty without `has_digest`.
 
     Threads take the blocks: each piece is read, written and hashed before the next, so it is read once: another time
@@ -179,7 +179,7 @@ def write_data(layout: FileLayout, target: Path, *, progress: Progress | None = 
     return Digest(ranges=tuple(ranges), blocks=tuple(digests)) if has_digest else Digest(ranges=(), blocks=())
 
 
-def _write_columns(columns: Mapping[Columns, int], output: FileIO, report: Progress) -> None:
+def _write_columns(columns: Mapping[Columns, int], output: FileIO, report: Report) -> None:
     """Write columns to their offsets."""
     for group in grouped(((cut.source, cut.row_bytes), cut) for cut in columns).values():
         ends = [columns[cut] for cut in group]

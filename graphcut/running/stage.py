@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import onnxruntime as ort
 
+from ..core.arguments import Optimization
 from ..core.digests import version_of
 from ..core.errors import RunError, check_word
 from ..core.file_checks import check_unchanged
@@ -36,9 +37,6 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 if CPU_MEMORY is not None:
     from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector, SessionIOBinding
-
-
-Optimization = Literal["none", "basic", "all"]  #: which graph optimizations ONNX Runtime makes.
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ Strings, sequences, maps and optionals are the Python objects that ONNX Runtime 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime as ort
@@ -32,7 +32,6 @@ Values = Mapping[str, Value]  #: by tensor name.
 RunPart = Callable[[int, Values], dict[str, Value]]  #: runs the part with an index on what it reads.
 Feeds = Mapping[str, object]  #: a user's inputs by name: arrays, or lists, dicts and None for what is not a tensor.
 Outputs = dict[str, Any]  #: outputs for a user, likewise.
-OnError = Literal["raise", "skip"]  #: if an input fails: raise the error, or return it in place of the outputs.
 
 
 class UserInputs:

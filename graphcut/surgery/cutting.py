@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ..core.arguments import Progress, Storage
 from ..core.errors import UsageError
 from ..core.manifest import Cascade
 from ..loading.model import Model
@@ -9,7 +10,6 @@ from ..loading.opening import ModelLike, load
 from ..planning import planner
 from ..planning.goals import Goal
 from ..planning.plans import Plan
-from .model_files import Progress, Storage
 from .ranks import prepare_groups
 from .splitting import PreparedFiles, prepare_parts, write
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from onnx import ModelProto
 
+from ..core.arguments import Storage
 from ..core.errors import UsageError, check_word
 from ..core.graph import block_between
 from ..loading.model import Model
@@ -15,7 +16,7 @@ from ..loading.opening import ModelLike, load
 from ..loading.specialising import specialised
 from ..loading.subgraphs import fresh, is_external, tensors_in
 from ..planning.node_names import find_tensors
-from .model_files import Storage, checked_home, write_model
+from .model_files import checked_home, write_model
 from .part_models import part_model
 
 DeadInputs = Literal["keep", "drop"]

@@ -10,6 +10,7 @@ from typing import Final
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
+from ..core.arguments import Progress
 from ..core.errors import UsageError
 from ..core.product import Product
 from ..loading.equal_values import ValueFinder
@@ -17,7 +18,7 @@ from ..loading.external_data import ByteRange, refer_to_file
 from ..loading.opening import ModelLike, load
 from ..loading.safetensors_files import read_checkpoint
 from ..loading.subgraphs import captures, domain, is_external, tensors_in
-from .model_files import Progress, check_targets, write_model
+from .model_files import check_targets, write_model
 
 _MICROSOFT: Final = "com.microsoft"
 _FUSED_TYPES: Final = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import onnx
 from onnx import ModelProto, TensorProto
 
+from ..core.arguments import Storage
 from ..core.atomic_files import mend, replace_files, scratch_folder, write_errors
 from ..core.errors import UsageError, check_word
 from ..core.file_checks import check_parts
@@ -19,9 +20,6 @@ from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, is_external, locations_i
 from ..loading.wire_format import large_bytes
 
 INLINE_BYTES: Final = 64 << 20  #: weights of at most this size together are written into the model file.
-Storage = Literal["copy", "share"]
-Progress = Callable[[str, int, int], None]
-"""Called with the name of a file, the bytes of it that were just written or read, and the bytes of all together."""
 
 Pieces = Sequence[tuple[TensorProto, ByteRange | Columns]]  #: external tensors, and where their values are.
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from ..core.arguments import Progress, Storage
 from ..core.errors import PlanError, UsageError
 from ..core.graph import grouped
 from ..core.manifest import MANIFEST, Cascade
@@ -23,7 +24,7 @@ from ..planning.plans import Plan
 from ..planning.predictions import block_memory
 from ..sharding.axes.division import Divider, Division, StageShares
 from ..sharding.rank_parts import rank_parts
-from .model_files import Progress, Storage, place_values
+from .model_files import place_values
 from .part_models import part_model
 from .sharding import division_of, filled_graph, pieces_of
 from .splitting import PartFile, PreparedFiles, place_of_parts, write

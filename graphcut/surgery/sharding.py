@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from onnx import ModelProto, TensorProto
 
+from ..core.arguments import Storage
 from ..core.errors import UsageError, check_word
 from ..core.product import Product
 from ..core.text import printable
@@ -25,7 +26,7 @@ from ..loading.wire_format import large_bytes
 from ..sharding.axes.division import Divider, Division, products_of
 from ..sharding.axes.table import aligned, class_rows
 from ..sharding.rewriting import ShardedGraph, WeightSlice, sharded_graph
-from .model_files import Pieces, Storage, checked_home, place_of, write_model
+from .model_files import Pieces, checked_home, place_of, write_model
 
 
 class ShardingRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", tag="graphcut.sharding/1"):

@@ -12,6 +12,7 @@ from msgspec import convert
 from msgspec.structs import replace as replace_fields
 from onnx import ModelProto
 
+from ..core.arguments import Progress, Storage
 from ..core.atomic_files import check_space, finish, mend, rename, replace_files, scratch_folder, write_errors
 from ..core.digests import DataFile, Digest, Range, digest_of, read_digest
 from ..core.errors import GraphcutError, UsageError, check_word
@@ -45,7 +46,7 @@ from ..loading.part_marks import MARK_BYTES, mark_of
 from ..loading.subgraphs import is_external, locations_in, tensors_in
 from ..planning.goals import Across, At
 from ..planning.plans import Plan, check_budgets
-from .model_files import Progress, Storage, check_sharing, place_of, place_values
+from .model_files import check_sharing, place_of, place_values
 from .own_files import index_of, own_files
 from .part_models import part_model
 

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.error import HTTPError
 from warnings import warn
 
+from ..core.arguments import Progress
 from ..core.atomic_files import check_space, mend, replacing, write_errors
 from ..core.digests import FileBlock, Range, blocks_of, digest_of, file_digest, joined
 from ..core.errors import CascadeError, GraphcutError, StallWarning, UsageError, check_names
@@ -39,9 +40,6 @@ _WHOLE: Final = "name the folder or the manifest of a whole cascade"
 _STALL_S: Final = 5.0
 _T = TypeVar("_T")
 _Ranges = Mapping[str, Sequence[Range]]  #: ranges of bytes by the names of files.
-
-Progress = Callable[[str, int, int], None]
-"""Called with the name of a file, the bytes of it that are there now, and the bytes of all data files together."""
 
 
 class _Wanted(NamedTuple):

@@ -12,13 +12,14 @@ from threading import Condition, Lock, Thread, current_thread
 from typing import Final, Literal, TypedDict, Unpack
 from weakref import finalize
 
+from ..core.arguments import OnError
 from ..core.errors import RunError, UsageError, check_keywords, check_word
 from ..core.manifest import CascadeLike, open_cascade
 from ..core.tensors import Tensor
 from ..core.wiring import asked_for
 from ..running.in_process.sequential import input_values
 from ..running.stage import SessionConfig
-from ..running.values import Feeds, OnError, Outputs, UserInputs, Value, to_array
+from ..running.values import Feeds, Outputs, UserInputs, Value, to_array
 from .batches import BatchAxis, are_close, batch_axis
 from .executors.via import Via, is_elsewhere
 from .looping import LoopRouting, run_steps

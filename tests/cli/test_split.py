@@ -13,7 +13,7 @@ import pytest
 from onnx import helper
 
 import graphcut
-from graphcut.surgery.model_files import Storage
+from graphcut.core.arguments import Storage
 
 from command_line import MIDDLE, Run, holdings, llm, own_llm, own_parts, parts, run
 from conftest import floats, model_of

@@ -9,10 +9,10 @@ import pytest
 
 import graphcut
 from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Limits, Plan, Within, demos
+from graphcut.core.arguments import Storage
 from graphcut.core.manifest import Cascade
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan, scene_of_split
 from graphcut.planning.goals import Goal, counted_by
-from graphcut.surgery.model_files import Storage
 
 from cases import each
 

@@ -20,10 +20,10 @@ from test_random_models import SHAPE, models
 
 import graphcut
 from graphcut import At, Cascade, GraphcutError, Model, Plan, TensorEdge
+from graphcut.core.arguments import Storage
 from graphcut.core.digests import digest_of
 from graphcut.core.graph import Block, Graph, Node, Partition, Weight, partition
 from graphcut.loading.fingerprint import graph_digest
-from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import prove
 

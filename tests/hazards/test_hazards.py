@@ -11,10 +11,10 @@ import pytest
 
 import graphcut
 from graphcut import At, Cascade, GraphcutError, Model, SessionConfig, UsageError
+from graphcut.core.arguments import Storage
 from graphcut.core.graph import partition
 from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
-from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import prove
 

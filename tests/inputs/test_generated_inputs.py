@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 from graphcut.core.errors import GraphcutError, ModelError, UsageError
 from graphcut.core.tensors import Tensor
-from graphcut.inputs.generating import Feeds, generate_inputs, make_feeds
+from graphcut.inputs.generating import Generated, generate_inputs, make_feeds
 from graphcut.inputs.input_files import read_inputs
 from graphcut.inputs.searching import find_accepted_inputs
 from graphcut.inputs.sizes import DimensionSizes, Fallback
@@ -90,7 +90,7 @@ def built(path: Path, node: onnx.NodeProto, *reads: onnx.ValueInfoProto) -> Mode
     return load(path)
 
 
-def run(model: Model, feeds: Feeds) -> list[Any]:
+def run(model: Model, feeds: Generated) -> list[Any]:
     """Run it the way that graphcut does."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -100,7 +100,7 @@ def run(model: Model, feeds: Feeds) -> list[Any]:
     return outputs
 
 
-def shapes(feeds: Feeds) -> dict[str, tuple[int, ...]]:
+def shapes(feeds: Generated) -> dict[str, tuple[int, ...]]:
     return {name: np.shape(value) for name, value in feeds.items()}
 
 
@@ -651,9 +651,9 @@ def test_a_sparse_input_is_refused_by_name(path: Path) -> None:
 
 def test_feeds_that_are_accepted_at_once_are_tried_once(path: Path) -> None:
     model = load(written(path, "m (float[batch, 4] x) => (float y) { y = MatMul(x, w) }", {"w": (4, 4)}))
-    seen: list[Feeds] = []
+    seen: list[Generated] = []
 
-    def accept(feeds: Feeds) -> None:
+    def accept(feeds: Generated) -> None:
         seen.append(feeds)
         run(model, feeds)
 
@@ -685,7 +685,7 @@ def test_a_model_that_refuses_everything_is_quoted(path: Path) -> None:
     model = load(written(path, "m (float[batch, 4] x, int64[2] i) => (float y) { y = Relu(x) }", {}))
     seen: list[str] = []
 
-    def refuse(feeds: Feeds) -> None:
+    def refuse(feeds: Generated) -> None:
         seen.append(repr((shapes(feeds), feeds["i"])))
         raise GraphcutError(f"not\n  with batch {shapes(feeds)['x'][0]}")
 
@@ -698,7 +698,7 @@ def test_sizes_of_the_user_are_never_varied(path: Path) -> None:
     model = load(written(path, "m (float[batch, seq] x) => (float y) { y = Relu(x) }", {}))
     met: list[tuple[int, ...]] = []
 
-    def refuse(feeds: Feeds) -> None:
+    def refuse(feeds: Generated) -> None:
         met.append(shapes(feeds)["x"])
         raise ValueError
 
@@ -710,7 +710,7 @@ def test_sizes_of_the_user_are_never_varied(path: Path) -> None:
 def test_a_model_that_refuses_the_second_variant_alone_keeps_the_first(path: Path) -> None:
     model = load(written(path, "m (float[batch, 4] x, float[4] b) => (float y) { y = Add(x, b) }", {"b": (4,)}))
 
-    def refuse_defaults(feeds: Feeds) -> None:
+    def refuse_defaults(feeds: Generated) -> None:
         if "b" in feeds:
             raise ValueError("b is mine")
 

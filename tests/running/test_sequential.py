@@ -20,10 +20,11 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, Part, RunError, SessionConfig
+from graphcut.core.arguments import Optimization
 from graphcut.core.digests import digest_of
 from graphcut.running.in_process.sequential import input_values, run_sequentially
 from graphcut.running.process_memory import resident_bytes
-from graphcut.running.stage import Optimization, Stage, session_options
+from graphcut.running.stage import Stage, session_options
 from graphcut.running.values import CPU_MEMORY, Feeds, Outputs
 from graphcut.workers.executors.via import Via
 

@@ -24,9 +24,9 @@ from onnx import helper, numpy_helper
 import graphcut
 from graphcut import At, Cascade, GraphcutError, UsageError
 from graphcut.__main__ import start
+from graphcut.core.arguments import Storage
 from graphcut.core.atomic_files import rename
 from graphcut.core.errors import LeftoverWarning
-from graphcut.surgery.model_files import Storage
 
 from cases import FUZZ, crossed
 from conftest import floats, model_of

@@ -23,6 +23,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import graphcut
 from graphcut import At, Cascade, GraphcutError, Into, Model, Part, SessionConfig, UsageError, demos
 from graphcut.core import atomic_files
+from graphcut.core.arguments import Storage
 from graphcut.core.digests import DataFile, Digest, digest_of
 from graphcut.costs import caches
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_split
@@ -30,7 +31,6 @@ from graphcut.loading.fingerprint import graph_digest
 from graphcut.planning.plans import Plan
 from graphcut.surgery import splitting
 from graphcut.surgery.cutting import prepare
-from graphcut.surgery.model_files import Storage
 from graphcut.verifying.structural import prove
 
 from cases import each

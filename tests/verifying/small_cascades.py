@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import At, Cascade, Model
-from graphcut.surgery.model_files import Storage
+from graphcut.core.arguments import Storage
 from graphcut.verifying.verification import find_source
 
 from conftest import floats, model_of

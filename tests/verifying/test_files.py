@@ -12,9 +12,9 @@ import pytest
 
 import graphcut
 from graphcut import At, Cascade, Model, Part
+from graphcut.core.arguments import Storage
 from graphcut.core.digests import DataFile, digest_of
 from graphcut.core.manifest import save_manifest
-from graphcut.surgery.model_files import Storage
 from graphcut.verifying.files import FileVerification, verify_files
 
 from cases import each

@@ -27,8 +27,8 @@ from small_cascades import (
 
 import graphcut
 from graphcut import Cascade, Model
+from graphcut.core.arguments import Storage
 from graphcut.costs.held_weights import NODE_BYTES
-from graphcut.surgery.model_files import Storage
 from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import Proof, _assignment, prove
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
+from ...core.arguments import OnError
 from ...core.errors import RunError
 from ...core.manifest import Cascade
-from ..values import OnError, Outputs, Value, Values, outputs_of
+from ..values import Outputs, Value, Values, outputs_of
 from .loaded_parts import LoadedParts
 from .spilling import SpillStore
 

@@ -10,12 +10,13 @@ from itertools import chain
 import onnxruntime as ort
 from msgspec.structs import replace
 
+from ...core.arguments import OnError
 from ...core.errors import RunError, check_word
 from ...core.manifest import CascadeLike
 from ...core.present_parts import open_present
 from ..process_memory import PeakMemory
 from ..stage import SessionConfig
-from ..values import Feeds, OnError, Outputs, UserInputs, Value, outputs_of, shape_of
+from ..values import Feeds, Outputs, UserInputs, Value, outputs_of, shape_of
 from .layerwise import LayerwisePass
 from .loaded_parts import LoadedParts
 from .looping import run_loop
