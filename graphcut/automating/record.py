@@ -34,7 +34,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     precision: str  #: its name.
     parts: int | None  #: the number of parts; null if there is no plan.
-    largest_bytes: int | None  #: size of the largest part.
+    largest_bytes: int | None  #: what the largest part takes on the disk.
     figures: Figures | None  #: the outputs of the model that is cut against those of the given one.
     verdict: str  #: `chosen`, or why it was not.
 

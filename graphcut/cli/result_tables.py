@@ -30,7 +30,7 @@ def draw_automation(record: AutoRecord, screen: Screen) -> RenderableType:
     found = [
         Column("tried", [Text(one.precision) for one in tried]),
         Column("parts", [f"{one.parts or '-'}" for one in tried]),
-        Column("largest", [size(one.largest_bytes) if one.largest_bytes else "-" for one in tried]),
+        Column("largest on disk", [size(one.largest_bytes) if one.largest_bytes else "-" for one in tried]),
         *_figures([one.figures for one in tried]),
         Column("verdict", [screen.text(one.verdict) for one in tried], min_width=12),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from onnx import helper, numpy_helper
 
 import graphcut
 from graphcut import demos
+from graphcut.core.units import size
 from graphcut.inputs.generating import generate_inputs
 from graphcut.running.npz_files import save_outputs
 
@@ -108,6 +110,7 @@ def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
     record = record_in(parts)
     assert [step["name"] for step in record["steps"]] == steps
     assert largest_part(parts) == record["tried"][-1]["largest_bytes"] <= whole * budget
+    assert {"largest on disk", size(largest_part(parts))} <= {*re.split(r" {2,}|\n", result.out)}
     assert record["verified"].startswith("the cascade matches the model")
     assert run("verify", parts).code == 0
     if name == "tiny-qwen2-fp32":  # ONNX Runtime refuses this model, so that its structure alone is proved
