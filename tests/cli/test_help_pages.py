@@ -112,6 +112,14 @@ def test_goals_and_the_output_come_first(run: Run, name: str) -> None:
     assert {"num-splits", "memory", "cluster", "output"} <= set(rows_of(first))
 
 
+def test_what_examples_need_is_not_advanced(run: Run) -> None:
+    for name in COMMANDS:
+        page = run(name, "--help").out
+        advanced = page.partition("\nAdvanced:\n")[2].partition("\n\n")[0]
+        used = re.findall(r"--([\w-]+)", page.partition("\nExamples:\n")[2])
+        assert set(rows_of(advanced)).isdisjoint(used), name
+
+
 def test_every_page_ends_with_examples_that_work(run: Run, tmp_path: Path) -> None:
     """In one folder with `cluster.toml` and `checkpoint`, in the order of the help, the demos first."""
     (tmp_path / "cluster.toml").write_text(CLUSTER, "utf-8")
