@@ -15,6 +15,7 @@ def link(model: Path, checkpoint: Path, output: Path, transposed: bool = False, 
 
     Examples:
         graphcut link llm.onnx --checkpoint checkpoint -o linked.onnx
+        graphcut link unet.onnx --checkpoint checkpoint -o found.onnx --transposed
     """
     from .. import link as linked
 

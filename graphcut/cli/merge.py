@@ -27,6 +27,7 @@ def merge(paths: list[Path], output: Path, connect: Texts = None, force: bool = 
 
     Examples:
         graphcut merge llm.parts -o whole.onnx
+        graphcut merge llm.parts/part-0.onnx llm.parts/part-1.onnx -o joined.onnx
     """
     if len(paths) > 1:
         from .. import load, merge_models
