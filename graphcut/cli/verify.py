@@ -37,8 +37,10 @@ def verify(
     """
     from ..drawing.verification_records import verification_record
 
+    given = given_options(ctx)
+    if structural_only:
+        check_apply(given, ("--inputs", "--seed", "--optimize"), "--structural, which runs nothing")
     if files_only:
-        given = given_options(ctx)
         check_apply(given, {*given}.difference(_OF_FILES), "--files, which needs no model and runs nothing")
         from .. import verify_files
         from ..drawing.terminal.verification import draw_file_verification

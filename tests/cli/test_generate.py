@@ -212,6 +212,12 @@ def test_memory_is_limited_as_in_a_run(run: Run, parts: Path, expected: list[lis
     assert run(*words, "--exact").code == 2
 
 
+def test_a_cluster_is_accepted_where_there_is_one(run: Run, parts: Path) -> None:
+    for words in ((), ("--via", "processes")):
+        refused = run("generate", parts, "--prompt-ids", "1", "--insecure", *words)
+        assert (refused.code, refused.error[0]) == (2, "--insecure applies to --via ray")
+
+
 def test_all_sequences_may_fail(run: Run, parts: Path) -> None:
     words = ("--prompt-ids", "4294967297", "--prompt-ids", "99999", "--max-tokens", 9)
     result = run("generate", parts, *words)

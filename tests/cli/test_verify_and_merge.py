@@ -82,6 +82,9 @@ def test_structure_alone_runs_nothing(run: Run, parts: Path) -> None:
     assert result.code == 0
     assert result.out.splitlines()[0] == "✓ the cascade matches the model: same structure, nothing was run"
     assert "numbers" not in result.out
+    for words in (("--seed", 3), ("--optimize", "all"), ("--inputs", "random")):
+        refused = run("verify", parts, "--structural", *words)
+        assert (refused.code, refused.error[0]) == (2, f"{words[0]} does not apply to --structural, which runs nothing")
 
 
 def test_files_are_compared_without_the_model(run: Run, own_llm: Path, own_parts: Path) -> None:
