@@ -93,8 +93,7 @@ def _changes(found: ModelComparison) -> Iterator[Sequence[str]]:
     """Rows of what differs, by modules; weights that are rounded last."""
     for one in sorted(found.changes, key=lambda one: (one.is_rounding, one.module)):
         css, where = _SIDES.get(one.kind, ("", "both"))
-        cells = (_mono(one.node), where, _text(one.text) + " (rounding)" * one.is_rounding)
-        yield tuple(f'<span class="{css}">{cell}</span>' for cell in cells)
+        yield tuple(f'<span class="{css}">{cell}</span>' for cell in (_mono(one.node), where, _text(one.text)))
 
 
 def _tensor(index: int, error: TensorError, css: str) -> str:

@@ -64,10 +64,11 @@ def causes_of(pair: Pair, tensor: str) -> tuple[str, ...]:
     gone, new = (", ".join(sorted((a - b).elements())) for a, b in (ops, ops[::-1]))
     found = [f"{new} instead of {gone}" if new and gone else f"{new or gone} {'added' if new else 'removed'}"]
     same = {i: j for i, j in _node_pairs(pair, ours, theirs).items() if graph.nodes[i].op == other.nodes[j].op}
-    found = [*(found if new or gone else ()), *(c.text for c in _all_changes(pair, same) if not c.is_rounding)]
+    changes = [*_all_changes(pair, same)]
+    found = [*(found if new or gone else ()), *(change.text for change in changes if not change.is_rounding)]
     types = [kind.dtype for kind in pair.kinds(tensor)]
     how = f"the type is {types[1]}, was {types[0]}" if types[0] != types[1] else "the difference is in how they are run"
-    return tuple(found) or (f"the same nodes and weights: {how}",)
+    return tuple(found or [change.text for change in changes]) or (f"the same nodes and weights: {how}",)
 
 
 def _node_pairs(pair: Pair, ours: Iterable[int], theirs: Iterable[int]) -> dict[int, int]:
@@ -138,7 +139,6 @@ def _shown(attribute: AttributeProto | None) -> str:
 def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, Any]] | None:
     """How a constant differs in the second model, and what a `ModelChange` says of it."""
     one, two = pair.first.weights.get(name), pair.second.weights.get(other)
-    is_plain = one is not None and two is not None
     if one and two and same_values(one, pair.first.model.range_of, two, pair.second.model.range_of):
         return None
     a, b = _values(pair.first, name), _values(pair.second, other)
@@ -149,18 +149,20 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, An
         return None
     if a.dtype != b.dtype and CODES & {str(a.dtype), str(b.dtype)}:
         return f"is {b.dtype}, was {a.dtype}", {"weight_bytes": a.nbytes, "is_rounding": True}
+    allowed = max(ROUNDOFF.get(str(one.dtype), 0.0) for one in (a, b)) if a.dtype != b.dtype else 0.0
+    if one is None or two is None:  # constant nodes convert it
+        _, bits = pair.second.types(pair.second.section([other])) if two is None else (0.0, 8)
+        allowed = max(allowed, quantization_noise(bits or 8, CREST))
     text = f"differs in {differing:,} of {a.size:,} values, by at most {largest:.3g}"
     factor = sums[1] / sums[0] if sums[0] else 0.0
-    if a.ndim == 2 and a.shape[0] == a.shape[1] and np.array_equal(a.T, b):
+    is_small = sums[0] - 2 * sums[1] + sums[2] <= (EXCESS * allowed) ** 2 * sums[0]
+    is_rounding = is_small and abs(factor - 1) <= max(_BIAS, EXCESS * allowed**2)
+    if is_rounding:
+        text = f"is rounded: {text}"
+    elif a.ndim == 2 and a.shape[0] == a.shape[1] and np.array_equal(a.T, b):
         text = f"is transposed: {text}"
     elif sums[2] and sums[2] - factor * sums[1] < _MULTIPLE * sums[2]:
         text = f"is {factor:.4g} times what it was: {text}"
-    allowed = max(ROUNDOFF.get(str(one.dtype), 0.0) for one in (a, b)) if a.dtype != b.dtype else 0.0
-    if not is_plain:  # constant nodes convert it
-        _, bits = pair.second.types(pair.second.section([other])) if two is None else (0.0, 8)
-        allowed = max(allowed, quantization_noise(bits or 8, CREST))
-    is_small = sums[0] - 2 * sums[1] + sums[2] <= (EXCESS * allowed) ** 2 * sums[0]
-    is_rounding = is_small and abs(factor - 1) <= max(_BIAS, EXCESS * allowed**2)
     return text, {"weight_bytes": a.nbytes, "largest": largest, "is_rounding": is_rounding}
 
 

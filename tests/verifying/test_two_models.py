@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -322,6 +323,12 @@ def test_what_weights_behind_dequantize_linear_lose_is_no_error(bits: int, share
     found = graphcut.compare_models(product_with(), product_with(bits, shared), inputs=WIDE)
     assert (found.same, found.culprits) == (True, ())
     assert [(change.kind, change.is_rounding) for change in found.changes] == [("weight", True)]
+
+
+def test_a_cause_says_that_a_weight_is_rounded() -> None:
+    found = graphcut.compare_models(product_with(), product_with(8), inputs=WIDE, tolerance=0)
+    (cause,) = found.culprits[0].causes
+    assert re.fullmatch(r"MatMul: 'w' is rounded: differs in [\d,]+ of 12,288 values, by at most 0\.0\d+", cause)
 
 
 @pytest.mark.parametrize("shared", SCALES)
