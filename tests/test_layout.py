@@ -126,6 +126,12 @@ def test_imports_run_downwards(path: Path) -> None:
     assert {name for name in used if LAYER[name] >= LAYER[module]} == set()
 
 
+def test_which_executors_there_are_is_known_where_they_are_made_alone() -> None:
+    executors = PACKAGE / "workers" / "executors"
+    kinds = {(*executors.relative_to(PACKAGE).parts, name) for name in ("threads", "processes", "ray_and_threads")}
+    assert {path for path in FILES if relative_imports(path) & kinds and path.parent != executors} == set()
+
+
 def test_no_file_is_longer_than_450_lines() -> None:
     lines = {
         path: len(path.read_text().splitlines())

@@ -19,10 +19,11 @@ from ..running.sampling import GREEDY, Sampling
 from ..running.stage import SessionConfig, Stage
 from ..running.values import Value
 from ..workers.executors.limited_worker import LimitedWorker
+from ..workers.executors.making import make_executor
 from ..workers.executors.protocol import Origin
 from ..workers.executors.via import is_elsewhere
 from ..workers.executors.worker import Worker
-from ..workers.scheduling.assignment import assign_parts, make_executor, share_threads
+from ..workers.scheduling.assignment import assign_parts, share_threads
 from ..workers.scheduling.in_flight import Answer
 from ..workers.scheduling.one_worker import OneWorker
 from ..workers.scheduling.requests import Request
@@ -130,7 +131,7 @@ class Generation:
             load = lambda part: Stage(cascade, cascade.parts[part], config=config)  # noqa: E731
             worker = self.limited or Worker(cascade, decoder.kept, load)
             return OneWorker(decoder.routing(), worker, settings.get("log"))
-        executor = make_executor(cascade, via, config, decoder.kept, pool)
+        executor = make_executor(cascade, via, config, decoder.kept, [one.name for one in pool])
         return Scheduler(decoder.routing(), executor, pool, window=window, log=settings.get("log"))
 
     def _drafted(self, settings: DecodingSettings, config: SessionConfig) -> Draft | None:

@@ -21,10 +21,11 @@ from ..running.in_process.sequential import input_values
 from ..running.stage import SessionConfig
 from ..running.values import Feeds, Outputs, UserInputs, Value, to_array
 from .batches import BatchAxis, are_close, batch_axis
+from .executors.making import make_executor
 from .executors.via import Via, is_elsewhere
 from .looping import LoopRouting, run_steps
 from .run_log import RunLog
-from .scheduling.assignment import assign_parts, make_executor, scheduled_parts, share_threads
+from .scheduling.assignment import assign_parts, scheduled_parts, share_threads
 from .scheduling.requests import Request, Routing
 from .scheduling.scheduler import DEADLINE_S, Scheduler
 
@@ -83,7 +84,7 @@ class Pipeline(AbstractContextManager["Pipeline"]):
         self._cascade = cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
         pool = assign_parts(cascade, settings.get("workers"), settings.get("overlap", 0))
         config = share_threads(settings.get("config") or SessionConfig(), len(pool), via)
-        executor = make_executor(cascade, via, config, {}, pool)
+        executor = make_executor(cascade, via, config, {}, [worker.name for worker in pool])
         self.window = window = settings.get("window") or 2 * len(pool)
         outputs = asked_for(cascade.manifest.writes, settings.get("outputs"))
         self._loop = None if cascade.manifest.loop is None else LoopRouting(cascade, outputs)

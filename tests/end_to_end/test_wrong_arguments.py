@@ -21,7 +21,7 @@ from cases import each
 def decoder(tmp_path_factory: pytest.TempPathFactory) -> Cascade:
     path = tmp_path_factory.mktemp("model") / "m.onnx"
     onnx.save(with_concat(masked=True), path)
-    return graphcut.split(path, Into(2))
+    return graphcut.split(path, Into(2), path.parent / "parts")
 
 
 @each(

@@ -1,4 +1,4 @@
-"""Which worker owns which parts at the start of a run, and which executor the workers belong to."""
+"""Which worker owns which parts at the start of a run, and how many threads it has."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,12 +6,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from ...core.errors import UsageError, check_positive, check_word
+from ...core.errors import check_positive
 from ...core.graph import grouped
 from ...core.manifest import Cascade
 from ...running.stage import SessionConfig
-from ..executors.protocol import Executor
-from ..executors.threads import ThreadExecutor
 from ..executors.via import Via, is_elsewhere
 from ..executors.worker import StatesByPart
 from .load_balancing import even_bounds, spans_of
@@ -68,29 +66,6 @@ def assign_parts(
     while len(spans) < number:  # one more worker for the span with the most memory for each of its workers
         spans.append(max(spans, key=lambda span: sum(parts[i].needed.needs for i in span) / spans.count(span)))
     return [worker(f"worker {i}", None, span) for i, span in enumerate(spans)]
-
-
-def make_executor(
-    cascade: Cascade, via: Via, config: SessionConfig, states: StatesByPart, workers: Sequence[WorkerState]
-) -> Executor:
-    """An executor for `workers`; a UsageError if `via` is no way to run them."""
-    check_word(via, Via, "via")
-    match via:
-        case "threads":
-            return ThreadExecutor(cascade, config, states)
-        case "processes":
-            from ..executors.processes import ProcessExecutor
-
-            return ProcessExecutor(cascade, config, states)
-        case "ray":
-            try:
-                from ..executors.ray_and_threads import RayAndThreads
-            except ModuleNotFoundError as error:
-                if (error.name or "").partition(".")[0] != "ray":
-                    raise
-                hint = "pip install 'graphcut[ray]'"
-                raise UsageError("'ray' needs Ray, which is not installed", hint=hint) from None
-            return RayAndThreads(cascade, config, states, [worker.name for worker in workers])
 
 
 def share_threads(config: SessionConfig, workers: int, via: Via) -> SessionConfig:
