@@ -97,17 +97,6 @@ class Analysis(Product):
         return tuple(found)
 
     @cached_property
-    def generations(self) -> tuple[tuple[int, ...], ...]:
-        """The nodes by the number of edges on the longest path from a start to them.
-
-        Nodes of one generation don't depend on one another and could run at the same time. There are as many
-        generations as nodes on the longest path (`networkx.topological_generations`).
-        """
-        import networkx as nx
-
-        return tuple(tuple(sorted(generation)) for generation in nx.topological_generations(self.digraph))
-
-    @cached_property
     def segments(self) -> Partition:
         """The runs of nodes between key nodes, each beginning with one, and the tensor edges between the runs.
 

@@ -133,14 +133,6 @@ def test_without_a_dominator_that_is_no_start_or_end_the_graph_is_in_more_pieces
         assert inner <= set(nx.articulation_points(nx.Graph(digraph)))
 
 
-def test_the_generation_of_a_node_is_the_longest_path_to_it() -> None:
-    for analysis in map(random_analysis, RANDOM):
-        digraph = analysis.digraph
-        longest = {n: max(map(len, paths(digraph, starts(digraph), [n]))) - 1 for n in digraph}
-        generations = analysis.generations
-        assert {n: number for number, generation in enumerate(generations) for n in generation} == longest
-
-
 def test_branches_join_at_a_dominator(opened: Draw) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["fork"]),
@@ -152,7 +144,6 @@ def test_branches_join_at_a_dominator(opened: Draw) -> None:
     ]
     analysis = analyze(opened(model_of(nodes, [floats("x", 4)], [floats("y", 4), floats("z", 4)])))
     assert analysis.dominators == (0, 3)
-    assert analysis.generations == ((0,), (1, 2), (3,), (4, 5))
 
 
 def test_a_cut_after_a_dominator_sends_its_outputs_and_nothing_else(tmp_path: Path) -> None:
@@ -179,7 +170,7 @@ def test_the_trunk_of_a_multi_task_model_ends_in_a_dominator_before_its_heads(tm
 
 def test_a_graph_without_nodes_has_none_of_these() -> None:
     analysis = found_in([])
-    assert (analysis.key_nodes, analysis.dominators, analysis.generations) == ((), (), ())
+    assert (analysis.key_nodes, analysis.dominators) == ((), ())
 
 
 def test_dominators_take_linear_time_where_two_long_branches_meet_often() -> None:
