@@ -29,6 +29,7 @@ from ..planning.goals import At, Into
 from ..planning.planner import plan
 from ..running.stage import SessionConfig, session_options
 from ..surgery.cutting import split
+from ..workers.executors.making import needing_ray
 from ..workers.executors.via import Via
 from ..workers.pipelined import stream
 from ..workers.run_log import RunLog
@@ -151,9 +152,10 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
     devices of two machines that are slower to each other than their links say there are direct links. What object
     stores take is the median over the links. What a step takes besides computing is measured in runs: on this machine
     that is `step_s`, and what it takes longer on another one is two messages. Returns the most disturbed calibration,
-    too. The errors are those of `measure_cluster`.
+    too. The errors are those of `measure_cluster`, and a UsageError without Ray.
     """
-    from ..workers.executors.ray_measuring import Machine, measure_cluster
+    with needing_ray("measuring a cluster"):
+        from ..workers.executors.ray_measuring import Machine, measure_cluster
 
     found = measure_cluster(partial(calibrate, seconds=seconds), insecure=insecure)
     links = dict(found.links)

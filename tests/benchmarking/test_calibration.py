@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -40,6 +42,12 @@ def test_a_measured_cluster_is_read_as_it_was_written(origin: str | Host | None,
     found = graphcut.read_cluster(tmp_path / "cluster.toml")
     assert (found.driver, found.devices, found.links) == (made.driver, devices, links)
     assert (found.store_s, found.step_s) == (4.5e-3, 8e-4)
+
+
+def test_an_error_says_that_ray_is_not_installed() -> None:
+    code = "import sys; sys.modules['ray'] = None; import graphcut; graphcut.calibrate_cluster()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "UsageError: measuring a cluster needs Ray, which is not installed" in done.stderr
 
 
 @pytest.mark.parametrize("here", [("a", "b"), ()])

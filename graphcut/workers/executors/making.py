@@ -1,6 +1,7 @@
-"""Which executor runs workers: the one place that knows all of them."""
+"""Which executor runs workers: the one place that knows all of them, and that Ray may be missing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import assert_never
 
 from ...core.errors import UsageError, check_word
@@ -10,6 +11,17 @@ from .protocol import Executor
 from .threads import ThreadExecutor
 from .via import Via
 from .worker import StatesByPart
+
+
+@contextmanager
+def needing_ray(what: str) -> Iterator[None]:
+    """A UsageError says that `what` needs Ray, if what is imported within finds none."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "ray":
+            raise
+        raise UsageError(f"{what} needs Ray, which is not installed", hint="pip install 'graphcut[ray]'") from None
 
 
 def make_executor(
@@ -25,13 +37,9 @@ def make_executor(
 
             return ProcessExecutor(cascade, config, states)
         case "ray":
-            try:
+            with needing_ray("'ray'"):
                 from .ray_and_threads import RayAndThreads
-            except ModuleNotFoundError as error:
-                if (error.name or "").partition(".")[0] != "ray":
-                    raise
-                hint = "pip install 'graphcut[ray]'"
-                raise UsageError("'ray' needs Ray, which is not installed", hint=hint) from None
+
             return RayAndThreads(cascade, config, states, names)
         case _:
             assert_never(via)
