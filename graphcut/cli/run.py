@@ -29,19 +29,13 @@ if TYPE_CHECKING:
 _Answers = Iterator[dict[str, Any] | RunError]
 
 
-def _pieces(text: str) -> int | str:
-    if text != "auto" and not (text.isdecimal() and int(text)):
-        raise UsageError(f"--micro-batch {text}: expected N >= 1, or auto", hint="for example --micro-batch 8")
-    return text if text == "auto" else int(text)
-
-
 @dataclass(frozen=True)
 class PipelineOptions:
     """Options of a run on several workers."""
 
     via: Via | None = None
     workers: int | None = None
-    micro_batch: Annotated[Any, {"parser": _pieces}] = None
+    micro_batch: Annotated[Any, {"parser": lambda text: int(text) if text.isdecimal() else text}] = None
     deadline: float = 300
     trace: Place = None
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from operator import mul
-from typing import Final
 
 from msgspec.structs import asdict
 from msgspec.structs import replace as changed
@@ -18,7 +17,6 @@ from ..core.manifest import Cascade
 from ..core.product import Product
 from ..core.states import travelling
 from ..core.tensors import Tensor
-from ..core.text import few
 from ..costs.cluster import ScheduledFailure, SimulatedCluster
 from ..costs.device import Device, run_s
 from ..costs.weighing import Costs, weigh
@@ -32,8 +30,6 @@ from ..surgery.ranks import prepare_groups
 from ..workers.scheduling.assignment import scheduled_parts
 from ..workers.scheduling.load_balancing import even_bounds, spans_of
 from ..workers.scheduling.requests import ScheduledPart
-
-_LISTED: Final = 8  #: how many names a message lists.
 
 PartsByDevice = tuple[tuple[int, ...], ...]  #: for each device, the indices of parts.
 SecondsByDevice = tuple[tuple[float, ...], ...]  #: for each device, the run time of each part.
@@ -205,10 +201,8 @@ def _assignment(cluster: SimulatedCluster, planned: Sequence[str] | None, second
     if planned is None:
         spans = spans_of(even_bounds([time or 1e-12 for time in seconds], min(len(seconds), len(names))))
         return (*spans, *((),) * (len(names) - len(spans)))
-    if unknown := next((name for name in planned if name not in names), None):
-        message = f"part {planned.index(unknown)} is planned for {unknown!r}, which is not a device of this cluster"
-        hint = f"name the cluster that it was planned for, or plan for this one; it has {few(names, _LISTED)}"
-        raise UsageError(message, hint=hint)
+    hint = "name the cluster that it was planned for, or plan for this one; it has"
+    check_names(planned, names, "a part is planned for", hint, ", which is not a device of this cluster")
     return tuple(tuple(part for part, device in enumerate(planned) if device == name) for name in names)
 
 

@@ -79,8 +79,7 @@ class Pipeline(AbstractContextManager["Pipeline"]):
             raise UsageError(f"a deadline of {deadline_s:g} s is not possible", hint=hint)
         micro_batch = self._micro_batch = settings.get("micro_batch")
         if micro_batch not in {None, "auto"} and not (isinstance(micro_batch, int) and micro_batch >= 1):
-            hint = "take 1 example or more, or 'auto'"
-            raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint=hint)
+            raise UsageError(f"a batch can't be divided into pieces of {micro_batch}", hint="take 1 or more, or 'auto'")
         self._cascade = cascade = open_cascade(cascade, may_lack_parts=is_elsewhere(via))
         pool = assign_parts(cascade, settings.get("workers"), settings.get("overlap", 0))
         config = share_threads(settings.get("config") or SessionConfig(), len(pool), via)

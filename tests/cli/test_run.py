@@ -316,7 +316,7 @@ def test_a_file_called_random_is_read(run: Run, place: Path, tmp_path: Path) -> 
         (("--dim", "n=1"), "--dim applies to --inputs random"),
         (("--model", "m.onnx"), "--model applies to --inputs random"),
         (("--deadline", 3), "--deadline applies to --via"),
-        (("--via", "threads", "--micro-batch", "0"), "--micro-batch 0: expected N >= 1, or auto"),
+        (("--via", "threads", "--micro-batch", "0"), "a batch can't be divided into pieces of 0"),
     ],
 )
 def test_options_that_do_nothing_are_refused(

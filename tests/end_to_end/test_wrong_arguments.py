@@ -86,7 +86,7 @@ def test_the_word_that_was_probably_meant_is_named(decoder: Cascade) -> None:
 def test_micro_batches_have_a_number_of_examples_or_one_that_follows(decoder: Cascade, size: object) -> None:
     with pytest.raises(UsageError, match=f"a batch can't be divided into pieces of {size}") as caught:
         graphcut.Pipeline(decoder, micro_batch=size)  # type: ignore[arg-type]
-    assert caught.value.hint == "take 1 example or more, or 'auto'"
+    assert caught.value.hint == "take 1 or more, or 'auto'"
 
 
 @each(
