@@ -60,24 +60,24 @@ def cover(table: CostTable, costs: Costs) -> tuple[tuple[Group, ...], Coverage]:
     )
 
 
-def apply_table(costs: Costs, table: CostTable, device: Device) -> tuple[tuple[float, ...], Coverage]:
-    """Seconds of each flowing node on `device` by `table`, and how well the table matches.
+def apply_table(costs: Costs, table: CostTable, device: Device) -> tuple[tuple[float, ...], float]:
+    """Seconds of each flowing node on `device` by `table`, and how many of all these seconds the table has.
 
     The time of a module is divided among its nodes in proportion to their times by the roofline model. A module
     without a time, but with FLOPs, divides these in proportion to the FLOPs of the nodes, for the roofline model. Such
     FLOPs are proportions (see `tables`): they are scaled by the weighted median of the ratios to graphcut's own. Nodes
     without a row have their own roofline time. Bytes are those of the model.
     """
-    groups, coverage = cover(table, costs)
-    members = grouped((group, i) for i, group in enumerate(groups) if group)
+    members = grouped((group, i) for i, group in enumerate(cover(table, costs)[0]) if group)
     flops = _flops(costs, table.rows, members)
-    seconds = list(run_s(dataclasses.replace(costs, flops=flops), device))
+    seconds, measured_s = list(run_s(dataclasses.replace(costs, flops=flops), device)), 0.0
     for group, indices in members.items():
         times = [time_s for row in group if (time_s := table.rows[row].time_s) is not None]
         if len(times) == len(group):
+            measured_s += sum(times)
             for i, share in zip(indices, spread(sum(times), [seconds[i] for i in indices]), strict=True):
                 seconds[i] = share
-    return tuple(seconds), coverage
+    return tuple(seconds), measured_s
 
 
 def spread(total: float, weights: Sequence[float]) -> list[float]:

@@ -249,7 +249,7 @@ def plan_notes(plan: Plan, model: Model) -> Iterable[str]:
     if plan.metrics and isinstance(plan.goal, Across):
         inputs, outputs = (sum(getattr(m, name) for m in plan.metrics) for name in ("input_bytes", "output_bytes"))
         driver = printable(plan.goal.cluster.driver.name)
-        yield spread(is_measured=plan.coverage is not None)
+        yield spread(is_measured=plan.is_measured)
         yield f"a request gets {size(inputs)} of inputs from {driver} and returns {size(outputs)} of outputs"
     yield from separated_states(plan.partition.blocks, costs.caches if costs is not None else find_caches(model))
     if plan.coverage is not None:
@@ -289,7 +289,7 @@ def assumed_device(plan: Plan) -> Iterable[str]:
     device = plan.hosts[0]
     rates = f"{flop(device.flops_per_s)}/s, {operations(device.bytes_per_s)}B/s of memory bandwidth"
     links = f"links of {operations(device.link_bytes_per_s)}B/s"
-    off = spread(is_measured=plan.coverage is not None)
+    off = spread(is_measured=plan.is_measured)
     yield f"{off}, for devices with {rates} and {links}; describe yours with `Across`"
 
 

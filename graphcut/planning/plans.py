@@ -13,7 +13,7 @@ from ..core.units import count, size
 from ..costs.device import Device
 from ..costs.device_groups import DeviceGroup, ModeCosts
 from ..costs.device_support import refusals
-from ..costs.matching import Coverage
+from ..costs.matching import Coverage, apply_table
 from ..costs.tables import CostTable
 from ..costs.weighing import Costs
 from ..loading.model import Model
@@ -100,6 +100,14 @@ class Plan(Product):
     def received_bytes(self) -> int:
         """What all parts receive from others, each tensor once for each part."""
         return sum(part.received_bytes for part in self.metrics)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether most rows of the cost model match a node, and most of the time is that of rows that have one."""
+        if self.costs is None or self.table is None or self.coverage is None:
+            return False
+        seconds, measured_s = apply_table(self.costs, self.table, self.hosts[0])
+        return self.coverage.matched > len(self.coverage.unmatched) and 2 * measured_s > sum(seconds)
 
     @property
     def hosts(self) -> tuple[Device, ...]:

@@ -364,9 +364,10 @@ def test_a_measured_time_is_spread_over_the_module_and_the_rest_keeps_its_roofli
     ]
     weights = [numpy_helper.from_array(np.ones((2, 2), np.float32), "w")]
     costs = weigh(opened(model_of(nodes, [floats("x", 3, 2)], [floats("out", 3, 2)], weights)))
-    seconds, coverage = apply_table(costs, CostTable((row("a", num_flops=999, time_s=10.0),)), DEVICE)
-    assert seconds == pytest.approx((8.0, 2.0, 6.0))
-    assert coverage == Coverage((), ("/b/Relu",), 1)
+    table = CostTable((row("a", num_flops=999, time_s=10.0),))
+    seconds, measured_s = apply_table(costs, table, DEVICE)
+    assert (seconds, measured_s) == (pytest.approx((8.0, 2.0, 6.0)), 10.0)
+    assert cover(table, costs)[1] == Coverage((), ("/b/Relu",), 1)
 
 
 def test_operations_of_a_table_count_as_proportions(opened: Open) -> None:
@@ -378,9 +379,10 @@ def test_operations_of_a_table_count_as_proportions(opened: Open) -> None:
 
 def test_the_models_own_table_changes_nothing() -> None:
     costs = weigh(load(FIXTURES / "tiny-qwen2-fp32" / "model.onnx"))
-    seconds, coverage = apply_table(costs, table_of(costs), DEVICE)
-    assert seconds == pytest.approx(run_s(costs, DEVICE))
-    assert coverage == Coverage((), (), len(table_of(costs).rows))
+    table = table_of(costs)
+    seconds, measured_s = apply_table(costs, table, DEVICE)
+    assert (seconds, measured_s) == (pytest.approx(run_s(costs, DEVICE)), 0.0)
+    assert cover(table, costs)[1] == Coverage((), (), len(table.rows))
 
 
 def test_rows_that_are_packed_add_up_where_all_are_timed(opened: Open) -> None:
@@ -410,6 +412,26 @@ def test_parts_of_a_plan_take_the_sums_of_what_was_measured_and_how_far_off_shar
         [("19", " on a quiet machine")],
         [("58", "")],
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "share"),
+    [
+        ({"a": 1.0, "b": 1.0, "c": 1.0}, "19"),
+        ({"a": None, "b": None, "c": None}, "58"),  # computed
+        ({"a": 1.0, "b": None, "c": None}, "19"),  # 1 s: the others take less by their operations
+        ({"a": 1e-12, "b": None, "c": None}, "58"),
+        ({"a": 1.0, "x": 1.0, "y": 1.0}, "58"),  # of another model: one of three rows matches
+    ],
+)
+def test_times_count_as_measured_where_the_table_is_of_this_model_and_has_most_of_them(
+    opened: Open, rows: dict[str, float | None], share: str
+) -> None:
+    model = opened(stack("/a/MatMul", "/b/MatMul", "/c/MatMul"))
+    table = CostTable(tuple(CostRow(module=name, num_flops=1, time_s=time_s) for name, time_s in rows.items()))
+    made = plan(model, Into(2), table=table)
+    assert made.is_measured is (share == "19")
+    assert f"times are estimates (shares {share} % off" in " ".join(scene_of_plan(made, analyze(model)).notes)
 
 
 def test_spreading_keeps_the_total() -> None:
