@@ -35,7 +35,7 @@ from .decoder import Decoder, DecodingSettings
 from .decoding_memory import longest_of, predict_decoding
 from .prefix_cache import PrefixCache
 from .shared_steps import SharedSteps
-from .speculation import Draft, DraftProposer, Lookup, Speculation
+from .speculation import DraftDecoder, DraftProposer, Lookup, Speculation
 from .token_sequences import SequenceBatch, TokenSequence, token_ids
 
 FinishReason = Literal["stop", "max_tokens", "full", "failed"]
@@ -134,7 +134,7 @@ class Generation:
         executor = make_executor(cascade, via, config, decoder.kept, [one.name for one in pool])
         return Scheduler(decoder.routing(), executor, pool, window=window, log=settings.get("log"))
 
-    def _drafted(self, settings: DecodingSettings, config: SessionConfig) -> Draft | None:
+    def _drafted(self, settings: DecodingSettings, config: SessionConfig) -> DraftDecoder | None:
         """The decoder that proposes tokens, if there is one."""
         draft = settings.get("draft")
         if draft is not None and not self._decoder.is_cuttable:
@@ -144,7 +144,7 @@ class Generation:
             return None
         if self.limited is not None:
             raise UsageError("a memory limit does not count a second decoder", hint="leave out one of them")
-        return Draft(draft, self._decoder, config)
+        return DraftDecoder(draft, self._decoder, config)
 
     def _forget(self, number: int, *, is_kept: bool = False) -> None:
         """Forget a batch, and its states unless the cache keeps them."""

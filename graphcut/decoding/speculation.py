@@ -40,7 +40,7 @@ class Lookup:
         return tuple(islice(cycle(tokens[place:]), most))  # what repeats goes on with what came before it
 
 
-class Draft:
+class DraftDecoder:
     """A smaller decoder of the same tokenizer, which proposes what it would say itself. It runs in this process."""
 
     def __init__(self, draft: CascadeLike, decoder: Decoder, config: SessionConfig) -> None:
@@ -64,7 +64,7 @@ class Draft:
 class DraftProposer:
     """Proposes for one sequence what a smaller decoder says, which draws with the same random numbers."""
 
-    def __init__(self, draft: Draft, one: TokenSequence, number: int) -> None:
+    def __init__(self, draft: DraftDecoder, one: TokenSequence, number: int) -> None:
         """`number` is that of the sequence's batch."""
         self._draft = draft
         left = one.max_tokens - one.generated + 1

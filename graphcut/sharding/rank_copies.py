@@ -9,7 +9,7 @@ from onnx import AttributeProto, NodeProto
 from ..loading.fingerprint import canonical
 from ..loading.operations import Operation, Shape
 from ..loading.slices import Runs, length
-from .axes.factors import Bounds, Factor, Parts, Place, ShapeInput, fixed
+from .axes.factors import Bounds, Factor, Place, ShapeInput, SplitSizes, fixed
 from .axes.layouts import segments_of
 from .axes.rules import factors_of
 from .meanings import Meaning, Numbers, PartialSum, Patched, Piece, piece_of, runs_of, units_of
@@ -100,7 +100,7 @@ class RankCopy(NamedTuple):
         match factor.change:
             case ShapeInput(slot):
                 return self.changed.keys() <= {slot} and self._has_sizes(slot, factor, written[0].size)
-            case Parts():
+            case SplitSizes():
                 sizes = tuple(piece.size for _, piece in sorted(written.items()))
                 if operation.has(1):
                     return {**operation.values, **self.changed}.get(1) == sizes and self.changed.keys() <= {1}
@@ -149,7 +149,7 @@ def set_attributes(node: NodeProto, factor: Factor, share: tuple[int, int], size
             attribute.ints[:] = [number * units // all_units for number in attribute.ints]
         elif attribute.name in factor.counts:
             attribute.i = attribute.i * units // all_units
-        elif isinstance(factor.change, Parts) and attribute.name == "split":
+        elif isinstance(factor.change, SplitSizes) and attribute.name == "split":
             attribute.ints[:] = sizes
 
 

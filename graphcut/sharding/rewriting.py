@@ -14,7 +14,7 @@ from ..loading.slices import SliceNote, write_note
 from ..loading.subgraphs import FIRST_IR_WITH_DEFAULTS, add_notes, captures, domain, names_in
 from ..loading.tensor_values import values_bytes
 from .axes.division import DividedClass, Division
-from .axes.factors import Bounds, Factor, Parts, ShapeInput, axes_of_shape
+from .axes.factors import Bounds, Factor, ShapeInput, SplitSizes, axes_of_shape
 from .axes.layouts import Layout
 from .pieces import Drawing, piece_of
 from .rank_copies import set_attributes
@@ -161,7 +161,7 @@ class _Rewriting:
                 else:
                     shape = [sizes.get(i, value) for i, value in enumerate(values)]
                     copy.input[slot] = self.drawing.constant(name, shape)
-            case Parts():
+            case SplitSizes():
                 parts = [self._size_written(index, i, rank) for i in range(len(operation.outputs))]
                 if operation.has(1):
                     copy.input[1] = self.drawing.constant(f"{copy.name}/sizes", parts)

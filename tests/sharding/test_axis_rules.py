@@ -12,7 +12,7 @@ from operator_runs import OperatorRuns
 
 from graphcut.loading.opening import load
 from graphcut.loading.operations import Operation, operations_of
-from graphcut.sharding.axes.factors import Bounds, Factor, Parts, Place, ShapeInput, fixed
+from graphcut.sharding.axes.factors import Bounds, Factor, Place, ShapeInput, SplitSizes, fixed
 from graphcut.sharding.axes.rules import RULES, factors_of
 from graphcut.sharding.axes.rules.shapes import _runs
 
@@ -133,7 +133,7 @@ def change_constants(operation: Operation, factor: Factor, values: Values, share
             shape = operation.written() or ()
             values[slot] = np.array(shape, np.int64)
             values[slot][place.axis] = values[slot][place.axis] * share[0] // share[1]
-        case Parts() if operation.has(1):
+        case SplitSizes() if operation.has(1):
             values[1] = values[1] * share[0] // share[1]
         case Bounds(element):
             start, end, size = *(int(values[slot][element]) for slot in (1, 2)), values_size(operation, factor)

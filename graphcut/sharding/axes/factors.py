@@ -27,7 +27,7 @@ class ShapeInput(msgspec.Struct, frozen=True):
     slot: int
 
 
-class Parts(msgspec.Struct, frozen=True):
+class SplitSizes(msgspec.Struct, frozen=True):
     """The sizes of the outputs of a Split: its input 1, or its attribute `split`."""
 
 
@@ -50,7 +50,7 @@ class Factor(NamedTuple):
     writes: tuple[Place, ...] = ()
     counts: tuple[str, ...] = ()  #: attributes that are proportional to the number of units.
     once: tuple[int, ...] = ()  #: of a contracted factor: inputs that are added to the output, so only once.
-    change: ShapeInput | Parts | Bounds | None = None  #: constant inputs that depend on the number of units.
+    change: ShapeInput | SplitSizes | Bounds | None = None  #: constant inputs that depend on the number of units.
 
     @property
     def is_contracted(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 from ....core.records import table
 from ....core.tensors import Dim
 from ....loading.operations import Operation, RuleTable, Shape, by_operator
-from ..factors import Bounds, Factor, Parts, Place, Rule, ShapeInput, axis_of, fixed, moved, places
+from ..factors import Bounds, Factor, Place, Rule, ShapeInput, SplitSizes, axis_of, fixed, moved, places
 from .elements import broadcast, but_axis
 
 _MAX_SEGMENTS: Final = 16
@@ -93,7 +93,7 @@ def split(o: Operation) -> Iterator[Factor]:
     for units, whole, parts in _in_segments(shape, shapes, axis_of(o.given("axis", 0), shape)):
         is_even = len(set(whole.segments)) == 1 and not o.has(1)
         if not whole.segments or 1 in o.values or "split" in o.attributes or is_even:
-            yield Factor(units, (whole,), parts, change=Parts() if whole.segments else None)
+            yield Factor(units, (whole,), parts, change=SplitSizes() if whole.segments else None)
 
 
 def _in_segments(whole: Shape, parts: Sequence[Shape], own: int) -> Iterator[tuple[int, Place, tuple[Place, ...]]]:
