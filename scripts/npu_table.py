@@ -105,7 +105,7 @@ MODELS: Mapping[str, tuple[Callable[[Path], object] | Path, Mapping[str, int]]] 
     "U-Net, weights are inputs": (with_inputs, {"batch": 1}),
     "multitask, dynamic shapes": (partial(demos.write, "multitask"), {}),
     "control flow (Loop)": (partial(hazard, "loop_scan_output"), {}),
-    "sequences": (partial(hazard, "sequence_border"), {}),
+    "sequences": (partial(hazard, "sequence_boundary"), {}),
     "Llama, int4": (FIXTURES / "tiny-llama-int4" / "model.onnx", {**GENAI, "kv_cache_dim": 16}),
     "Llama, 26 MB": (partial(decoder, hidden=256, layers=6, heads=8, vocab=2000), STEP),
     "Llama of transformers, 26 MB": (partial(of_transformers, hidden=256, layers=6, heads=8, vocab=2000), STEP),

@@ -41,8 +41,8 @@ def product_and_best(*, scale: float = 0.3) -> onnx.ModelProto:
         helper.make_node("Mul", ["a", "top"], ["y"], name="y"),
     ]
     weights = np.random.default_rng(0).normal(0, scale, (16, 16)).astype(np.float32)
-    borders = [floats("x", 4, 16)], [floats("a", 4, 16), floats("y", 4, 16)]
-    return model_of(nodes, *borders, [numpy_helper.from_array(weights, "w")])
+    boundaries = [floats("x", 4, 16)], [floats("a", 4, 16), floats("y", 4, 16)]
+    return model_of(nodes, *boundaries, [numpy_helper.from_array(weights, "w")])
 
 
 def test_it_is_half_of_one_tensor_that_crosses_between_fused_layers(tmp_path: Path) -> None:

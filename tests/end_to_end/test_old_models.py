@@ -27,8 +27,8 @@ from hazards import HAZARDS
 
 LLM: Mapping[str, Any] = {"layers": 1, "hidden": 16, "heads": 2, "kv_heads": 1, "intermediate": 16, "vocab": 16}
 NEVER_IN = {  #: what a format can't hold, whatever the IR version is.
-    "triton": "input_as_output|map_input|rankless_border|empty_slots",
-    "mobile": "int4_weights|optional_border|rare_attributes",
+    "triton": "input_as_output|map_input|rankless_boundary|empty_slots",
+    "mobile": "int4_weights|optional_boundary|rare_attributes",
 }
 NAMES = [name for name in (*demos.DEMOS, *HAZARDS) if name != "no_nodes"]
 SOME = ("llm", "overridable_default_input", "overridable_default_as_output", "external_data")

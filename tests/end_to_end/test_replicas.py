@@ -267,9 +267,9 @@ def masked() -> ModelProto:
         helper.make_node("Sub", ["b", "low"], ["y"], name="y"),
     ]
     weight = numpy_helper.from_array(np.linspace(-1, 1, 16 * 32, dtype=np.float32).reshape(16, 32), "w")
-    borders = [floats("x", "n", 16), floats("ids", "n", 16)], [floats("y", "n", 16), floats("high", "n", 16)]
-    model = model_of(nodes, *borders, [weight], opset=13)
-    # `low` gets a better type at a border than this note gives; `high` is noted although it is an output.
+    boundaries = [floats("x", "n", 16), floats("ids", "n", 16)], [floats("y", "n", 16), floats("high", "n", 16)]
+    model = model_of(nodes, *boundaries, [weight], opset=13)
+    # `low` gets a better type at a boundary than this note gives; `high` is noted although it is an output.
     model.graph.value_info.extend([floats("raw", "n", 32), floats("low", None, 16), floats("high", "n", 16)])
     return model
 
@@ -289,12 +289,12 @@ def cascade(model: Model) -> Cascade:
     return split_by(model, named(model, "raw both halves a", "raw both halves b", "y"))
 
 
-def borders(cascade: Cascade) -> list[str]:
+def boundaries(cascade: Cascade) -> list[str]:
     return [f"{' '.join(part.reads)} > {' '.join(part.writes)}" for part in cascade.parts]
 
 
 def test_parts_have_the_nodes_of_the_groups(model: Model, cascade: Cascade) -> None:
-    assert borders(cascade) == ["x ids > low high a", "ids a > b", "b low > y"]
+    assert boundaries(cascade) == ["x ids > low high a", "ids a > b", "b low > y"]
     assert [part.replicas for part in cascade.parts] == [("k",), ("raw", "k", "both", "halves"), ()]
     assert [(part.nodes, part.weight_bytes) for part in cascade.parts] == [(5, 2048), (5, 2048), (1, 0)]
     assert [[value.name for value in onnx.load(cascade.file(part)).graph.value_info] for part in cascade.parts] == [
@@ -409,7 +409,7 @@ def test_a_default_that_is_an_output_is_written_by_the_last_part_that_reads_it(t
     onnx.save(proto, tmp_path / "model.onnx")
     model = graphcut.load(tmp_path / "model.onnx")
     cascade = split_by(model, named(model, "m a", "m y"))
-    assert borders(cascade) == ["x d > a", "d a > y d"]
+    assert boundaries(cascade) == ["x d > a", "d a > y d"]
     assert prove(model, cascade).objections == ()
     x = np.ones(4, np.float32)
     assert graphcut.run(cascade, {"x": x})["y"].tolist() == [90.0] * 4  # (1 + 9) * 9

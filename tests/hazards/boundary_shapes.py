@@ -1,4 +1,4 @@
-"""What is known of the shape of what crosses the border: all, some sizes by symbol, only the rank, or nothing."""
+"""What is known of the shape of what crosses the boundary: all, some sizes by symbol, only the rank, or nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def data_dependent_dim() -> Hazard:
     )
 
 
-def _dims_that_depend(border: str, correct: str, claim: Claim) -> Hazard:
+def _dims_that_depend(boundary: str, correct: str, claim: Claim) -> Hazard:
     """Two tensors that can cross: `hidden` has symbols of an input, `places` has one size that depends on values."""
     rng = np.random.default_rng(20)
     return Hazard(
@@ -49,26 +49,26 @@ def _dims_that_depend(border: str, correct: str, claim: Claim) -> Hazard:
             weights=[weight("w", floats(rng, 4, 8)), weight("eight", np.array([8]))],
         ),
         feeds={"x": floats(rng, 2, 3, 4), "mask": np.array([[1, 0, 1], [1, 1, 0]])},
-        cut=(border,),
+        cut=(boundary,),
         boundary_hint=("hidden", "places"),
         correct=correct,
-        asserts=(claim, HasInput(part=1, names=(border,))),
+        asserts=(claim, HasInput(part=1, names=(boundary,))),
     )
 
 
-def scalar_border() -> Hazard:
-    return _degenerate_border(
+def scalar_boundary() -> Hazard:
+    return _degenerate_boundary(
         "sum", "a shape without sizes (a scalar) is not a missing shape: rank 0 is declared.", InputRank("sum", 0)
     )
 
 
-def zero_element_border() -> Hazard:
-    return _degenerate_border(
+def zero_element_boundary() -> Hazard:
+    return _degenerate_boundary(
         "empty", "a tensor of no elements has 0 bytes and must be sent all the same.", InputRank("empty", 2)
     )
 
 
-def _degenerate_border(border: str, correct: str, claim: Claim) -> Hazard:
+def _degenerate_boundary(boundary: str, correct: str, claim: Claim) -> Hazard:
     rng = np.random.default_rng(33)
     return Hazard(
         model=model(
@@ -83,22 +83,22 @@ def _degenerate_border(border: str, correct: str, claim: Claim) -> Hazard:
             weights=[weight("start", np.array([0])), weight("end", np.array([0]))],
         ),
         feeds={"x": floats(rng, 3, 4)},
-        cut=(border,),
+        cut=(boundary,),
         boundary_hint=("sum", "empty"),
         correct=correct,
-        asserts=(claim, HasInput(part=1, names=(border,))),
+        asserts=(claim, HasInput(part=1, names=(boundary,))),
     )
 
 
-def scalar_size_border() -> Hazard:
+def scalar_size_boundary() -> Hazard:
     rng = np.random.default_rng(52)
     return Hazard(
         model=model(
             [
                 make_node("Shape", ["x"], ["shape"]),
                 make_node("Gather", ["shape", "third"], ["height"]),
-                make_node("Mul", ["height", "two"], ["border"]),
-                make_node("Unsqueeze", ["border", "axis"], ["side"]),
+                make_node("Mul", ["height", "two"], ["boundary"]),
+                make_node("Unsqueeze", ["boundary", "axis"], ["side"]),
                 make_node("Slice", ["shape", "start", "end"], ["channels"]),
                 make_node("Concat", ["channels", "side", "side"], ["sizes"], axis=0),
                 make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest"),
@@ -114,25 +114,25 @@ def scalar_size_border() -> Hazard:
             ],
         ),
         feeds={"x": floats(rng, 1, 1, 3, 3)},
-        cut=("border",),
-        boundary_hint=("border", "shape"),
-        correct="border is declared with an empty shape. ONNX Runtime's Python interface says [] of a scalar and of an "
-        "unknown rank; without the rank, part 1 fails to load (the sizes of Resize must be as many as its axes).",
-        asserts=(InputRank("border", 0),),
+        cut=("boundary",),
+        boundary_hint=("boundary", "shape"),
+        correct="boundary is declared with an empty shape. ONNX Runtime's Python interface says [] of a scalar and of "
+        "an unknown rank; without the rank, part 1 fails to load (the sizes of Resize must be as many as its axes).",
+        asserts=(InputRank("boundary", 0),),
     )
 
 
-def rankless_border() -> Hazard:
+def rankless_boundary() -> Hazard:
     rng = np.random.default_rng(49)
     return Hazard(
         model=model(
-            [make_node("Relu", ["x"], ["border"]), make_node("Neg", ["border"], ["y"])],
+            [make_node("Relu", ["x"], ["boundary"]), make_node("Neg", ["boundary"], ["y"])],
             reads=[value("x")],
             writes=[value("y")],
         ),
         feeds={"x": floats(rng, 2, 2, 2)},
-        cut=("border",),
+        cut=("boundary",),
         correct="an element type without a shape is legal for ONNX Runtime: no rank is invented.",
-        asserts=(InputRank("border", None), RequiredInputs(part=1, names=("border",))),
+        asserts=(InputRank("boundary", None), RequiredInputs(part=1, names=("boundary",))),
         checker_refuses="shape",
     )

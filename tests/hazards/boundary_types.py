@@ -1,4 +1,4 @@
-"""What kind of value crosses the border, and of which element type."""
+"""What kind of value crosses the boundary, and of which element type."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .hazard import Hazard
 BOOL, FLOAT, INT64, STRING = TensorProto.BOOL, TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 
 
-def sequence_border() -> Hazard:
+def sequence_boundary() -> Hazard:
     rng = np.random.default_rng(16)
     return Hazard(
         model=model(
             [
-                make_node("SplitToSequence", ["x", "two"], ["border"], axis=0),
-                make_node("SequenceAt", ["border", "i"], ["a"]),
-                make_node("ConcatFromSequence", ["border"], ["b"], axis=1),
+                make_node("SplitToSequence", ["x", "two"], ["boundary"], axis=0),
+                make_node("SequenceAt", ["boundary", "i"], ["a"]),
+                make_node("ConcatFromSequence", ["boundary"], ["b"], axis=1),
                 make_node("ReduceSum", ["a"], ["sum"], keepdims=0),
                 make_node("Add", ["b", "sum"], ["y"]),
             ],
@@ -36,32 +36,32 @@ def sequence_border() -> Hazard:
             weights=[weight("two", np.int64(2))],
         ),
         feeds={"x": floats(rng, 4, 3), "i": np.array(1)},
-        cut=("border",),
-        correct="the border is declared as a sequence, and a list goes over it. A planner may avoid such a cut.",
-        asserts=(InputKind("border", "sequence_type"), RequiredInputs(part=1, names=("border", "i"))),
+        cut=("boundary",),
+        correct="the boundary is declared as a sequence, and a list goes over it. A planner may avoid such a cut.",
+        asserts=(InputKind("boundary", "sequence_type"), RequiredInputs(part=1, names=("boundary", "i"))),
     )
 
 
-def optional_border() -> Hazard:
+def optional_boundary() -> Hazard:
     rng = np.random.default_rng(17)
     tensor_type = make_tensor_type_proto(FLOAT, [3])
     return Hazard(
         model=model(
             [
-                make_node("Optional", ["x"], ["border"]),
-                make_node("OptionalGetElement", ["border"], ["element"]),
-                make_node("OptionalHasElement", ["border"], ["has"]),
+                make_node("Optional", ["x"], ["boundary"]),
+                make_node("OptionalGetElement", ["boundary"], ["element"]),
+                make_node("OptionalHasElement", ["boundary"], ["has"]),
                 make_node("Relu", ["element"], ["y"]),
             ],
             reads=[value("x", [3])],
             writes=[value("y", [3]), value("has", [], BOOL)],
-            inner=[make_value_info("border", make_optional_type_proto(tensor_type))],
+            inner=[make_value_info("boundary", make_optional_type_proto(tensor_type))],
             opset=18,
         ),
         feeds={"x": floats(rng, 3)},
-        cut=("border",),
-        correct="the border is declared as an optional, and None can go over it. To refuse the cut is right too.",
-        asserts=(InputKind("border", "optional_type"), RequiredInputs(part=1, names=("border",))),
+        cut=("boundary",),
+        correct="the boundary is declared as an optional, and None can go over it. To refuse the cut is right too.",
+        asserts=(InputKind("boundary", "optional_type"), RequiredInputs(part=1, names=("boundary",))),
     )
 
 
@@ -73,8 +73,8 @@ def map_input() -> Hazard:
             [
                 make_node("DictVectorizer", ["words"], ["v"], domain="ai.onnx.ml", string_vocabulary=["a", "b", "c"]),
                 make_node("Cast", ["v"], ["counts"], to=FLOAT),
-                make_node("MatMul", ["x", "w"], ["border"]),
-                make_node("Add", ["border", "counts"], ["sum"]),
+                make_node("MatMul", ["x", "w"], ["boundary"]),
+                make_node("Add", ["boundary", "counts"], ["sum"]),
                 make_node("ZipMap", ["sum"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2]),
             ],
             reads=[value("x", [1, 3]), make_value_info("words", make_map_type_proto(STRING, scalar_type))],
@@ -84,20 +84,20 @@ def map_input() -> Hazard:
             opset=15,
         ),
         feeds={"x": floats(rng, 1, 3), "words": {"a": 1.5, "c": -2.0}},
-        cut=("border",),
+        cut=("boundary",),
         correct="the types of words (a map) and y (a sequence of maps) are copied as they are.",
-        asserts=(InputKind("words", "map_type"), HasInput(part=1, names=("border",))),
+        asserts=(InputKind("words", "map_type"), HasInput(part=1, names=("boundary",))),
     )
 
 
-def contrib_op_border() -> Hazard:
+def contrib_op_boundary() -> Hazard:
     rng = np.random.default_rng(19)
     return Hazard(
         model=model(
             [
                 make_node("FusedMatMul", ["x", "w"], ["t"], domain="com.microsoft", alpha=0.5),
-                make_node("BiasGelu", ["t", "b"], ["border"], domain="com.microsoft"),
-                make_node("Gelu", ["border"], ["y"], domain="com.microsoft"),
+                make_node("BiasGelu", ["t", "b"], ["boundary"], domain="com.microsoft"),
+                make_node("Gelu", ["boundary"], ["y"], domain="com.microsoft"),
             ],
             reads=[value("x", ["n", 4])],
             writes=[value("y", ["n", 4])],
@@ -105,20 +105,24 @@ def contrib_op_border() -> Hazard:
             domains={"com.microsoft": 1},
         ),
         feeds={"x": floats(rng, 3, 4)},
-        cut=("border",),
-        correct="shape inference of onnx knows none of these operators: the type of border comes from ONNX Runtime. n "
-        "is not frozen to a number of a sample run, and part 1 keeps the import of com.microsoft.",
-        asserts=(InputElem("border", "FLOAT"), NotFrozen("border", axis=0), RequiredInputs(part=1, names=("border",))),
+        cut=("boundary",),
+        correct="shape inference of onnx knows none of these operators: the type of boundary comes from ONNX Runtime. "
+        "n is not frozen to a number of a sample run, and part 1 keeps the import of com.microsoft.",
+        asserts=(
+            InputElem("boundary", "FLOAT"),
+            NotFrozen("boundary", axis=0),
+            RequiredInputs(part=1, names=("boundary",)),
+        ),
     )
 
 
-def border_between_q_and_dq() -> Hazard:
+def boundary_between_q_and_dq() -> Hazard:
     rng = np.random.default_rng(21)
     return Hazard(
         model=model(
             [
-                make_node("QuantizeLinear", ["x", "scale", "zero"], ["border"]),
-                make_node("DequantizeLinear", ["border", "scale", "zero"], ["xd"]),
+                make_node("QuantizeLinear", ["x", "scale", "zero"], ["boundary"]),
+                make_node("DequantizeLinear", ["boundary", "scale", "zero"], ["xd"]),
                 make_node("DequantizeLinear", ["wq", "w_scale", "w_zero"], ["w"], axis=1),
                 make_node("MatMul", ["xd", "w"], ["product"]),
                 make_node("QuantizeLinear", ["product", "scale2", "zero"], ["q"]),
@@ -136,27 +140,27 @@ def border_between_q_and_dq() -> Hazard:
             ],
         ),
         feeds={"x": floats(rng, 2, 8, scale=1)},
-        cut=("border",),
-        correct="the border is uint8, a quarter of the float one. Scale and zero point are in both parts; the weight's "
-        "DequantizeLinear is a constant expression of part 1.",
+        cut=("boundary",),
+        correct="the boundary is uint8, a quarter of the float one. Scale and zero point are in both parts; the "
+        "weight's DequantizeLinear is a constant expression of part 1.",
         asserts=(
-            InputElem("border", "UINT8"),
+            InputElem("boundary", "UINT8"),
             HasInitializer(part=0, names=("scale", "zero")),
             HasInitializer(part=1, names=("scale", "zero", "wq", "w_scale", "w_zero", "scale2")),
-            RequiredInputs(part=1, names=("border",)),
+            RequiredInputs(part=1, names=("boundary",)),
         ),
     )
 
 
-def bfloat16_border() -> Hazard:
-    return _border_numpy_does_not_have("bf16", "BFLOAT16")
+def bfloat16_boundary() -> Hazard:
+    return _boundary_numpy_does_not_have("bf16", "BFLOAT16")
 
 
-def float8_border() -> Hazard:
-    return _border_numpy_does_not_have("f8", "FLOAT8E4M3FN")
+def float8_boundary() -> Hazard:
+    return _boundary_numpy_does_not_have("f8", "FLOAT8E4M3FN")
 
 
-def _border_numpy_does_not_have(border: str, elem: str) -> Hazard:
+def _boundary_numpy_does_not_have(boundary: str, elem: str) -> Hazard:
     rng = np.random.default_rng(23)
     return Hazard(
         model=model(
@@ -172,51 +176,51 @@ def _border_numpy_does_not_have(border: str, elem: str) -> Hazard:
             ir_version=9,
         ),
         feeds={"x": floats(rng, 5)},
-        cut=(border,),
+        cut=(boundary,),
         boundary_hint=("bf16", "f8"),
-        correct="the border keeps its element type, and is handed over as an OrtValue: numpy has no such type.",
-        asserts=(InputElem(border, elem), HasInput(part=1, names=(border,))),
+        correct="the boundary keeps its element type, and is handed over as an OrtValue: numpy has no such type.",
+        asserts=(InputElem(boundary, elem), HasInput(part=1, names=(boundary,))),
     )
 
 
-def string_border() -> Hazard:
+def string_boundary() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("Concat", ["x", "more"], ["border"], axis=0),
-                make_node("Identity", ["border"], ["y"]),
-                make_node("Shape", ["border"], ["count"]),
+                make_node("Concat", ["x", "more"], ["boundary"], axis=0),
+                make_node("Identity", ["boundary"], ["y"]),
+                make_node("Shape", ["boundary"], ["count"]),
             ],
             reads=[value("x", ["n"], STRING)],
             writes=[value("y", ["m"], STRING), value("count", [1], INT64)],
             weights=[weight("more", np.array(["café", ""], dtype=object))],
         ),
         feeds={"x": np.array(["a", "bb"], dtype=object)},
-        cut=("border",),
+        cut=("boundary",),
         correct="strings have no fixed size and never lie in raw_data or in a file; they are compared exactly.",
-        asserts=(InputElem("border", "STRING"), RequiredInputs(part=1, names=("border",))),
+        asserts=(InputElem("boundary", "STRING"), RequiredInputs(part=1, names=("boundary",))),
     )
 
 
-def bool_output_beside_border() -> Hazard:
+def bool_output_beside_boundary() -> Hazard:
     rng = np.random.default_rng(47)
     return Hazard(
         model=model(
             [
-                make_node("Dropout", ["x"], ["border", "mask"]),
+                make_node("Dropout", ["x"], ["boundary", "mask"]),
                 make_node("Cast", ["mask"], ["ones"], to=FLOAT),
-                make_node("Mul", ["border", "ones"], ["y"]),
+                make_node("Mul", ["boundary", "ones"], ["y"]),
             ],
             reads=[value("x", [3])],
             writes=[value("y", [3])],
         ),
         feeds={"x": floats(rng, 3)},
-        cut=("border",),
-        boundary_hint=("border", "mask"),
+        cut=("boundary",),
+        boundary_hint=("boundary", "mask"),
         correct="to cut at one output of a node is to cut at all that are used: mask crosses too, as bool.",
         asserts=(
-            RequiredInputs(part=1, names=("border", "mask")),
+            RequiredInputs(part=1, names=("boundary", "mask")),
             InputElem("mask", "BOOL"),
-            InputDims("border", (3,)),
+            InputDims("boundary", (3,)),
         ),
     )

@@ -16,16 +16,16 @@ BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
 def if_captures() -> Hazard:
     rng = np.random.default_rng(1)
     then_branch = body(
-        [make_node("Add", ["border", "w_then"], ["sum"]), make_node("Mul", ["sum", "x2"], ["then_out"])],
+        [make_node("Add", ["boundary", "w_then"], ["sum"]), make_node("Mul", ["sum", "x2"], ["then_out"])],
         [],
         [value("then_out")],
     )
-    else_branch = body([make_node("Sub", ["border", "w_else"], ["else_out"])], [], [value("else_out")])
+    else_branch = body([make_node("Sub", ["boundary", "w_else"], ["else_out"])], [], [value("else_out")])
     return Hazard(
         model=model(
             [
                 make_node("Relu", ["x"], ["r"]),
-                make_node("Add", ["r", "w_then"], ["border"]),
+                make_node("Add", ["r", "w_then"], ["boundary"]),
                 make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
                 make_node("Greater", ["largest", "zero"], ["positive"]),
                 make_node("If", ["positive"], ["chosen"], then_branch=then_branch, else_branch=else_branch),
@@ -40,14 +40,14 @@ def if_captures() -> Hazard:
             ],
         ),
         feeds={"x": floats(rng, 3, 4), "x2": floats(rng, 3, 4)},
-        cut=("border",),
-        boundary_hint=("border", "positive"),
-        correct="border and x2 are read only inside branches: they become inputs of part 1. w_else is used only inside "
-        "a branch and travels with it; w_then is needed by both parts.",
+        cut=("boundary",),
+        boundary_hint=("boundary", "positive"),
+        correct="boundary and x2 are read only inside branches: they become inputs of part 1. w_else is used only "
+        "inside a branch and travels with it; w_then is needed by both parts.",
         asserts=(
             HasInitializer(part=0, names=("w_then",)),
             HasInitializer(part=1, names=("w_then", "w_else")),
-            HasInput(part=1, names=("border", "x2")),
+            HasInput(part=1, names=("boundary", "x2")),
         ),
     )
 
@@ -55,7 +55,7 @@ def if_captures() -> Hazard:
 def nested_captures() -> Hazard:
     rng = np.random.default_rng(2)
     then_branch = body([make_node("Mul", ["total_in", "scale"], ["scaled"])], [], [value("scaled")])
-    else_branch = body([make_node("Add", ["total_in", "border"], ["added"])], [], [value("added")])
+    else_branch = body([make_node("Add", ["total_in", "boundary"], ["added"])], [], [value("added")])
     step = body(
         [
             make_node("Greater", ["i", "one"], ["late"]),
@@ -67,7 +67,7 @@ def nested_captures() -> Hazard:
     )
     return Hazard(
         model=model(
-            [make_node("Tanh", ["x"], ["border"]), make_node("Loop", ["trips", "go", "x0"], ["y"], body=step)],
+            [make_node("Tanh", ["x"], ["boundary"]), make_node("Loop", ["trips", "go", "x0"], ["y"], body=step)],
             reads=[value("x", [2, 3]), value("x0", [2, 3])],
             writes=[value("y", [2, 3])],
             weights=[
@@ -78,11 +78,11 @@ def nested_captures() -> Hazard:
             ],
         ),
         feeds={"x": floats(rng, 2, 3), "x0": floats(rng, 2, 3)},
-        cut=("border",),
-        correct="what a body captures is found at any depth: one is read in the Loop, border and scale in an If in it.",
+        cut=("boundary",),
+        correct="what a body captures is found at any depth: one is read in the Loop, boundary and scale in an If.",
         asserts=(
             HasInitializer(part=1, names=("one", "scale")),
-            RequiredInputs(part=1, names=("border", "x0")),
+            RequiredInputs(part=1, names=("boundary", "x0")),
         ),
     )
 
@@ -92,7 +92,7 @@ def scan_capture() -> Hazard:
     step = body(
         [
             make_node("Add", ["state_in", "row"], ["sum"]),
-            make_node("Add", ["sum", "border"], ["state_out"]),
+            make_node("Add", ["sum", "boundary"], ["state_out"]),
             make_node("Identity", ["state_out"], ["row_out"]),
         ],
         [value("state_in", [3]), value("row", [3])],
@@ -101,7 +101,7 @@ def scan_capture() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("Sin", ["b"], ["border"]),
+                make_node("Sin", ["b"], ["boundary"]),
                 make_node("Scan", ["start", "x"], ["last", "rows"], body=step, num_scan_inputs=1),
                 make_node("Exp", ["rows"], ["y"]),
             ],
@@ -109,29 +109,29 @@ def scan_capture() -> Hazard:
             writes=[value("last", [3]), value("y", [5, 3])],
         ),
         feeds={"b": floats(rng, 3), "start": floats(rng, 3), "x": floats(rng, 5, 3)},
-        cut=("border",),
-        correct="border is read only inside the Scan body.",
-        asserts=(RequiredInputs(part=1, names=("border", "start", "x")),),
+        cut=("boundary",),
+        correct="boundary is read only inside the Scan body.",
+        asserts=(RequiredInputs(part=1, names=("boundary", "start", "x")),),
     )
 
 
 def loop_scan_output() -> Hazard:
     step = body(
-        [make_node("Add", ["i", "border"], ["row"]), make_node("Identity", ["go_in"], ["go_out"])],
+        [make_node("Add", ["i", "boundary"], ["row"]), make_node("Identity", ["go_in"], ["go_out"])],
         [value("i", [], INT64), value("go_in", [], BOOL)],
         [value("go_out", [], BOOL), value("row", elem=INT64)],
     )
     return Hazard(
         model=model(
-            [make_node("Abs", ["x"], ["border"]), make_node("Loop", ["trips", ""], ["y"], body=step)],
+            [make_node("Abs", ["x"], ["boundary"]), make_node("Loop", ["trips", ""], ["y"], body=step)],
             reads=[value("x", [2], INT64)],
             writes=[value("y", ["t", 2], INT64)],
             weights=[weight("trips", np.int64(3))],
         ),
         feeds={"x": np.array([-1, 4])},
-        cut=("border",),
-        correct="the condition '' stays in its place, the body captures border, and the length of y stays open.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        cut=("boundary",),
+        correct="the condition '' stays in its place, the body captures boundary, and the length of y stays open.",
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
     )
 
 
@@ -139,8 +139,8 @@ def loop_hands_out_capture() -> Hazard:
     rng = np.random.default_rng(101)
     step = body(
         [
-            make_node("Identity", ["border"], ["row"]),
-            make_node("Add", ["total_in", "border"], ["total_out"]),
+            make_node("Identity", ["boundary"], ["row"]),
+            make_node("Add", ["total_in", "boundary"], ["total_out"]),
             make_node("Identity", ["go_in"], ["go_out"]),
         ],
         [value("i", [], INT64), value("go_in", [], BOOL), value("total_in", [3])],
@@ -148,16 +148,16 @@ def loop_hands_out_capture() -> Hazard:
     )
     return Hazard(
         model=model(
-            [make_node("Tanh", ["x"], ["border"]), make_node("Loop", ["trips", "", "x0"], ["last", "y"], body=step)],
+            [make_node("Tanh", ["x"], ["boundary"]), make_node("Loop", ["trips", "", "x0"], ["last", "y"], body=step)],
             reads=[value("x", [3]), value("x0", [3])],
             writes=[value("y", ["t", 3]), value("last", [3])],
             weights=[weight("trips", np.int64(2))],
         ),
         feeds={"x": floats(rng, 3), "x0": floats(rng, 3)},
-        cut=("border",),
-        correct="an output of the body is an outer value that went through Identity: border must reach part 1. (ONNX "
+        cut=("boundary",),
+        correct="an output of the body is an outer value that went through Identity: boundary must reach part 1. (ONNX "
         "Runtime and the checker refuse a body that names the outer value itself as its output.)",
-        asserts=(RequiredInputs(part=1, names=("border", "x0")),),
+        asserts=(RequiredInputs(part=1, names=("boundary", "x0")),),
     )
 
 
@@ -176,7 +176,7 @@ def sibling_bodies_reuse_names() -> Hazard:
                 make_node(
                     "If",
                     ["flag"],
-                    ["border"],
+                    ["boundary"],
                     then_branch=branch("Neg", "Abs", "early"),
                     else_branch=branch("Exp", "Relu", "early"),
                 ),
@@ -184,8 +184,8 @@ def sibling_bodies_reuse_names() -> Hazard:
                     "If",
                     ["flag"],
                     ["late"],
-                    then_branch=branch("Neg", "Abs", "border"),
-                    else_branch=branch("Exp", "Relu", "border"),
+                    then_branch=branch("Neg", "Abs", "boundary"),
+                    else_branch=branch("Exp", "Relu", "boundary"),
                 ),
                 make_node("Add", ["late", "early"], ["y"]),
             ],
@@ -193,17 +193,17 @@ def sibling_bodies_reuse_names() -> Hazard:
             writes=[value("y", [4])],
         ),
         feeds={"x": floats(rng, 4), "flag": np.array(True)},
-        cut=("border",),
-        boundary_hint=("border", "early"),
+        cut=("boundary",),
+        boundary_hint=("boundary", "early"),
         correct="inner and result belong to each body alone: one flat table of names would see two producers.",
-        asserts=(RequiredInputs(part=1, names=("border", "early", "flag")),),
+        asserts=(RequiredInputs(part=1, names=("boundary", "early", "flag")),),
     )
 
 
 def body_input_hides_outer_name() -> Hazard:
     rng = np.random.default_rng(102)
     step = body(
-        [make_node("Add", ["hidden", "border"], ["hidden_out"]), make_node("Identity", ["go_in"], ["go_out"])],
+        [make_node("Add", ["hidden", "boundary"], ["hidden_out"]), make_node("Identity", ["go_in"], ["go_out"])],
         [value("i", [], INT64), value("go_in", [], BOOL), value("hidden", [3])],
         [value("go_out", [], BOOL), value("hidden_out", [3])],
     )
@@ -211,7 +211,7 @@ def body_input_hides_outer_name() -> Hazard:
         model=model(
             [
                 make_node("Exp", ["x"], ["hidden"]),
-                make_node("Neg", ["hidden"], ["border"]),
+                make_node("Neg", ["hidden"], ["boundary"]),
                 make_node("Loop", ["trips", "", "x0"], ["y"], body=step),
             ],
             reads=[value("x", [3]), value("x0", [3])],
@@ -219,29 +219,29 @@ def body_input_hides_outer_name() -> Hazard:
             weights=[weight("trips", np.int64(2))],
         ),
         feeds={"x": floats(rng, 3), "x0": floats(rng, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="the body's own hidden wins over the outer one, which therefore does not cross.",
-        asserts=(RequiredInputs(part=1, names=("border", "x0")),),
+        asserts=(RequiredInputs(part=1, names=("boundary", "x0")),),
     )
 
 
 def body_weight_hides_outer_name() -> Hazard:
     rng = np.random.default_rng(115)
-    then_branch = body([make_node("Add", ["border", "hidden"], ["then_out"])], [], [value("then_out", [3])])
+    then_branch = body([make_node("Add", ["boundary", "hidden"], ["then_out"])], [], [value("then_out", [3])])
     then_branch.initializer.append(weight("hidden", floats(rng, 3)))
-    else_branch = body([make_node("Abs", ["border"], ["else_out"])], [], [value("else_out", [3])])
+    else_branch = body([make_node("Abs", ["boundary"], ["else_out"])], [], [value("else_out", [3])])
     return Hazard(
         model=model(
             [
                 make_node("Exp", ["x"], ["hidden"]),
-                make_node("Neg", ["hidden"], ["border"]),
+                make_node("Neg", ["hidden"], ["boundary"]),
                 make_node("If", ["flag"], ["y"], then_branch=then_branch, else_branch=else_branch),
             ],
             reads=[value("x", [3]), value("flag", [], BOOL)],
             writes=[value("y", [3])],
         ),
         feeds={"x": floats(rng, 3), "flag": np.array(True)},
-        cut=("border",),
+        cut=("boundary",),
         correct="the branch has a weight of its own called hidden: the outer tensor of that name does not cross.",
-        asserts=(RequiredInputs(part=1, names=("border", "flag")),),
+        asserts=(RequiredInputs(part=1, names=("boundary", "flag")),),
     )

@@ -1,7 +1,7 @@
 """What can be claimed of the parts of a cut model.
 
 A claim is a record with one method, `objection`, which gives a sentence on what is wrong, or `""` when the claim holds.
-Parts are counted from 0. A claim about a tensor that crosses a border names no part, and is about every part that
+Parts are counted from 0. A claim about a tensor that crosses a boundary names no part, and is about every part that
 reads the tensor: where a node stands on neither side of a cut, a splitter is free to put it into any part.
 """
 

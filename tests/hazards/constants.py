@@ -18,17 +18,17 @@ def constants_on_both_sides() -> Hazard:
                 make_node("Constant", [], ["k"], value=weight("", floats(rng, 3))),
                 make_node("Constant", [], ["shape"], value_ints=[1, 3]),
                 make_node("ConstantOfShape", ["shape"], ["ones"], value=weight("", np.ones(1, np.float32))),
-                make_node("Add", ["x", "k"], ["border"]),
-                make_node("Mul", ["border", "k"], ["scaled"]),
+                make_node("Add", ["x", "k"], ["boundary"]),
+                make_node("Mul", ["boundary", "k"], ["scaled"]),
                 make_node("Add", ["scaled", "ones"], ["y"]),
             ],
             reads=[value("x", [1, 3])],
             writes=[value("y", [1, 3])],
         ),
         feeds={"x": floats(rng, 1, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="k is in both parts, and the constant expression ones in part 1: neither crosses.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
     )
 
 
@@ -39,16 +39,16 @@ def sparse_constant_on_both_sides() -> Hazard:
         model=model(
             [
                 make_node("Constant", [], ["k"], sparse_value=entries),
-                make_node("Add", ["x", "k"], ["border"]),
-                make_node("Mul", ["border", "k"], ["y"]),
+                make_node("Add", ["x", "k"], ["boundary"]),
+                make_node("Mul", ["boundary", "k"], ["y"]),
             ],
             reads=[value("x", [2, 4])],
             writes=[value("y", [2, 4])],
         ),
         feeds={"x": floats(rng, 2, 4)},
-        cut=("border",),
+        cut=("boundary",),
         correct="a Constant is one whatever attribute holds its value: the sparse one too is made by both parts.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
     )
 
 
@@ -58,16 +58,16 @@ def constant_as_output() -> Hazard:
         model=model(
             [
                 make_node("Constant", [], ["k"], value=weight("", floats(rng, 3))),
-                make_node("Add", ["x", "k"], ["border"]),
-                make_node("Mul", ["border", "k"], ["y"]),
+                make_node("Add", ["x", "k"], ["boundary"]),
+                make_node("Mul", ["boundary", "k"], ["y"]),
             ],
             reads=[value("x", [3])],
             writes=[value("k", [3]), value("y", [3])],
         ),
         feeds={"x": floats(rng, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="k is made by both parts, and given out by one of them.",
-        asserts=(AnyPartOutput("k"), RequiredInputs(part=1, names=("border",))),
+        asserts=(AnyPartOutput("k"), RequiredInputs(part=1, names=("boundary",))),
     )
 
 
@@ -76,8 +76,8 @@ def constant_expression_as_output() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("Relu", ["x"], ["border"]),
-                make_node("Neg", ["border"], ["y"]),
+                make_node("Relu", ["x"], ["boundary"]),
+                make_node("Neg", ["boundary"], ["y"]),
                 make_node("Exp", ["w"], ["e"]),
                 make_node("Mul", ["e", "w"], ["k"]),
             ],
@@ -86,7 +86,7 @@ def constant_expression_as_output() -> Hazard:
             weights=[weight("w", floats(rng, 2))],
         ),
         feeds={"x": floats(rng, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="k depends on no input and no node reads it: some part works it out all the same.",
-        asserts=(AnyPartOutput("k"), RequiredInputs(part=1, names=("border",))),
+        asserts=(AnyPartOutput("k"), RequiredInputs(part=1, names=("boundary",))),
     )

@@ -41,9 +41,9 @@ def external_data() -> Hazard:
         model=model(
             [
                 make_node("MatMul", ["x", "w1"], ["a"]),
-                make_node("Add", ["a", "b"], ["border"]),
+                make_node("Add", ["a", "b"], ["boundary"]),
                 make_node("Constant", [], ["c"], value=_external("", c, "flat.bin", offset=len(before_c))),
-                make_node("MatMul", ["border", "w2"], ["d"]),
+                make_node("MatMul", ["boundary", "w2"], ["d"]),
                 make_node("Add", ["d", "b"], ["e"]),
                 make_node("Add", ["e", "c"], ["y"]),
             ],
@@ -56,14 +56,14 @@ def external_data() -> Hazard:
             ],
         ),
         feeds={"x": floats(rng, 2, 64)},
-        cut=("border",),
+        cut=("boundary",),
         correct="two files, one in a folder; unaligned offsets; a weight that both parts use; a length that is left "
         "out and means the size of the tensor; external data in a Constant. Parts refer to the same bytes where they "
         "stand beside or above the files, and else get copies of the ranges.",
         asserts=(
             HasInitializer(part=0, names=("w1", "b")),
             HasInitializer(part=1, names=("w2", "b")),
-            RequiredInputs(part=1, names=("border",)),
+            RequiredInputs(part=1, names=("boundary",)),
         ),
         files={"sub/nested.bin": nested, "flat.bin": flat},
     )
@@ -74,7 +74,7 @@ def external_data_without_offset() -> Hazard:
     first, second = floats(rng, 8, 8), floats(rng, 8, 8)
     return Hazard(
         model=model(
-            [make_node("MatMul", ["x", "first"], ["border"]), make_node("MatMul", ["border", "second"], ["y"])],
+            [make_node("MatMul", ["x", "first"], ["boundary"]), make_node("MatMul", ["boundary", "second"], ["y"])],
             reads=[value("x", [2, 8])],
             writes=[value("y", [2, 8])],
             weights=[
@@ -83,12 +83,12 @@ def external_data_without_offset() -> Hazard:
             ],
         ),
         feeds={"x": floats(rng, 2, 8)},
-        cut=("border",),
+        cut=("boundary",),
         correct="no offset means 0, and a lone location is the whole of a file.",
         asserts=(
             HasInitializer(part=0, names=("first",)),
             HasInitializer(part=1, names=("second",)),
-            RequiredInputs(part=1, names=("border",)),
+            RequiredInputs(part=1, names=("boundary",)),
         ),
         files={"first.bin": first.tobytes(), "second.bin": second.tobytes()},
     )
@@ -118,21 +118,21 @@ def external_data_in_nested_function() -> Hazard:
     )
     return Hazard(
         model=model(
-            [make_node("Relu", ["x"], ["border"]), make_node("Layer", ["border"], ["y"], domain="local")],
+            [make_node("Relu", ["x"], ["boundary"]), make_node("Layer", ["boundary"], ["y"], domain="local")],
             reads=[value("x", [2, 4])],
             writes=[value("y", [2, 4])],
-            inner=[value("border", [2, 4])],
+            inner=[value("boundary", [2, 4])],
             functions=[inner, outer],
             domains={"local": 1},
             ir_version=10,
         ),
         feeds={"x": floats(rng, 2, 4)},
-        cut=("border",),
+        cut=("boundary",),
         correct="the only weight lies in a file, named by a Constant in a function that only another function calls: "
         "its bytes go with part 1, and count for it.",
         asserts=(
             HasFunction(part=1, functions=(("local", "Layer", ""), ("local", "Project", ""))),
-            RequiredInputs(part=1, names=("border",)),
+            RequiredInputs(part=1, names=("boundary",)),
         ),
         files={"function.bin": b"\x44" * 16 + w.tobytes()},
     )

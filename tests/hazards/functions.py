@@ -14,30 +14,32 @@ from .hazard import Hazard
 def functions_in_branch() -> Hazard:
     rng = np.random.default_rng(7)
     then_branch = body(
-        [make_node("ScaleAdd", ["border", "x"], ["then_out"], domain="local", alpha=3.0)], [], [value("then_out")]
+        [make_node("ScaleAdd", ["boundary", "x"], ["then_out"], domain="local", alpha=3.0)], [], [value("then_out")]
     )
-    else_branch = body([make_node("ScaleAdd", ["border", "x"], ["else_out"], domain="local")], [], [value("else_out")])
+    else_branch = body(
+        [make_node("ScaleAdd", ["boundary", "x"], ["else_out"], domain="local")], [], [value("else_out")]
+    )
     return Hazard(
         model=model(
             [
-                make_node("Scale", ["x"], ["border"], domain="local", alpha=2.0),
+                make_node("Scale", ["x"], ["boundary"], domain="local", alpha=2.0),
                 make_node("If", ["flag"], ["y"], then_branch=then_branch, else_branch=else_branch),
             ],
             reads=[value("x", [4]), value("flag", [], TensorProto.BOOL)],
             writes=[value("y", [4])],
-            inner=[value("border", [4])],
+            inner=[value("boundary", [4])],
             functions=[_scale(), _scale_add(), _function("Unused", "Neg")],
             domains={"local": 1},
         ),
         feeds={"x": floats(rng, 4), "flag": np.array(False)},
-        cut=("border",),
+        cut=("boundary",),
         since=(1, 31),  # before, it fails to infer types in the branch
         correct="part 1 needs ScaleAdd, called only inside a branch, and Scale, called only by ScaleAdd; attributes, "
         "their defaults and references, and the opsets of each function stay.",
         asserts=(
             HasFunction(part=0, functions=(("local", "Scale", ""),)),
             HasFunction(part=1, functions=(("local", "ScaleAdd", ""), ("local", "Scale", ""))),
-            RequiredInputs(part=1, names=("border", "flag", "x")),
+            RequiredInputs(part=1, names=("boundary", "flag", "x")),
         ),
     )
 
@@ -75,23 +77,23 @@ def function_overload() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("F", ["x"], ["border"], domain="local", overload="exp"),
-                make_node("F", ["border"], ["y"], domain="local", overload="neg"),
+                make_node("F", ["x"], ["boundary"], domain="local", overload="exp"),
+                make_node("F", ["boundary"], ["y"], domain="local", overload="neg"),
             ],
             reads=[value("x", [4])],
             writes=[value("y", [4])],
-            inner=[value("border", [4])],
+            inner=[value("boundary", [4])],
             functions=[_function("F", "Exp", "exp"), _function("F", "Neg", "neg")],
             domains={"local": 1},
             ir_version=10,
         ),
         feeds={"x": floats(rng, 4)},
-        cut=("border",),
+        cut=("boundary",),
         since=(1, 27),  # before, it ignores overloads: the numbers are wrong
         correct="a function is told by domain, name and overload, and a node keeps its overload.",
         asserts=(
             HasFunction(part=0, functions=(("local", "F", "exp"),)),
             HasFunction(part=1, functions=(("local", "F", "neg"),)),
-            RequiredInputs(part=1, names=("border",)),
+            RequiredInputs(part=1, names=("boundary",)),
         ),
     )

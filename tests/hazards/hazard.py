@@ -24,7 +24,7 @@ class Hazard:
         cut: tensors to cut at, first to be made first; `("a", "b")` asks for three parts. Empty where `assign` says
             more, and where there is nothing to cut.
         correct: what a correct splitter does.
-        boundary_hint: all that crosses the border, where that is more than `cut`.
+        boundary_hint: all that crosses the boundary, where that is more than `cut`.
         assign: the part of each node, the node named by its first output. Used instead of `cut`.
         refused: a word of the error, where to refuse is the right answer.
         asserts: what is true of the parts of a correct splitter.

@@ -17,12 +17,12 @@ def input_as_output() -> Hazard:
     rng = np.random.default_rng(13)
     return Hazard(
         model=model(
-            [make_node("Relu", ["x"], ["border"]), make_node("Neg", ["border"], ["y"])],
+            [make_node("Relu", ["x"], ["boundary"]), make_node("Neg", ["boundary"], ["y"])],
             reads=[value("x", [3]), value("p", [2], TensorProto.INT64)],
             writes=[value("y", [3]), value("p", [2], TensorProto.INT64), value("x", [3])],
         ),
         feeds={"x": floats(rng, 3), "p": np.array([4, 5])},
-        cut=("border",),
+        cut=("boundary",),
         correct="p and x are given out as they were fed, by what runs the parts or by a part that passes them through.",
     )
 
@@ -31,13 +31,13 @@ def unused_input() -> Hazard:
     rng = np.random.default_rng(14)
     return Hazard(
         model=model(
-            [make_node("Relu", ["x"], ["border"]), make_node("Neg", ["border"], ["y"])],
+            [make_node("Relu", ["x"], ["boundary"]), make_node("Neg", ["boundary"], ["y"])],
             reads=[value("x", [3]), value("unused", ["z"])],
             writes=[value("y", [3])],
             weights=[weight("dead", floats(rng, 5))],
         ),
         feeds={"x": floats(rng, 3), "unused": floats(rng, 2)},
-        cut=("border",),
+        cut=("boundary",),
         correct="the cascade accepts unused, which no part needs; the dead weight may be kept or dropped.",
     )
 
@@ -66,17 +66,17 @@ def input_needed_by_both() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("Identity", ["x"], ["border"]),
-                make_node("Exp", ["border"], ["e"]),
+                make_node("Identity", ["x"], ["boundary"]),
+                make_node("Exp", ["boundary"], ["e"]),
                 make_node("Add", ["e", "x"], ["y"]),
             ],
             reads=[value("x", [3])],
             writes=[value("y", [3])],
         ),
         feeds={"x": floats(rng, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="x is fed to both parts.",
-        asserts=(HasInput(part=0, names=("x",)), HasInput(part=1, names=("border", "x"))),
+        asserts=(HasInput(part=0, names=("x",)), HasInput(part=1, names=("boundary", "x"))),
     )
 
 

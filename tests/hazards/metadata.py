@@ -23,13 +23,13 @@ def annotated_everywhere() -> Hazard:
     rng = np.random.default_rng(28)
     annotated = model(
         [
-            make_node("Relu", ["x"], ["border"], name="n0", doc_string="node doc"),
-            make_node("MatMul", ["border", "w"], ["y"], name="n1"),
+            make_node("Relu", ["x"], ["boundary"], name="n0", doc_string="node doc"),
+            make_node("MatMul", ["boundary", "w"], ["y"], name="n1"),
         ],
         reads=[value("x", [2, 3])],
         writes=[value("y", [2, 3])],
         weights=[weight("w", floats(rng, 3, 3))],
-        inner=[value("border", [2, 3])],
+        inner=[value("boundary", [2, 3])],
         opset=21,
         ir_version=11,
     )
@@ -40,10 +40,10 @@ def annotated_everywhere() -> Hazard:
     return Hazard(
         model=annotated,
         feeds={"x": floats(rng, 2, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="every annotation of what a part keeps survives: docs, metadata of model, graph, node, value and "
         "tensor, denotations, quantization, and the devices (a node names its configuration by id).",
-        asserts=(Fidelity(part=0), Fidelity(part=1), RequiredInputs(part=1, names=("border",))),
+        asserts=(Fidelity(part=0), Fidelity(part=1), RequiredInputs(part=1, names=("boundary",))),
     )
 
 
@@ -66,13 +66,13 @@ def _add_metadata(annotated: ModelProto) -> None:
     set_metadata_props(graph, {"of": "graph"})
     set_metadata_props(graph.node[0], {"pkg.torch.onnx.name_scopes": "['model', 'act']"})
     set_metadata_props(graph.node[1], {"namespace": ": M/layer.0: L/mm: Linear"})
-    set_metadata_props(graph.value_info[0], {"of": "border"})
+    set_metadata_props(graph.value_info[0], {"of": "boundary"})
     set_metadata_props(graph.initializer[0], {"of": "weight"})
     set_metadata_props(graph.input[0], {"of": "input"})
 
 
 def _quantize(annotated: ModelProto) -> None:
-    annotation = annotated.graph.quantization_annotation.add(tensor_name="border")
+    annotation = annotated.graph.quantization_annotation.add(tensor_name="boundary")
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="w")
 
 
@@ -87,7 +87,7 @@ def _assign_devices(annotated: ModelProto) -> None:
 def training_info() -> Hazard:
     rng = np.random.default_rng(48)
     trained = model(
-        [make_node("Add", ["x", "w"], ["border"]), make_node("Mul", ["border", "w"], ["y"])],
+        [make_node("Add", ["x", "w"], ["boundary"]), make_node("Mul", ["boundary", "w"], ["y"])],
         reads=[value("x", [2])],
         writes=[value("y", [2])],
         weights=[weight("w", floats(rng, 2))],
@@ -103,7 +103,7 @@ def training_info() -> Hazard:
     return Hazard(
         model=trained,
         feeds={"x": floats(rng, 2)},
-        cut=("border",),
+        cut=("boundary",),
         correct="training_info speaks of the weights of the whole model: drop it and say so, or refuse.",
         asserts=(NoTrainingInfo(),),
     )
@@ -115,12 +115,12 @@ def rare_attributes() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("Relu", ["x"], ["border"]),
+                make_node("Relu", ["x"], ["boundary"]),
                 make_node("Constant", [], ["sparse"], sparse_value=entries),
                 make_node("Optional", [], ["none"], type=make_tensor_type_proto(TensorProto.FLOAT, [2])),
                 make_node("OptionalHasElement", ["none"], ["has"]),
                 make_node("Cast", ["has"], ["zero"], to=TensorProto.FLOAT),
-                make_node("Add", ["border", "sparse"], ["sum"]),
+                make_node("Add", ["boundary", "sparse"], ["sum"]),
                 make_node("Add", ["sum", "zero"], ["y"]),
             ],
             reads=[value("x", [2, 4])],
@@ -128,9 +128,9 @@ def rare_attributes() -> Hazard:
             opset=18,
         ),
         feeds={"x": floats(rng, 2, 4)},
-        cut=("border",),
+        cut=("boundary",),
         correct="attributes that hold a sparse tensor or a type are copied like all others.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
     )
 
 
@@ -139,22 +139,22 @@ def binary_string_attributes() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("Relu", ["x"], ["border"]),
+                make_node("Relu", ["x"], ["boundary"]),
                 make_node("Constant", [], ["blob"], value_string=b"\xff\xfe\x00bin"),
                 make_node("Constant", [], ["blobs"], value_strings=[b"\xff", b"ok"]),
                 *_float_shape("blob"),
                 *_float_shape("blobs"),
                 make_node("ReduceSum", ["blob_float"], ["zero"], keepdims=0),
-                make_node("Add", ["border", "blobs_float"], ["sum"]),
+                make_node("Add", ["boundary", "blobs_float"], ["sum"]),
                 make_node("Add", ["sum", "zero"], ["y"]),
             ],
             reads=[value("x", [4])],
             writes=[value("y", [4])],
         ),
         feeds={"x": floats(rng, 4)},
-        cut=("border",),
+        cut=("boundary",),
         correct="a string attribute is bytes, and not always text: nothing decodes it.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
     )
 
 

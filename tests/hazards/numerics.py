@@ -17,8 +17,8 @@ def random_nodes() -> Hazard:
         model=model(
             [
                 make_node("RandomNormalLike", ["x"], ["noise"], seed=3.0),
-                make_node("Add", ["x", "noise"], ["border"]),
-                make_node("Mul", ["border", "noise"], ["product"]),
+                make_node("Add", ["x", "noise"], ["boundary"]),
+                make_node("Mul", ["boundary", "noise"], ["product"]),
                 make_node("Dropout", ["product", "ratio", "training"], ["dropped", "mask"], seed=5),
                 make_node("Sub", ["dropped", "noise"], ["y"]),
             ],
@@ -27,14 +27,14 @@ def random_nodes() -> Hazard:
             weights=[weight("ratio", np.float32(0.5)), weight("training", np.True_)],
         ),
         feeds={"x": floats(rng, 2, 4)},
-        cut=("border",),
-        boundary_hint=("border", "noise"),
+        cut=("boundary",),
+        boundary_hint=("boundary", "noise"),
         correct="noise is drawn once and crosses, even where drawing it again looks cheaper. Only first runs of fresh "
         "sessions can be compared: a seeded generator goes on from run to run.",
         asserts=(
             OpTotal("RandomNormalLike", 1),
             OpTotal("Dropout", 1),
-            RequiredInputs(part=1, names=("border", "noise")),
+            RequiredInputs(part=1, names=("boundary", "noise")),
         ),
     )
 
@@ -45,20 +45,20 @@ def random_node_without_inputs() -> Hazard:
         model=model(
             [
                 make_node("RandomNormal", [], ["noise"], shape=[2, 4], seed=3.0),
-                make_node("Add", ["x", "noise"], ["border"]),
-                make_node("Mul", ["border", "noise"], ["y"]),
+                make_node("Add", ["x", "noise"], ["boundary"]),
+                make_node("Mul", ["boundary", "noise"], ["y"]),
             ],
             reads=[value("x", [2, 4])],
             writes=[value("y", [2, 4])],
         ),
         feeds={"x": floats(rng, 2, 4)},
-        cut=("border",),
-        boundary_hint=("border", "noise"),
+        cut=("boundary",),
+        boundary_hint=("boundary", "noise"),
         correct="a node that reads nothing is not a constant when it draws numbers: noise is drawn once and crosses.",
         asserts=(
             OpTotal("RandomNormal", 1),
             OutputOnce("noise"),
-            RequiredInputs(part=1, names=("border", "noise")),
+            RequiredInputs(part=1, names=("boundary", "noise")),
         ),
     )
 
@@ -73,37 +73,37 @@ def random_node_in_branch() -> Hazard:
         model=model(
             [
                 make_node("If", ["noisy"], ["noise"], then_branch=then_branch, else_branch=else_branch),
-                make_node("Add", ["x", "noise"], ["border"]),
-                make_node("Mul", ["border", "noise"], ["y"]),
+                make_node("Add", ["x", "noise"], ["boundary"]),
+                make_node("Mul", ["boundary", "noise"], ["y"]),
             ],
             reads=[value("x", [2, 4])],
             writes=[value("y", [2, 4])],
             weights=[weight("noisy", np.True_)],
         ),
         feeds={"x": floats(rng, 2, 4)},
-        cut=("border",),
-        boundary_hint=("border", "noise"),
+        cut=("boundary",),
+        boundary_hint=("boundary", "noise"),
         correct="the If reads nothing but a weight, and is no constant expression: a branch of it draws numbers. There "
         "is one instance of it, and noise crosses.",
         asserts=(
             OpTotal("RandomNormal", 1),
             OutputOnce("noise"),
-            RequiredInputs(part=1, names=("border", "noise")),
+            RequiredInputs(part=1, names=("boundary", "noise")),
         ),
     )
 
 
-def fusion_across_border() -> Hazard:
+def fusion_across_boundary() -> Hazard:
     rng = np.random.default_rng(46)
     return Hazard(
         model=model(
             [
                 make_node("MatMul", ["x", "w1"], ["product"]),
-                make_node("Add", ["product", "b1"], ["border"]),
-                make_node("Div", ["border", "sqrt2"], ["d"]),
+                make_node("Add", ["product", "b1"], ["boundary"]),
+                make_node("Div", ["boundary", "sqrt2"], ["d"]),
                 make_node("Erf", ["d"], ["e"]),
                 make_node("Add", ["e", "one"], ["p"]),
-                make_node("Mul", ["border", "p"], ["q"]),
+                make_node("Mul", ["boundary", "p"], ["q"]),
                 make_node("Mul", ["q", "half"], ["gelu"]),
                 make_node("MatMul", ["gelu", "w2"], ["y"]),
             ],
@@ -119,8 +119,8 @@ def fusion_across_border() -> Hazard:
             ],
         ),
         feeds={"x": floats(rng, 7, 64, scale=1)},
-        cut=("border",),
+        cut=("boundary",),
         correct="equal to the bit with optimisation off. With optimisation on, ONNX Runtime fuses the bias into the "
         "Gelu of the uncut model only, and about 1e-6 of difference is right: compare like with like.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
     )

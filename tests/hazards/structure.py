@@ -19,12 +19,12 @@ def empty_slots() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("LSTM", ["x", "w", "r", "", "", "h0"], ["", "border", ""], hidden_size=hidden),
-                make_node("Clip", ["border", "", "most"], ["clipped"]),
+                make_node("LSTM", ["x", "w", "r", "", "", "h0"], ["", "boundary", ""], hidden_size=hidden),
+                make_node("Clip", ["boundary", "", "most"], ["clipped"]),
                 make_node("Resize", ["img", "", "scales"], ["resized"], mode="nearest"),
                 make_node("ReduceMean", ["resized"], ["mean"], keepdims=0),
                 make_node("Add", ["clipped", "mean"], ["y"]),
-                make_node("Squeeze", ["border", "axis"], ["flat"]),
+                make_node("Squeeze", ["boundary", "axis"], ["flat"]),
                 make_node("TopK", ["flat", "one"], ["best", "place"]),
             ],
             reads=[value("x", [4, 2, 5]), value("h0", [1, 2, hidden]), value("img", [1, 1, 2, 2])],
@@ -39,9 +39,9 @@ def empty_slots() -> Hazard:
             ],
         ),
         feeds={"x": floats(rng, 4, 2, 5), "h0": floats(rng, 1, 2, hidden), "img": floats(rng, 1, 1, 2, 2)},
-        cut=("border",),
+        cut=("boundary",),
         correct="'' is not a tensor: it never crosses, two nodes may write it, and it keeps its place.",
-        asserts=(HasInput(part=1, names=("border",)),),
+        asserts=(HasInput(part=1, names=("boundary",)),),
     )
 
 
@@ -117,8 +117,8 @@ def unsorted_nodes() -> Hazard:
     return Hazard(
         model=model(
             [
-                make_node("Neg", ["border"], ["y"]),
-                make_node("Add", ["relu", "one"], ["border"]),
+                make_node("Neg", ["boundary"], ["y"]),
+                make_node("Add", ["relu", "one"], ["boundary"]),
                 make_node("Relu", ["x"], ["relu"]),
             ],
             reads=[value("x", [3])],
@@ -126,9 +126,9 @@ def unsorted_nodes() -> Hazard:
             weights=[weight("one", np.float32(1))],
         ),
         feeds={"x": floats(rng, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="nodes out of order break the spec, and ONNX Runtime runs them: sort (stably) when opening the model.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
         checker_refuses="topologically sorted",
     )
 
@@ -180,18 +180,18 @@ def duplicate_node_names() -> Hazard:
         model=model(
             [
                 make_node("Relu", ["x"], ["a"], name="twin"),
-                make_node("Neg", ["a"], ["border"], name="twin"),
-                make_node("Exp", ["border"], ["b"], name="twin"),
+                make_node("Neg", ["a"], ["boundary"], name="twin"),
+                make_node("Exp", ["boundary"], ["b"], name="twin"),
                 make_node("Tanh", ["b"], ["y"], name="other"),
             ],
             reads=[value("x", [3])],
             writes=[value("y", [3])],
         ),
         feeds={"x": floats(rng, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="nodes are not told by their names. The uncut model runs once they are renamed; a replica of a node "
         "must not make a second one of its name either.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
         ort_refuses="two nodes with same node name",
     )
 
@@ -200,13 +200,13 @@ def default_domain_by_its_other_name() -> Hazard:
     rng = np.random.default_rng(43)
     return Hazard(
         model=model(
-            [make_node("Relu", ["x"], ["border"], domain="ai.onnx"), make_node("Neg", ["border"], ["y"])],
+            [make_node("Relu", ["x"], ["boundary"], domain="ai.onnx"), make_node("Neg", ["boundary"], ["y"])],
             reads=[value("x", [3])],
             writes=[value("y", [3])],
         ),
         feeds={"x": floats(rng, 3)},
-        cut=("border",),
+        cut=("boundary",),
         correct="'' and 'ai.onnx' are the same domain.",
-        asserts=(RequiredInputs(part=1, names=("border",)),),
+        asserts=(RequiredInputs(part=1, names=("boundary",)),),
         checker_refuses="No opset import for domain 'ai.onnx'",
     )

@@ -35,12 +35,12 @@ from cases import each
 
 def _two_parts() -> Pieces:
     """Exp(x + w) and, in part 1, a local function, an If, a sparse weight and an input with a default."""
-    border = value("border", ["n", 2])
+    boundary = value("boundary", ["n", 2])
     shift = make_function("local", "Shift", ["a"], ["b"], [make_node("Neg", ["a"], ["b"])], [make_opsetid("", OPSET)])
-    branch = body([make_node("Exp", ["border"], ["e"])], [], [value("e")])
-    early = [make_node("Add", ["x", "w"], ["sum"]), make_node("Exp", ["sum"], ["border"])]
+    branch = body([make_node("Exp", ["boundary"], ["e"])], [], [value("e")])
+    early = [make_node("Add", ["x", "w"], ["sum"]), make_node("Exp", ["sum"], ["boundary"])]
     late = [
-        make_node("Shift", ["border"], ["shifted"], domain="local"),
+        make_node("Shift", ["boundary"], ["shifted"], domain="local"),
         make_node("If", ["flag"], ["chosen"], then_branch=branch, else_branch=branch),
         make_node("Sum", ["shifted", "chosen", "s"], ["y"]),
     ]
@@ -48,10 +48,10 @@ def _two_parts() -> Pieces:
     s = make_sparse_tensor(weight("s", [1.0]), weight("", [0]), [2])
     reads, writes = [value("x", ["n", 2])], [value("y", ["n", 2])]
     whole = model(early + late, reads=reads, writes=writes, weights=[w, flag], sparse_weights=[s], functions=[shift])
-    part0 = model(early, reads=reads, writes=[border], weights=[w])
+    part0 = model(early, reads=reads, writes=[boundary], weights=[w])
     part1 = model(
         late,
-        reads=[border, value("flag", [1], TensorProto.BOOL)],
+        reads=[boundary, value("flag", [1], TensorProto.BOOL)],
         writes=writes,
         weights=[flag],
         sparse_weights=[s],
@@ -65,18 +65,18 @@ def _two_parts() -> Pieces:
     [
         HasInitializer(part=0, names=("w",)),
         HasSparse(part=1, names=("s",)),
-        HasInput(part=1, names=("border",)),
-        HasInput(part=1, names=("border", "flag")),
-        RequiredInputs(part=1, names=("border",)),
+        HasInput(part=1, names=("boundary",)),
+        HasInput(part=1, names=("boundary", "flag")),
+        RequiredInputs(part=1, names=("boundary",)),
         HasFunction(part=1, functions=(("local", "Shift", ""),)),
-        InputElem("border", "FLOAT"),
-        InputRank("border", 2),
-        InputDims("border", ("n", 2)),
-        NotFrozen("border", axis=0),
-        InputKind("border", "tensor_type"),
+        InputElem("boundary", "FLOAT"),
+        InputRank("boundary", 2),
+        InputDims("boundary", ("n", 2)),
+        NotFrozen("boundary", axis=0),
+        InputKind("boundary", "tensor_type"),
         OpTotal("Exp", 3),
         AnyPartOutput("y"),
-        OutputOnce("border"),
+        OutputOnce("boundary"),
         TensorIdentical(part=0, names=("w",)),
         NoTrainingInfo(),
     ],
@@ -90,23 +90,23 @@ def test_a_claim_that_holds_has_no_objection(claim: Claim) -> None:
     [
         (HasInitializer(part=1, names=("w", "flag")), "part 1 lacks the initializers ['w']; it has ['flag']"),
         (HasSparse(part=0, names=("s",)), "part 0 has the sparse initializers [], not ['s']"),
-        (HasInput(part=1, names=("x",)), "part 1 lacks the inputs ['x']; it has ['border', 'flag']"),
+        (HasInput(part=1, names=("x",)), "part 1 lacks the inputs ['x']; it has ['boundary', 'flag']"),
         (
-            RequiredInputs(part=1, names=("border", "flag")),
-            "part 1 must be fed ['border'], and should be fed ['border', 'flag']",
+            RequiredInputs(part=1, names=("boundary", "flag")),
+            "part 1 must be fed ['boundary'], and should be fed ['boundary', 'flag']",
         ),
         (
             HasFunction(part=1, functions=(("local", "Shift", "up"),)),
             "part 1 lacks the functions [('local', 'Shift', 'up')]; it has [('local', 'Shift', '')]",
         ),
-        (InputElem("border", "UINT8"), "the element type of 'border' is 'FLOAT' in part 1, not 'UINT8'"),
-        (InputRank("border", None), "the rank of 'border' is 2 in part 1, not None"),
+        (InputElem("boundary", "UINT8"), "the element type of 'boundary' is 'FLOAT' in part 1, not 'UINT8'"),
+        (InputRank("boundary", None), "the rank of 'boundary' is 2 in part 1, not None"),
         (InputRank("shifted", 2), "no part reads 'shifted'"),
-        (InputDims("border", ("n", 3)), "the dims of 'border' is ('n', 2) in part 1, not ('n', 3)"),
-        (NotFrozen("border", axis=1), "part 1 fixes axis 1 of 'border' at 2"),
+        (InputDims("boundary", ("n", 3)), "the dims of 'boundary' is ('n', 2) in part 1, not ('n', 3)"),
+        (NotFrozen("boundary", axis=1), "part 1 fixes axis 1 of 'boundary' at 2"),
         (NotFrozen("shifted", axis=1), "no part reads 'shifted'"),
-        (OwnSymbol("border", axis=0), "part 1 takes axis 0 of 'border' for 'n'"),
-        (InputKind("border", "map_type"), "the kind of 'border' is 'tensor_type' in part 1, not 'map_type'"),
+        (OwnSymbol("boundary", axis=0), "part 1 takes axis 0 of 'boundary' for 'n'"),
+        (InputKind("boundary", "map_type"), "the kind of 'boundary' is 'tensor_type' in part 1, not 'map_type'"),
         (OpTotal("Exp", 1), "there are 3 nodes Exp, not 1"),
         (AnyPartOutput("w"), "no part gives 'w'"),
         (OutputOnce("sum"), "'sum' is given by the parts [], not by one"),
@@ -152,10 +152,10 @@ def test_training_info_in_a_part_is_reported() -> None:
         (lambda part: part.graph.node[0].ClearField("doc_string"), "node 'n0'"),
         (lambda part: part.graph.node[1].ClearField("device_configurations"), "node 'n1'"),
         (lambda part: part.graph.initializer[0].ClearField("metadata_props"), "initializer 'w'"),
-        (lambda part: part.graph.value_info[0].ClearField("metadata_props"), "what is said of 'border'"),
+        (lambda part: part.graph.value_info[0].ClearField("metadata_props"), "what is said of 'boundary'"),
         (lambda part: part.graph.input[0].type.ClearField("denotation"), "what is said of 'x'"),
-        (lambda part: part.graph.ClearField("value_info"), "what is said of 'border'"),
-        (lambda part: part.graph.ClearField("quantization_annotation"), "quantization of 'border'"),
+        (lambda part: part.graph.ClearField("value_info"), "what is said of 'boundary'"),
+        (lambda part: part.graph.ClearField("quantization_annotation"), "quantization of 'boundary'"),
     ],
 )
 def test_fidelity_misses_each_annotation(spoil: Callable[[ModelProto], None], said: str) -> None:

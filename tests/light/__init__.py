@@ -7,7 +7,7 @@ is a file of 9 kB and 548 MiB in memory. For a test that cuts them, this means:
   have no name;
 - all are IR 3, so that initializers are inputs too;
 - all elements of an answer are the same number, whatever was fed, and often some layers before the end: an answer alone
-  shows little, so compare what crosses the borders as well, which varies nearly everywhere else.
+  shows little, so compare what crosses the boundaries as well, which varies nearly everywhere else.
 """
 
 from __future__ import annotations

@@ -495,8 +495,8 @@ def cached(*pasts: str) -> ModelProto:
 
 
 def test_past_and_new_tokens_add_up_to_the_total(opened: Draw) -> None:
-    border = opened(cached("past_sequence_length")).boundary_types
-    assert said(border, "all", "m") == [
+    boundary = opened(cached("past_sequence_length")).boundary_types
+    assert said(boundary, "all", "m") == [
         "float32[batch,total_sequence_length,4]",
         "float32[batch,total_sequence_length]",
     ]

@@ -32,9 +32,9 @@ CUTTABLE = {name: hazard for name, make in HAZARDS.items() if (hazard := make())
 REFUSED = {
     "binary_string_attributes": "can't import",
     "body_weight_hides_outer_name": "would change node 'y'",
-    "function_overload": "would change node 'border'",
+    "function_overload": "would change node 'boundary'",
     "map_input": "can't export",
-    "optional_border": "can't export",
+    "optional_boundary": "can't export",
     "rare_attributes": "would change node 'sparse'",
     "sparse_constant_on_both_sides": "would change node 'k'",
 }
@@ -42,7 +42,7 @@ REFUSED = {
 
 HELD = {name: hazard for name, hazard in CUTTABLE.items() if name not in REFUSED}
 RANDOM = {"random_nodes", "random_node_without_inputs", "random_node_in_branch"}
-NO_NUMPY = {"bfloat16_border", "float8_border"}
+NO_NUMPY = {"bfloat16_boundary", "float8_boundary"}
 
 
 def load_message(hazard: Hazard, folder: Path) -> ModelProto:

@@ -151,9 +151,11 @@ def shift_boundary(model: ModelProto) -> None:
     a, b = (initializer(model, f"g0.rank-{rank}") for rank in (0, 1))
     left, right = numpy_helper.to_array(a), numpy_helper.to_array(b)
     moved = left[:, :-4], np.concatenate([left[:, -4:], right], axis=1)
-    border = left.shape[1]
+    boundary = left.shape[1]
     for one, values in zip((a, b), moved, strict=True):
-        note = one.doc_string.replace(f"[0,{border}]", f"[0,{border - 4}]").replace(f"[{border},", f"[{border - 4},")
+        note = one.doc_string.replace(f"[0,{boundary}]", f"[0,{boundary - 4}]").replace(
+            f"[{boundary},", f"[{boundary - 4},"
+        )
         one.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(values), one.name))
         one.doc_string = note
 

@@ -141,12 +141,12 @@ def test_results_of_an_export_are_bit_identical_to_one_process(name: str, tmp_pa
 BOUNDARY_HAZARDS: dict[str, Hazard] = {
     make.__name__: hazard
     for make in (
-        boundary_types.sequence_border,
-        boundary_types.optional_border,
-        boundary_types.bfloat16_border,
-        boundary_types.float8_border,
-        boundary_types.string_border,
-        boundary_types.bool_output_beside_border,
+        boundary_types.sequence_boundary,
+        boundary_types.optional_boundary,
+        boundary_types.bfloat16_boundary,
+        boundary_types.float8_boundary,
+        boundary_types.string_boundary,
+        boundary_types.bool_output_beside_boundary,
         boundary_types.map_input,
     )
     if (hazard := make()).cut and hazard.runs

@@ -33,7 +33,7 @@ class Layout(NamedTuple):
         return [size // all_units * units for size in self.segments]
 
     def before(self, position: int, units: int, all_units: int) -> int:
-        """Where a border of segments is in a piece that has only `units` of each segment."""
+        """Where a boundary of segments is in a piece that has only `units` of each segment."""
         sizes = zip(self.sizes(units, all_units), accumulate(self.segments), strict=True)
         return sum(size for size, end in sizes if end <= position)
 
@@ -80,8 +80,8 @@ def common_layouts(
                 waiting |= dict.fromkeys(users[axis])
     if any(cut.denominator > 1 for found in cuts.values() for cut in found):
         return None
-    borders = {axis: [0, *(int(cut) for cut in sorted(cuts[axis])), size] for axis, size in sizes.items()}
-    return {axis: tuple(b - a for a, b in pairwise(found)) for axis, found in borders.items()}
+    boundaries = {axis: [0, *(int(cut) for cut in sorted(cuts[axis])), size] for axis, size in sizes.items()}
+    return {axis: tuple(b - a for a, b in pairwise(found)) for axis, found in boundaries.items()}
 
 
 def segments_of(place: Place, size: int) -> list[tuple[int, int, int]]:
