@@ -220,8 +220,7 @@ class Decoder:
 
     def own_inputs(self, inputs: Mapping[str, object]) -> dict[str, Value]:
         """The values of inputs that one sequence has in place of `constants`; a UsageError if one is none of these."""
-        if other := next((name for name in inputs if name not in self.constants), None):
-            raise UsageError(f"{other!r} is not an input that was given for all", hint="give any value of it for all")
+        check_names(inputs, self.constants, "no value for all was given of", "give any value of it for all, as of")
         return {name: to_value(value, self.cascade.tensors[name]) for name, value in inputs.items()}
 
     def begin_with(self, prompt: tuple[int, ...], name: str) -> tuple[tuple[int, ...], dict[str, Value]]:

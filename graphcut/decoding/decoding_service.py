@@ -1,5 +1,6 @@
 """Decoding for many callers: sequences begin and end at any time, and share the workers of one cascade."""
 
+import atexit
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import count
@@ -10,6 +11,7 @@ from typing import Unpack
 from ..core.errors import RunError
 from ..core.manifest import CascadeLike
 from ..running.sampling import GREEDY, Sampling
+from ..workers.pipelined import EXIT_S
 from .decoder import DecodingSettings
 from .generation import FinishReason, Generation
 from .token_sequences import TokenSequence, token_ids
@@ -64,6 +66,7 @@ class DecodingService(AbstractContextManager["DecodingService"]):
             cascade, (), self._later(), most, batch=most, stop=self._is_last, on_error="skip", settings=settings
         )
         self._thread = Thread(target=self._work, name="graphcut decoding", daemon=True)
+        atexit.register(self.close, EXIT_S)  # as of a pipeline
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -101,13 +104,13 @@ class DecodingService(AbstractContextManager["DecodingService"]):
             self._inbox.put(stream)
         return stream
 
-    def close(self) -> None:
-        """End all sequences, and the workers."""
+    def close(self, wait_s: float | None = None) -> None:
+        """End all sequences, and the workers. Waits until they have ended, or so long."""
         with self._lock:
             for stream in self.streams.values():
                 stream.close()
             self._inbox.put(None)
-        self._thread.join()
+        self._thread.join(wait_s)
 
     def _later(self) -> Iterator[TokenSequence | None]:
         """The sequences that are asked for. None while there is none and others go on; without others, it waits."""
@@ -141,6 +144,7 @@ class DecodingService(AbstractContextManager["DecodingService"]):
             self.error = error
         for stream in self.streams.values():
             stream.found.put(error)
+        atexit.unregister(self.close)
 
     def _ended(self, index: int) -> TokenStream:
         with self._lock:

@@ -116,8 +116,7 @@ def scenario_at(
         return scenario_of_plan(replay(analyze(opened), path), opened, cluster, outputs)
     cascade = with_dims(open_cascade(path), dims or {})
     if cluster is None:
-        hint = "name a cluster file with `cluster`"
-        raise UsageError(f"{path} is a cascade, which has no device speeds", hint=hint)
+        raise UsageError(f"{path} is a cascade, which has no device speeds", hint="name a cluster file with `cluster`")
     return scenario_of_cascade(cascade, cluster, source_of(cascade, model), outputs)
 
 

@@ -31,7 +31,7 @@ from .scheduling.scheduler import DEADLINE_S, Scheduler
 
 _LONGEST_S: Final = 1_000_000  #: the longest deadline. Systems can't wait much longer in one call.
 
-_EXIT_S: Final = 10.0  #: so long a process that ends waits for the workers of a pipeline that was not closed.
+EXIT_S: Final = 10.0  #: so long a process that ends waits for the workers of what was not closed.
 
 
 class PipelineSettings(TypedDict, total=False):
@@ -209,9 +209,9 @@ class _Service:
         self._pending: deque[Future[Outputs]] = deque()
         self._answered = Condition()
         self._thread = Thread(target=self._work, name="graphcut scheduler", daemon=True)
-        self._thread.start()
         # ONNX Runtime aborts a process that ends while a session is made or runs.
-        atexit.register(self.close, _EXIT_S)
+        atexit.register(self.close, EXIT_S)
+        self._thread.start()
 
     def send(self, request: Request, then: Callable[[Future[Outputs]], None] | None = None) -> Future[Outputs]:
         """Send a request; `then` is called with the future once it is answered, in the thread of the scheduler."""

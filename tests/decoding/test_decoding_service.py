@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -54,6 +56,22 @@ def test_each_caller_gets_what_its_prompt_gets_alone(cascade: Cascade, via: Via,
         again = list(service.stream(PROMPTS[1], max_tokens=5, sampling=how[1]))
     assert found == [alone(cascade, prompt, 4 + i, how[i]) for i, prompt in enumerate(PROMPTS)]
     assert (again, {stream.end for stream in streams}) == (found[1], {"max_tokens"})
+
+
+NOT_CLOSED = """
+import atexit, sys, threading
+from graphcut import DecodingService
+atexit.register(lambda: print(threading.active_count()))  # the first one is called last
+service = DecodingService(sys.argv[1])
+service.stream([3], max_tokens=1_000_000)
+"""
+
+
+def test_a_service_that_is_not_closed_ends_with_the_process(endless: Cascade) -> None:
+    """ONNX Runtime aborts a process that ends while a session is made or runs."""
+    command: list[str | Path] = [sys.executable, "-c", NOT_CLOSED, endless.root]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 @pytest.mark.parametrize("via", ["threads", "processes"])
@@ -168,7 +186,7 @@ def test_each_caller_may_have_inputs_of_its_own(cache_bytes: int, tmp_path: Path
         streams = [service.stream([], max_tokens=8, stop=[1], inputs=sound) for sound in sounds]
         found = [list(stream) for stream in streams]
         again = list(service.stream([], max_tokens=8, stop=[1], inputs=sounds[1]))
-        with pytest.raises(UsageError, match="'sound' is not an input that was given for all"):
+        with pytest.raises(UsageError, match="no value for all was given of 'sound'"):
             service.stream([], max_tokens=8, inputs={"sound": 1})
     expected = [family.reference(folder, sound, 8)[0] for sound in sounds]
     assert (found, again) == (expected, expected[1])

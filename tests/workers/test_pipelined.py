@@ -201,7 +201,7 @@ from graphcut.workers import pipelined
 from graphcut.workers.executors import threads
 if __name__ == "__main__":
     if sys.argv[3:] == ["stuck"]:
-        threads.Stage, pipelined._EXIT_S = lambda *_, **__: time.sleep(1000), 0.1
+        threads.Stage, pipelined.EXIT_S = lambda *_, **__: time.sleep(1000), 0.1
     atexit.register(lambda: print(threading.active_count() > 1))  # the first one is called last
     pipeline = Pipeline(sys.argv[1], via=sys.argv[2], workers=2)
 """
