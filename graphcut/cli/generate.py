@@ -14,7 +14,6 @@ import typer
 from .. import Via
 from ..core.errors import UsageError
 from ..core.units import count
-from .application import given_options
 from .common_options import OriginalOptions, Places, SessionOptions, Texts, parsed_dims, say_gap
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 
 def generate(
-    ctx: typer.Context,
     cascade_path: Path,
     session: SessionOptions,
     text: TextOptions,
@@ -59,7 +57,6 @@ def generate(
     from .. import DecodingSettings, open_cascade
     from .. import generate as decoded
 
-    memory.check(given_options(ctx))
     original = OriginalOptions(dims=dims, seed=seed)
     cascade = open_cascade(cascade_path, check_files=False)  # `generate` checks what its workers need
     say_gap(cascade)

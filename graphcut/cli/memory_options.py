@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import UsageError
 from ..core.units import size
 from .declaring import Size
 from .output import complain, say
@@ -22,12 +21,6 @@ class MemoryOptions:
     memory_bytes: Size = None
     exact: bool = False
 
-    def check(self, given: Collection[str]) -> None:
-        if "--memory-limit" in given and {"--via", "--workers"}.intersection(given):
-            raise UsageError(
-                "--memory-limit is for one process, and --via starts workers", hint="leave out one of them"
-            )
-
 
 def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or None or `Generation.limited`
     """Say what is predicted, if there is a limit."""
@@ -35,8 +28,7 @@ def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or
     if forecast is None or forecast.memory_bytes is None:
         return
     about = "about " if forecast.is_estimated else ""
-    peak, limit = (size(number) for number in (forecast.peak_bytes, forecast.memory_bytes))
-    say(f"predicted peak {about}{peak} of {limit}: {forecast.residency}")
+    say(f"predicted peak {about}{size(forecast.peak_bytes)} of {size(forecast.memory_bytes)}: {forecast.residency}")
     if forecast.is_mapped and not exact:
         say("weights are mapped, not prepacked: results may differ from those without a limit; --exact avoids this")
     if forecast.spills:
@@ -61,7 +53,6 @@ def say_after(run: Any, parts: Sequence[Part], peak_bytes: int | None) -> None: 
     if peak_bytes is None or forecast is None or forecast.memory_bytes is None:
         return
     since = ", since the process started" if run.peak.is_since_start else ""
-    measured, limit = (size(number) for number in (peak_bytes, forecast.memory_bytes))
-    say(f"measured peak {measured} (resident pages{since})")
+    say(f"measured peak {size(peak_bytes)} (resident pages{since})")
     if peak_bytes > forecast.memory_bytes:
-        say(f"that is more than {limit}: sizes are estimates; split with --dim for exact ones")
+        say(f"that is more than {size(forecast.memory_bytes)}: sizes are estimates; split with --dim for exact ones")

@@ -15,7 +15,6 @@ from .. import Via
 from ..core.arguments import OnError
 from ..core.errors import RunError, UsageError
 from ..core.units import size
-from .application import given_options
 from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, output_names, say_gap
 from .input_files import RANDOM, FeedReader, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, measured_peak, say_after, say_before
@@ -41,7 +40,6 @@ class PipelineOptions:
 
 
 def run(
-    ctx: typer.Context,
     cascade_path: Path,
     pipeline: PipelineOptions,
     session: SessionOptions,
@@ -67,13 +65,15 @@ def run(
     from ..core.present_parts import open_present
     from ..core.wiring import asked_for
 
-    given, texts = given_options(ctx), texts_of(text)
+    texts = texts_of(text)
     if bool(inputs) == bool(texts):
         what = "--inputs and --text were both given" if texts else "no inputs were given"
         raise UsageError(what, hint="give --inputs FILE, --inputs random to generate them, or --text TEXT")
     inputs = inputs or [RANDOM]
     is_generated = not texts and any(map(is_random, inputs))
-    memory.check(given)
+    if pipeline.via and memory.memory_bytes is not None:
+        what = "--memory-limit is for one process, and --via starts workers"
+        raise UsageError(what, hint="leave out one of them")
     check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
     config, is_alone = session.session_config(), pipeline.via is None  # a pipeline checks what its workers need
     cascade = (open_present if is_alone else open_cascade)(cascade_path, check_files=is_alone)

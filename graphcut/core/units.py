@@ -29,7 +29,7 @@ def parse_bytes(text: str) -> int:
 
 @contextmanager
 def sizes_as_given() -> Iterator[None]:
-    """Within it, a size that is given in decimal units makes `size` and `limit_of` say all sizes in these."""
+    """Within it, a size that is given in decimal units makes `size` say all sizes in these."""
     token = _is_decimal.set(False)
     try:
         yield
@@ -39,25 +39,15 @@ def sizes_as_given() -> Iterator[None]:
 
 def given_bytes(text: str) -> int:
     """`parse_bytes` of a size that a user gave, in an option or in a file."""
-    found = parse_bytes(text)
     if _is_decimal.get() is not None and re.search("[kmgt]b", text.lower()):
         _is_decimal.set(True)
-    return found
+    return parse_bytes(text)
 
 
 def size(count_bytes: int) -> str:
     """A number of bytes in binary units: `17 B`, `4.75 MiB`, `3.1 GiB`; in decimal ones as `sizes_as_given` says."""
-    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, _units())
-
-
-def limit_of(count_bytes: int) -> str:
-    """A limit to ask for, no less than a number of bytes: `1087MiB`, or `1140MB`, as `size` has them."""
-    unit, factor = list(_units().items())[2]
-    return f"{-(-count_bytes // factor)}{unit}"
-
-
-def _units() -> Mapping[str, int]:
-    return _DECIMAL if _is_decimal.get() else _BINARY
+    units = _DECIMAL if _is_decimal.get() else _BINARY
+    return f"{count_bytes} B" if abs(count_bytes) < 999.5 else _scaled(count_bytes, units)
 
 
 def duration(seconds: float) -> str:

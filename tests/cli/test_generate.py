@@ -207,7 +207,7 @@ def test_memory_is_limited_as_in_a_run(run: Run, parts: Path, expected: list[lis
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stderr
     predicted, measured = (float(number) for number in re.findall(r"peak (?:about )?([\d.]+) MB", said))
     assert measured <= predicted
-    message = "--memory-limit is for one process, and --via starts workers"
+    message = "a memory limit is for one process, without other workers"
     assert run(*words, "--memory-limit", "1GB", "--via", "processes").error[0] == message
     assert run(*words, "--exact").code == 2
 

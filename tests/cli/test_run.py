@@ -225,6 +225,7 @@ def test_an_impossible_deadline_is_refused(run: Run, place: Path, batches: Path,
         (("--insecure",), "--insecure applies to --via ray"),
         (("--via", "threads", "--insecure"), "--insecure applies to --via ray"),
         (("--memory-limit", "much"), "'much' is not a size"),
+        (("--via", "threads", "--micro-batch", "many"), "a batch can't be divided into pieces of many"),
         (("--provider", "A,B"), "A,B: expected NAME,KEY=VALUE,..."),
     ],
 )
@@ -264,21 +265,21 @@ def test_a_memory_limit_is_refused_or_kept(heavy: Path, batches: Path, tmp_path:
         r"this run is predicted to need [\d.]+ MiB, more than the memory limit of 20 MiB", refused.error[0]
     )
     assert not (tmp_path / "out").exists()
-    named = re.search(r"allow (\d+MiB) or more", refused.error[1])
+    named = re.search(r"allow --memory-limit (\d+) \(([\d.]+ MiB)\) or more", refused.error[1])
     assert named is not None
     result = command(*words, named[1])
     assert result.code == 0, result.err
     lines = result.err.splitlines()
-    assert re.fullmatch(rf"predicted peak [\d.]+ MiB of {named[1][:-3]} MiB: one part loaded at a time.*", lines[0])
+    assert re.fullmatch(rf"predicted peak [\d.]+ MiB of {named[2]}: one part loaded at a time.*", lines[0])
     measured = re.fullmatch(r"measured peak ([\d.]+ MiB) \(resident pages\)", lines[-1])
     assert measured is not None, result.err
-    assert parse_bytes(measured[1]) <= parse_bytes(named[1])
+    assert parse_bytes(measured[1]) <= parse_bytes(named[2])
     assert answers(tmp_path / "out") == NEGATED
 
 
 def test_mapped_weights_are_reported(heavy: Path, batches: Path, tmp_path: Path) -> None:
     refused = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory-limit", "1MiB")
-    named = re.search(r"allow (\d+MiB) or more", refused.error[1])
+    named = re.search(r"allow --memory-limit (\d+) \(([\d.]+ MiB)\) or more", refused.error[1])
     assert named is not None
     result = command("run", heavy, "--inputs", batches, "-o", tmp_path / "out", "--memory-limit", named[1])
     told = "weights are mapped, not prepacked: results may differ from those without a limit; --exact avoids this"

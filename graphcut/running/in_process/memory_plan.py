@@ -8,7 +8,7 @@ import msgspec
 
 from ...core.errors import MemoryCapError
 from ...core.manifest import Cascade, Part
-from ...core.units import count, limit_of, size
+from ...core.units import count, size
 from ..process_memory import IS_MEASURED, available_bytes, resident_bytes, unloaded_library_bytes
 from ..values import symbol_sizes
 
@@ -211,7 +211,7 @@ class AvailableMemory(msgspec.Struct, frozen=True):
         allowed = needed_bytes + _SLACK_BYTES
         needed, limit = size(needed_bytes), size(self.memory_bytes)
         message = f"this run is predicted to need {needed}, more than the memory limit of {limit}"
-        hint = f"allow {limit_of(allowed)} or more with `memory_bytes`, or cut into more parts"
+        hint = f"allow `memory_bytes={allowed}` ({size(allowed)}) or more, or cut into more parts"
         return MemoryCapError(message, smallest_bytes=allowed, hint=hint)
 
 
