@@ -54,11 +54,11 @@ def split(
         _shard(load(model, dims), options, output, weights=weights, force=force, as_json=as_json)
         return
     preparing = cutter(options, plan, device)
-    cut = preparing(load(model, dims, states), output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+    cut = preparing(load(model, dims, states), output, weights=weights, max_shard_bytes=max_shard_bytes)
     if dry_run:
         _list(cut, as_json=as_json)
     else:
-        _write(cut, force=force, as_json=as_json)
+        _write(cut, digest=digest, force=force, as_json=as_json)
 
 
 def _list(cut: PreparedFiles, *, as_json: bool) -> None:
@@ -71,14 +71,14 @@ def _list(cut: PreparedFiles, *, as_json: bool) -> None:
     print_lines(*str(cut).split("\n"), f"{size(cut.bytes_to_write)} would be written; this was a dry run")
 
 
-def _write(cut: PreparedFiles, *, force: bool, as_json: bool) -> None:
+def _write(cut: PreparedFiles, *, digest: bool, force: bool, as_json: bool) -> None:
     """Write the parts, and draw them."""
     from .. import analyze, write
     from ..drawing.json_records import cascade_record
 
     was_there = not force and (cut.folder / cut.manifest_name).exists()
     with writing(is_silent=as_json) as progress:
-        cascade = write(cut, force=force, progress=progress)
+        cascade = write(cut, digest=digest, force=force, progress=progress)
     if was_there:
         say(f"note: {cut.folder} had these files already")
     say_gap(cut.source.path)

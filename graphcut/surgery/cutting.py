@@ -50,8 +50,8 @@ def split(  # noqa: PLR0913 - independent settings
         PlanError: a part needs more than its budget.
         GraphcutError: there is too little disk space, or writing failed.
     """
-    prepared = prepare(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
-    return write(prepared, force=force, progress=progress)
+    prepared = prepare(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes)
+    return write(prepared, digest=digest, force=force, progress=progress)
 
 
 def prepare(
@@ -61,9 +61,21 @@ def prepare(
     *,
     weights: Storage = "copy",
     max_shard_bytes: int | None = None,
-    digest: bool = False,
 ) -> PreparedFiles:
-    """The files that `split` would write; the errors are the same."""
+    """The files that `split` would write, for `write`.
+
+    Args:
+        model: as for `split`.
+        plan: as for `split`.
+        output: as for `split`.
+        weights: as for `split`.
+        max_shard_bytes: as for `split`.
+
+    Raises:
+        UsageError: the plan is for another model, a part would have nothing to do, or the weights can't be shared.
+        ModelError: a boundary tensor has an unknown type.
+        PlanError: no plan meets the goal, or a part needs more than its budget.
+    """
     if not isinstance(plan, Plan):
         plan = planner.plan(model, plan)
     if not isinstance(model, Model):
@@ -71,7 +83,7 @@ def prepare(
     if plan.graph is not model.graph and plan.graph != model.graph:
         raise UsageError(f"the plan is for another model than {model.title}", hint="plan this one, then split it")
     if not plan.has_groups:
-        return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes, digest=digest)
+        return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes)
     if max_shard_bytes is not None:
         raise UsageError("the weights of a rank are in one file", hint="leave out `max_shard_bytes`")
-    return prepare_groups(model, plan, output, weights, digest=digest)
+    return prepare_groups(model, plan, output, weights)

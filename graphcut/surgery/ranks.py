@@ -66,8 +66,8 @@ def split_by_rank(  # noqa: PLR0913 - independent settings
         PlanError: no plan meets the goal.
         GraphcutError: there is too little disk space, or writing failed.
     """
-    prepared = prepare_by_rank(model, output, ranks=ranks, mode=mode, stages=stages, weights=weights, digest=digest)
-    return write(prepared, force=force, progress=progress)
+    prepared = prepare_by_rank(model, output, ranks=ranks, mode=mode, stages=stages, weights=weights)
+    return write(prepared, digest=digest, force=force, progress=progress)
 
 
 def prepare_by_rank(
@@ -78,21 +78,31 @@ def prepare_by_rank(
     mode: RankMode = "exact",
     stages: Plan | Goal | None = None,
     weights: Storage = "copy",
-    digest: bool = False,
 ) -> PreparedFiles:
-    """The files that `split_by_rank` would write; the errors are the same."""
+    """The files that `split_by_rank` would write, for `write`.
+
+    Args:
+        model: the model or its path.
+        output: as for `split_by_rank`.
+        ranks: as for `shard`.
+        mode: as for `shard`.
+        stages: as for `split_by_rank`.
+        weights: as for `split_by_rank`.
+
+    Raises:
+        UsageError: the ranks make no sense, nothing can be divided, or the weights can't be shared.
+        PlanError: no plan meets the goal.
+    """
     division = division_of(load(model), ranks, mode)
     plan = stages if stages is None or isinstance(stages, Plan) else planner.plan(division.model, stages)
     if plan is not None and isinstance(plan.goal, Across | Within):
         raise UsageError("a plan for a cluster or a budget counts no ranks", hint="use `Into` or `At`")
     blocks = {"": ()} if plan is None else {f"stage-{i}.": b.nodes for i, b in enumerate(plan.partition.blocks)}
     devices = ({rank: Device(name=f"{prefix}rank-{rank}") for rank in range(len(division.shares))} for prefix in blocks)
-    return _prepared(division, output, [*zip(blocks.values(), devices, strict=True)], None, weights, digest=digest)
+    return _prepared(division, output, [*zip(blocks.values(), devices, strict=True)], None, weights)
 
 
-def prepare_groups(
-    model: Model, plan: Plan, output: str | Path | None, weights: Storage = "copy", *, digest: bool = False
-) -> PreparedFiles:
+def prepare_groups(model: Model, plan: Plan, output: str | Path | None, weights: Storage = "copy") -> PreparedFiles:
     """The files of a plan whose parts are divided among groups of devices. Each device of the plan is a rank."""
     if not isinstance(plan.goal, Across):
         raise UsageError("only a plan for a cluster has groups of devices", hint="plan again with `Across`")
@@ -107,20 +117,14 @@ def prepare_groups(
     division = Divider(model, plan.goal.mode).divide((1,) * len(numbers), stages)
     devices = ({numbers[rank.device]: rank.device for rank in ranks} for ranks in groups)
     grid = [(stage.nodes, own) for stage, own in zip(stages, devices, strict=True)]
-    return _prepared(division, output, grid, plan, weights, digest=digest)
+    return _prepared(division, output, grid, plan, weights)
 
 
 _Stage = tuple[Collection[int], Mapping[int, Device]]  #: the nodes of a stage, and the device of each rank.
 
 
 def _prepared(
-    division: Division,
-    output: str | Path | None,
-    stages: Sequence[_Stage],
-    planned: Plan | None,
-    weights: Storage,
-    *,
-    digest: bool,
+    division: Division, output: str | Path | None, stages: Sequence[_Stage], planned: Plan | None, weights: Storage
 ) -> PreparedFiles:
     """The files of a divided model; nodes in no stage are in the first, and `planned` is the plan with the devices."""
     model = division.model
@@ -159,7 +163,7 @@ def _prepared(
     assumed = tuple(name for name in plan.dims if name not in sharded.dims)
     whole = _whole(graph.proto, protos)
     source = sharded.with_dims(plan.dims)
-    return PreparedFiles(source, plan, weights, digest, assumed, folder, f"{prefix}{MANIFEST}", tuple(files), whole)
+    return PreparedFiles(source, plan, weights, assumed, folder, f"{prefix}{MANIFEST}", tuple(files), whole)
 
 
 def _check_memory(plan: Plan, files: Sequence[PartFile]) -> None:

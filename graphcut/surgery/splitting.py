@@ -104,7 +104,6 @@ class PreparedFiles(Product):
     source: Model  #: the model.
     plan: Plan  #: the plan.
     weights: Storage  #: whether weights are copied or shared.
-    digest: bool  #: whether digests of shared weights are computed.
     assumed: tuple[str, ...]  #: `Manifest.assumed`.
     folder: Path  #: the output folder.
     manifest_name: str  #: the file name of the manifest.
@@ -150,7 +149,7 @@ class PreparedFiles(Product):
 
 
 def prepare_parts(
-    model: Model, plan: Plan, output: str | Path | None, *, weights: Storage, max_shard_bytes: int | None, digest: bool
+    model: Model, plan: Plan, output: str | Path | None, *, weights: Storage, max_shard_bytes: int | None
 ) -> PreparedFiles:
     """The files of a plan for `model` whose parts are each on one device; see `cutting.prepare`."""
     if max_shard_bytes is not None and weights == "share":
@@ -164,7 +163,7 @@ def prepare_parts(
     check_budgets(plan, [part.bytes + sum(lengths) for part, lengths in zip(parts, shared, strict=True)])
     assumed = tuple(name for name in plan.dims if name not in model.dims)
     source, manifest = model.with_dims(plan.dims), f"{prefix}{MANIFEST}"
-    return PreparedFiles(source, plan, weights, digest, assumed, folder, manifest, parts)
+    return PreparedFiles(source, plan, weights, assumed, folder, manifest, parts)
 
 
 def place_of_parts(model: Model, output: str | Path | None, weights: Storage) -> tuple[Path, str]:
@@ -211,11 +210,25 @@ def _part_file(model: Model, name: str, block: Block, weights: Storage, max_shar
 
 
 def write(
-    files: PreparedFiles, *, force: bool = False, progress: Progress | None = None, kept: Path | None = None
+    files: PreparedFiles,
+    *,
+    digest: bool = False,
+    force: bool = False,
+    progress: Progress | None = None,
+    kept: Path | None = None,
 ) -> Cascade:
-    """Write the files of a split, unless they are there; see `split`.
+    """Write the files of a split, unless they are there.
 
-    The file `kept` may be in the output folder, and stays.
+    Args:
+        files: what `prepare` or `prepare_by_rank` returned.
+        digest: as for `split`.
+        force: as for `split`.
+        progress: called for the bytes written.
+        kept: a file that may be in the output folder, and stays.
+
+    Raises:
+        UsageError: another file, or another cascade, is in the way.
+        GraphcutError: there is too little disk space, or writing failed.
     """
     check_parts([files.source.path])
     target = files.folder.resolve()
@@ -232,7 +245,7 @@ def write(
         with scratch_folder(*place) as scratch:
             new = scratch / "new"
             new.mkdir()
-            _write_files(files, new, progress)
+            _write_files(files, new, progress, has_digests=digest)
             pairs = [(file, target / file.name) for file in new.iterdir()]
             if force or not all(there.is_file() and cmp(file, there, shallow=False) for file, there in pairs):
                 old = _files_to_replace(files, target, kept, force=force)  # others may have written there meanwhile
@@ -279,7 +292,7 @@ def _is_alike(files: PreparedFiles, manifest: Path) -> bool:
     return bool(old == new)
 
 
-def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) -> None:
+def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None, *, has_digests: bool) -> None:
     total, home, mark = files.bytes_to_write, files.source.path.parent, mark_of(files.text_files)
     digests, written = list[dict[str, Digest]](), dict[str, Digest]()
     for part in files.parts:
@@ -291,7 +304,7 @@ def _write_files(files: PreparedFiles, folder: Path, progress: Progress | None) 
             written[data_name] = write_data(layout, folder / data_name, progress=report, has_digest=part.rank is None)
         own = {name: written[name] for name in part.layouts if part.rank is None}
         read = {name: folder / name for name in part.layouts}
-        read |= {name: home / name for name in part.ranges.keys() - part.layouts if files.digest}
+        read |= {name: home / name for name in part.ranges.keys() - part.layouts if has_digests}
         digests.append(own or {name: read_digest(file, part.ranges[name]) for name, file in read.items()})
         if part.index:
             (folder / index_of(part.name)).write_bytes(part.index)
