@@ -17,7 +17,7 @@ from ..core.units import count
 from .common_options import OriginalOptions, Places, SessionOptions, Texts, parsed_dims, say_gap
 from .generated import Output, converse, print_as_it_comes, put
 from .input_files import is_random, say_generated
-from .memory_options import MemoryOptions, measured_peak, say_after, say_before
+from .memory_options import MemoryOptions, say_after, say_before
 from .output import INTERRUPTED, SOME_FAILED, complain, print_, say, workers_notes
 from .text_options import SamplingOptions, TextOptions, token_ids
 
@@ -95,7 +95,7 @@ def generate(
 def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: bool) -> None:
     """Print what is generated, how that went, and what failed."""
     was_interrupted = print_as_it_comes(tokens, output, as_json=as_json)
-    peak_bytes = measured_peak(tokens.limited)
+    say_after(tokens.limited, cascade.parts)
     if as_json and not was_interrupted:
         put(output.document(cascade, tokens, tokens.reused, tokens.ends))
     elif output.times:
@@ -105,7 +105,6 @@ def _print(cascade: Cascade, tokens: Generation, output: Output, *, as_json: boo
         if full := sum(end == "full" for end in tokens.ends.values()):
             said += f" {count(full, 'sequence')} ended because the model has no room for more tokens."
         print_(lambda screen: draw_run_log(tokens.log, parts, tokens.workers, screen, said), stderr=True)
-    say_after(tokens.limited, cascade.parts, peak_bytes)
     if was_interrupted:
         complain("error: interrupted")  # nothing is said of files: there are none, and tokens were printed
         sys.exit(INTERRUPTED)

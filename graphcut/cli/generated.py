@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ..core.errors import GraphcutError, UsageError
 from ..core.text import escaped
 from ..core.units import count, duration
-from .memory_options import measured_peak, say_after, say_before
+from .memory_options import say_after, say_before
 from .output import say, settings, workers_notes
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def converse(
             else:
                 put(f"{rest}\n")
                 say(output.sentence(generation.log, reused))
-    say_after(generation.limited, cascade.parts, measured_peak(generation.limited))
+    say_after(generation.limited, cascade.parts)
 
 
 def _line() -> str | None:

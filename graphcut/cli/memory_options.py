@@ -35,15 +35,11 @@ def say_before(run: Any, *, exact: bool) -> None:  # noqa: ANN401 - a Runner, or
         say("tensors between parts that do not fit into memory go to a temporary folder")
 
 
-def measured_peak(run: Any) -> int | None:  # noqa: ANN401 - as above
-    """The most memory of the process so far: what says how a run went imports modules that a run does not need."""
-    return None if run is None or run.peak is None else run.peak.bytes
-
-
-def say_after(run: Any, parts: Sequence[Part], peak_bytes: int | None) -> None:  # noqa: ANN401 - as above
+def say_after(run: Any, parts: Sequence[Part]) -> None:  # noqa: ANN401 - as above
     """Say what other providers took, and what was measured, if there is a limit."""
     if run is None:
         return
+    peak_bytes = run.peak and run.peak.bytes  # now: what says how a run went imports modules that it does not need
     if run.placements:
         from ..drawing.terminal.runs import placement_text
 

@@ -17,7 +17,7 @@ from ..core.errors import RunError, UsageError
 from ..core.units import size
 from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, output_names, say_gap
 from .input_files import RANDOM, FeedReader, feed_reader, is_random, read_or_generate, type_of, value_text
-from .memory_options import MemoryOptions, measured_peak, say_after, say_before
+from .memory_options import MemoryOptions, say_after, say_before
 from .output import SOME_FAILED, check_output, complain, counting, print_, print_lines, put_trace, say, workers_notes
 from .text_options import texts_of
 
@@ -72,8 +72,7 @@ def run(
     inputs = inputs or [RANDOM]
     is_generated = not texts and any(map(is_random, inputs))
     if pipeline.via and memory.memory_bytes is not None:
-        what = "--memory-limit is for one process, and --via starts workers"
-        raise UsageError(what, hint="leave out one of them")
+        raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
     check_output(pipeline.trace, cascade_path, *inputs, force=force, option="--trace")
     config, is_alone = session.session_config(), pipeline.via is None  # a pipeline checks what its workers need
     cascade = (open_present if is_alone else open_cascade)(cascade_path, check_files=is_alone)
@@ -135,7 +134,7 @@ def _in_this_process(memory: MemoryOptions, feeds: FeedReader, config: SessionCo
         with closing(runner.run_all(feeds, on_error=feeds.on_error)) as answers:
             say_before(runner, exact=memory.exact)
             yield answers
-        say_after(runner, feeds.cascade.parts, measured_peak(runner))
+        say_after(runner, feeds.cascade.parts)
         if runner.copied_bytes:
             say(f"copied to and from devices: {size(runner.copied_bytes)}")
 

@@ -219,7 +219,7 @@ def test_an_impossible_deadline_is_refused(run: Run, place: Path, batches: Path,
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--memory-limit", "1GiB", "--via", "threads"), "--memory-limit is for one process, and --via starts workers"),
+        (("--memory-limit", "1GiB", "--via", "threads"), "a memory limit is for one process, without other workers"),
         (("--exact",), "--exact applies to --memory-limit"),
         (("--workers", 2), "--workers applies to --via"),
         (("--insecure",), "--insecure applies to --via ray"),
