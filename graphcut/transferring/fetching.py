@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from http.client import HTTPException
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -121,7 +120,9 @@ def _tried(read: Callable[[], bytes], what: str) -> bytes:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return read()
-        except (OSError, HTTPException) as error:
+        except GraphcutError:
+            raise
+        except Exception as error:  # noqa: BLE001 - those of object stores share no base class
             is_refused = isinstance(error, HTTPError) and error.code < HTTPStatus.INTERNAL_SERVER_ERROR
             if isinstance(error, FileNotFoundError):
                 raise GraphcutError(f"{what} can't be read: there is no such file", hint=_WHOLE) from None

@@ -189,6 +189,21 @@ def test_a_fetch_that_breaks_off_goes_on_where_it_stopped(
     assert open_present(tmp_path / "out").parts == copied.parts[:1]
 
 
+def test_any_error_of_a_store_says_what_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the packages for stores are no OSErrors: that of Hugging Face raises httpx.ConnectError."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+
+    def refused(*_: object, **__: object) -> bytes:
+        raise RuntimeError("name or service not known")
+
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "cat_file", refused)
+    message = "cascade.json of memory://nowhere can't be read: name or service not known"
+    with pytest.raises(GraphcutError, match=message) as caught:
+        graphcut.fetch("memory://nowhere", tmp_path / "out")
+    assert caught.value.hint == "check the address; the same command goes on where this one stopped"
+
+
 def test_a_server_that_is_busy_is_asked_again(
     linked: Cascade, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
