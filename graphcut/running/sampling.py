@@ -48,7 +48,7 @@ class Sampling:
             ("seed", 0 <= self.seed < 2**64, "0 or more, less than 2**64"),
         ):
             if not is_right:
-                raise UsageError(f"{name} can't be {getattr(self, name)}", hint=f"expected {expected}")
+                raise UsageError(f"{name} can't be {getattr(self, name)}", hint=f"`{name}` is {expected}")
 
     def choose(self, scores: Array, before: Sequence[int], sequence: int) -> int:
         """The next token of the sequence with the number `sequence`, which has the tokens `before`.

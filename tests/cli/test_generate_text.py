@@ -105,8 +105,6 @@ def test_an_encoder_reads_the_prompt_or_the_inputs(run: Run, tmp_path: Path) -> 
         ((), "there is no prompt"),
         (("--prompt", "a", "--stop", ""), "a text that ends a sequence is empty"),
         (("--chat", "--prompt", "a"), "--chat reads messages from the standard input"),
-        (("--prompt", "a", "--top-p", "0"), "top_p can't be 0.0"),
-        (("--prompt", "a", "--repetition-penalty", "0"), "repetition_penalty can't be 0.0"),
     ],
 )
 def test_what_makes_no_sense_is_misuse(
@@ -114,6 +112,19 @@ def test_what_makes_no_sense_is_misuse(
 ) -> None:
     result = run("generate", cascade.root, *words)
     assert (result.code, result.error[0]) == (2, message)
+
+
+def test_a_number_that_sampling_does_not_take_is_refused_by_its_option_and_not_offered_by_the_help(
+    run: Run, cascade: graphcut.Cascade
+) -> None:
+    words = "generate", cascade.root, "--prompt", "a"
+    refused = run(*words, "--top-p", "0"), run(*words, "--top-p", "1.5"), run(*words, "--repetition-penalty", "0")
+    assert [(one.code, one.error[1]) for one in refused] == [
+        (2, "--top-p is a number above 0, at most 1"),
+        (2, "--top-p is a number above 0, at most 1"),
+        (2, "--repetition-penalty is above 0, in the range of float32"),
+    ]
+    assert "0<=x<=1" not in run("generate", "--help").out
 
 
 def test_show_and_dry_runs_name_the_files(run: Run, cascade: graphcut.Cascade) -> None:
