@@ -152,7 +152,8 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
     devices of two machines that are slower to each other than their links say there are direct links. What object
     stores take is the median over the links. What a step takes besides computing is measured in runs: on this machine
     that is `step_s`, and what it takes longer on another one is two messages. Returns the most disturbed calibration,
-    too. The errors are those of `measure_cluster`, and a UsageError without Ray.
+    too. With `insecure` the cluster may ask for no token. The errors are those of `measure_cluster`, and a UsageError
+    without Ray.
     """
     with needing_ray("measuring a cluster"):
         from ..workers.executors.ray_measuring import Machine, measure_cluster

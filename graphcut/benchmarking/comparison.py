@@ -53,10 +53,27 @@ def bench(
     optimize: Optimization = "all",
     progress: Callable[[str, int], None] | None = None,
 ) -> tuple[WayResult, ...]:
-    """Measure the whole model and its cascade in several ways, on one feed of arrays of numbers.
+    """Measure the whole model and its cascade in several ways, on one feed.
 
-    The whole model, which is `model` if it has moved, is measured in any case. Each way is started anew in each round;
-    `progress` is called before that with its title and the index of the round.
+    The whole model is measured in any case. Each way is started anew in each round, in a process of its own, and runs
+    the feed for about a second.
+
+    Args:
+        cascade: the cascade or its path.
+        feed: the inputs by name: arrays of numbers.
+        model: the whole model, if it has moved.
+        ways: names in `WAYS`.
+        rounds: how often each way is started; of a figure the median counts.
+        optimize: ONNX Runtime's graph optimizations.
+        progress: called before a way is started, with its title and the index of the round.
+
+    Returns:
+        The whole model first, then a result for each of `ways`; that of a way that failed has an error.
+
+    Raises:
+        UsageError: there is no such way, `rounds` is below 1, an input has no numbers, or the model is a pipeline.
+        CascadeError: there is no such cascade or model, or a file of them was changed.
+        RunError: the whole model can't be run.
     """
     check_names(ways, WAYS, "there is no way", "choose from", " to run a cascade")
     check_word(optimize, Optimization, "optimize")

@@ -54,7 +54,16 @@ class DeviceSupport(Product, msgspec.Struct, frozen=True, tag_field="format", ta
 
 
 def device_support(costs: Costs, rules: DeviceRules) -> DeviceSupport:
-    """What a device can run of a model, and why not the rest."""
+    """What a device can run of a model, and why not the rest.
+
+    Args:
+        costs: the model with sizes, from `weigh`: rules may be about shapes, and shares are those of FLOPs and seconds.
+        rules: what the device can't run, from `read_rules` or `ask`.
+
+    Returns:
+        The number and the share of the nodes that it can run, and the others by operator and reason, those with most
+        FLOPs first.
+    """
     graph, found = costs.model.graph, refusals(costs, rules)
     refused = ((i, refusal) for i, refusal in enumerate(found) if refusal is not None)
     seconds, rows = run_s(costs, Device(name="cpu")), list[UnsupportedNodes]()

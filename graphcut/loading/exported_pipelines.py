@@ -67,6 +67,8 @@ def exported_pipeline(folder: Path) -> PipelineFile | None:
 def save_pipeline(folder: str | Path, output: str | Path, *, force: bool = False) -> PipelineFile:
     """Write the pipeline file of what an exporter left in a folder, and return its content.
 
+    An existing file is replaced with `force`.
+
     Raises:
         UsageError: the folder holds no such models, they are not in the folder of `output` or below, or it exists.
         RecordError: a configuration can't be read.

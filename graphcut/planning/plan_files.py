@@ -132,6 +132,12 @@ def _parts(made: Plan) -> Iterable[PlannedPart]:
 
 
 def read_plan(path: str | Path) -> PlanFile:
+    """The content of a plan file, with the edits that somebody made; `replay` makes a plan of it.
+
+    Raises:
+        UsageError: the file is a model.
+        RecordError: it can't be read, or holds no plan.
+    """
     return read_record(Path(path), PlanFile, FORMAT, "plan again", "`save_plan(...)` writes one")
 
 

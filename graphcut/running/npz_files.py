@@ -14,6 +14,10 @@ def save_outputs(outputs: Mapping[str, object], path: Path) -> None:
     """Write arrays to `path`, whole or not at all. Strings become numpy's fixed-width text.
 
     `numpy.savez` takes names as keyword arguments, and so can't write an output named `file`.
+
+    Raises:
+        RunError: an output is no array.
+        GraphcutError: writing failed.
     """
     hint = "does its folder exist, with free space?"
     with write_errors(path, hint), replacing(path) as new, zipfile.ZipFile(new, "w") as archive:

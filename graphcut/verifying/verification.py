@@ -231,7 +231,8 @@ def original_of(cascade: Cascade | Model) -> Path:
     model is not checked.
 
     Raises:
-        GraphcutError: there is no such file.
+        CascadeError: the model that a cascade was split from is missing.
+        ModelError: the model that was sharded is missing.
     """
     if isinstance(cascade, Cascade):
         source = find_source(cascade)
