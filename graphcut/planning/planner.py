@@ -6,7 +6,7 @@ values, or receive them. The best of these candidates is the plan, and its lower
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -42,6 +42,8 @@ _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that
 _TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
 _STEP: Final = 0.85
 _MORE: Final = 0.005  #: by so much more each time than the time before.
+_NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
+_DIGITS: Final = 6  #: times that agree in so many differ only in rounding.
 _NEIGHBOURS: Final = 8  #: so many other boundaries are tried for each cut where a plan is not proven.
 _FAR: Final = 1.5  #: such a multiple of a simple bound is far above it.
 _Searched = Into | Within | Across  #: the goals that a search finds parts for.
@@ -214,12 +216,16 @@ class _Planner(Finisher):
         """The plan of a candidate, with all that is known of it."""
         free = changed(self.limits, pins=(), avoid=())
         costs, rows = best.solution.part_costs, places(best.solution, best.problem)
+        front = [
+            next(self.finished(best.problem, one.found.parts, one.devices, most_planned(self.goal, one)))
+            for one in best.solution.find_front()
+        ]
         return same_parts(
             best.made,
             outcome=self._as_known(best.outcome, best.problem),
             inside_layers=best.inside_layers,
             unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
-            front=_front_with(best.made, best.solution.find_front()),
+            front=_front_of(best.made, front),
             modes=tuple(self.modes(best.made)),
             explain=partial(explained, replace(self), best.made, costs, rows),
             model=self.analysis.model,
@@ -420,13 +426,14 @@ class _Planner(Finisher):
         return reduce(Candidate.or_better, [one for one in found if max(one.made.budget_shares) <= 1] or found)
 
 
-def _front_with(made: Plan, front: tuple[FrontPlan, ...]) -> tuple[FrontPlan, ...]:
-    """The Pareto front as searched, and on it a plan that what it recomputes made better; see `find_front`."""
-    if made.times is None or not front:
-        return front
-    period, latency, more = made.times.period_s, made.times.latency_s, 1 + TOLERANCE
-    if any(one.period_s <= period * more and one.latency_s <= latency * more for one in front):
-        return front
-    after = tuple(made.graph.nodes[max(block.nodes)].name for block in made.partition.blocks[:-1])
-    own = FrontPlan(period, latency, after, tuple(device.name for device in made.devices))
-    return tuple(sorted([own, *(one for one in front if one.period_s < period or one.latency_s < latency)]))
+def _front_of(best: Plan, made: Sequence[Plan]) -> tuple[FrontPlan, ...]:
+    """The Pareto front of the times of those that fit their devices, the best one among them; none without others."""
+    found, plans = list[FrontPlan](), (best, *made) if made else ()
+    timed = [(one.times, one) for one in plans if one.times is not None and max(one.budget_shares) <= 1]
+    for times, one in sorted(timed, key=lambda row: (float(f"{row[0].period_s:.{_DIGITS}}"), row[0].latency_s)):
+        gain = TOLERANCE if one is best else _NOTABLE
+        if not found or times.latency_s < found[-1].latency_s * (1 - gain):
+            after = tuple(one.graph.nodes[max(block.nodes)].name for block in one.partition.blocks[:-1])
+            devices = tuple(device.name for device in one.devices)
+            found.append(FrontPlan(times.period_s, times.latency_s, after, devices))
+    return tuple(found)

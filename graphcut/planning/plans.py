@@ -147,8 +147,8 @@ class Plan(Product):
 
         Empty without metrics.
         """
-        if not self.metrics:
-            return ()
+        if not self.metrics or not any(self.budgets):  # what parts need takes longer than all else
+            return (0.0,) * len(self.metrics)
         shares = [own / budget if budget else 0.0 for own, budget in zip(self.needs, self.budgets, strict=True)]
         return tuple(on_device(self.goal, self.devices, shares))
 

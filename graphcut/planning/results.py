@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -90,9 +90,9 @@ class Solution:
     #: may have several parts.
     costs: tuple[Floats, ...]
     aggregation: Aggregation  #: whether the objective is the sum or the maximum of the parts' costs.
-    #: finds, for a cluster, the Pareto front of the times of a `FrontPlan`, ascending in the first: no plan on it is as
-    #: good as another in both. Only the best solution is asked.
-    find_front: Callable[[], tuple[FrontPlan, ...]] = tuple
+    #: finds, for a cluster, others whose first values are the times of a `FrontPlan`: as searched, none is as good as
+    #: another in both. Only the best solution is asked.
+    find_front: Callable[[], Iterable[Solution]] = tuple
     busy_s: tuple[float, ...] = ()  #: for a cluster, seconds that each part keeps its device busy.
     #: for a value that a plan has: a lower bound, up to this value, of all plans whatever nodes their parts repeat, and
     #: boundaries between which a plan may be near it; None where `bounds` are such bounds.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
 import re
 import subprocess
@@ -27,9 +29,9 @@ from graphcut.costs.weighing import weigh
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.disk_size import serialized_sizes
 from graphcut.planning.goals import Across, Goal, Heads, Into, Limits, Objective, Within
-from graphcut.planning.planner import _front_with, default_dims, plan
+from graphcut.planning.planner import _front_of, default_dims, plan
 from graphcut.planning.problem import problem_of
-from graphcut.planning.results import FrontPlan
+from graphcut.solving.transfers import RequestTimes
 from graphcut.surgery.cutting import prepare
 from graphcut.surgery.splitting import PreparedFiles
 
@@ -274,17 +276,39 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     assert found > 0
 
 
-def test_a_plan_that_no_other_beats_is_on_its_front_and_those_that_it_beats_are_not(named: Named) -> None:
+@each("name", ["llm", "unet", "resnet"])
+def test_no_plan_of_a_front_is_as_good_as_another_and_fronts_of_all_objectives_agree(name: str, named: Named) -> None:
+    """The best plan is on its front, or one that is as good in both times. All are finished in the same ways."""
+    goals = [Across(SLOW_LINKS, objective) for objective in ("throughput", "latency", "devices")]
+    plans = [plan(named(name), goal) for goal in goals]
+    for made in plans:
+        assert made.times is not None
+        assert all(a.period_s < b.period_s and a.latency_s > b.latency_s for a, b in itertools.pairwise(made.front))
+        period, latency = made.times.period_s * (1 + 1e-6), made.times.latency_s * (1 + 1e-6)
+        assert any(one.period_s <= period and one.latency_s <= latency for one in made.front)
+    for one, other in itertools.permutations([one for made in plans for one in made.front], 2):
+        is_worse = one.period_s > other.period_s * (1 + 1e-6), one.latency_s > other.latency_s * (1 + 1e-6)
+        assert not all(is_worse), (one, other)
+
+
+def test_of_plans_only_those_that_none_is_as_good_as_are_on_the_front(named: Named) -> None:
     made = plan(named("resnet"), Across(SLOW_LINKS))
     assert made.times is not None
     period, latency = made.times.period_s, made.times.latency_s
-    own, slow, late, better = (FrontPlan(period * a, latency * b) for a, b in ((1, 1), (2, 0.5), (2, 2), (0.5, 0.5)))
 
-    def times(*front: FrontPlan) -> list[tuple[float, float]]:
-        return [(one.period_s, one.latency_s) for one in _front_with(made, front)]
+    def timed(periods: float, latencies: float) -> Plan:
+        found = dataclasses.replace(made)
+        found.__dict__["times"] = RequestTimes((), period * periods, latency * latencies)
+        return found
 
-    assert times(slow, late) == [(one.period_s, one.latency_s) for one in (own, slow)]
-    assert times(better, slow) == [(one.period_s, one.latency_s) for one in (better, slow)]
+    def times(*others: Plan) -> list[tuple[float, float]]:
+        return [(one.period_s / period, one.latency_s / latency) for one in _front_of(made, others)]
+
+    slow, late, better, hardly = timed(2, 0.5), timed(2, 2), timed(0.5, 0.5), timed(1 + 1e-12, 0.75)
+    assert times(slow, late) == [(1, 1), (2, 0.5)]
+    assert times(better, slow) == [(0.5, 0.5)]
+    assert times(hardly) == [(1 + 1e-12, 0.75)]
+    assert times(timed(2, 0.999)) == [(1, 1)]
     assert times() == []
 
 

@@ -483,7 +483,7 @@ def test_across_is_the_best_of_all_divisions_on_all_devices(
         assert worth(objective, in_flight, brute, found, busy) == wanted
         assert reached(solution, objective) == pytest.approx(wanted[0], rel=1e-12)
         assert solution.outcome.is_optimal
-        front = [(one.period_s, one.latency_s) for one in solution.find_front()]
+        front = [one.found.chain.values for one in solution.find_front()]
         assert front[0] == min(pairs)
         assert front[-1][1] == pytest.approx(min(latency for _, latency in pairs), rel=0.011)  # 1 % is notable
         assert set(front) <= pairs

@@ -40,7 +40,7 @@ from ...solving.transfers import RequestTimes
 from ..goals import Across
 from ..predictions import driven_bytes
 from ..problem import PlanningProblem
-from ..results import OBJECTIVES, FrontPlan, Solution
+from ..results import OBJECTIVES, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
 from .no_plan import impossible
 
@@ -83,13 +83,8 @@ def plan_across(
     more_bounds = evaluator.with_one_more, evaluator.lower_bound_over
     found, relaxed, bounds = bounded(found, bound, milp, evaluator, prove_s, *more_bounds)
 
-    def front_plan(chain: ChainPartition) -> FrontPlan:
-        ends = (problem.groups[found.tables.groups_between(0, j)[-1]][-1] for j in chain.boundaries[1:-1])
-        devices = tuple(device.name for device in assigned_devices(classes, chain.classes))
-        return FrontPlan(chain.values[0], chain.values[1], problem.graph.names(ends), devices)
-
-    def front() -> tuple[FrontPlan, ...]:
-        return tuple(map(front_plan, evaluator.pareto_front(found.tables)))
+    def front() -> Iterator[Solution]:
+        return (solution(replace(found, chain=chain)) for chain in evaluator.pareto_front(found.tables))
 
     def with_repeats(value: float) -> tuple[float, list[tuple[int, ...]]]:
         can_repeat = problem.limits.recompute != "never"
