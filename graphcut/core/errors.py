@@ -47,7 +47,11 @@ class RecordError(GraphcutError):
 
 
 class RunError(GraphcutError):
-    """A part failed while running."""
+    """A part failed while running, or what is fed is not what the model reads (then it is a `UsageError`, too)."""
+
+
+class InputError(RunError, UsageError):
+    """What is fed is not what the model reads."""
 
 
 class MemoryCapError(RunError):

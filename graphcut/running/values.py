@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from ..core.errors import RunError, ShapeWarning, check_names, wrong_type
+from ..core.errors import InputError, RunError, ShapeWarning, check_names, wrong_type
 from ..core.manifest import Cascade
 from ..core.tensors import ELEMENT_TYPES, NON_NUMPY_TYPES, UNDEFINED, Dim, Tensor, Tensors
 
@@ -115,17 +115,17 @@ def symbol_sizes(shapes: Mapping[str, Sequence[int]], tensors: Mapping[str, Tens
 def check_fed(
     feeds: Feeds, reads: Sequence[str], needed: Sequence[str], tensors: Tensors, elsewhere: Mapping[str, str]
 ) -> None:
-    """Raise a RunError if what is fed is no input of the model, or one that it needs is not fed.
+    """Raise an InputError if what is fed is no input of the model, or one that it needs is not fed.
 
     `elsewhere` are the parts, not here, that write inputs. A TypeError if the inputs are not given by name.
     """
     if not isinstance(feeds, Mapping):
         raise wrong_type(feeds, "inputs by name", hint="one set of inputs is a dict such as {'x': array}")
-    check_names(feeds, reads, "the model has no input", "its inputs:", error=RunError)
+    check_names(feeds, reads, "the model has no input", "its inputs:", error=InputError)
     if missing := next((name for name in needed if name not in feeds), None):
         writer = f"; it is written by {elsewhere[missing]}, not here" if missing in elsewhere else ""
         message = f"the model reads {tensors[missing]} {missing!r}, and nothing is fed for it{writer}"
-        raise RunError(message, hint=f"it needs {', '.join(needed)}")
+        raise InputError(message, hint=f"it needs {', '.join(needed)}")
 
 
 def to_value(given: object, tensor: Tensor) -> Value:
@@ -136,7 +136,7 @@ def to_value(given: object, tensor: Tensor) -> Value:
         array = np.asarray(given)
     except ValueError:
         message = f"input {tensor.name!r} is fed rows of unequal length, and the model reads {tensor}"
-        raise RunError(message, hint="make all rows of one axis equally long") from None
+        raise InputError(message, hint="make all rows of one axis equally long") from None
     _check(array, tensor)
     if tensor.dtype == "string":
         return array.astype(object)
@@ -191,10 +191,10 @@ def _check(array: Array, tensor: Tensor) -> None:
     is_right = is_bits or is_string or tensor.dtype == UNDEFINED
     if not is_right and str(array.dtype) not in {tensor.dtype, ml_dtypes_name(tensor.dtype)}:
         hint = f"convert it, for instance with .astype({tensor.dtype!r})"
-        raise RunError(f"input {tensor.name!r} is fed {array.dtype}, and the model reads {tensor.dtype}", hint=hint)
+        raise InputError(f"input {tensor.name!r} is fed {array.dtype}, and the model reads {tensor.dtype}", hint=hint)
     if not _has_shape(array.shape, tensor.shape):
         message = f"input {tensor.name!r} is fed shape {list(array.shape)}, and the model reads {tensor}"
-        raise RunError(message, hint="give it the shape that the model declares")
+        raise InputError(message, hint="give it the shape that the model declares")
 
 
 @lru_cache(maxsize=1024)  # most tensors have the shape of the run before

@@ -180,7 +180,7 @@ def test_an_input_that_fails_ends_the_run_and_what_was_written_stays(
 ) -> None:
     feed(batches, "b", 1, 2, 3)
     result = run("run", place, "--inputs", batches, "-o", tmp_path / "out")
-    assert (result.code, result.error[0]) == (3, "input 'x' is fed shape [3], and the model reads float32[2]")
+    assert (result.code, result.error[0]) == (2, "input 'x' is fed shape [3], and the model reads float32[2]")
     assert answers(tmp_path / "out") == {"a.npz": EXPECTED["a.npz"]}
 
 
@@ -416,11 +416,22 @@ def test_run_into_a_missing_folder_is_misuse(run: Run, tmp_path: Path) -> None:
     assert holdings(tmp_path) == before
 
 
-def test_run_on_wrong_inputs_is_an_error(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": np.ones(3, np.float32)}, "input 'x' is fed shape [3], and the model reads float32[2]"),
+        ({"x": np.ones(2)}, "input 'x' is fed float64, and the model reads float32"),
+        ({}, "the model reads float32[2] 'x', and nothing is fed for it"),
+    ],
+)
+@pytest.mark.parametrize("words", [(), ("--via", "threads")])
+def test_run_on_wrong_inputs_is_misuse(
+    run: Run, tmp_path: Path, arrays: dict[str, Any], message: str, words: tuple[str, ...]
+) -> None:
     place = small_cascade(run, tmp_path, "a", "y")
-    np.savez(tmp_path / "wrong.npz", x=np.ones(3, np.float32))
-    result = run("run", place, "--inputs", tmp_path / "wrong.npz", "-o", tmp_path / "out.npz")
-    assert (result.code, result.error[0]) == (3, "input 'x' is fed shape [3], and the model reads float32[2]")
+    np.savez(tmp_path / "wrong.npz", **arrays)
+    result = run("run", place, "--inputs", tmp_path / "wrong.npz", "-o", tmp_path / "out.npz", *words)
+    assert (result.code, result.error[0]) == (2, message)
     assert not (tmp_path / "out.npz").exists()
 
 

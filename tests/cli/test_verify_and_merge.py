@@ -174,7 +174,7 @@ def test_inputs_come_from_files_and_folders(run: Run, tmp_path: Path) -> None:
     assert (result.code, "'z'" in result.error[0]) == (2, True)
     np.savez(tmp_path / "ints.npz", x=np.ones(3, np.int64))
     result = run("verify", place, "--inputs", tmp_path / "ints.npz")
-    assert (result.code, result.error[0]) == (3, "input 'x' is fed int64, and the model reads float32")
+    assert (result.code, result.error[0]) == (2, "input 'x' is fed int64, and the model reads float32")
 
 
 def test_generated_inputs_that_the_model_refuses_are_not_a_difference(run: Run, tmp_path: Path) -> None:
