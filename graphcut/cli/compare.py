@@ -55,7 +55,8 @@ def compare(
     if is_picture and (as_json or not are_models):
         what = "JSON" if as_json else "plans and cascades"
         raise UsageError(f"{output} is not a file name for {what}", hint="write -o NAME.txt or -o NAME.json")
-    check_output(output, before, after, *(inputs or ()), force=force)
+    known = [".txt", ".json", ".html", ".htm", ".svg"]
+    check_output(output, before, after, *(inputs or ()), force=force, suffixes=known)
     if not are_models:
         from ..drawing.changes.differences import changes_between
         from ..drawing.opening import scene_at

@@ -51,7 +51,8 @@ def measure(
     kind = _kind_of(what, computed=computed)
     others = [option for option, kinds in applying("measured").items() if kind not in kinds]
     check_apply(given_options(ctx), others, kind)
-    check_output(output, Path(what), force=force)
+    is_device = kind in {"this machine", "a cluster"}
+    check_output(output, Path(what), force=force, suffixes=[".toml" if is_device else ".csv"])
     match kind:
         case "this machine":
             _measure_machine(output, seconds, threads)

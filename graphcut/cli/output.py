@@ -229,10 +229,13 @@ def put_trace(log: RunLog, parts: Mapping[str, Any], workers: Sequence[str], pat
         say(f"wrote {path}")
 
 
-def check_output(output: Path | None, *reads: Path | None, force: bool, option: str = "-o") -> None:
+def check_output(
+    output: Path | None, *reads: Path | None, force: bool, option: str = "-o", suffixes: Sequence[str] = ()
+) -> None:
     """Refuse an output file that exists or has no folder, before any work is done.
 
-    Also one of the files that the command reads, and of the manifests and parts in the folders that it reads.
+    Also one of the files that the command reads, and of the manifests and parts in the folders that it reads; and one
+    whose name has none of these `suffixes`, if some are given.
     """
     from ..core.atomic_files import mend
 
@@ -245,3 +248,11 @@ def check_output(output: Path | None, *reads: Path | None, force: bool, option: 
         files = [*path.glob("*cascade.json"), *path.glob("*.onnx*")] if path.is_dir() else [path]
         if output.exists() and any(file.exists() and file.samefile(output) for file in files):
             raise UsageError(f"{output} is also to be read", hint=f"choose another name with {option}")
+    if suffixes and output.suffix.lower() not in suffixes:
+        raise UsageError(f"{output}: no format is known by this file name", hint=f"use {' or '.join(suffixes)}")
+
+
+def check_trace(trace: Path | None, *reads: Path | None, force: bool) -> None:
+    """The same of a file for `put_trace`."""
+    suffixes = () if trace == Path("-") else (".json", ".svg", ".txt")
+    check_output(trace, *reads, force=force, option="--trace", suffixes=suffixes)

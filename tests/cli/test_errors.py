@@ -382,6 +382,28 @@ def test_an_output_in_a_folder_that_does_not_exist_is_refused_before_any_work(
 
 
 @pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        (("compare", "k.onnx", "k.onnx", "-o"), ".txt or .json or .html or .htm or .svg"),
+        (("measure", "k.onnx", "-o"), ".csv"),
+        (("measure", "machine", "-o"), ".toml"),
+        (("run", "p", "--inputs", "random", "--via", "threads", "--trace"), ".json or .svg or .txt"),
+        (("simulate", "p", "--trace"), ".json or .svg or .txt"),
+    ],
+)
+def test_a_file_of_another_kind_is_not_replaced_even_with_force(
+    words: tuple[str, ...], known: str, run: Run, llm: Path, parts: Path, tmp_path: Path
+) -> None:
+    shutil.copyfile(llm, tmp_path / "k.onnx")
+    shutil.copytree(parts, tmp_path / "p")
+    (tmp_path / "notes.md").write_text("mine")
+    result = run(*words, "notes.md", "--force")
+    message = "notes.md: no format is known by this file name"
+    assert (result.code, result.error) == (2, (message, f"use {known}"))
+    assert (tmp_path / "notes.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
     ("words", "output"),
     [
         (("plan", "k.onnx", "--num-splits", "2"), "k.onnx"),
