@@ -172,9 +172,10 @@ def run_proto(
     """The values of `wanted` in a model that has nodes of `model`; `tensors` are the types of those with new names."""
     options = session_options(config, external_weights_entry(model.path.parent))
     tensors = {**model.tensors, **tensors}
-    with explaining("ONNX Runtime refuses the whole model", "feed it with `inputs`"):
-        provider = config.provider or CPU
+    provider = config.provider or CPU
+    with explaining("ONNX Runtime can't open the model", "install what it needs, or take a model that it opens"):
         session, _ = open_session(proto.SerializeToString(), options, provider, config.options, may_fall_back=False)
+    with explaining("ONNX Runtime refuses the whole model", "feed it with `inputs`"):
         values = {name: to_value(value, tensors[name]) for name, value in feeds.items()}
         return run_session(session, values, list(wanted), tensors)
 

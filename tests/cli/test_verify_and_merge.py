@@ -187,7 +187,23 @@ def test_generated_inputs_that_the_model_refuses_are_not_a_difference(run: Run, 
     assert run("split", tmp_path / "m.onnx", "--at-nodes", "relu", "-q").code == 0
     result = run("verify", tmp_path / "m.parts")
     assert result.code == 0
-    assert "not run: the original model rejects the generated inputs" in result.out
+    assert "not run: ONNX Runtime refuses the whole model: " in result.out
+    assert "the inputs were generated; pass your own with --inputs" in result.out
+
+
+def test_of_a_model_that_can_not_be_opened_no_other_inputs_are_asked_for(run: Run, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], name="relu"),
+        helper.make_node("Unheard", ["a"], ["y"], name="unheard", domain="custom"),
+    ]
+    model = model_of(nodes, [floats("x", "n", 2)], [floats("y", "n", 2)])
+    model.opset_import.append(helper.make_opsetid("custom", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    assert run("split", tmp_path / "m.onnx", "--at-nodes", "relu", "-q").code == 0
+    result = run("verify", tmp_path / "m.parts")
+    assert result.code == 0
+    assert "… not run: ONNX Runtime can't open the model: " in result.out
+    assert "inputs" not in result.out
 
 
 def test_merge_keeps_an_existing_file_without_force(run: Run, own_parts: Path, tmp_path: Path) -> None:
