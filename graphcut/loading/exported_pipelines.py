@@ -14,7 +14,7 @@ from ..core.manifest import EXPORTED, PIPELINE
 from ..core.records import json_beside, table
 from .made_models import MadeModel
 from .model import load_unchecked
-from .pipelines import PipelineFile, PipelineModel, Runs
+from .pipelines import PipelineFile, PipelineModel, Runs, open_pipeline
 
 _GENAI, _MODULES, _ENCODER = EXPORTED
 _POOLINGS: Final = table("loading/poolings.toml", dict[str, MadeModel])
@@ -70,7 +70,8 @@ def save_pipeline(folder: str | Path, output: str | Path, *, force: bool = False
     An existing file is replaced with `force`.
 
     Raises:
-        UsageError: the folder holds no such models, they are not in the folder of `output` or below, or it exists.
+        UsageError: the folder holds no such models, they don't have the expected inputs and outputs, they are not in
+            the folder of `output` or below, or it exists.
         RecordError: a configuration can't be read.
         ModelError: a model can't be read.
         GraphcutError: writing failed.
@@ -90,6 +91,7 @@ def save_pipeline(folder: str | Path, output: str | Path, *, force: bool = False
     models, way = found.models.items(), place.relative_to(home)
     moved = {name: replace(one, file=(way / one.file).as_posix()) if one.file else one for name, one in models}
     found = replace(found, models=moved)
+    open_pipeline(output, found)  # so that no file is written which can't be opened
     write_file(output, ("\n".join(_lines(found)) + "\n").encode())
     return found
 

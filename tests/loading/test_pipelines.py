@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import parser
+from onnx import helper, parser
 
 import graphcut
 from graphcut import GraphcutError, Into
@@ -16,6 +16,7 @@ from graphcut.loading.exported_pipelines import exported_pipeline
 from graphcut.loading.made_models import MadeModel, made_model
 
 from cases import each
+from conftest import floats, model_of
 from families import FAMILIES, by_hand, text_of_one_kind
 from families.chains import write_sentence_encoder
 
@@ -125,6 +126,19 @@ def test_the_pipeline_file_of_what_an_exporter_left_is_the_same_model(name: str,
     assert graphcut.load(tmp_path / "models.toml").digest == digest
     with pytest.raises(graphcut.UsageError, match="already exists"):
         graphcut.save_pipeline(folder, tmp_path / "models.toml")
+
+
+def test_no_pipeline_file_is_written_that_can_not_be_opened(tmp_path: Path) -> None:
+    """The output of a decoder is called `logits`; this one is called `y`."""
+    for name, inputs in (("encoder", ["x"]), ("decoder", ["input_ids", "encoder_hidden_states"])):
+        output = "hidden" if name == "encoder" else "y"
+        node = helper.make_node("Sum", inputs, [output])
+        onnx.save(
+            model_of([node], [floats(one, 3) for one in inputs], [floats(output, 3)]), tmp_path / f"{name}_model.onnx"
+        )
+    with pytest.raises(graphcut.UsageError, match=r"decoder_model\.onnx has no output logits"):
+        graphcut.save_pipeline(tmp_path, tmp_path / "pipe.toml")
+    assert not (tmp_path / "pipe.toml").exists()
 
 
 def test_a_folder_that_no_exporter_wrote_has_no_pipeline_file(tmp_path: Path) -> None:
