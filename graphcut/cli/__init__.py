@@ -22,7 +22,7 @@ from .argument_names import in_options
 from .moved import moved_option
 from .output import INTERRUPTED, complain, say, settings
 
-_VALUELESS: Final = {"--cuts": "0", "--heads": "", "--prove": "30"}
+_VALUELESS: Final = {"--cuts": f"{sys.maxsize}", "--heads": "", "--prove": "30"}
 """Options whose value may be left out, which typer does not support, and the value that this means."""
 
 

@@ -48,8 +48,7 @@ def analyze(
 
         print_lines(*axis_table(analysis.model))
     elif cuts is not None:
-        points = analysis.cut_points
-        print_lines(*cut_points_tsv(cheapest(points, cuts) if cuts else points))
+        print_lines(*cut_points_tsv(cheapest(analysis.cut_points, cuts)))
     else:
         scene = scene_of_analysis(analysis)
         print_(lambda screen: draw_scene(scene, screen))

@@ -38,6 +38,7 @@ def test_cuts_may_have_no_value_anywhere_on_the_line(run: Run, llm: Path) -> Non
     everything = run("analyze", llm, "--cuts").out
     assert run("analyze", "--cuts", llm).out == everything
     assert run("analyze", "--cuts", "9999", llm).out == everything
+    assert run("analyze", llm, "--cuts", "0").out == everything.splitlines(keepends=True)[0]  # what columns mean
     assert run("analyze", llm, "--cuts=2").out == run("analyze", "--cuts", "2", llm).out
 
 

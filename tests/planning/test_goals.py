@@ -638,6 +638,9 @@ def test_a_weight_that_alone_exceeds_the_budget_is_named(opened: Draw) -> None:
         plan(analysis, Within(10_000, ()))
     largest = "; its largest weight is 'w' (16 KiB)"
     assert caught.value.hint.endswith(f"{largest}; to keep yours, divide its weights into 2 nodes in the model itself")
+    with pytest.raises(PlanError) as absurd:
+        plan(analysis, Within(100, ()))
+    assert absurd.value.hint.endswith(largest)
     with pytest.raises(PlanError, match=re.escape("the segment of 2 nodes up to 'heavy' alone takes")) as of_segment:
         plan(analysis, Within(10_000, ()), limits=Limits(avoid=("first",)))
     assert of_segment.value.hint.endswith(largest)

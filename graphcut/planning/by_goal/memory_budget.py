@@ -1,6 +1,7 @@
 """`Within`: no part over a memory budget, in the fewest parts; of these the fewest bytes, of these the most even."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from ..goals import Within
 from ..problem import PlanningProblem
 from ..results import Solution
 from .part_count import min_max_partition
+
+_MOST_PIECES: Final = 64  #: to divide the weights of a node into more is no advice.
 
 
 def plan_within(
@@ -150,8 +153,9 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, tried: _
     weights = [problem.graph.weights[name] for i in problem.groups[group] for name in problem.graph.nodes[i].weights]
     if largest := max(weights, key=lambda weight: weight.bytes, default=None):
         hint += f"; its largest weight is {largest.name!r} ({size(largest.bytes)})"
-    if len(problem.groups[group]) == 1:
-        way = f"divide its weights into {-(-needed // goal.memory_bytes)} nodes in the model itself"
+    pieces = -(-needed // goal.memory_bytes)
+    if len(problem.groups[group]) == 1 and (problem.inside(group) or pieces <= _MOST_PIECES):
+        way = f"divide its weights into {pieces} nodes in the model itself"
         hint += f"; to keep yours, {'export what is inside as models of their own' if problem.inside(group) else way}"
     text = f"{problem.describe(group)} alone takes {size(needed)}, more than the budget of {budget}"
     return PlanError(text, hint=hint, budget_bytes=number)
