@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ..core.arguments import Storage
 from ..core.text import shell_word
@@ -53,8 +53,7 @@ def split(
     if one_file:
         _shard(load(model, dims), options, output, weights=weights, force=force, as_json=as_json)
         return
-    preparing = cutter(options, plan, device)
-    cut = preparing(load(model, dims, states), output, weights=weights, max_shard_bytes=max_shard_bytes)
+    cut = cutter(options, plan, device)(load(model, dims, states), output, weights, max_shard_bytes)
     if dry_run:
         _list(cut, as_json=as_json)
     else:
@@ -109,8 +108,7 @@ def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
     given = given_options(options.ctx)
     if is_one_file:
         check_apply(given, {*given}.difference(_OF_ONE_FILE, GENERAL), "--one-file, which makes no parts")
-        return
-    if _is_ranked(options):
+    elif _is_ranked(options):
         what = "ranks, each of which is a device with one file of weights"
         check_apply(given, ("--max-shard-size", "--device"), what)
 
@@ -126,16 +124,15 @@ def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -
     is_ranked, given = _is_ranked(options), given_options(options.ctx)
     if is_ranked:
         check_apply(given, ("--memory",), "--ranks: no budget counts ranks")
-    has_goal = any(option in GOALS for option in given)
-    planner = None if is_ranked and not has_goal else options.planner(plan_file=plan_file)
+    planner = None if is_ranked and not {*given} & {*GOALS} else options.planner(plan_file=plan_file)
     ranks = options.rank_shares() or 1
 
-    def cut(model: Model, output: Path | None, **storing: Any) -> PreparedFiles:  # noqa: ANN401 - as `prepare` has them
+    def cut(model: Model, output: Path | None, weights: Storage = "copy", most: int | None = None) -> PreparedFiles:
         plan = None if planner is None else planner(model)
         if plan is None or is_ranked:
-            storing.pop("max_shard_bytes", None)  # `auto` has none
-            return prepare_by_rank(model, output, ranks=ranks, mode=options.mode, stages=plan, **storing)
-        return prepare(model, with_devices(plan, device) if device else plan, output, **storing)
+            return prepare_by_rank(model, output, ranks=ranks, mode=options.mode, stages=plan, weights=weights)
+        plan = with_devices(plan, device) if device else plan
+        return prepare(model, plan, output, weights=weights, max_shard_bytes=most)
 
     return cut
 

@@ -82,8 +82,9 @@ def prepare(
         model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
     if plan.graph is not model.graph and plan.graph != model.graph:
         raise UsageError(f"the plan is for another model than {model.title}", hint="plan this one, then split it")
-    if not plan.has_groups:
-        return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes)
-    if max_shard_bytes is not None:
-        raise UsageError("the weights of a rank are in one file", hint="leave out `max_shard_bytes`")
-    return prepare_groups(model, plan, output, weights)
+    if max_shard_bytes is not None and (weights == "share" or plan.has_groups):
+        what = "only copied weights are divided among files, and those of a rank are in one file"
+        raise UsageError(what, hint="leave out `max_shard_bytes`")
+    if plan.has_groups:
+        return prepare_groups(model, plan, output, weights)
+    return prepare_parts(model, plan, output, weights=weights, max_shard_bytes=max_shard_bytes)

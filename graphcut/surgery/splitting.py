@@ -152,8 +152,6 @@ def prepare_parts(
     model: Model, plan: Plan, output: str | Path | None, *, weights: Storage, max_shard_bytes: int | None
 ) -> PreparedFiles:
     """The files of a plan for `model` whose parts are each on one device; see `cutting.prepare`."""
-    if max_shard_bytes is not None and weights == "share":
-        raise UsageError("only copied weights are divided among files", hint="leave out the size of shards")
     folder, prefix = place_of_parts(model, output, weights)
     blocks = enumerate(_as_sent(model, plan))
     parts = tuple(_part_file(model, f"{prefix}part-{i}.onnx", block, weights, max_shard_bytes) for i, block in blocks)
