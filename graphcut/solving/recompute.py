@@ -92,7 +92,7 @@ def recompute(
         return parts, ()
     blocks = graph.partitioned(tuple(made)).blocks
     # A part must keep a node of its own; parts before it may be empty only because it is.
-    if emptied := [nodes for nodes, block in zip(parts, blocks, strict=True) if not block.nodes]:
+    if emptied := [nodes for nodes, block in zip(parts, blocks, strict=True) if nodes and not block.nodes]:
         return recompute(graph, parts, prices, kept.union(emptied[-1]), repeatable, known)
     return tuple(tuple(graph.running(block)) for block in blocks), tuple(found)
 

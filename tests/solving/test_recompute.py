@@ -251,6 +251,12 @@ def test_a_part_that_would_be_left_empty_keeps_its_nodes() -> None:
     assert recompute(graph, ((0,), (1,)), lambda _: prices, frozenset()) == (((0,), (1,)), ())
 
 
+def test_a_part_without_nodes_stays_so() -> None:
+    graph = graph_of(node("a", "x"), node("b", "a"))
+    prices = TransferPrices({0: 1.0, 1: 1.0}, 1.0, {"x": 1, "a": 8, "b": 1})
+    assert recompute(graph, ((), (0,), (1,)), lambda _: prices, frozenset()) == (((), (0,), (1,)), ())
+
+
 def test_a_part_that_only_an_empty_one_needs_stays_as_it_is_and_may_be_repeated() -> None:
     """`a` takes 6 s, `m` and `b` 2 s; to send `a` or `b` takes 20 s, `m` 9 s, the input 2 s.
 
