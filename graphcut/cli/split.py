@@ -49,8 +49,9 @@ def split(
         graphcut split llm.onnx --plan plan.json -o planned.parts
         graphcut split unet.onnx --cluster cluster.toml
     """
-    _check_ranks(options, is_one_file=one_file)
     if one_file:
+        given = given_options(options.ctx)
+        check_apply(given, {*given}.difference(_OF_ONE_FILE, GENERAL), "--one-file, which makes no parts")
         _shard(load(model, dims), options, output, weights=weights, force=force, as_json=as_json)
         return
     cut = cutter(options, plan, device)(load(model, dims, states), output, weights, max_shard_bytes)
@@ -103,26 +104,14 @@ def _is_put(path: Path, record: Callable[[], object], *, as_json: bool) -> bool:
     return as_json or settings.is_quiet
 
 
-def _check_ranks(options: GoalOptions, *, is_one_file: bool) -> None:
-    """Refuse options that would do nothing without ranks, or that ranks can't have."""
-    given = given_options(options.ctx)
-    if is_one_file:
-        check_apply(given, {*given}.difference(_OF_ONE_FILE, GENERAL), "--one-file, which makes no parts")
-    elif _is_ranked(options):
-        what = "ranks, each of which is a device with one file of weights"
-        check_apply(given, ("--max-shard-size", "--device"), what)
-
-
-def _is_ranked(options: GoalOptions) -> bool:
-    return options.cluster is None and options.ranks is not None
-
-
 def cutter(options: GoalOptions, plan_file: Path | None, device: Texts = None) -> Callable[..., PreparedFiles]:
     """The function that plans a model and prepares its parts. The options are checked before any model is opened."""
     from .. import prepare, prepare_by_rank
 
-    is_ranked, given = _is_ranked(options), given_options(options.ctx)
+    is_ranked, given = options.cluster is None and options.ranks is not None, given_options(options.ctx)
     if is_ranked:
+        what = "ranks, each of which is a device with one file of weights"
+        check_apply(given, ("--max-shard-size", "--device"), what)
         check_apply(given, ("--memory",), "--ranks: no budget counts ranks")
     planner = None if is_ranked and not {*given} & {*GOALS} else options.planner(plan_file=plan_file)
     ranks = options.rank_shares() or 1
