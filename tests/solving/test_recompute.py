@@ -139,7 +139,7 @@ def least_sets(case: Case) -> dict[int, frozenset[int]]:
 
 
 def emptied_by(case: Case, repeated: Mapping[int, frozenset[int]]) -> frozenset[int]:
-    """The nodes of parts that would have no node of their own left."""
+    """The nodes of the last part that would have no node of its own left: those before may be empty only for that."""
     graph, rows = case.graph, [{*row, *repeated.get(part, ())} for part, row in enumerate(case.rows)]
     for n in reversed(graph.flow):
         holders = [row for row in rows if n in row]
@@ -150,7 +150,8 @@ def emptied_by(case: Case, repeated: Mapping[int, frozenset[int]]) -> frozenset[
             if not any(row is other for other in reading) and not (row is holders[0] and is_sent):
                 row.discard(n)
     home = {n: next(i for i, row in enumerate(rows) if n in row) for n in graph.flow}
-    return frozenset(n for part, row in enumerate(case.rows) if part not in home.values() for n in row)
+    empty = [row for part, row in enumerate(case.rows) if row and part not in home.values()]
+    return frozenset(empty[-1] if empty else ())
 
 
 @seeded(25, together=25)
