@@ -4,6 +4,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 from statistics import median
 
@@ -75,14 +76,12 @@ def measure(
     check_parts([model.path])
     check_positive(rounds, f"can't measure in {rounds} rounds")
     limit = available_bytes() if memory_bytes is None else memory_bytes
+    measured = partial(_measure, model, limit, rounds, threads)
     if inputs is not None:
-        return _measure(model, limit, inputs, rounds, threads)
+        return measured(inputs)
     found: list[MeasuredCosts] = []
     for dims in (dict.fromkeys(model.symbols, 1) | sized_dims(model), model.dims):
-        sized = model.with_dims(dims)
-        tried = find_accepted_inputs(
-            sized, lambda feeds: found.append(_measure(model, limit, feeds, rounds, threads)), variants=1
-        )
+        tried = find_accepted_inputs(model.with_dims(dims), lambda feeds: found.append(measured(feeds)), variants=1)
         if found:
             return found[0]
     raise RunError(f"the model refuses generated inputs: {tried.refusal}", hint="feed it with `inputs`")
@@ -113,7 +112,7 @@ def pieces_within(costs: Costs, memory_bytes: int | None) -> tuple[Block, ...]:
     return partition(graph, rows).blocks
 
 
-def _measure(model: Model, memory_bytes: int | None, feeds: Feeds, rounds: int, threads: int) -> MeasuredCosts:
+def _measure(model: Model, memory_bytes: int | None, rounds: int, threads: int, feeds: Feeds) -> MeasuredCosts:
     shapes = {name: shape for name, value in feeds.items() if isinstance(shape := getattr(value, "shape", None), tuple)}
     costs = weigh(model, {**model.dims, **symbol_sizes(shapes, model.tensors)})
     blocks = pieces_within(costs, memory_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -11,11 +10,8 @@ from ..core.units import count, duration, operations
 from .application import applying, check_apply, given_options
 from .common_options import ProfileText, Texts, load, parsed_profile
 from .declaring import Size
-from .input_files import RANDOM, is_random, read_given
+from .input_files import RANDOM, read_given
 from .output import check_output, print_, print_lines, say
-
-if TYPE_CHECKING:
-    from .. import Costs, MeasuredCosts
 
 
 def measure(
@@ -46,6 +42,7 @@ def measure(
         graphcut measure cluster -o measured.toml
     """
     from .. import analyze, calibrate_cluster, default_dims, save_cluster, save_table, table_of, table_of_config, weigh
+    from ..benchmarking.cost_measurement import measure
     from ..drawing.terminal.cost_table import draw_cost_table
 
     kind = _kind_of(what, computed=computed)
@@ -66,14 +63,15 @@ def measure(
         case _:
             model = load(Path(what), dims)
             costs = weigh(model, default_dims(analyze(model), None, *parsed_profile(profile)))
-            found = None if computed else _measured(costs, inputs, rounds, memory_bytes, threads)
-            if found:
-                costs = weigh(model if is_random(inputs) else model.with_dims(found.dims), found.dims)
-            table = found.table if found else table_of(costs)
+            table = table_of(costs)
+            if not computed:
+                read = next(iter(read_given([inputs], model)), None)
+                sized = model.with_dims(costs.dims)
+                found = measure(sized, rounds=rounds, inputs=read, memory_bytes=memory_bytes, threads=threads)
+                table, costs = found.table, weigh(model.with_dims(found.dims) if read else model, found.dims)
+                _say_spread(count(found.rounds, "run"), found.spread)
             save_table(table, output)
             print_(lambda screen: draw_cost_table(table, costs, screen))
-            if found:
-                _say_spread(count(found.rounds, "run"), found.spread)
     say(f"wrote {output}")
 
 
@@ -85,15 +83,6 @@ def _kind_of(what: str, *, computed: bool) -> str:
     if path.suffix.lower() == ".json":
         return "a config.json"
     return "a model that is not run" if computed else "a model"
-
-
-def _measured(costs: Costs, inputs: Path, rounds: int, memory_bytes: int | None, threads: int) -> MeasuredCosts:
-    from .. import measure
-
-    model = costs.model
-    sized = model.with_dims({name: number for name, number in costs.dims.items() if name in model.symbols})
-    read = next(iter(read_given([inputs], sized)), None)
-    return measure(sized, rounds=rounds, inputs=read, memory_bytes=memory_bytes, threads=threads)
 
 
 def _measure_machine(output: Path, seconds: float, threads: int) -> None:
