@@ -310,11 +310,12 @@ class _Planner(Finisher):
         is_far = best.value > simple * _FAR and len(problem.groups) <= SMALL and not problem.pins
         if not (is_far and isinstance(goal, Into) and goal.by == "time" and goal.parts > 2):
             return best
-        fewer = self._best_of_all(changed(goal, parts=goal.parts - 1), problem.limits, 0.0)
-        more = fewer.solution.with_one_cut_more(_NEIGHBOURS) if fewer.value < best.value else ()
-        return reduce(
-            Candidate.or_better, map(partial(self._best_finished, fewer.problem, is_relaxed=True), more), best
-        )
+        with suppress(PlanError):  # there may be phases for more parts than that
+            fewer = self._best_of_all(changed(goal, parts=goal.parts - 1), problem.limits, 0.0)
+            more = fewer.solution.with_one_cut_more(_NEIGHBOURS) if fewer.value < best.value else ()
+            finished = partial(self._best_finished, fewer.problem, is_relaxed=True)
+            best = reduce(Candidate.or_better, map(finished, more), best)
+        return best
 
     def _best_without_replicas(
         self, goal: _Searched, problem: PlanningProblem, once: Solution, plain: PlanningProblem
