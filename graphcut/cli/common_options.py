@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Texts = list[str] | None  #: the values of an option that may be repeated.
 Place = Path | None  #: a file or a folder, if it is named.
 Places = list[Path] | None  #: files or folders, as above.
+TRACES = (".json", ".svg", ".txt")  #: the ends of names of files for --trace; `-` is stdout.
 ProfileText = Annotated[str | None, {"autocompletion": lambda: ["prefill", "decode"]}]
 Optimized = Literal["none", "all"]  #: which graph optimizations ONNX Runtime makes, where some would prove nothing.
 

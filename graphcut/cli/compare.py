@@ -52,10 +52,7 @@ def compare(
     are_models = _are_models(before, after, given_options(ctx))
     ending = "" if output is None else output.suffix.lower()
     is_picture, is_json = ending in {".html", ".htm", ".svg"}, as_json or ending == ".json"
-    if is_picture and (as_json or not are_models):
-        what = "JSON" if as_json else "plans and cascades"
-        raise UsageError(f"{output} is not a file name for {what}", hint="write -o NAME.txt or -o NAME.json")
-    known = [".txt", ".json", ".html", ".htm", ".svg"]
+    known = [".txt", ".json", *[".html", ".htm", ".svg"] * (are_models and not as_json)]
     check_output(output, before, after, *(inputs or ()), force=force, suffixes=known)
     if not are_models:
         from ..drawing.changes.differences import changes_between

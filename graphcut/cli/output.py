@@ -229,9 +229,7 @@ def put_trace(log: RunLog, parts: Mapping[str, Any], workers: Sequence[str], pat
         say(f"wrote {path}")
 
 
-def check_output(
-    output: Path | None, *reads: Path | None, force: bool, option: str = "-o", suffixes: Sequence[str] = ()
-) -> None:
+def check_output(output: Path | None, *reads: Path | None, force: bool, suffixes: Sequence[str] = ()) -> None:
     """Refuse an output file that exists or has no folder, before any work is done.
 
     Also one of the files that the command reads, and of the manifests and parts in the folders that it reads; and one
@@ -243,16 +241,10 @@ def check_output(
         return
     mend(output.absolute().parent, output.name)
     if output.exists() and not force:
-        raise UsageError(f"{output} already exists", hint=f"choose another name with {option}, or add --force")
+        raise UsageError(f"{output} already exists", hint="choose another name, or add --force")
     for path in filter(None, reads):
         files = [*path.glob("*cascade.json"), *path.glob("*.onnx*")] if path.is_dir() else [path]
         if output.exists() and any(file.exists() and file.samefile(output) for file in files):
-            raise UsageError(f"{output} is also to be read", hint=f"choose another name with {option}")
-    if suffixes and output.suffix.lower() not in suffixes:
+            raise UsageError(f"{output} is also to be read", hint="choose another name")
+    if suffixes and output.suffix.lower() not in suffixes and output.name != "-":
         raise UsageError(f"{output}: no format is known by this file name", hint=f"use {' or '.join(suffixes)}")
-
-
-def check_trace(trace: Path | None, *reads: Path | None, force: bool) -> None:
-    """The same of a file for `put_trace`."""
-    suffixes = () if trace == Path("-") else (".json", ".svg", ".txt")
-    check_output(trace, *reads, force=force, option="--trace", suffixes=suffixes)

@@ -15,10 +15,10 @@ from .. import Via
 from ..core.arguments import OnError
 from ..core.errors import RunError, UsageError
 from ..core.units import size
-from .common_options import OriginalOptions, Place, Places, SessionOptions, Texts, output_names, say_gap
+from .common_options import TRACES, OriginalOptions, Place, Places, SessionOptions, Texts, output_names, say_gap
 from .input_files import RANDOM, FeedReader, feed_reader, is_random, read_or_generate, type_of, value_text
 from .memory_options import MemoryOptions, say_after, say_before
-from .output import SOME_FAILED, check_trace, complain, counting, print_, print_lines, put_trace, say, workers_notes
+from .output import SOME_FAILED, check_output, complain, counting, print_, print_lines, put_trace, say, workers_notes
 from .text_options import texts_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run(
     is_generated = not texts and any(map(is_random, inputs))
     if pipeline.via and memory.memory_bytes is not None:
         raise UsageError("a memory limit is for one process, without other workers", hint="leave out one of them")
-    check_trace(pipeline.trace, cascade_path, *inputs, force=force)
+    check_output(pipeline.trace, cascade_path, *inputs, force=force, suffixes=TRACES)
     config, is_alone = session.session_config(), pipeline.via is None  # a pipeline checks what its workers need
     cascade = (open_present if is_alone else open_cascade)(cascade_path, check_files=is_alone)
     say_gap(cascade)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ..core.errors import UsageError
-from .common_options import OriginalOptions, Place, Texts, output_names, parsed_dims
-from .output import check_trace, put_answer, put_trace
+from .common_options import TRACES, OriginalOptions, Place, Texts, output_names, parsed_dims
+from .output import check_output, put_answer, put_trace
 
 if TYPE_CHECKING:
     from .. import ScheduledFailure
@@ -59,7 +59,7 @@ def simulate(
     from ..drawing.opening import scenario_at
     from ..drawing.terminal.simulation import draw_simulation
 
-    check_trace(trace, plan, cluster, original.model, force=force)
+    check_output(trace, plan, cluster, original.model, force=force, suffixes=TRACES)
     failures, rate_per_s = [_failure(text) for text in fail or ()], None if rate is None else _rate(rate)
     known, names = None if cluster is None else read_simulated_cluster(cluster), output_names(outputs)
     scenario = scenario_at(plan, known, model=original.model, outputs=names, dims=parsed_dims(original.dims))

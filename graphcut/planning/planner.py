@@ -24,7 +24,7 @@ from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
 from ..sharding.rank_costs import RankCosts
 from ..solving.search import SMALL
-from .by_goal.cluster_mapping import plan_across
+from .by_goal.cluster_mapping import NOTABLE, plan_across
 from .by_goal.fewest_crossings import plan_crossings
 from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, named_budget, plan_within
@@ -42,7 +42,6 @@ _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that
 _TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
 _STEP: Final = 0.85
 _MORE: Final = 0.005  #: by so much more each time than the time before.
-_NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
 _DIGITS: Final = 6  #: times that agree in so many differ only in rounding.
 _NEIGHBOURS: Final = 8  #: so many other boundaries are tried for each cut where a plan is not proven.
 _FAR: Final = 1.5  #: such a multiple of a simple bound is far above it.
@@ -432,7 +431,7 @@ def _front_of(best: Plan, made: Sequence[Plan]) -> tuple[FrontPlan, ...]:
     found, plans = list[FrontPlan](), (best, *made) if made else ()
     timed = [(one.times, one) for one in plans if one.times is not None and max(one.budget_shares) <= 1]
     for times, one in sorted(timed, key=lambda row: (float(f"{row[0].period_s:.{_DIGITS}}"), row[0].latency_s)):
-        gain = TOLERANCE if one is best else _NOTABLE
+        gain = TOLERANCE if one is best else NOTABLE
         if not found or times.latency_s < found[-1].latency_s * (1 - gain):
             after = tuple(one.graph.nodes[max(block.nodes)].name for block in one.partition.blocks[:-1])
             devices = tuple(device.name for device in one.devices)

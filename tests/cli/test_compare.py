@@ -125,12 +125,10 @@ def test_the_ending_of_the_output_decides_how_two_models_are_drawn(run: Run, hou
         assert text.startswith(begin)
         assert f"<title>{title}" in text
     assert run("compare", house.model, house.model, "-o", tmp_path / "same.html").code == 0
-    for words, what in (
-        ((house.plan, house.cascade), "plans and cascades"),
-        ((house.model, house.model, "--json"), "JSON"),
-    ):
+    for words in ((house.plan, house.cascade), (house.model, house.model, "--json")):
         result = run("compare", *words, "-o", tmp_path / "no.html")
-        assert (result.code, result.error[0]) == (2, f"{tmp_path / 'no.html'} is not a file name for {what}")
+        message = f"{tmp_path / 'no.html'}: no format is known by this file name"
+        assert (result.code, result.error) == (2, (message, "use .txt or .json"))
 
 
 def test_both_things_take_the_model_that_is_named(run: Run, house: House, orphan: Path, tmp_path: Path) -> None:

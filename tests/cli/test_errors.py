@@ -281,7 +281,7 @@ def test_every_command_takes_a_folder_or_a_manifest(run: Run, own_parts: Path, t
         (
             ("demo", "llm", "-o", "MODEL"),
             "MODEL already exists",
-            "choose another name with -o, or add --force",
+            "choose another name, or add --force",
         ),
         (
             ("split", "MODEL", "--at-nodes", MIDDLE, "--weights", "share", "-o", "FOLDER/x"),

@@ -511,7 +511,7 @@ def test_an_existing_file_is_kept_without_force(run: Run, llm: Path, tmp_path: P
     goal = tmp_path / "plan.json"
     goal.write_text("mine")
     result = run("plan", llm, "--num-splits", 2, "-o", goal)
-    hint = "choose another name with -o, or add --force"
+    hint = "choose another name, or add --force"
     assert (result.code, result.error) == (2, (f"{goal} already exists", hint))
     assert goal.read_text() == "mine"
     assert run("plan", llm, "--num-splits", 2, "-o", goal, "--force").code == 0

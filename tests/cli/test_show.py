@@ -332,7 +332,7 @@ def test_an_existing_file_is_replaced_only_with_force(run: Run, house: House, tm
     assert (result.code, *result.error) == (
         2,
         f"{goal} already exists",
-        "choose another name with -o, or add --force",
+        "choose another name, or add --force",
     )
     assert goal.read_text(encoding="utf-8") == "mine"
     assert run("show", house.model, "--to", "svg", "-o", goal, "--force").code == 0

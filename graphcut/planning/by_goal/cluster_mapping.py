@@ -45,7 +45,7 @@ from .device_subsets import first_orders, next_orders, sets_along, small_sets
 from .no_plan import impossible
 
 _FRONT_POINTS: Final = 8
-_NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
+NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
 _MANY_GROUPS: Final = 160  #: of more groups the search compares plans by their period alone, at first.
 _CLOSE: Final = 1.001  #: a bisection ends when its ends are so close.
 _JUST_BELOW: Final = 1e-9  #: a better plan is better by this share at least.
@@ -262,10 +262,10 @@ class ClusterEvaluator:
         (period, latency), longest = fastest.values, soonest.values[1]
         yield fastest
         for limit in np.linspace(period, longest, _FRONT_POINTS)[1:] if longest > period else ():
-            if latency * (1 - _NOTABLE) <= soonest.values[0]:
+            if latency * (1 - NOTABLE) <= soonest.values[0]:
                 return
             chain = soonest if limit == longest else chains.best("sum", limit=float(limit), most_work=little)
-            if chain is not None and chain.values[0] < latency * (1 - _NOTABLE):
+            if chain is not None and chain.values[0] < latency * (1 - NOTABLE):
                 latency, period = chain.values
                 yield replace(chain, values=(period, latency))
 
