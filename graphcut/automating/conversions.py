@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from copy import deepcopy
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -41,6 +42,7 @@ class _Conversions(msgspec.Struct):
     precisions: dict[str, tuple[str, ...]]
     steps: dict[str, tuple[str, ...]]
     packages: dict[str, tuple[str, int]]  #: who makes it, and how often that holds all weights in memory.
+    imports: dict[str, str]  #: what else it imports that graphcut does not bring.
 
 
 _TABLE: Final = table("automating/conversions.toml", _Conversions)
@@ -241,10 +243,13 @@ def library_of(name: str) -> tuple[str, str]:
     return package, version(package.partition(".")[0])
 
 
-def check_memory(names: Sequence[str], model: Model) -> None:
-    """Refuse conversions whose packages hold more in memory than there is, with a GraphcutError."""
+def check_possible(names: Sequence[str], model: Model) -> None:
+    """Refuse conversions whose packages are missing or hold more in memory than there is, with a GraphcutError."""
     free = available_bytes()
     for name in names:
+        if (module := _TABLE.imports.get(_kind(name))) and find_spec(module) is None:
+            message = f"{name} needs the package {module}, which is not installed"
+            raise UsageError(message, hint="pip install 'graphcut[auto]'")
         package, times = _TABLE.packages[_kind(name)]
         if free is not None and (needed := times * model.weight_bytes) > free:
             takes = f"holds all weights in memory and takes about {size(needed)}; {size(free)} are free"
@@ -256,7 +261,7 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
 
     The given model is in the folder `home`, which may have a configuration that says what kind it is.
 
-    None if it found nothing to do. A missing package is a UsageError, and one that fails a GraphcutError.
+    None if it found nothing to do. A GraphcutError if a package fails.
     """
     excluded, number = _ends(model) if name.endswith("-mixed") else [], int(name.partition("=")[2] or 0)
     try:
@@ -264,9 +269,6 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
             return _FUNCTIONS[_kind(name)](Job(model, target, home, calibration, excluded, number))
     except GraphcutError:
         raise
-    except ImportError as error:
-        message = f"{name} needs the package {error.name}, which is not installed"
-        raise UsageError(message, hint="pip install 'graphcut[auto]'") from error
     except Exception as error:
         message = f"{name}: {' '.join(library_of(name))} failed: {type(error).__name__}: {printable(str(error))}"
         raise GraphcutError(message, hint=advice(model)) from error

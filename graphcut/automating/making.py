@@ -28,7 +28,7 @@ from ..surgery.splitting import PreparedFiles, write
 from ..verifying.numerical import accepted_inputs
 from ..verifying.verification import verify
 from .accuracy import Figures, Outputs, compared_outputs, figures_of, outputs_of, perplexity, read_text, unmet
-from .conversions import PRECISIONS, STEPS, advice, check_memory, convert, library_of
+from .conversions import PRECISIONS, STEPS, advice, check_possible, convert, library_of
 from .record import RECORD, Attempt, AutoRecord, ConversionRecord, check_replay, digests
 
 _KIND: Final = "a result of auto"
@@ -97,7 +97,7 @@ class Automation(Product):
         check_parts([self.model.path])
         check_target(output, output, kind=_KIND, force=force)
         if len(self.precisions) == 1:
-            check_memory(self._names(self.precisions[0]), self.model)
+            check_possible(self._names(self.precisions[0]), self.model)
         with scratch_folder(parent, f"{output.name}.auto") as folder:
             try:
                 return self._made_in(folder, output, is_given=is_given, force=force)
@@ -203,7 +203,7 @@ class Automation(Product):
         for precision in self.precisions:
             found, prepared, verdict = None, None, "chosen"
             try:
-                check_memory(self._names(precision), self.model)
+                check_possible(self._names(precision), self.model)
                 found = self._converted(self._names(precision), folder / "models")
                 prepared = self.cut(found.model, folder)
                 if broken := unmet(self.limits, found.figures):
@@ -219,7 +219,7 @@ class Automation(Product):
             if found and verdict == "chosen":
                 return found, tried, prepared
         if unaccepted is None:
-            raise PlanError(f"none of {', '.join(self.precisions)} fits: {last}", hint=last.hint)
+            raise PlanError(f"nothing fits: {'; '.join(f'{a.precision}: {a.verdict}' for a in tried)}", hint=last.hint)
         return unaccepted, tried, None
 
     def _written(self, model: Model, prepared: PreparedFiles, output: Path) -> tuple[str, dict[str, Path]]:

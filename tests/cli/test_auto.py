@@ -495,10 +495,19 @@ def test_a_missing_package_is_named_with_the_extra(
     monkeypatch.setitem(sys.modules, "onnx_ir", None)
     result = run("auto", models / "minilm.onnx", "--precision", "int4", "--num-splits", 2, "-o", tmp_path / "parts")
     assert result.code == 2
-    assert (
-        "error: int4 needs the package onnx_ir, which is not installed\n hint: pip install 'graphcut[auto]'"
-        in result.err
-    )
+    message = "int4 needs the package onnx_ir, which is not installed"
+    assert result.err == f"error: {message}\n hint: pip install 'graphcut[auto]'\n"  # nothing was converted before
+
+
+def test_where_no_precision_fits_each_says_what_it_needs(
+    run: Run, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnx_ir", None)
+    words = ("--num-splits", 1, "--memory", "1kB", "-o", tmp_path / "parts")
+    result = run("auto", models / "minilm.onnx", *words)
+    assert result.code == 4
+    needed = r"nothing fits: fp32: .+; fp16: .+; int4: int4 needs the package onnx_ir, which is not installed$"
+    assert re.search(needed, result.err, re.MULTILINE)
 
 
 def test_a_model_without_such_weights_is_refused(run: Run, models: Path, tmp_path: Path) -> None:
