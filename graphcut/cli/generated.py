@@ -101,13 +101,15 @@ class Output:
         first_s, prompt_rate, rate = self.rates
         which = "all" if self.is_searched else "the first"
         said = f"{count(len(self.times), 'token')}, {which} after {duration(first_s or 0)}"
+        if (waited_s := self.loaded_s - self.began_s) > 0:
+            said += f", {duration(waited_s)} of these before parts could run"
         said += f", then {rate:,.1f} a second" if rate else ""
         if prompt_rate:
             said += f"; the prompt of {count(len(self.prompts[0]), 'token')} at {prompt_rate:,.1f} a second"
             said += f", {reused:,} of them reused" if reused else ""
         totals = [log.total_of(part) for part in range(len(log.waited_s))]
         each = " + ".join(duration(total.seconds / total.runs) for total in totals if total.runs)
-        return f"{said}; a step took {each} in the parts." if each else f"{said}."
+        return f"{said}; a step took {each} in the parts, on average, the first included." if each else f"{said}."
 
 
 def converse(

@@ -40,8 +40,9 @@ def test_the_tokens_of_one_prompt_are_one_line(run: Run, parts: Path, expected: 
     assert (result.code, result.out) == (0, spaced(expected[0]))
     lines = result.err.splitlines()
     rates = (
-        r"9 tokens, the first after [\d.,]+ \S+, then [\d.,]+ a second; the prompt of 3 tokens at [\d.,]+ a second; "
-        r"a step took [\d.,]+ \S+ \+ [\d.,]+ \S+ in the parts\."
+        r"9 tokens, the first after [\d.,]+ \S+, [\d.,]+ \S+ of these before parts could run, then [\d.,]+ a second; "
+        r"the prompt of 3 tokens at [\d.,]+ a second; "
+        r"a step took [\d.,]+ \S+ \+ [\d.,]+ \S+ in the parts, on average, the first included\."
     )
     assert re.fullmatch(rates, lines[0])
     assert [line.split()[:2] for line in lines[2:4]] == [["part-0.onnx", "9"], ["part-1.onnx", "9"]]
