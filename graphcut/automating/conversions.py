@@ -22,7 +22,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from ..analysis.repeated_blocks import repeated_block
-from ..core.errors import GraphcutError, UsageError
+from ..core.errors import GraphcutError, UsageError, needing
 from ..core.records import table
 from ..core.tensors import Dims
 from ..core.text import printable
@@ -265,7 +265,7 @@ def convert(name: str, model: Model, target: Path, home: Path, calibration: Sequ
     """
     excluded, number = _ends(model) if name.endswith("-mixed") else [], int(name.partition("=")[2] or 0)
     try:
-        with _silence(target.parent):
+        with _silence(target.parent), needing(name, "auto"):
             return _FUNCTIONS[_kind(name)](Job(model, target, home, calibration, excluded, number))
     except GraphcutError:
         raise

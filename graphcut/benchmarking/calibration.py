@@ -22,6 +22,7 @@ from msgspec.structs import replace as changed
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from ..core.atomic_files import write_file
+from ..core.errors import needing
 from ..core.product import Product
 from ..costs.cluster import Cluster, Host, NetworkLink
 from ..costs.device import Device
@@ -29,7 +30,6 @@ from ..planning.goals import At, Into
 from ..planning.planner import plan
 from ..running.stage import SessionConfig, session_options
 from ..surgery.cutting import split
-from ..workers.executors.making import needing_ray
 from ..workers.executors.via import Via
 from ..workers.pipelined import stream
 from ..workers.run_log import RunLog
@@ -155,7 +155,7 @@ def calibrate_cluster(seconds: float = 10.0, *, insecure: bool = False) -> tuple
     too. With `insecure` the cluster may ask for no token. The errors are those of `measure_cluster`, and a UsageError
     without Ray.
     """
-    with needing_ray("measuring a cluster"):
+    with needing("measuring a cluster", "ray"):
         from ..workers.executors.ray_measuring import Machine, measure_cluster
 
     found = measure_cluster(partial(calibrate, seconds=seconds), insecure=insecure)

@@ -1,6 +1,7 @@
 """The exceptions of graphcut. Each has a message (what is wrong, and where) and a hint (what to do)."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, get_args
 
 _LISTED: Final = 24  #: known names that are listed for one that is not.
@@ -129,6 +130,16 @@ def check_names(
 def check_keywords(given: Iterable[str], known: Collection[str]) -> None:
     """A TypeError, as Python's own, if a function that takes the keyword arguments `known` was `given` another one."""
     check_names(given, known, "unexpected keyword argument", "it takes", error=type_error)
+
+
+@contextmanager
+def needing(what: str, extra: str, instead: str = "") -> Iterator[None]:
+    """A UsageError says which package `what` needs, if an import within finds none, and which extra installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        message = f"{what} needs the package {error.name}, which is not installed"
+        raise UsageError(message, hint=f"pip install 'graphcut[{extra}]'{instead}") from None
 
 
 def check_positive(number: int | None, problem: str) -> None:

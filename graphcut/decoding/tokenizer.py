@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import RecordError, UsageError
+from ..core.errors import RecordError, UsageError, needing
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, CascadeLike, open_cascade
 from ..core.records import json_beside
@@ -151,11 +151,8 @@ class Tokenizer:
 
 def package(name: str) -> Any:  # noqa: ANN401 - a module
     """The package of that name, which the extra `text` installs."""
-    try:
+    with needing("text", "text", ", or give token ids as `prompts`"):
         return import_module(name)
-    except ImportError:
-        message = f"text needs the package {name}, which is not installed"
-        raise UsageError(message, hint="pip install 'graphcut[text]', or give token ids as `prompts`") from None
 
 
 def _refuse(message: str) -> None:

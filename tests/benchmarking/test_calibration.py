@@ -47,7 +47,7 @@ def test_a_measured_cluster_is_read_as_it_was_written(origin: str | Host | None,
 def test_an_error_says_that_ray_is_not_installed() -> None:
     code = "import sys; sys.modules['ray'] = None; import graphcut; graphcut.calibrate_cluster()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "UsageError: measuring a cluster needs Ray, which is not installed" in done.stderr
+    assert "UsageError: measuring a cluster needs the package ray, which is not installed" in done.stderr
 
 
 @pytest.mark.parametrize("here", [("a", "b"), ()])

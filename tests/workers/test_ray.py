@@ -862,4 +862,4 @@ def test_an_error_says_that_ray_is_not_installed(tmp_path: Path) -> None:
     cascade = model_in_three(tmp_path / "bare")
     code = f"import sys; sys.modules['ray'] = None\n{ONCE}"
     done = subprocess.run([sys.executable, "-c", code, str(cascade.path)], capture_output=True, text=True, check=False)
-    assert "UsageError: 'ray' needs Ray, which is not installed" in done.stderr
+    assert "UsageError: 'ray' needs the package ray, which is not installed" in done.stderr

@@ -1,27 +1,15 @@
-"""Which executor runs workers: the one place that knows all of them, and that Ray may be missing."""
+"""Which executor runs workers: the one place that knows all of them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import assert_never
 
-from ...core.errors import UsageError, check_word
+from ...core.errors import check_word, needing
 from ...core.manifest import Cascade
 from ...running.stage import SessionConfig
 from .protocol import Executor
 from .threads import ThreadExecutor
 from .via import Via
 from .worker import StatesByPart
-
-
-@contextmanager
-def needing_ray(what: str) -> Iterator[None]:
-    """A UsageError says that `what` needs Ray, if what is imported within finds none."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "ray":
-            raise
-        raise UsageError(f"{what} needs Ray, which is not installed", hint="pip install 'graphcut[ray]'") from None
 
 
 def make_executor(
@@ -37,7 +25,7 @@ def make_executor(
 
             return ProcessExecutor(cascade, config, states)
         case "ray":
-            with needing_ray("'ray'"):
+            with needing("'ray'", "ray"):
                 from .ray_and_threads import RayAndThreads
 
             return RayAndThreads(cascade, config, states, names)
