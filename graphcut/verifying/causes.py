@@ -169,8 +169,7 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, An
 def _values(side: Side, name: str) -> Array:
     """The values of a constant; those in a file are mapped."""
     if (proto := side.weights.get(name)) is None:
-        value: Any = side.run([name], {})[name]
-        return np.asarray(value.numpy())
+        return np.asarray(side.run([name], {})[name].numpy())
     if not is_external(proto):
         return np.asarray(numpy_helper.to_array(proto))
     span, kind = side.model.range_of(proto), numpy_type(tensor_of_initializer(proto))

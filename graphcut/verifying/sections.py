@@ -171,8 +171,7 @@ class Pair:
 
     def fed(self, feeds: Feeds) -> dict[str, Any]:
         """Values of the first model as those of the second."""
-        known = {name: value for name, value in feeds.items() if name in self.there}
-        return {self.there[name]: converted(value, self.kinds(name)) for name, value in known.items()}
+        return {self.there[n]: converted(value, self.kinds(n)) for n, value in feeds.items() if n in self.there}
 
     def sections(self, names: Sequence[str]) -> tuple[Block, Block]:
         """What computes tensors in both models."""
