@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from ..core.units import count, duration, operations
+from ..core.units import count, duration, flop, operations
 from .application import applying, check_apply, given_options
 from .common_options import ProfileText, Texts, load, parsed_profile
 from .declaring import Size
@@ -87,7 +87,6 @@ def _kind_of(what: str, *, computed: bool) -> str:
 
 def _measure_machine(output: Path, seconds: float, threads: int) -> None:
     from .. import calibrate, save_device
-    from ..drawing.sentences import flop
 
     found = calibrate(seconds=seconds, threads=threads)
     save_device(found, output)

@@ -73,3 +73,8 @@ def _scaled(value: float, units: Mapping[str, float], limit: float = 999.5) -> s
 def count(number: int, noun: str) -> str:
     """A number and its noun, in the plural unless it is 1: `1 part`, `1,491 nodes`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def flop(number: float) -> str:
+    """A number of floating-point operations, such as `386 MFLOP`."""
+    return f"{operations(number)}FLOP"

@@ -88,7 +88,7 @@ def part_facts(held: HeldWeights, part: ModelProto, earlier: AbstractSet[int]) -
     model, graph = held.model, held.model.graph
     nodes = nodes_of(model, part)
     copies = {n for n in nodes if n in earlier}
-    rewrites = (graph.nodes[n].rewrite for n in nodes if n in copies)
+    derived = dict(made.pair for n in nodes if n in copies and (made := graph.nodes[n].rewrite) is not None)
     named = (*part.graph.initializer, *(sparse.values for sparse in part.graph.sparse_initializer))
     flowing = [n for n in nodes if not graph.nodes[n].is_constant]
     received, given = (
@@ -107,11 +107,7 @@ def part_facts(held: HeldWeights, part: ModelProto, earlier: AbstractSet[int]) -
         "flowing": len(flowing),
         "memory": part_memory(held, model.tensor_bytes, block, halves),
         "replicas": tuple(graph.nodes[n].name for n in nodes if graph.nodes[n].is_constant or n in copies),
-        "derived": {
-            **dict(rewrite.pair for rewrite in rewrites if rewrite is not None),
-            **{source: name for name, source in received.items()},
-            **given,
-        },
+        "derived": derived | {source: name for name, source in received.items()} | given,
         **weight_facts(part, {tensor.name: graph.weights[tensor.name].bytes for tensor in named}),
         "activation_bytes": peak + halves,
     }

@@ -15,7 +15,7 @@ from ..analysis.cut_points import Analysis, CutPoint
 from ..core.manifest import MANIFEST, PIPELINE, Cascade
 from ..core.tensors import Dims, Tensor, TensorBytes
 from ..core.text import few, shell_word
-from ..core.units import count, size
+from ..core.units import count, flop, size
 from ..core.wiring import Unit, Wiring
 from ..costs.device import run_s
 from ..costs.weighing import Costs, weigh
@@ -223,7 +223,7 @@ def _facts(model: Model, dims: Mapping[str, int], costs: Costs | None = None) ->
         yield "constant" if constants == 1 else "constants", f"{constants:,}"
     yield "weights", size(model.weight_bytes)
     if costs is not None:
-        yield "per run", f"{'' if costs.sizes.are_exact else '≥ '}{sentences.flop(sum(costs.flops))}"
+        yield "per run", f"{'' if costs.sizes.are_exact else '≥ '}{flop(sum(costs.flops))}"
     if dims:
         yield "dims", sentences.dims_text(dims)
 

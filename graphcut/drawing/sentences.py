@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from ..core.graph import grouped
 from ..core.states import StatePair, sent_states
 from ..core.text import few, printable
-from ..core.units import count, duration, operations, size
+from ..core.units import count, duration, flop, operations, size
 from ..core.wiring import Unit
 from ..costs.caches import find_caches
 from ..costs.device import COUNTING, run_s
@@ -16,7 +16,7 @@ from ..costs.device_groups import DeviceGroup
 from ..loading.model import Model, Sizes
 from ..planning.goals import Across, At, Goal, Heads, Into, Within, counted_by, is_crossings
 from ..planning.plans import Plan
-from ..planning.results import CandidateCut, MetricUnit, Optimality, Reason
+from ..planning.results import CandidateCut, Reason
 from .scene import Card, Scene, totals_of
 
 _MAX_NAMES: Final = 6
@@ -36,11 +36,6 @@ class Sized(Protocol):
 def size_text(amount: Sized, *, least: str = "≥ ") -> str:
     """Its size, such as `4.75 MiB`, or `≥ 4.75 MiB` for a lower bound."""
     return f"{'' if amount.is_exact else least}{size(amount.bytes)}"
-
-
-def flop(number: float) -> str:
-    """A number of floating-point operations, such as `386 MFLOP`."""
-    return f"{operations(number)}FLOP"
 
 
 def dims_text(dims: Mapping[str, object]) -> str:
@@ -155,46 +150,17 @@ def outcomes(plan: Plan) -> Iterable[tuple[str, str]]:
     """How good a plan is: pairs of an objective and what was reached."""
     if plan.outcome is None:
         return
-    yield plan.outcome.objective, "; ".join(_outcome(plan.outcome))
+    yield plan.outcome.objective, "; ".join(plan.outcome.said)
     if plan.inside_layers is not None:
-        yield "with cuts inside layers", quantity(plan.inside_layers.value, plan.inside_layers.unit)
+        yield "with cuts inside layers", plan.inside_layers.said[0]
     if plan.unlimited is not None:
         given = {"pins": plan.limits.pins, "nodes to avoid": plan.limits.avoid}
         names = " and ".join(name for name, values in given.items() if values)
-        yield f"without {names}", quantity(plan.unlimited.value, plan.unlimited.unit)
+        yield f"without {names}", plan.unlimited.said[0]
     for i, one in enumerate(plan.modes):
         in_layers = f", {one.exchanges_per_layer} a layer" * bool(one.exchanges_per_layer)
         exchanges = f"{count(one.exchanges, 'exchange')}{in_layers}, {size(one.received_bytes)} to a rank"
         yield f"{one.mode}{' (as planned)' if i == 0 else ''}", f"{exchanges}, {duration(one.latency_s)} for a request"
-
-
-def _outcome(outcome: Optimality) -> Iterable[str]:
-    yield quantity(outcome.value, outcome.unit)
-    if outcome.is_optimal:
-        yield "optimal (proven), layers kept whole" if outcome.keeps_layers else "optimal (proven)"
-    elif outcome.bound is None or (not outcome.bound and outcome.unit != "bytes"):
-        yield "nothing is proven"
-    else:
-        side = "upper" if outcome.unit == "tokens/s" else "lower"
-        has_gap = outcome.unit not in {"parts", "devices", "crossings"} and outcome.gap != float("inf")
-        gap = f", gap {100 * outcome.gap:.1f} %" if has_gap else ""
-        yield f"{side} bound {quantity(outcome.bound, outcome.unit)}{gap}"
-
-
-def quantity(value: float, unit: MetricUnit) -> str:
-    """A number with its unit."""
-    match unit:
-        case "s":
-            return duration(value)
-        case "bytes":
-            return size(round(value))
-        case "parts" | "devices" | "layers" | "crossings":
-            return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
-        case "flops":
-            return flop(value)
-        case "tokens/s":
-            rounded = float(f"{value:.3g}")
-            return f"{rounded:,.0f} tokens/s" if rounded >= 100 else f"{rounded:g} tokens/s"
 
 
 def recomputations(plan: Plan, names: Sequence[str]) -> Iterable[str]:

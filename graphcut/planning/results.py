@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from ..core.records import table
+from ..core.units import duration, flop, size
 from ..costs.device import Device
 from ..solving.chain_dp import COMBINED, Aggregation, ChainPartition
 from ..solving.cost_tables import allowed_by
@@ -33,6 +34,22 @@ OBJECTIVES: Final = table("planning/objectives.toml", dict[str, dict[str, tuple[
 """For `Into` and `Across` what is minimized: in words, its unit, and what the exact solver minimizes."""
 
 
+def quantity(value: float, unit: MetricUnit) -> str:
+    """A number with its unit."""
+    match unit:
+        case "s":
+            return duration(value)
+        case "bytes":
+            return size(round(value))
+        case "parts" | "devices" | "layers" | "crossings":
+            return f"{value:g} {unit.removesuffix('s') if value == 1 else unit}"
+        case "flops":
+            return flop(value)
+        case "tokens/s":
+            rounded = float(f"{value:.3g}")
+            return f"{rounded:,.0f} tokens/s" if rounded >= 100 else f"{rounded:g} tokens/s"
+
+
 class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How good a plan is, by its objective."""
 
@@ -45,19 +62,20 @@ class Optimality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keeps_layers: bool = False  #: the bound is one of plans that do not cut the layers that the model repeats.
 
     def __str__(self) -> str:
-        """Value, bound and gap in one line."""
-        value = f"{self.objective}: {self._amount(self.value)}"
-        if self.is_optimal:
-            return f"{value}, optimal (proven){', layers kept whole' * self.keeps_layers}"
-        if self.bound is None:
-            return f"{value}, nothing is proven"
-        side = "upper" if self.unit == "tokens/s" else "lower"
-        return f"{value}, {side} bound {self._amount(self.bound)}, gap {self.gap:.1%}"
+        return f"{self.objective}: {', '.join(self.said)}"
 
-    def _amount(self, number: float) -> str:
-        """A number with the unit: `1 part`, `2.667 layers`, `0.25 s`."""
-        is_one = number == 1 and self.unit not in {"s", "tokens/s"}
-        return f"{number:.4g} {self.unit.removesuffix('s') if is_one else self.unit}"
+    @property
+    def said(self) -> tuple[str, str]:
+        """The value, and what is proven of it, with the gap where that says more than the bound."""
+        value = quantity(self.value, self.unit)
+        if self.is_optimal:
+            return value, f"optimal (proven){', layers kept whole' * self.keeps_layers}"
+        if self.bound is None or (not self.bound and self.unit != "bytes"):
+            return value, "nothing is proven"
+        side = "upper" if self.unit == "tokens/s" else "lower"
+        has_gap = self.unit not in {"parts", "devices", "crossings"} and self.gap != inf
+        gap = f", gap {100 * self.gap:.1f} %" if has_gap else ""
+        return value, f"{side} bound {quantity(self.bound, self.unit)}{gap}"
 
     @property
     def gap(self) -> float:

@@ -18,13 +18,12 @@ from graphcut import Across, Analysis, At, Cluster, Device, Heads, Into, Plan, W
 from graphcut.drawing.cut_costs import cut_costs_of
 from graphcut.drawing.json_records import dumps
 from graphcut.drawing.scene_builders import scene_of_plan
-from graphcut.drawing.sentences import quantity
 from graphcut.drawing.terminal.cost_table import draw_cost_table
 from graphcut.drawing.terminal.scene import draw_scene
 from graphcut.drawing.terminal.screen import screen_on
 from graphcut.planning.goals import Goal
 from graphcut.planning.plan_files import plan_file
-from graphcut.planning.results import MetricUnit
+from graphcut.planning.results import MetricUnit, quantity
 
 from cases import each
 from conftest import floats, model_of

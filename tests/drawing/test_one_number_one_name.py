@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import Across, Analysis, At, Heads, Into, Plan, Within, demos
-from graphcut.core.units import duration, size
+from graphcut.core.units import duration, flop, size
 from graphcut.costs.cluster import Cluster, SimulatedCluster
 from graphcut.costs.device import Device
 from graphcut.drawing.dot import dot_of
@@ -23,7 +23,6 @@ from graphcut.drawing.mermaid import mermaid_of
 from graphcut.drawing.opening import scene_at
 from graphcut.drawing.scene import Scene
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan, scene_of_split
-from graphcut.drawing.sentences import flop
 from graphcut.drawing.svg.document import svg_of
 from graphcut.planning.goals import Goal
 from graphcut.planning.plan_files import plan_file, save_plan

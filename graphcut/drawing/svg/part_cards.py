@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from ...core.units import count, duration
+from ...core.units import count, duration, flop
 from ..scene import Card
-from ..sentences import flop, need_text, of_budget
+from ..sentences import need_text, of_budget
 from .primitives import BODY, BOLD, CODE, SMALL, box, label, line, thing, width_of
 
 PADDING: Final = 12

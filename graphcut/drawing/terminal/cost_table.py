@@ -5,10 +5,10 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from ...core.units import count, duration, size
+from ...core.units import count, duration, flop, size
 from ...costs.tables import CostRow, CostTable
 from ...costs.weighing import Costs
-from ..sentences import assumed_sizes, dims_text, flop, unbound_sizes, uncounted_operators
+from ..sentences import assumed_sizes, dims_text, unbound_sizes, uncounted_operators
 from .screen import Screen, picture
 from .tables import Column, table
 

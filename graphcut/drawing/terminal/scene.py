@@ -6,10 +6,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...core.units import duration, size
+from ...core.units import duration, flop, size
 from ..profile_builder import best_options
 from ..scene import BoundaryTotals, Card, Scene, totals_of
-from ..sentences import flop, need_text, of_budget, size_text
+from ..sentences import need_text, of_budget, size_text
 from .lanes import lanes
 from .matrix import matrix
 from .profile_strip import profile_strip
