@@ -190,7 +190,7 @@ def test_memory_is_limited_as_in_a_run(run: Run, parts: Path, expected: list[lis
     refused = run(*words, "--memory-limit", "1MiB")
     assert refused.code == 3
     assert re.fullmatch(
-        r"this run is predicted to need [\d.]+ MiB, more than the memory limit of 1 MiB", refused.error[0]
+        r"this run is predicted to need [\d.]+ [MG]iB, more than the memory limit of 1 MiB", refused.error[0]
     )
     result = run(*words, "--memory-limit", "100GB")
     assert (result.code, result.out) == (0, spaced(expected[0]))
