@@ -41,8 +41,17 @@ def measure(
         graphcut measure machine -o laptop.toml --seconds 1
         graphcut measure cluster -o measured.toml
     """
-    from .. import analyze, calibrate_cluster, default_dims, save_cluster, save_table, table_of, table_of_config, weigh
-    from ..benchmarking.cost_measurement import measure
+    from .. import (
+        analyze,
+        calibrate_cluster,
+        default_dims,
+        measure,
+        save_cluster,
+        save_table,
+        table_of,
+        table_of_config,
+        weigh,
+    )
     from ..drawing.terminal.cost_table import draw_cost_table
 
     kind = _kind_of(what, computed=computed)
