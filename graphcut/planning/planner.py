@@ -45,6 +45,7 @@ _MORE: Final = 0.005  #: by so much more each time than the time before.
 _DIGITS: Final = 6  #: times that agree in so many differ only in rounding.
 _NEIGHBOURS: Final = 8  #: so many other boundaries are tried for each cut where a plan is not proven.
 _FAR: Final = 1.5  #: such a multiple of a simple bound is far above it.
+_MOST_FROM_FEWER: Final = 6  #: more parts are not made from those with one less, which all have to be planned first.
 _Searched = Into | Within | Across  #: the goals that a search finds parts for.
 
 
@@ -307,7 +308,7 @@ class _Planner(Finisher):
     def _or_from_fewer(self, goal: _Searched, best: Candidate, problem: PlanningProblem, simple: float) -> Candidate:
         """The candidate, or the best with one part less, one of them cut in two: where sending takes far longer."""
         is_far = best.value > simple * _FAR and len(problem.groups) <= SMALL and not problem.pins
-        if not (is_far and isinstance(goal, Into) and goal.by == "time" and goal.parts > 2):
+        if not (is_far and isinstance(goal, Into) and goal.by == "time" and 2 < goal.parts <= _MOST_FROM_FEWER):
             return best
         with suppress(PlanError):  # there may be phases for more parts than that
             fewer = self._best_of_all(changed(goal, parts=goal.parts - 1), problem.limits, 0.0)
