@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from graphcut.drawing.scene import Scene
 
 gc.disable()  # until all tests are collected
-# A shell that runs the suite in the background ignores Ctrl-C for it, and so would every process that a test starts.
+# A shell that runs the suite in the background ignores Ctrl-C for it, nohup a hangup, and so would every process that a
+# test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # From bytes to bytes, by ONNX: tests open the same small models over and over.
 shape_inference.infer_shapes = lru_cache(maxsize=100)(shape_inference.infer_shapes)
 open_session = ort.InferenceSession.__init__
@@ -140,6 +142,15 @@ def model_of(
 def floats(name: str, *shape: int | str | None) -> ValueInfoProto:
     """A float32 tensor of that shape."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+
+
+def of_unknown_operator() -> ModelProto:
+    """A model that ONNX Runtime can't open: a Relu, then a node of an operator that nobody defines."""
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="relu")]
+    nodes.append(helper.make_node("Unheard", ["a"], ["y"], name="unheard", domain="custom"))
+    model = model_of(nodes, [floats("x", "n", 2)], [floats("y", "n", 2)])
+    model.opset_import.append(helper.make_opsetid("custom", 1))
+    return model
 
 
 def doubling(depth: int) -> ModelProto:

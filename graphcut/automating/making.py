@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ..core.atomic_files import WRITTEN, Content, check_target, mend, scratch_folder, write_folder
 from ..core.digests import digest_of, file_digest
-from ..core.errors import CascadeError, GraphcutError, PlanError, RunError, UsageError, check_names
+from ..core.errors import CascadeError, GraphcutError, PlanError, UsageError, check_names
 from ..core.file_checks import check_parts
 from ..core.manifest import Cascade, TextFile, is_inside, save_manifest
 from ..core.product import Product
@@ -135,15 +135,14 @@ class Automation(Product):
 
     def _measure(self) -> None:
         """The outputs of the given model."""
-        self.inputs, refusal = accepted_inputs(self.model, self.inputs, self.seed, self.model.dims)
+        self.inputs, refused = accepted_inputs(self.model, self.inputs, self.seed, self.model.dims)
         if "constants" in self.steps:
             weights = self.model.graph.weights
             self.inputs = [{name: v for name, v in one.items() if name not in weights} for one in self.inputs]
-        if not self.inputs:
-            refused = f"outputs are not compared: {self.model.title} rejects the generated inputs: {refusal}"
+        if refused:
             if self.limits or self.text:
-                raise RunError(refused, hint="give `inputs` that it accepts")
-            self.report(refused)
+                raise refused
+            self.report(f"outputs are not compared: {refused}")
         self._outputs = compared_outputs(self.model)
         self._text = None if self.text is None else read_text(self.text, self.model)
         outputs = outputs_of(self.model, self.inputs, self._outputs)

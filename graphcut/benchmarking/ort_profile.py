@@ -27,7 +27,7 @@ from ..core.tensors import BITS
 from ..loading.model import Model
 from ..loading.shape_inference import dtype_from_ort
 from ..loading.tensor_values import values_bytes
-from ..running.stage import SessionConfig, explaining, external_weights_entry, run_session, session_options
+from ..running.stage import SessionConfig, explaining, external_weights_entry, opening, run_session, session_options
 from ..running.values import Value
 
 _KERNEL: Final = "_kernel_time"  #: the end of the name of a kernel's event; the name of its node comes before.
@@ -88,8 +88,9 @@ def profile(model: Model, piece: ModelProto, feeds: Mapping[str, Value], rounds:
     with tempfile.TemporaryDirectory(prefix="graphcut-") as scratch:
         inputs, names = ([value.name for value in values] for values in (piece.graph.input, piece.graph.output))
         fed = {name: feeds[name] for name in inputs if name in feeds}
-        with explaining("ONNX Runtime refuses the model", "feed it with `inputs`"):
+        with opening():
             session = _session(piece, model.path.parent, Path(scratch), threads)
+        with explaining("ONNX Runtime refuses the model", "feed it with `inputs`"):
             for _ in range(1 + rounds):
                 outputs = run_session(session, fed, names, model.tensors)
             events = msgspec.json.decode(Path(session.end_profiling()).read_bytes(), type=list[ProfileEvent])

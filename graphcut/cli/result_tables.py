@@ -32,13 +32,13 @@ def draw_automation(record: AutoRecord, screen: Screen) -> RenderableType:
         Column("parts", [f"{one.parts or '-'}" for one in tried]),
         Column("largest on disk", [size(one.largest_bytes) if one.largest_bytes else "-" for one in tried]),
         *_figures([one.figures for one in tried]),
-        Column("verdict", [screen.text(one.verdict) for one in tried], min_width=12),
     ]
+    verdicts = [screen.text(f"  {one.precision}: {screen.words(one.verdict)}") for one in tried]
     unmet = "a limit of --accept is not met; nothing was written"
     answer = screen.verdict(record.verified or unmet, holds=bool(record.verified))
     guess = "inputs were generated: random weights or inputs say nothing about accuracy; give yours: --inputs"
     notes = [screen.note(guess)] if steps and record.inputs.startswith("generated") else []
-    return picture(section(screen, made), [table(screen, found)], [answer], notes=notes)
+    return picture(section(screen, made), [table(screen, found), *verdicts], [answer], notes=notes)
 
 
 def _figures(of: Sequence[Figures | None]) -> list[Column]:

@@ -55,6 +55,10 @@ class InputError(RunError, UsageError):
     """What is fed is not what the model reads."""
 
 
+class OpeningError(RunError):
+    """ONNX Runtime can't open the model, whatever is fed."""
+
+
 class MemoryCapError(RunError):
     """A run needs more memory than it may use.
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from ..core.errors import OpeningError
 from ..core.records import table
 from ..core.tensors import Dims
 from ..loading.model import Model
@@ -33,7 +34,7 @@ def find_accepted_inputs(
     """Inputs for `model` that `run` accepts; it runs the model on feeds, and raises if they are refused.
 
     `sizes` are numbers for open sizes, as in `generate`, which are never varied. So many `variants` are found, unless
-    all feeds of one are refused. The errors are those of `generate`.
+    all feeds of one are refused. The errors are those of `generate`, and an OpeningError of `run`.
     """
     survey = InputSurvey(model)
     given = given_sizes(survey, sizes or {})
@@ -43,6 +44,8 @@ def find_accepted_inputs(
         for attempt in _attempts(survey, given, seed, [used for used, _ in accepted]):
             try:
                 run(attempt[1])
+            except OpeningError:  # which has nothing to do with the inputs
+                raise
             except Exception as error:  # noqa: BLE001 - ONNX Runtime's errors share no base class
                 refusals.append(" ".join(str(error).split()) or type(error).__name__)
             else:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from ..core.arguments import Optimization
 from ..core.digests import version_of
-from ..core.errors import RunError, check_word
+from ..core.errors import OpeningError, RunError, check_word
 from ..core.file_checks import check_unchanged
 from ..core.manifest import Cascade, Part, SessionSettings
 from ..core.tensors import Tensor
@@ -319,14 +319,20 @@ def run_session(
 
 
 @contextmanager
-def explaining(what: str, hint: str) -> Iterator[None]:
-    """Raise errors of ONNX Runtime, which have no common class, as RunErrors that say `what` is wrong."""
+def explaining(what: str, hint: str, kind: type[RunError] = RunError) -> Iterator[None]:
+    """Raise errors of ONNX Runtime, which have no common class, as errors of one kind that say `what` is wrong."""
     try:
         yield
     except RunError:
         raise
     except Exception as error:
-        raise RunError(f"{what}: {ort_message(error)}", hint=hint) from error
+        raise kind(f"{what}: {ort_message(error)}", hint=hint) from error
+
+
+def opening() -> AbstractContextManager[None]:
+    """Raise what ONNX Runtime says while it opens a model as an `OpeningError`."""
+    hint = "install what it needs, or take a model that it opens"
+    return explaining("ONNX Runtime can't open the model", hint, OpeningError)
 
 
 def external_weights_entry(folder: Path) -> dict[str, str]:

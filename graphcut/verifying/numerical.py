@@ -26,7 +26,7 @@ from msgspec.structs import replace as replaced
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import make_node
 
-from ..core.errors import GraphcutError, RunError, wrong_type
+from ..core.errors import GraphcutError, OpeningError, RunError, wrong_type
 from ..core.graph import Block, block_between, reached
 from ..core.manifest import Cascade
 from ..core.tensors import NON_NUMPY_TYPES, Dims, Tensor, Tensors
@@ -37,7 +37,7 @@ from ..loading.shape_inference import type_proto
 from ..loading.subgraphs import add_notes
 from ..running.in_process.sequential import run_sequentially
 from ..running.providers import CPU, open_session
-from ..running.stage import SessionConfig, explaining, external_weights_entry, run_session, session_options
+from ..running.stage import SessionConfig, explaining, external_weights_entry, opening, run_session, session_options
 from ..running.values import Feeds, Value, check_fed, is_numeric_tensor, to_value
 from .differences import are_identical, difference, flatten, is_float, largest, widened
 from .placement_check import NOT_PLACED, PlacementCheck
@@ -173,17 +173,19 @@ def run_proto(
     options = session_options(config, external_weights_entry(model.path.parent))
     tensors = {**model.tensors, **tensors}
     provider = config.provider or CPU
-    with explaining("ONNX Runtime can't open the model", "install what it needs, or take a model that it opens"):
+    with opening():
         session, _ = open_session(proto.SerializeToString(), options, provider, config.options, may_fall_back=False)
     with explaining("ONNX Runtime refuses the whole model", "feed it with `inputs`"):
         values = {name: to_value(value, tensors[name]) for name, value in feeds.items()}
         return run_session(session, values, list(wanted), tensors)
 
 
-def accepted_inputs(model: Model, given: Sequence[Feeds], seed: int, sizes: Dims) -> tuple[Sequence[Feeds], str]:
-    """The inputs `given`, or generated ones that the model accepts without graph optimizations; its error if none.
+def accepted_inputs(
+    model: Model, given: Sequence[Feeds], seed: int, sizes: Dims
+) -> tuple[Sequence[Feeds], RunError | None]:
+    """The inputs `given`, or generated ones that the model accepts without graph optimizations; if none, the error.
 
-    A RunError if one is given that the model does not have, or one is missing; a TypeError if `given` is no list.
+    An InputError if one is given that the model does not have, or one is missing; a TypeError if `given` is no list.
     """
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise wrong_type(given, "a list of sets of inputs", hint="pass a list such as [{'x': array}]")
@@ -191,10 +193,15 @@ def accepted_inputs(model: Model, given: Sequence[Feeds], seed: int, sizes: Dims
     for feeds in given:
         check_fed(feeds, model.graph.reads, needed, model.tensors, {})
     if given:
-        return given, ""
+        return given, None
     run = partial(run_whole, model, wanted=model.graph.writes, config=EXACT)
-    found = find_accepted_inputs(model, run, seed=seed, sizes=sizes)
-    return found.feeds, "" if found.feeds else found.refusal
+    try:
+        found = find_accepted_inputs(model, run, seed=seed, sizes=sizes)
+    except OpeningError as error:
+        return (), error
+    if found.feeds:
+        return found.feeds, None
+    return (), RunError(f"{model.title} refuses the generated inputs: {found.refusal}", hint="feed it with `inputs`")
 
 
 def not_returned(model: Model, cascade: Cascade, *, optimized: bool) -> str:

@@ -177,7 +177,7 @@ def compare_models(  # noqa: PLR0913 - independent settings
         histograms: count how the numbers of each tensor are spread in both models.
 
     Raises:
-        UsageError: the other model has another input, or computes no output of the model.
+        UsageError: the other model has another input, or has no output that can be compared with one of the model.
         CascadeError: a model is a part that was changed, by a manifest beside it.
         RunError: a model refuses the inputs.
     """
@@ -187,11 +187,12 @@ def compare_models(  # noqa: PLR0913 - independent settings
     if more := [name for name in second.graph.reads if name not in pair.here and name not in second.graph.weights]:
         raise UsageError(f"{more[0]!r} is no input of {first.title}", hint="compare two forms of one model")
     if not any(name in first.graph.writes for name in pair.there):
-        message = f"{second.title} computes no output of {first.title}"
-        raise UsageError(message, hint="outputs are matched by their names, or by position if there are equally many")
-    sets, refusal = accepted_inputs(first, inputs, seed, first.dims)
-    if not sets:
-        raise RunError(f"{first.title} rejects the generated inputs: {refusal}", hint="give yours as `inputs`")
+        message = f"no output of {second.title} can be compared with one of {first.title}"
+        hint = "outputs are matched by name, or by position if there are equally many; not those of random nodes"
+        raise UsageError(message, hint=hint)
+    sets, refused = accepted_inputs(first, inputs, seed, first.dims)
+    if refused:
+        raise refused
     changes = tuple(changes_of(pair))
     touched = (one for one in changes if one.kind in {"attribute", "input", "weight"} and not one.is_rounding)
     pair.changed.update(one.node for one in touched)

@@ -57,7 +57,7 @@ class Verification(Product):
     #: the compared tensors for each set of inputs, in the order in which the parts write them.
     runs: tuple[Compared, ...]
     failure: str  #: the error of the cascade for inputs that the model accepts; empty if it accepts them.
-    refusal: str  #: the error of the model for generated inputs, so that nothing was run; empty if something was.
+    refusal: str  #: why the model runs on no generated inputs, so that nothing was run; empty if something was.
     reason: str  #: why differences are allowed; empty if bits must be equal.
     placement: PlacementCheck = NOT_PLACED  #: where the nodes of parts of devices with a provider run.
     subject: str = "cascade"  #: what was compared with the model: `cascade` or `sharded model`.
@@ -203,7 +203,7 @@ _Ran = tuple[tuple[Compared, ...], str, str]  #: the runs, the failure and the r
 
 def _ran(model: Model, inputs: _Sets, seed: int, sizes: Dims, comparing: Callable[[Feeds], Compared]) -> _Ran:
     """Compare on each set of inputs, or on generated ones."""
-    sets, refusal = accepted_inputs(model, inputs, seed, sizes)
+    sets, refused = accepted_inputs(model, inputs, seed, sizes)
     runs, failure = [], ""
     for feeds in sets:
         try:
@@ -211,7 +211,7 @@ def _ran(model: Model, inputs: _Sets, seed: int, sizes: Dims, comparing: Callabl
         except RunError as error:
             run_whole(model, feeds, model.graph.writes, config=EXACT)  # raises if it is the model that refuses
             failure = str(error)
-    return tuple(runs), failure, refusal
+    return tuple(runs), failure, f"{refused}; {refused.hint}" if refused else ""
 
 
 def _together(whole: Verification, parts: Verification, more: Iterable[str], unknown: tuple[str, ...]) -> Verification:

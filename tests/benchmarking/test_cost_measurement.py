@@ -22,6 +22,7 @@ from graphcut.benchmarking.ort_profile import (
     kernel_seconds,
     shape_bytes,
 )
+from graphcut.core.errors import OpeningError
 from graphcut.core.graph import partition
 from graphcut.costs.device import Device
 from graphcut.costs.matching import cover
@@ -29,7 +30,7 @@ from graphcut.costs.tables import REMAINDER, read_table, save_table
 from graphcut.costs.weighing import weigh
 from graphcut.planning.predictions import block_memory
 
-from conftest import FIXTURES, floats, model_of, weight
+from conftest import FIXTURES, floats, model_of, of_unknown_operator, weight
 
 Open = Callable[..., Model]
 
@@ -273,6 +274,12 @@ def test_a_model_that_refuses_generated_inputs_is_an_error(opened: Open) -> None
     with pytest.raises(RunError, match="refuses generated inputs") as caught:
         measure(model, rounds=1)
     assert caught.value.hint == "feed it with `inputs`"
+
+
+def test_a_model_that_can_not_be_opened_is_measured_with_no_inputs(opened: Open) -> None:
+    with pytest.raises(OpeningError, match=r"^ONNX Runtime can't open the model: ") as caught:
+        measure(opened(of_unknown_operator()), rounds=1)
+    assert caught.value.hint == "install what it needs, or take a model that it opens"
 
 
 def test_a_part_that_was_changed_is_not_measured(tmp_path: Path) -> None:

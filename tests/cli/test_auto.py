@@ -115,7 +115,7 @@ def test_each_kind_of_model_is_converted_cut_into_a_budget_and_verified(
     assert run("verify", parts).code == 0
     if name == "tiny-qwen2-fp32":  # ONNX Runtime refuses this model, so that its structure alone is proved
         assert record["tried"][-1]["figures"] is None
-        assert "outputs are not compared: model.onnx rejects the generated inputs" in result.err
+        assert "outputs are not compared: model.onnx refuses the generated inputs" in result.err
     else:
         assert (GENERATED in result.out) == bool(steps), result.out
         assert run("run", parts, "--inputs", "random", "-o", tmp_path / "y.npz").code == 0

@@ -15,7 +15,7 @@ import graphcut
 from graphcut import demos
 
 from command_line import MIDDLE, SMALL, Run, llm, own_llm, own_parts, parts, run
-from conftest import floats, model_of
+from conftest import floats, model_of, of_unknown_operator
 
 __all__ = ["llm", "own_llm", "own_parts", "parts", "run"]
 
@@ -187,18 +187,12 @@ def test_generated_inputs_that_the_model_refuses_are_not_a_difference(run: Run, 
     assert run("split", tmp_path / "m.onnx", "--at-nodes", "relu", "-q").code == 0
     result = run("verify", tmp_path / "m.parts")
     assert result.code == 0
-    assert "not run: ONNX Runtime refuses the whole model: " in result.out
-    assert "the inputs were generated; pass your own with --inputs" in result.out
+    assert "not run: m.onnx refuses the generated inputs: ONNX Runtime refuses the whole model: " in result.out
+    assert "; feed it with --inputs" in result.out
 
 
 def test_of_a_model_that_can_not_be_opened_no_other_inputs_are_asked_for(run: Run, tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a"], name="relu"),
-        helper.make_node("Unheard", ["a"], ["y"], name="unheard", domain="custom"),
-    ]
-    model = model_of(nodes, [floats("x", "n", 2)], [floats("y", "n", 2)])
-    model.opset_import.append(helper.make_opsetid("custom", 1))
-    onnx.save(model, tmp_path / "m.onnx")
+    onnx.save(of_unknown_operator(), tmp_path / "m.onnx")
     assert run("split", tmp_path / "m.onnx", "--at-nodes", "relu", "-q").code == 0
     result = run("verify", tmp_path / "m.parts")
     assert result.code == 0

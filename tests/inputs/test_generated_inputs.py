@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
-from graphcut.core.errors import GraphcutError, ModelError, UsageError
+from graphcut.core.errors import GraphcutError, ModelError, OpeningError, UsageError
 from graphcut.core.tensors import Tensor
 from graphcut.inputs.generating import Generated, generate_inputs, make_feeds
 from graphcut.inputs.input_files import read_inputs
@@ -692,6 +692,19 @@ def test_a_model_that_refuses_everything_is_quoted(path: Path) -> None:
     tried = find_accepted_inputs(model, refuse)
     assert (tried.feeds, tried.refusal) == ((), "not with batch 2")
     assert len(seen) == len(set(seen)) > 1  # nothing is tried twice
+
+
+def test_of_a_model_that_can_not_be_opened_no_other_inputs_are_tried(path: Path) -> None:
+    model = load(written(path, "m (float[batch, 4] x) => (float y) { y = Relu(x) }", {}))
+    seen: list[Generated] = []
+
+    def fail(feeds: Generated) -> None:
+        seen.append(feeds)
+        raise OpeningError("not this model")
+
+    with pytest.raises(OpeningError, match=r"^not this model$"):
+        find_accepted_inputs(model, fail)
+    assert len(seen) == 1
 
 
 def test_sizes_of_the_user_are_never_varied(path: Path) -> None:

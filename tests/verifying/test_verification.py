@@ -34,7 +34,7 @@ from graphcut.verifying.numerical import compare
 from graphcut.verifying.structural import Proof
 from graphcut.verifying.verification import find_source
 
-from conftest import floats, model_of
+from conftest import floats, model_of, of_unknown_operator
 
 __all__ = ["cascade", "model"]
 
@@ -157,7 +157,17 @@ def test_a_model_that_refuses_all_inputs_is_reported_and_proved(tmp_path: Path) 
     report = graphcut.verify(model, cascade)
     assert report
     assert report.runs == ()
+    assert report.refusal.startswith("model.onnx refuses the generated inputs: ONNX Runtime refuses the whole model: ")
     assert "reshape" in report.refusal.lower()
+    assert report.refusal.endswith("; feed it with `inputs`")
+
+
+def test_a_model_that_can_not_be_opened_is_reported_and_proved(tmp_path: Path) -> None:
+    report = graphcut.verify(*cut_proto(tmp_path, of_unknown_operator(), "relu"))
+    assert report
+    assert report.runs == ()
+    assert report.refusal.startswith("ONNX Runtime can't open the model: ")
+    assert report.refusal.endswith("; install what it needs, or take a model that it opens")
 
 
 def test_inputs_of_two_sizes_are_generated(model: Model, cascade: Cascade) -> None:

@@ -38,9 +38,7 @@ def draw_verification(verification: Verification, cascade: Cascade | Model, scre
         sign = NO if worst is not None or verification.failure else YES
         lines.append(screen.text(f"{sign} numbers: {verification.numbers_summary}"))
     elif verification.refusal:
-        lines.append(screen.text(f"… not run: {verification.refusal}"))
-        if not verification.refusal.startswith("ONNX Runtime can't open"):
-            lines.append(Text("  the inputs were generated; pass your own with --inputs FILE.npz", "dim"))
+        lines.append(screen.text(f"… not run: {screen.words(verification.refusal)}"))
     if verification.failure:
         said = f"  the {verification.subject} rejects inputs that the model accepts: {verification.failure}"
         lines.append(screen.text(said, "red"))
