@@ -116,6 +116,9 @@ def read_text(text: str, model: Model) -> Text:
             feeds[name] = input_array(role, tensor, chunk)
         elif start is not None:
             feeds[name] = np.zeros([size if isinstance(size, int) else 1 for size in start], tensor.dtype)
+        else:
+            message = f"perplexity needs a decoder: the input {name!r} is neither a state nor known to be of tokens"
+            raise UsageError(message, hint="leave out `text`")
     if len(found) < 2 or len(logits) != 1:
         raise UsageError("perplexity needs two tokens or more and an output called logits", hint="leave out `text`")
     return Text(np.array(found), feeds, logits[0])

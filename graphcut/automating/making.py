@@ -228,7 +228,7 @@ class Automation(Product):
         self.report("verifying the parts")
         found = verify(model, cascade, inputs=self.inputs)
         if not found:
-            half = "the structure is the model's; half precision differs by more than is allowed: try int8 or fp32"
+            half = "only numbers differ: try int8 or fp32, or a plan without `boundary_dtype`"
             hint = half if found.proof.holds and found.reason else "please report this"
             raise CascadeError(f"the parts are not the model: {found}", hint=hint)
         home = folder if self.export is None else folder / "export"

@@ -29,7 +29,7 @@ from graphcut.running.npz_files import save_outputs
 
 from cases import each, some
 from command_line import SCRIPT, Run, run
-from conftest import FIXTURES, floats, model_of
+from conftest import FIXTURES, floats, model_of, of_unknown_operator
 
 __all__ = ["run"]
 
@@ -239,6 +239,8 @@ def test_static_int8_is_calibrated_with_the_inputs_that_are_given(run: Run, mode
         np.savez(tmp_path / "inputs" / f"{i}.npz", image=rng.standard_normal((1, 3, 64, 64)).astype(np.float32))
     words = ["auto", model, "--precision", "int8-static", "--num-splits", 2, "-o", tmp_path / "parts"]
     assert run(*words).error[1] == "give --calibration, or use int8"
+    unread = run("auto", model, "--precision", "fp16", *words[4:], "--calibration", tmp_path / "inputs")
+    assert unread.error == ("fp16 needs no calibration", "leave --calibration out, or use int8-static")
     given = ["--calibration", tmp_path / "inputs", "--inputs", tmp_path / "inputs"]
     result = run(*words, *given, "--accept", "snr>20", "--accept", "top1>0.6")
     assert (result.code, GENERATED in result.out) == (0, False), result.err
@@ -486,6 +488,28 @@ def test_a_model_that_a_package_breaks_is_named_as_its_work(run: Run, tmp_path: 
     assert result.code == 3
     assert "error: fp16: the model that onnxruntime.transformers 1." in result.err
     assert "made is not valid: node 'graph_output_cast1' writes 'x', which is already written" in result.err
+
+
+def test_parts_whose_numbers_differ_are_not_written(run: Run, tmp_path: Path) -> None:
+    """Float16 has no numbers as large as those that cross here."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["a"], name="a"), helper.make_node("Neg", ["a"], ["y"], name="y")]
+    large = numpy_helper.from_array(np.array([1e9], np.float32), "w")
+    onnx.save(model_of(nodes, [floats("x", 4)], [floats("y", 4)], [large]), tmp_path / "m.onnx")
+    plan = ["--at-nodes", "a", "--boundary-dtype", "float16", "-o", tmp_path / "plan.json"]
+    assert run("plan", tmp_path / "m.onnx", *plan).code == 0
+    found = run("auto", tmp_path / "m.onnx", "--plan", tmp_path / "plan.json", "-o", tmp_path / "parts")
+    assert found.code == 3
+    assert "error: the parts are not the model: the cascade does not match the model" in found.err
+    hint = "only numbers differ: try int8 or fp32, or a plan without --boundary-dtype of `graphcut plan`"
+    assert found.err.splitlines()[-1] == f" hint: {hint}"
+    assert not (tmp_path / "parts").exists()
+
+
+def test_a_limit_needs_outputs_to_measure(run: Run, tmp_path: Path) -> None:
+    onnx.save(of_unknown_operator(), tmp_path / "m.onnx")
+    found = run("auto", tmp_path / "m.onnx", "--num-splits", 2, "--accept", "snr>9", "-o", tmp_path / "parts")
+    assert (found.code, (tmp_path / "parts").exists()) == (3, False)
+    assert "custom:Unheard" in found.error[0]
 
 
 def test_a_missing_package_is_named_with_the_extra(
