@@ -18,9 +18,7 @@ LOGITS: Final = re.compile(r"(^|[._/])(lm_)?logits$")
 
 def token_axis(past: Tensor, present: Tensor) -> int | None:
     """The axis along which a state grows: the only one with another symbol after the step; None if there is none."""
-    if past.shape is None or present.shape is None or len(past.shape) != len(present.shape):
-        return None
-    dims = enumerate(zip(past.shape, present.shape, strict=True))
+    dims = enumerate(zip(past.shape or (), present.shape or (), strict=False))
     differing = [axis for axis, (a, b) in dims if a != b and not isinstance(b, int)]
     return differing[0] if len(differing) == 1 else None
 

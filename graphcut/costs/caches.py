@@ -274,9 +274,7 @@ def can_share_buffer(model: Model, cache: Cache) -> bool:
 
 def _growth(past: Tensor, present: Tensor) -> tuple[Dim, Dim]:
     """The sizes before and after along the axis where a cache grows; `None` if unknown."""
-    if past.shape is None or present.shape is None:
-        return None, None
-    pairs = [pair for pair in zip(past.shape, present.shape, strict=True) if isinstance(pair[0], str)]
+    pairs = [pair for pair in zip(past.shape or (), present.shape or (), strict=False) if isinstance(pair[0], str)]
     grown = [pair for pair in pairs if pair[0] != pair[1] and not isinstance(pair[1], int)]
     named = [pair for pair in pairs if re.search("past|cache|len|seq|total", str(pair[0]))]
     return next(iter([pair for pair in grown if pair in named] or grown or named), (None, None))

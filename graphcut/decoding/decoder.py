@@ -129,6 +129,7 @@ class Decoder:
         #: for each state that a part reads, the output that becomes it in the next step. Without any, each step is fed
         #: the whole sequence.
         self.presents = {state.past: state.present for state in states if state.past in read}
+        self.token_axes = {state.past: state.axis for state in states}  #: the axis of each state for its tokens.
         sent = [state for state in states if state.past in read - local]
         self._is_rolling = fills_from_the_end(states)
         symbols = dict.fromkeys(dim for state in states for dim in state.start or () if isinstance(dim, str))

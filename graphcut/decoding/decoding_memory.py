@@ -6,7 +6,6 @@ from math import inf, prod
 from msgspec.structs import replace
 
 from ..core.errors import UsageError
-from ..core.states import token_axis
 from ..running.in_process.memory_plan import (
     AvailableMemory,
     MemoryForecast,
@@ -72,11 +71,10 @@ def kept_bytes(decoder: Decoder, sequences: int, length: int) -> dict[str, int]:
 
 def _state_shapes(decoder: Decoder, sequences: int, length: int) -> dict[str, tuple[int, ...]]:
     """The shapes of all states after so many tokens."""
-    tensors, (sent, shapes) = decoder.cascade.tensors, decoder.begin(sequences)
+    sent, shapes = decoder.begin(sequences)
     begins = {**shapes, **{name: shape_of(value) for name, value in sent.items()}}
-    axes = {past: token_axis(tensors[past], tensors[present]) for past, present in decoder.presents.items()}
     return {
-        name: tuple(length if i == axes[name] and size == 0 else size for i, size in enumerate(shape))
+        name: tuple(length if i == decoder.token_axes[name] and size == 0 else size for i, size in enumerate(shape))
         for name, shape in begins.items()
     }
 

@@ -20,9 +20,7 @@ TEXT, VOCABULARY = "What is the answer?", 500
 
 
 @each(("before", "after"), [([1, 2], [1, np.inf]), ([np.nan, 2], [1, 2]), ([1, 2], [1, 2, 3])])
-def test_a_number_that_is_no_longer_finite_is_no_noise_that_has_a_size(
-    before: list[float], after: list[float]
-) -> None:
+def test_a_number_that_is_no_longer_finite_is_no_noise_that_has_a_size(before: list[float], after: list[float]) -> None:
     broken = figures_of([{"y": np.array(before)}], [{"y": np.array(after)}])
     assert broken == Figures(snr=-np.inf, max=np.inf, mean=np.inf)
 

@@ -345,6 +345,22 @@ def test_the_first_value_of_a_state_may_be_given(tmp_path: Path) -> None:
     assert expected != [whole_tokens(path, p, NUMBER, style.step, style.begins, style.becomes) for p in PROMPTS]
 
 
+def test_the_first_value_of_a_state_without_a_shape_must_be_given(tmp_path: Path) -> None:
+    path, proto, (begins, states) = written(tmp_path, with_concat()), with_concat(), OPTIMUM
+    expected = whole_tokens(path, PROMPTS[0], NUMBER, rows, begins, states)
+    for value in proto.graph.input:
+        if value.name in states:
+            value.type.tensor_type.ClearField("shape")
+    cascade = split(load(written(tmp_path, proto)), Into(1))
+    found = [(state.past, state.present, state.axis, state.start) for state in cascade.manifest.states]
+    assert found == [(*pair, None, None) for pair in states.items()]
+    for given in ({}, states):
+        with pytest.raises(RunError, match=r"the shape of the state 'past.* is not known") as caught:
+            generate(cascade, PROMPTS[:1], max_tokens=1, states=given)
+        assert caught.value.hint == "feed its first value with `inputs`"
+    assert generate(cascade, PROMPTS[:1], max_tokens=NUMBER, inputs=begins).all() == [expected]
+
+
 def test_caches_that_fill_up_from_different_ends_are_refused() -> None:
     filled = State(past="a", present="b", axis=1, start=(1, 24), is_given=False, is_shareable=False)
     rolling = replace(filled, past="c", is_rolling=True)

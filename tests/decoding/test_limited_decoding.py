@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from test_batched_decoding import alone
 from test_decoding import NUMBER, PROMPTS, STYLES, cut, written
 
 import graphcut
-from graphcut import At, Cascade, DecodingService, MemoryCapError, UsageError, demos, generate, load, split
+from graphcut import At, Cascade, DecodingService, Into, MemoryCapError, UsageError, demos, generate, load, split
+from graphcut.decoding.decoder import Decoder
+from graphcut.decoding.decoding_memory import kept_bytes
 from graphcut.decoding.generation import Generation
 from graphcut.running.in_process import loaded_parts, memory_plan
 from graphcut.running.in_process.memory_plan import ResidencyPlan
 from graphcut.running.stage import SessionConfig, Stage
 
-from cases import some
+from cases import each, some
 from heavy import in_a_process
 
 LIMITED_STYLES = [name for name in STYLES if name not in {"optimum, merged", "TensorScatter"}]
@@ -131,6 +134,22 @@ def test_longer_sequences_and_larger_batches_need_more(tmp_path: Path) -> None:
     assert needed(8, 4001) - needed(1, 4001) >= 7 * 4000 * cache_bytes
     assert needed(8, 4001, batch=1) - needed(1, 4001) < 4000 * cache_bytes
     assert needed(1, 4001, max_context=2) - needed(1, 1) < 4000 * cache_bytes
+
+
+def named_anew(name: str, axis: int) -> str:
+    """As torch.onnx names the sizes of an output."""
+    return f"Concat{name}_dim_{axis}"
+
+
+@each("name_of", [named_anew, lambda _, axis: ("batch", "", "past")[axis]], ids=["anew", "as before the step"])
+def test_caches_count_however_their_sizes_are_named(tmp_path: Path, name_of: Callable[[str, int], str]) -> None:
+    proto = with_concat()
+    for value in proto.graph.output[:-1]:
+        for axis in (0, 2):
+            value.type.tensor_type.shape.dim[axis].dim_param = name_of(value.name, axis)
+    decoder = Decoder(split(load(written(tmp_path, proto)), Into(1)), {})
+    # Keys and values of two layers, of two sequences that have 1000 tokens each.
+    assert sum(kept_bytes(decoder, 2, 1000).values()) == 2 * 2 * 2 * 1000 * WIDTH * 4
 
 
 LIMITED = """
