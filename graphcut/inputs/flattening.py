@@ -105,9 +105,9 @@ def flatten(model: Model) -> FlatNodes:
 def _body_transfers(node: FlatNode, given: Sequence[str], made: Sequence[str]) -> list[FlatNode]:
     """Nodes that connect the inputs and outputs of a control-flow node with those of its body.
 
-    Identity where the tensor is the same; Reshape where an axis is added or removed.
+    Identity where the tensor is the same, or an element of the sequence; Reshape where an axis is added or removed.
     """
-    if node.op not in CONTROL_FLOW or node.op == "SequenceMap":  # whose subgraph gets elements of sequences
+    if node.op not in CONTROL_FLOW:
         return []
     own = CONTROL_FLOW[node.op]
     whole = len(node.reads) - (node.number("num_scan_inputs") if node.op == "Scan" else 0)

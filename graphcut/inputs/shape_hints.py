@@ -15,7 +15,6 @@ Required = Iterator[tuple[int, int | None]]
 
 
 _CONVOLUTIONS: Final = INPUT_RULES.convolutions
-_PRODUCTS: Final = {"MatMul": 1, "MatMulInteger": 1, "QLinearMatMul": 3}  #: the input index of the second factor.
 _RECURRENT: Final = ("LSTM", "GRU", "RNN")
 _ELEMENTWISE: Final = ("Add", "Sub", "Mul", "Div", "Pow", "Where", "PRelu", "Equal", "Greater", "Less")
 _PLACES: Final[Mapping[int, Meaning]] = {3: "frames", 4: "image", 5: "volume"}
@@ -27,9 +26,7 @@ def required_rank(consumer: Consumer, shape_of: ShapeOf) -> int | None:
     if node.op in _CONVOLUTIONS and consumer.index == 0:
         weight = shape_of(node.reads[_CONVOLUTIONS[node.op]])
         return len(weight) if weight else None
-    if node.op in _RECURRENT and consumer.index in {0, 5, 6}:
-        return 3
-    return 2 if node.op in {"Gemm", *_PRODUCTS} else None
+    return 3 if node.op in _RECURRENT and consumer.index in {0, 5, 6} else None
 
 
 def required_sizes(consumer: Consumer, shape_of: ShapeOf) -> dict[int, int]:
@@ -90,13 +87,10 @@ def _gemm_inner(node: FlatNode, shape_of: ShapeOf) -> Required:
 
 def _past_shape(node: FlatNode, shape_of: ShapeOf) -> Required:
     """Past keys and values are [batch, heads, length, head size] (onnxruntime, ContribOperators.md)."""
-    heads = node.number("kv_num_heads")
+    heads = max(1, node.number("kv_num_heads"))  # a node without it is not valid
     keys, packed = size_along(node, 1, -1, shape_of), size_along(node, 0, -1, shape_of)
     yield 1, heads
-    if keys:
-        yield 3, keys // heads
-    elif packed:
-        yield 3, packed // (node.number("num_heads") + 2 * heads)
+    yield 3, keys // heads if keys else (packed or 0) // (node.number("num_heads") + 2 * heads)
 
 
 def _broadcast_sizes(consumer: Consumer, shape_of: ShapeOf) -> Required:

@@ -184,6 +184,10 @@ def test_grouped_attention_goes_on_from_a_past_with_one_sequence_or_with_one_tok
     np.testing.assert_array_equal(second["total_sequence_length"], [5])
     run(model, first)
     run(model, second)
+    generate_inputs(load(written(path, text.replace("32] packed", "width] packed"), {})))
+    invalid = load(written(path, text.replace("<num_heads = 2, kv_num_heads = 1>", ""), {}))
+    with pytest.raises(ort.capi.onnxruntime_pybind11_state.InvalidGraph, match="num_heads"):
+        run(invalid, generate_inputs(invalid))
 
 
 def test_what_comes_from_an_encoder_has_a_length_of_its_own(path: Path) -> None:
@@ -233,6 +237,7 @@ def test_token_types_are_zeros_then_ones(path: Path) -> None:
     [
         "m (int64[n] i) => (float y) { y = Gather(table, i) }",
         "m (int64[n] i) => (float y) { a = Constant<value_ints = [1]>() j = Unsqueeze(i, a) y = Gather(table, j) }",
+        "m (int64[n] i) => (float y) { t = Cast<to = 1>(table) y = Gather(t, i) }",
         "m (int64[n] i) => (float y) { t = Transpose<perm = [1, 0]>(table) y = Gather<axis = 1>(t, i) }",
         """m (int64[n] i) => (float y) { y = local.embed(i, table) }
         <domain: "local", opset_import: ["" : 21]> embed (j, t) => (y) { k = Cast<to = 6>(j) y = Gather(t, k) }""",
@@ -255,6 +260,31 @@ def test_indices_stay_inside_what_they_point_into(path: Path, text: str) -> None
     assert feeds["i"].min() >= 0
     assert 200 < feeds["i"].max() < 300
     run(model, feeds)
+
+
+def test_elements_of_a_sequence_are_indices_where_a_body_takes_them_for_that(path: Path) -> None:
+    """A table of one row has no row 1."""
+    ends = [helper.make_tensor_value_info(name, kind, None) for name, kind in (("j", 7), ("row", 1))]
+    body = helper.make_graph([helper.make_node("Gather", ["table", "j"], ["row"])], "body", ends[:1], ends[1:])
+    table = helper.make_node("ConstantOfShape", ["shape"], ["table"])
+    mapped = helper.make_node("SequenceMap", ["i"], ["y"], body=body)
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.INT64, ["n"]))
+    rows = helper.make_sequence_type_proto(float_rows(None, 2))
+    graph = helper.make_graph(
+        [table, mapped], "g", [helper.make_value_info("i", kind)], [helper.make_value_info("y", rows)]
+    )
+    graph.initializer.append(numpy_helper.from_array(np.array([1, 2]), "shape"))
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    model = load(path)
+    assert [row.shape for row in run(model, generate_inputs(model))[0]] == [(2, 2)] * 2
+
+
+def test_the_body_of_an_unknown_operator_says_nothing_of_its_inputs(path: Path) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT64, None) for name in "jk"]
+    body = helper.make_graph([helper.make_node("Neg", ["j"], ["k"])], "body", ends[:1], ends[1:])
+    node = helper.make_node("Own", ["i"], ["y"], domain="ai.onnx.ml", body=body)
+    model = built(path, node, helper.make_tensor_value_info("i", TensorProto.INT64, [9]))
+    assert set(generate_inputs(model)["i"]) == {0, 1}
 
 
 def test_an_index_into_what_flows_stays_inside_it_too(path: Path) -> None:
@@ -320,14 +350,22 @@ def test_an_integer_that_divides_is_never_zero(path: Path) -> None:
 def test_lengths_and_extents_are_those_of_what_comes_with_them(path: Path) -> None:
     text = """
     m (float[batch, 3, height, width] images, int64[batch, 2] orig_target_sizes, int64[batch, seq] input,
-       int64[batch] input_lengths, int64 sr, int64[1] max_length, float[3] scales) => (float y) { y = Relu(images) }
+       int64[batch] input_lengths, int64 sr, int64[1] max_length, int64[1] min_length, float[3] scales)
+       => (float y) { y = Relu(images) }
     """
-    feeds = generate_inputs(load(written(path, text, {})))
+    model = load(written(path, text, {}))
+    feeds = generate_inputs(model)
     np.testing.assert_array_equal(feeds["orig_target_sizes"], [[64, 64]] * 2)
     np.testing.assert_array_equal(feeds["input_lengths"], [5, 5])
     np.testing.assert_array_equal(feeds["sr"], 16_000)
     np.testing.assert_array_equal(feeds["max_length"], [7])
+    np.testing.assert_array_equal(feeds["min_length"], [1])
     assert np.all(feeds["scales"] > 0)
+    other = make_feeds(DimensionSizes(InputSurvey(model), {}, fallback=Fallback(integers=3)), seed=0)
+    assert {name: set(value.flat) for name, value in other.items() if value.dtype == np.int64 and name != "input"} == {
+        **{name: {3} for name in ("orig_target_sizes", "input_lengths", "max_length", "min_length")},
+        "sr": {16_000},
+    }
 
 
 # Images and sound
@@ -444,6 +482,18 @@ def test_an_input_that_says_nothing_of_its_rank_has_that_of_its_weight(path: Pat
     model = load(path)
     assert shapes(generate_inputs(model)) == {"x": (2, 3, 64)}
     run(model, generate_inputs(model))
+
+
+def test_an_input_of_a_recurrent_layer_has_steps_rows_and_values_if_nothing_says_it(path: Path) -> None:
+    node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=4)
+    unknown, *known = (helper.make_tensor_value_info(name, 1, shape) for name, shape in RECURRENT.items())
+    model = built(path, node, unknown, *known)
+    feeds = generate_inputs(model)
+    assert shapes(feeds)["x"] == (5, 2, 3)
+    assert run(model, feeds)[0].shape == (5, 1, 2, 4)
+
+
+RECURRENT: dict[str, tuple[int, ...] | None] = {"x": None, "w": (1, 4, 3), "r": (1, 4, 4)}
 
 
 def test_a_table_of_rows_has_one_identifier_for_each_row(path: Path) -> None:
@@ -646,6 +696,12 @@ def test_a_sparse_input_is_refused_by_name(path: Path) -> None:
         generate_inputs(model)
 
 
+def test_an_input_whose_elements_have_no_type_is_refused_by_name(path: Path) -> None:
+    untyped = helper.make_tensor_value_info("x", TensorProto.UNDEFINED, [1])
+    with pytest.raises(ModelError, match=r"input 'x' has no type, so no values can be generated"):
+        generate_inputs(built(path, helper.make_node("Relu", ["x"], ["y"]), untyped))
+
+
 # The ladder
 
 
@@ -669,6 +725,18 @@ def test_a_batch_that_is_frozen_inside_the_model_is_found_and_all_else_still_var
     model = load(written(path, text, {}))
     tried = find_accepted_inputs(model, lambda feeds: run(model, feeds))
     assert [shapes(feeds) for feeds in tried.feeds] == [{"x": (1, 5, 4)}, {"x": (1, 7, 4)}]
+
+
+def test_the_tensors_of_a_sequence_are_varied_until_they_fit(path: Path) -> None:
+    value = helper.make_value_info("s", helper.make_sequence_type_proto(float_rows("batch", 3)))
+    model = built(path, helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0), value)
+
+    def run_with_two_rows(feeds: Generated) -> None:
+        if run(model, feeds)[0].shape[0] > 2:
+            raise ValueError
+
+    tried = find_accepted_inputs(model, run_with_two_rows, variants=1)
+    assert [np.shape(feeds["s"]) for feeds in tried.feeds] == [(2, 1, 3)]
 
 
 def test_the_one_size_of_image_that_fits_is_found(path: Path) -> None:
@@ -821,6 +889,16 @@ def test_what_cannot_be_read_is_refused_with_the_file_the_input_and_what_to_do(t
             "write it again with numpy.savez",
         ),
         (zipped(tmp_path / "h.npz", "x.npy", b"\x93NUMPY\x01\x00"), "h.npz: 'x' can't be read: EOF", "write it again"),
+        (
+            zipped(tmp_path / "j.npz", "x.npy", b"\x93NUMPY\x09\x00"),
+            r"j.npz: 'x' can't be read: .* unknown version of the format: \(9, 0\)",
+            "write it again",
+        ),
+        (
+            broken(tmp_path / "k.npz", whole.replace(b"PK\x01\x02", b"PK\x01\x03")),
+            "k.npz can't be read: ",
+            "write it again",
+        ),
         (zipped(tmp_path / "i.npz", "x", b"text"), "i.npz: 'x' is not an array", "write it again"),
         (tmp_path / f"{'n' * 300}.npz", "can't be read: File name too long", "check its permissions"),
         (
