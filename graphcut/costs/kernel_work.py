@@ -75,7 +75,7 @@ def kernel_work(held: HeldWeights, node: int, sizes: TensorBytes) -> KernelWork:
         case "MatMulNBits" if number_of(proto, "accuracy_level", 0) == 4:
             found = total(own.reads) * 9 // 32
         case "Softmax" | "LogSoftmax" if not _is_last(held.model.tensors[own.writes[0]], number_of(proto, "axis", -1)):
-            found = 2 * total(own.writes)
+            found = 2 * total(own.writes) + _without_memory(held, node, sizes).always
         case _ if op in _TIMES:
             found = _TIMES[op][0] * total(own.reads) + _TIMES[op][1] * total(own.writes)
         case _ if op:

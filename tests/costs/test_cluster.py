@@ -134,6 +134,8 @@ def test_a_model_is_not_a_cluster(chain: Path) -> None:
         (f'{PAIR}flops_per_s = "fast"', r": devices\[1\]\.flops_per_s: Expected `float`, got `str`"),
         (f'{ALONE}latency_s = "1ms"', r": devices\[0\]\.latency_s: Expected `float`, got `str`"),
         (f"{ALONE}{ALONE}{PAIR}", ": 3 devices are called 'a'"),
+        (f'origin = "c"\n{PAIR}', r": the origin 'c' is not a device; a host of its own is a table: \[origin\]"),
+        (f'{PAIR}[origin]\nname = "b"', ": the origin 'b' is a device: write origin = 'b'"),
     ],
 )
 def test_a_wrong_record_is_refused_with_its_location(refusal: Callable[[str], str], text: str, said: str) -> None:

@@ -298,8 +298,8 @@ def test_a_table_of_one_layer_does_not_match_others(opened: Open) -> None:
 
 
 def test_the_row_of_the_model_matches_nodes_in_no_inner_module(opened: Open) -> None:
-    model = opened(stack("/model/MatMul", "/model/norm/MatMul"))
-    assert covered(model, "model")[0] == [["model"], []]
+    model = opened(stack("/model/MatMul", "/model/norm/MatMul", "of_no_module"))
+    assert covered(model, "model")[0] == [["model"], [], []]
 
 
 @each(

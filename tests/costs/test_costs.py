@@ -328,6 +328,16 @@ def test_a_quantised_embedding_counts_the_share_of_rows_it_picks(opened: Open) -
     assert costs.weight_bytes == (5 * 32 + 5 * 2 * 4,)
 
 
+def test_words_are_embedded_by_a_row_for_each_token(opened: Open) -> None:
+    """Of 100 words; the tables of 10 positions, of a gain and of a bias are read whole."""
+    reads = ["ids", "", "words", "places", "", "gain", "bias"]
+    embed = helper.make_node("EmbedLayerNormalization", reads, ["y"], domain="com.microsoft")
+    weights = [zeros("words", 100, 8), zeros("places", 10, 8), zeros("gain", 8), zeros("bias", 8)]
+    ids = helper.make_tensor_value_info("ids", TensorProto.INT32, [2, 3])
+    costs = weigh(opened(ms(model_of([embed], [ids], [floats("y", 2, 3, 8)], weights))))
+    assert costs.weight_bytes == ((2 * 3 + 10 + 1 + 1) * 8 * 4,)
+
+
 def test_experts_that_no_token_can_reach_are_not_read(opened: Open) -> None:
     moe = helper.make_node("MoE", ["x", "r", "f", "", "g"], ["y"], domain="com.microsoft", k=2)
     weights = [zeros("f", 8, 24, 16), zeros("g", 8, 16, 24)]

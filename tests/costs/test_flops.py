@@ -219,6 +219,9 @@ COUNTED = [
     # A transform of 16 numbers: 4 levels of 8 butterflies, each a complex product and two complex sums.
     (node("DFT", "a"), {"a": (2, 16, 1)}, {"y": (2, 16, 2)}, {}, 2 * 4 * 8 * (6 + 4)),
     (node("STFT", "a f w"), {"a": (1, 64, 1)}, {"y": (1, 7, 9, 2)}, {"f": (), "w": (16,)}, 7 * 4 * 8 * (6 + 4)),
+    # Without a window a frame is as long as half of it, and one more, are frequencies; or all of it are.
+    (node("STFT", "a f"), {"a": (1, 64, 1)}, {"y": (1, 7, 9, 2)}, {"f": ()}, 7 * 4 * 8 * (6 + 4)),
+    (node("STFT", "a f", onesided=0), {"a": (1, 64, 1)}, {"y": (1, 7, 16, 2)}, {"f": ()}, 7 * 4 * 8 * (6 + 4)),
     # 7 tokens: 2 for each number of 2 states of 3 x 5; 4 queries read one each; 1 more to forget.
     (
         node("LinearAttention", "q k v s", "y t", MS, update_rule="linear", **HEADS),
@@ -540,6 +543,23 @@ def test_a_scan_costs_its_body_for_each_slice(opened: Open) -> None:
     assert costs_of(opened(proto), t=10) == ("15*t", 150)
 
 
+def test_a_scan_with_lengths_has_no_rule(opened: Open) -> None:
+    """As in opset 8."""
+    ends = [helper.make_empty_tensor_value_info(name) for name in ("x", "o")]
+    inner = helper.make_graph([helper.make_node("Exp", ["x"], ["o"])], "body", ends[:1], ends[1:])
+    scan = helper.make_node("Scan", ["", "xs"], ["y"], body=inner, num_scan_inputs=1)
+    proto = control([scan], [floats("xs", 1, 3, "t")])
+    proto.opset_import[0].version = 8
+    assert weigh(opened(proto)).uncounted == {"Scan": 1}
+
+
+def test_a_sequence_costs_at_least_the_body_of_one_element(opened: Open) -> None:
+    inner = body("body", [helper.make_node("Exp", ["x"], ["o"])], [floats("x", 3)], ["o"])
+    rows = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [3]))
+    proto = control([helper.make_node("SequenceMap", ["xs"], ["y"], body=inner)], [helper.make_value_info("xs", rows)])
+    assert costs_of(opened(proto)) == ("≥ 12", 12)
+
+
 def function(opset: int = 17) -> onnx.FunctionProto:
     """x·w, pooled by a window that the caller gives."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("MaxPool", ["m"], ["y"], strides=[1])]
@@ -567,6 +587,24 @@ def test_a_function_costs_what_its_nodes_cost_for_this_call(opened: Open) -> Non
         f"{2 * 2 * 6 * 8 + 2 * 6 * 3}*n",
         f"{2 * 2 * 6 * 5 + 2 * 4 * 2}*n",
     ]
+
+
+def test_attributes_of_a_call_reach_branches_and_others_are_those_of_the_operator(opened: Open) -> None:
+    """Windows of 3 to [1,1,6]: without strides, which this call does not give."""
+    pools = [helper.make_node("MaxPool", ["x"], [name]) for name in "te"]
+    for pool in pools:
+        for name, given in (("kernel_shape", "window"), ("strides", "steps")):
+            pool.attribute.append(onnx.AttributeProto(name=name, type=onnx.AttributeProto.INTS, ref_attr_name=given))
+    then, other = (body(name, [pool], [], pool.output) for name, pool in zip("te", pools, strict=True))
+    nodes = [helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+    opsets = [helper.make_opsetid("", 17)]
+    proto = control(
+        [helper.make_node("Pool", ["c", "x"], ["y"], domain="com.acme", window=[3])], [flag("c"), floats("x", 1, 1, 8)]
+    )
+    proto.functions.append(
+        helper.make_function("com.acme", "Pool", ["c", "x"], ["y"], nodes, opsets, ["window", "steps"])
+    )
+    assert costs_of(opened(proto)) == (str(3 * 6), 18)
 
 
 def test_operators_without_a_rule_in_subgraphs_are_listed(opened: Open) -> None:

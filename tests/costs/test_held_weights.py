@@ -155,6 +155,7 @@ LINES = {
     "residual": ["Conv a x0,k", "Relu r a", "Conv c r,k", "Add d c,r", "Relu e d", "Conv f e,k", "Relu y f"],
     "folded": ["Conv a x0,k", "BatchNormalization y a,ones,ones,ones,ones"],
     "in place": ["Sin a x0", "Sigmoid r a", "Relu c r", "Softmax d c", "Sin y d"],
+    "columns": ["Sin a x0", "Softmax0 p a", "Sin y p"],
 }
 
 
@@ -167,8 +168,8 @@ def written(lines: Sequence[str], width: int = 64, *shape: int | str) -> ModelPr
     weights.append(numpy_helper.from_array(random.integers(-99, 99, (512, 512)).astype(np.int8), "i"))
     nodes = list[NodeProto]()
     for op, writes, reads in map(str.split, lines):
-        attributes: dict[str, Any] = {"to": TensorProto.FLOAT} if op == "Cast" else {}
-        nodes.append(helper.make_node(op, reads.split(","), writes.split(","), **attributes))
+        attributes: dict[str, Any] = {"to": TensorProto.FLOAT} if op == "Cast" else {"axis": 0} if op[-1] == "0" else {}
+        nodes.append(helper.make_node(op.removesuffix("0"), reads.split(","), writes.split(","), **attributes))
     shape = shape or (width, 512)
     return model_of(nodes, [floats("x0", *shape)], [floats("y", *shape)], weights)
 
@@ -191,6 +192,7 @@ WIDTHS = {
     "scores": 1024,
     "residual": 2048,
     "in place": 4096,
+    "columns": 4096,
     "folded": 16384,
     "cross attention": 512,
     "MatMul float32": 1024,
@@ -317,6 +319,7 @@ SCALED = ["Transpose t x0", "MatMul s x0,t", "Mul m s,half"]
         ([*SCALED, "Sin y m"], "s"),
         ([*SCALED, "Add y m,s"], ""),  # something else reads the product
         ([*INTEGERS.split("; ")[:3], "Add y c,b"], ""),  # no scale
+        ([*INTEGERS.split("; ")[:3], "Abs t s", "Mul y c,t"], ""),  # a scale that is no product of two
         (["Add x x0,b", *GELU], ""),  # that kernel takes as much as the nodes
         (["Div q x0,half", *(line.replace("x,", "x0,") for line in GELU[1:])], ""),  # this is no gelu
     ],

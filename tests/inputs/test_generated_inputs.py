@@ -269,7 +269,7 @@ def test_elements_of_a_sequence_are_indices_where_a_body_takes_them_for_that(pat
     table = helper.make_node("ConstantOfShape", ["shape"], ["table"])
     mapped = helper.make_node("SequenceMap", ["i"], ["y"], body=body)
     kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.INT64, ["n"]))
-    rows = helper.make_sequence_type_proto(float_rows(None, 2))
+    rows = helper.make_sequence_type_proto(float_rows("n", 2))
     graph = helper.make_graph(
         [table, mapped], "g", [helper.make_value_info("i", kind)], [helper.make_value_info("y", rows)]
     )
