@@ -320,8 +320,6 @@ class Generation:
         for batch in list(self._ready):
             if not (self.sharing.verdict and self._may_share(batch)):
                 self._ready.remove(batch)
-                if batch.is_generating and len(self._open) == 1:
-                    self._propose(batch)
                 return batch
             if running < ceil(sum(going) / self._batch):
                 return self._joined(batch)

@@ -67,8 +67,8 @@ class PrefixCache:
         return True
 
     def drop(self, number: int) -> None:
-        if self._entries.pop(number, None):
-            self.dropped.add(number)
+        self._entries.pop(number, None)
+        self.dropped.add(number)
 
 
 def _shared(a: Array, b: Array) -> int:

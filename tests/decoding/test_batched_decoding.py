@@ -130,9 +130,10 @@ def test_a_model_that_refuses_a_batch_takes_its_sequences_one_by_one(tmp_path: P
     proto.graph.node.insert(0, helper.make_node("Reshape", ["input_ids", "shape"], ["one"], "first"))
     proto.graph.initializer.append(numpy_helper.from_array(np.array([1, -1]), "shape"))
     path = written(tmp_path, proto)
-    tokens = generate(cut(path, 2), EQUAL, max_tokens=NUMBER)
-    assert tokens.all() == alone(path, STYLES["optimum"], EQUAL)
-    assert tokens.log.failures == 1
+    for prompts, failures in ((EQUAL, 1), (PROMPTS, 2)):  # those of other lengths are tried together first
+        tokens = generate(cut(path, 2), prompts, max_tokens=NUMBER)
+        assert tokens.all() == alone(path, STYLES["optimum"], prompts)
+        assert (tokens.log.failures, tokens.sharing.verdict) == (failures, None if prompts == EQUAL else False)
 
 
 @pytest.mark.parametrize("via", ["threads", "processes"])

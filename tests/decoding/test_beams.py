@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 import pytest
 from child_processes import children
-from decoders import WIDTH, Array, Drawing, Feeds, with_concat, with_encoder, with_group_query_attention
+from decoders import WIDTH, Array, Drawing, Feeds, with_buffer, with_concat, with_encoder, with_group_query_attention
 
 import graphcut
-from graphcut import At, Into, Sampling, UsageError, Via, generate
+from graphcut import At, Into, RunError, Sampling, UsageError, Via, generate
 from graphcut.core.digests import file_digest
 from graphcut.core.manifest import State
 from graphcut.decoding.beams import BeamSearch
@@ -237,3 +237,17 @@ def test_what_beams_can_not_be_is_said(tmp_path: Path) -> None:
         told: dict[str, Any] = {"beams": 2, **more}
         with pytest.raises(UsageError, match="beam"):
             generate(cascade, [[1]], max_tokens=2, **told)
+    onnx.save(with_buffer(), tmp_path / "model.onnx")
+    with pytest.raises(UsageError, match="beams need a model that takes several sequences in a step"):
+        generate(graphcut.split(tmp_path / "model.onnx", Into(2), force=True), [[1]], max_tokens=2, beams=2)
+
+
+def test_beams_of_scores_that_are_no_numbers_end_with_an_error(tmp_path: Path) -> None:
+    at = Drawing()
+    row = at.node("Gather", at.weight("table", 5, 5), at.reads("input_ids", onnx.TensorProto.INT64, "batch", "seq"))
+    root = at.node("Sqrt", at.node("Neg", at.node("Abs", row)))
+    at.returns(at.node("Identity", root, writes="logits"), "batch", "seq", 5)
+    onnx.save(at.model(), tmp_path / "model.onnx")
+    cascade = graphcut.split(tmp_path / "model.onnx", Into(1))
+    with pytest.raises(RunError, match="no beam can go on: the logits are not finite"):
+        generate(cascade, [[1]], max_tokens=2, beams=2).all()

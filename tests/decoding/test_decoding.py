@@ -606,6 +606,35 @@ def test_a_model_that_reads_embeddings_is_refused(tmp_path: Path) -> None:
     assert "`merge_models(...)`" in caught.value.hint
 
 
+def test_a_step_of_several_tokens_is_refused(tmp_path: Path) -> None:
+    proto = with_concat()
+    for value in proto.graph.input:
+        if value.name == "input_ids":
+            value.type.tensor_type.shape.dim[1].dim_value = 4
+    with pytest.raises(RunError, match="the model reads exactly 4 tokens at each step, and tokens come one by one"):
+        generate(cut(written(tmp_path, proto), 1), [[1]], max_tokens=1)
+
+
+@each(
+    ("dtype", "hint"),
+    [
+        (TensorProto.INT64, "or name it in a genai_config.json beside the model, as model.decoder.inputs"),
+        (TensorProto.FLOAT, "or, if an output becomes it, say so with `states`"),
+    ],
+)
+def test_an_input_that_is_not_known_is_named(tmp_path: Path, dtype: int, hint: str) -> None:
+    proto = renamed(with_concat(), "logits", "plain")
+    proto.graph.input.append(helper.make_tensor_value_info("style", dtype, [1]))
+    proto.graph.node.append(helper.make_node("Cast", ["style"], ["offset"], to=TensorProto.FLOAT))
+    proto.graph.node.append(helper.make_node("Add", ["plain", "offset"], ["logits"]))
+    proto.graph.output[-1].name = "logits"
+    cascade = cut(written(tmp_path, proto), 1)
+    with pytest.raises(RunError, match=r"\[1\] 'style', and it is not known what to feed there") as caught:
+        generate(cascade, [[1]], max_tokens=1)
+    assert hint in caught.value.hint
+    generate(cascade, [[1]], max_tokens=1, inputs={"style": np.ones(1, "f" if dtype == TensorProto.FLOAT else "q")})
+
+
 def test_the_output_with_the_logits_must_be_clear(tmp_path: Path) -> None:
     cascade = cut(written(tmp_path, renamed(with_a_state_of_its_own(), "logits", "scores")), 1)
     with pytest.raises(RunError, match="it is not clear which output holds the logits; there is g, scores"):
@@ -657,6 +686,20 @@ def test_inputs_are_computed_according_to_their_names(
     assert role is not None
     found = input_array(role, tensor, TokenChunk(3, ((8, 9),)))
     assert (str(found.dtype), found.tolist()) == (dtype, expected)
+
+
+@each(
+    ("is_padded_before", "expected"),
+    [
+        (True, [[[1, 1, 1, 0], [1, 1, 1, 1]], [[0, 1, 1, 0], [0, 1, 1, 1]]]),
+        (False, [[[1, 1, 1, 0], [1, 1, 1, 1]], [[1, 1, 0, 0], [1, 1, 1, 0]]]),
+    ],
+)
+def test_a_token_sees_those_of_its_own_sequence_up_to_itself(*, is_padded_before: bool, expected: object) -> None:
+    """Two tokens of two sequences, which have two before them and one: at the end of their places, or after them."""
+    tensor = Tensor(name="attention_mask", dtype="int64", shape=("b", 1, "s", "t"))
+    chunk = TokenChunk(2, ((8, 9), (8, 9)), (0, 1), is_padded_before)
+    assert input_array("mask", tensor, chunk)[:, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("name", ["encoder_attention_mask", "hidden_states", "pixel_values"])

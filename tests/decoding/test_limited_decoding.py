@@ -181,3 +181,5 @@ def test_a_limit_is_for_one_worker_in_this_process(tmp_path: Path) -> None:
     for options in several:
         with pytest.raises(UsageError, match="a memory limit is for one process, without other workers"):
             generate(cascade, PROMPTS, max_tokens=2, memory_bytes=1 << 40, **options)
+    with pytest.raises(UsageError, match="a memory limit needs to know how long a conversation becomes"):
+        DecodingService(cascade, memory_bytes=1 << 40)

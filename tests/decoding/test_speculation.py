@@ -175,3 +175,10 @@ def test_a_draft_of_another_vocabulary_is_refused(cascades: dict[str, Cascade], 
     other = cut(tmp_path, proto)
     with pytest.raises(UsageError, match="has 62 tokens, and the model has 61"):
         told(cascades["with_concat"], [PROMPT], draft=other)
+
+
+def test_a_draft_whose_states_can_not_be_cut_is_refused(cascades: dict[str, Cascade], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="can't propose tokens: its states can't be cut where a token was wrong"):
+        told(cascades["with_concat"], [PROMPT], draft=cut(tmp_path, with_lstm()))
+    with pytest.raises(UsageError, match="a memory limit does not count a second decoder"):
+        told(cascades["with_concat"], [PROMPT], draft=cascades["with_attention"], memory_bytes=1 << 40)

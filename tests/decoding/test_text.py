@@ -127,6 +127,17 @@ def test_a_template_file_counts_more_than_that_of_the_settings(tmp_path: Path) -
     assert tokenizer.decode(tokenizer.chat(MESSAGES)) == "Hi 🚀!"
 
 
+def test_of_several_templates_the_default_counts(tmp_path: Path) -> None:
+    templates = [
+        {"name": name, "template": "{{ messages[-1].content }}" + end} for name, end in (("rag", "?"), ("default", "!"))
+    ]
+    tokenizer = Tokenizer(cut("qwen", tmp_path, tokenizer_config={"chat_template": templates}))
+    assert tokenizer.decode(tokenizer.chat(MESSAGES)) == "Hi 🚀!"
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UsageError, match="has no chat template"):
+        Tokenizer(cut("qwen", tmp_path / "other", tokenizer_config={"chat_template": templates[:1]})).chat(MESSAGES)
+
+
 @each(
     ("template", "said"),
     [

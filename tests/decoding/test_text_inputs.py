@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import graphcut
 from graphcut import Cascade, Into, UsageError
 
+from conftest import floats, model_of
 from families import by_hand
 from families.chains import write_sentence_encoder
 
@@ -57,3 +60,23 @@ def test_what_is_no_batch_of_texts_is_refused(cascade: Cascade, tmp_path: Path) 
     plain = graphcut.split(tmp_path / "model.onnx", Into(2), tmp_path / "parts")
     with pytest.raises(UsageError, match="names no tokenizer"):
         graphcut.text_inputs(plain, TEXTS)
+
+
+def test_what_is_not_made_of_a_text_and_what_needs_a_mask_is_refused(cascade: Cascade, tmp_path: Path) -> None:
+    table = numpy_helper.from_array(np.ones((999, 2), np.float32), "table")
+    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "seq"])
+    (tmp_path / "tokenizer.json").write_bytes((cascade.source / "tokenizer.json").read_bytes())
+    found = dict[str, Cascade]()
+    for scale in ("scale", "table"):
+        nodes = [
+            helper.make_node("Gather", ["table", "input_ids"], ["row"]),
+            helper.make_node("Mul", ["row", scale], ["y"]),
+        ]
+        reads = [ids, floats("scale", "batch", 1, 2)][: 1 + (scale == "scale")]
+        onnx.save(model_of(nodes, reads, [floats("y", "batch", "seq", 2)], [table]), tmp_path / f"{scale}.onnx")
+        found[scale] = graphcut.split(tmp_path / f"{scale}.onnx", Into(1))
+    with pytest.raises(UsageError, match="'scale' can't be made of a text"):
+        graphcut.text_inputs(found["scale"], TEXTS)
+    with pytest.raises(UsageError, match="texts of other lengths need a mask"):
+        graphcut.text_inputs(found["table"], TEXTS)
+    assert [*graphcut.text_inputs(found["table"], TEXTS[:1])] == ["input_ids"]
