@@ -44,7 +44,7 @@ def with_rewrite(node: Node, proto: NodeProto, types: Mapping[str, int], taken: 
         return node
     normalized, _, _, total = outputs
     shape, zeros = helper_names(total)
-    if not (normalized and total) or not {shape, zeros}.isdisjoint(taken):
+    if not total or not {shape, zeros}.isdisjoint(taken):
         return node
     kept, named = set(proto.input[2 : BIAS[node.op]]), (node.reads, node.weights, node.constants)
     reads, weights, constants = (tuple(filter(kept.__contains__, names)) for names in named)

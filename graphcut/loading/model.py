@@ -158,8 +158,8 @@ class Model(Product):
             unknown = {name for name in unknown if not counted_bytes(tensors[name])[1]}
         sizes = {name: given_bytes(tensor) for name, tensor in tensors.items()}
         found: dict[str, Tensor] = {}
-        for numbers in (self.dims, counted):  # what is known without counting as 1 is exact
-            is_bound = numbers.keys() >= {*self.symbols}
+        is_bound = self.dims.keys() >= {*self.symbols}
+        for numbers in (self.dims,) if is_bound else (self.dims, counted):  # what counts no symbol as 1 is exact
             wanted = {name for name in unknown if self.tensors[name].is_plain}
             if wanted and (numbers or is_bound):
                 types = infer_bound(self.proto, numbers, wanted, self.tensors)
@@ -168,8 +168,6 @@ class Model(Product):
                 sizes |= {name: (number, numbers is not counted) for name, (number, _) in more.items()}
                 found |= types
                 unknown -= more.keys()
-            if is_bound:
-                break
         self._check_sizes(sizes)
         ordered = tuple(name for name in self.tensors if name in unknown)
         open_dims = self._open_dims(unknown, found, counted)

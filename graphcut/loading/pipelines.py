@@ -5,7 +5,7 @@ which outputs are inputs of the next step. Format: docs/reference/pipeline-file.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
@@ -200,13 +200,13 @@ class _Opening:
         if wrong is not None:
             what = f"{self._labels[wrong]} has a state, and runs {self._runs[wrong]}"
             raise self._wrong(what, 'write runs = "each step" for it, or leave out the state')
-        ends = ((i, name) for i in steps for name in self._models[i].graph.reads if (i, name) not in self._sources)
-        stepwise = tuple(names[i].get(name, name) for i, name in ends)
+        ends = [(i, name) for i in steps for name in self._models[i].graph.reads if (i, name) not in self._sources]
+        free = {(i, name): names[i].get(name, name) for i, name in ends}
         files = tuple(self._path.parent / one.file for one in self._given.models.values() if one.file)
         nodes = ((label, node) for label, one in zip(self._labels, protos, strict=True) for node in one.graph.node)
         labels = {name: label for label, node in nodes for name in node.output}
-        loop = self._loop(model, names, has_steps=bool(steps))
-        return replace(model, joined_from=files, labels=labels, stepwise=stepwise, loop=loop)
+        loop = self._loop(model, free)
+        return replace(model, joined_from=files, labels=labels, stepwise=tuple(free.values()), loop=loop)
 
     def _moved(self, model: Model) -> ModelProto:
         """A copy of the message of a model whose data files are seen from the folder of the pipeline."""
@@ -218,22 +218,25 @@ class _Opening:
             place.value = location
         return proto
 
-    def _loop(self, model: Model, names: Sequence[Mapping[str, str]], *, has_steps: bool) -> Loop | None:
-        """How often the models of each step run; a RecordError if nothing ends them."""
+    def _loop(self, model: Model, free: Mapping[End, str]) -> Loop | None:
+        """How often the models of each step run; a RecordError if nothing ends them.
+
+        `free` are the inputs that each step reads from outside, with their names in `model`.
+        """
+        has_steps = "each step" in self._runs
         if (given := self._given.loop) is None:
             has_end = not has_steps or any(LOGITS.search(name.lower()) for name in model.graph.writes)
             if "at the end" in self._runs or not (has_end or (self._path.parent / "genai_config.json").exists()):
                 hint = "say how many there are: [loop] steps = 20; models that generate tokens write logits"
                 raise self._wrong("nothing ends the steps", hint)
             return None
-        ends = {text: self._end(text) for text in (*given.inputs, *filter(None, [given.counter]))}
-        inputs = {text: names[i].get(name, name) for text, (i, name) in ends.items()}
-        if unknown := next((text for text, name in inputs.items() if name not in model.graph.reads), None):
-            raise self._wrong(f"{unknown!r} is no free input", f"free inputs: {', '.join(model.graph.reads)}")
-        values = {inputs[text]: row for text, row in given.inputs.items()}
-        lengths = {len(row) for row in values.values()} | ({given.steps} if given.steps else set())
         if not has_steps:
             raise self._wrong("[loop] is given, and no model runs at each step", 'write runs = "each step" for one')
+        inputs = {f"{self._labels[i]}.{one}": name for (i, one), name in free.items()}
+        told = [*given.inputs, *filter(None, [given.counter])]
+        check_names(told, inputs, "no model of each step has a free input", "free inputs:", error=self._wrong)
+        values = {inputs[text]: row for text, row in given.inputs.items()}
+        lengths = {len(row) for row in values.values()} | ({given.steps} if given.steps else set())
         if len(lengths) != 1 or not 1 <= min(lengths) <= _MAX_STEPS:
             what = "nothing ends the steps" if not lengths else f"steps and inputs say {sorted(lengths)} steps"
             hint = f"give [loop] a number of steps from 1 to {_MAX_STEPS:,}, and each of its inputs as many values"

@@ -63,6 +63,6 @@ def _read_as_defaults(graph: GraphProto) -> Iterator[str]:
 
 def _is_equal(a: Message, b: Message, range_of: RangeOf) -> bool:
     """Whether two tensors have one type, shape and values; or whether other messages are equal."""
-    if isinstance(a, TensorProto) and isinstance(b, TensorProto) and TensorProto.STRING != a.data_type == b.data_type:
+    if isinstance(a, TensorProto) and isinstance(b, TensorProto) and a.data_type == b.data_type:
         return a.dims == b.dims and same_values(a, range_of, b, range_of)
     return same_message(a, range_of, b, range_of)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, numpy_helper
 
 from ..core.graph import reached
-from ..core.tensors import BITS, UNDEFINED, Tensor
+from ..core.tensors import BITS, Tensor
 from .shape_inference import (
     has_unknown_dims,
     merged,
@@ -33,11 +33,9 @@ from .shape_inference import (
 )
 from .subgraphs import (
     CONTROL_FLOW,
-    callee_key,
     captures,
     domain,
     free_names,
-    function_key,
     has_subgraphs,
     is_external,
     is_stateful,
@@ -85,7 +83,6 @@ class SizeEvaluation:
 
     def __post_init__(self) -> None:
         self._opsets = {domain(opset.domain): opset for opset in self.model.opset_import}
-        self._functions = {function_key(function) for function in self.model.functions}
         weights = {weight.name: tensor_of_initializer(weight) for weight in self.graph.initializer}
         self.declared = {**weights, **tensors_of_values(self.graph.input, set()), **self.declared}
         self._weights = {weight.name: weight for weight in self.graph.initializer if not is_external(weight)}
@@ -103,7 +100,7 @@ class SizeEvaluation:
         if has_subgraphs(node):
             if self.depth < _DEEPEST and not domain(node.domain):
                 self._look_inside(node)
-        elif callee_key(node) not in self._functions:
+        else:
             self._infer_types(node)
             self._compute_values(node)
         for tensor in filter(None, map(self.tensor, node.output)):
@@ -151,9 +148,7 @@ class SizeEvaluation:
                 found = {name: tensor_of_type(name, kind, symbols=set()) for name, kind in kinds.items()}
         except Exception:  # noqa: BLE001 - nobody knows the operator or a type: the sizes stay unknown
             return
-        for name, tensor in found.items():
-            if tensor.dtype != UNDEFINED:
-                self.found[name] = merged(self.tensor(name) or tensor, tensor)
+        self.found.update((name, merged(self.tensor(name) or tensor, tensor)) for name, tensor in found.items())
 
     def _look_inside(self, node: NodeProto) -> None:
         """Infer the types of the outputs of an If or a Loop from its subgraphs."""

@@ -137,11 +137,7 @@ def _inline(graph: GraphProto, node: NodeProto, branch: GraphProto) -> None:
     at = next(i for i, one in enumerate(graph.node) if one is node)
     taken, own, branch = own_names(graph), names_in(branch), deepcopy(branch)
     names = {name: fresh(f"{node.name or node.output[0]}/{name}", taken | own) for name in own & taken}
-    written = {name for one in branch.node for name in one.output}
-    for value, output in zip(branch.output, node.output, strict=True):
-        if output and value.name in written:
-            names[value.name] = output
-            written.discard(value.name)  # a tensor has one name
+    names |= {value.name: output for value, output in zip(branch.output, node.output, strict=True) if output}
     rename_in(branch, names)
     ends = zip(branch.output, node.output, strict=True)
     copies = [NodeProto(op_type="Identity", input=[a.name], output=[b]) for a, b in ends if b and a.name != b]

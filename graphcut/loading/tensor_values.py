@@ -16,7 +16,7 @@ from .node_rules import place
 from .shape_inference import DTYPES
 from .subgraphs import nodes_within, tensors_in
 
-_BITS: Final = {number: BITS.get(DTYPES[number], 8) for number in TensorProto.DataType.values() if number in DTYPES}
+_BITS: Final = {kind: BITS.get(DTYPES[kind], 8) for kind in TensorProto.DataType.values() if kind and kind in DTYPES}
 _COMPLEX: Final = frozenset({TensorProto.COMPLEX64, TensorProto.COMPLEX128})
 
 
@@ -39,8 +39,6 @@ def check_inline_values(model: ModelProto, tensor: TensorProto) -> None:
     """
     if tensor.HasField("raw_data") and tensor.data_type != TensorProto.STRING:
         held, expected, unit = len(tensor.raw_data), values_bytes(tensor), "byte"
-    elif not tensor.data_type:
-        held, expected, unit = 0, prod(tensor.dims), "value"
     else:
         values_bytes(tensor)  # refuses an unknown type
         held = len(getattr(tensor, tensor_dtype_to_field(tensor.data_type)))

@@ -126,6 +126,16 @@ def test_part_files_are_no_larger_than_planned(tmp_path: Path) -> None:
         assert sum(file.stat().st_size for file in files) <= metrics.written_bytes
 
 
+@each("sum_of_last", ["", "sum0@shape", "sum0@zeros"])
+def test_a_norm_without_a_sum_or_whose_copy_needs_a_name_of_the_model_is_not_computed_again(sum_of_last: str) -> None:
+    proto = fused_decoder()
+    norms = [node for node in proto.graph.node if node.op_type == SIMPLIFIED]
+    norms[-1].output[:] = ["norm3", "", "", sum_of_last]
+    read = graphcut.load(proto).graph.nodes
+    rewritten = [node.name for node in read if node.rewrite is not None]
+    assert rewritten == [node.name for node in (norms[1:] if sum_of_last else norms[:-1])]
+
+
 # What it computes
 
 

@@ -68,6 +68,20 @@ def floats_of(size: int, **values: Any) -> TensorProto:  # noqa: ANN401 - as pro
     return TensorProto(data_type=TensorProto.FLOAT, dims=[size], **values)
 
 
+@each("dims", [[], [0], [2]])
+def test_a_weight_without_a_type_is_refused_as_by_onnx_runtime(opened: Draw, dims: list[int]) -> None:
+    model = one(node("Add", "x w"), weights=[TensorProto(name="w", dims=dims)])
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert refusal(opened, model) == "tensor 'w' has the data type 0, which is unknown here"
+
+
+def test_a_weight_with_a_negative_size_is_refused(opened: Draw) -> None:
+    """Two negative sizes have a positive product."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-1, -2], float_data=[1, 2])
+    assert refusal(opened, one(node("Add", "x w"), weights=[weight])) == "tensor 'w' has the shape [-1, -2]"
+
+
 @each(
     ("tensor", "held"),
     [

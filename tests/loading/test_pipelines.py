@@ -110,6 +110,16 @@ def test_sentence_transformers_pooling_is_a_model_of_the_pipeline(
     assert np.allclose(found, wanted, atol=1e-6)
 
 
+def test_a_model_that_makes_one_vector_of_a_sentence_itself_is_no_pipeline(tmp_path: Path) -> None:
+    write_sentence_encoder(tmp_path)
+    save(
+        tmp_path,
+        model="m (int64[n,k] input_ids) => (float[n,k] sentence_embedding) "
+        "{ sentence_embedding = Cast<to = 1>(input_ids) }",
+    )
+    assert exported_pipeline(tmp_path) is None
+
+
 def test_another_pooling_is_refused(tmp_path: Path) -> None:
     write_sentence_encoder(tmp_path)
     (tmp_path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}', encoding="utf-8")
@@ -126,6 +136,17 @@ def test_the_pipeline_file_of_what_an_exporter_left_is_the_same_model(name: str,
     assert graphcut.load(tmp_path / "models.toml").digest == digest
     with pytest.raises(graphcut.UsageError, match="already exists"):
         graphcut.save_pipeline(folder, tmp_path / "models.toml")
+
+
+@each("name, why", [("pipe.onnx", "no name of a pipeline file"), ("elsewhere/pipe.toml", "not in the folder of")])
+def test_a_pipeline_file_has_its_models_below_it_and_a_name_that_says_so(name: str, why: str, tmp_path: Path) -> None:
+    folder, output = tmp_path / "models", tmp_path / name
+    for made in (folder, tmp_path / "elsewhere"):
+        made.mkdir()
+    FAMILIES["t5"].write(folder)
+    with pytest.raises(graphcut.UsageError, match=why):
+        graphcut.save_pipeline(folder, output)
+    assert not output.exists()
 
 
 def test_no_pipeline_file_is_written_that_can_not_be_opened(tmp_path: Path) -> None:
@@ -216,6 +237,12 @@ def other_shape(folder: Path) -> None:
     save(folder, b=B.replace("float[n,4]", "float[n,5]"))
 
 
+def old_opset(folder: Path) -> None:
+    old = onnx.load(folder / "a.onnx")
+    old.opset_import[0].version = 12
+    onnx.save(old, folder / "a.onnx")
+
+
 def integers(folder: Path) -> None:
     save(folder, b="b (float[n,4] h, int64[1] s) => (float[n,4] t) { c = Cast<to = 1>(s) t = Add(h, c) }")
 
@@ -228,6 +255,19 @@ BAD: list[tuple[str, Callable[[Path], None], str, str]] = [
     ("types differ", other_type, TWO, "'h' of b.onnx is int64[n,4], and 'h' of a.onnx is float32[n,4]"),
     ("shapes differ", other_shape, TWO, "'h' of b.onnx is float32[n,5], and 'h' of a.onnx is float32[n,4]"),
     ("two models write one output", nothing, TWO + '[models.c]\nfile = "b.onnx"\n', "b and c both write the output"),
+    (
+        "two models write one input",
+        nothing,
+        TWO + '[models.c]\nfile = "a.onnx"\n',
+        "a and c both write 'h', which b reads",
+    ),
+    ("neither file nor kind", nothing, TWO + "[models.c]\n", "'c' needs either a file or what is to be made"),
+    (
+        "a kind for old models",
+        old_opset,
+        TWO + '[models.c]\nmake = "normalize"\n',
+        "needs operators of opset 13, not 12",
+    ),
     ("a circle without a state", nothing, CIRCLE, "the models feed each other in a circle"),
     ("nothing ends the steps", nothing, NO_STOP, "nothing ends the steps"),
     ("a loop without a number", nothing, NO_STOP + "[loop]\n", "nothing ends the steps"),
@@ -240,6 +280,9 @@ BAD: list[tuple[str, Callable[[Path], None], str, str]] = [
         "say [4000000000] steps",
     ),
     ("a state that is told", nothing, LOOP.replace("steps", 'counter = "b.s"\nsteps'), "'s' is a state, and gets"),
+    ("an input that is read", nothing, LOOP + 'counter = "b.h"\n', "no model of each step has a free input 'b.h'"),
+    ("an input of another", nothing, LOOP + 'counter = "b.x"\n', "no model of each step has a free input 'b.x'"),
+    ("an input of once", nothing, LOOP + 'counter = "a.x"\n', "no model of each step has a free input 'a.x'"),
     ("a state of once", nothing, LOOP.replace("[loop]", '"a.x" = "a.h"\n[loop]'), "a has a state, and runs once"),
     ("half a step", integers, NO_STATE + '[loop]\ninputs = { "b.s" = [0.5, 1] }\n', "can't hold its values"),
     ("an unknown size", nothing, TWO + "dims = { k = 1 }\n", "no dimension 'k' of an input of b.onnx can be 1"),

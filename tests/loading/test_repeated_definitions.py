@@ -100,6 +100,21 @@ def test_constants_that_give_one_tensor_different_values_are_refused(opened: Dra
     assert str(caught.value) == "the model is invalid: two Constant nodes define 'a', with different values"
 
 
+@each("again, is_same", [(["a", "b"], True), (["a", "c"], False), ([1, 2], False)])
+def test_texts_are_compared_too(again: list[object], is_same: bool, opened: Draw) -> None:  # noqa: FBT001 - a case
+    weights = [
+        numpy_helper.from_array(np.array(values, object if isinstance(values[0], str) else np.int64), "w")
+        for values in (["a", "b"], again)
+    ]
+    model = model_of([helper.make_node("Identity", ["w"], ["t"]), add("x", "x", "y")], [floats("x", 2)], [], weights)
+    model.graph.output.extend([floats("y", 2), helper.make_tensor_value_info("t", TensorProto.STRING, [2])])
+    if is_same:
+        assert opened(model).notes == ("removed 1 initializer defined again with the same values",)
+    else:
+        with pytest.raises(ModelError, match="two initializers define 'w', with different values"):
+            opened(model)
+
+
 LARGE = 1000
 """Floats of a weight that is left in the file."""
 

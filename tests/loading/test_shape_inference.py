@@ -721,12 +721,16 @@ def test_axes_that_are_attributes_are_evaluated() -> None:
     assert said(infer_bound(arithmetic(*steps, opset=11), {"n": 2, "s": 3}, {"a"}), "a") == ["float32[3]"]
 
 
-def test_functions_are_evaluated() -> None:
-    """A function may be called as an operator of onnx is."""
-    twice = helper.make_function("", "Neg", ["p"], ["q"], [node("Add", "p p", "q")], [helper.make_opsetid("", 17)])
-    model = arithmetic(*dims_of("s"), node("Neg", "s", "size"), node("Range", "zero size one", "a"))
-    model.functions.append(twice)
-    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == ["int64[6]"]
+@each("opset, sizes", [(17, "6"), (13, "?")])
+def test_functions_of_the_operators_of_the_model_are_evaluated(opset: int, sizes: str) -> None:
+    """One that imports another version of them can't be put into the graph."""
+    body, opsets = [node("Add", "p p", "q")], [helper.make_opsetid("", opset)]
+    call = node("Twice", "s", "size", domain="own")
+    model = arithmetic(*dims_of("s"), call, node("Range", "zero size one", "a"))
+    model.functions.append(helper.make_function("own", "Twice", ["p"], ["q"], body, opsets))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    assert said(infer_bound(model, {"n": 2, "s": 3}, {"a"}), "a") == [f"int64[{sizes}]"]
+    assert sizes_when_run(model, {"x": np.zeros((2, 3, 4), np.float32)}, "a") == (6,)
 
 
 def graph(*steps: NodeProto, reads: tuple[ValueInfoProto, ...] = (), writes: str = "t") -> GraphProto:
@@ -806,6 +810,19 @@ def test_what_a_loop_changes_has_no_size() -> None:
     assert said(found, "a", "last") == ["float32[3,2,?,4]", "float32[2,?,4]"]
 
 
+def test_a_size_that_a_loop_changes_only_in_its_sixth_step_is_not_that_of_before() -> None:
+    """Each step hands its sizes on to the next of six states. Four visits of the body do not see the last change."""
+    states = [helper.make_tensor_value_info(f"h{i}", TensorProto.FLOAT, None) for i in range(6)]
+    steps = [node("Concat", "h0 h0", "g0", axis=1), node("Identity", "go", "more")]
+    steps += [node("Identity", f"h{i}", f"g{i + 1}") for i in range(5)]
+    reads = ints("i"), helper.make_tensor_value_info("go", TensorProto.BOOL, []), *states
+    body = graph(*steps, reads=reads, writes=" ".join(["more", *(f"g{i}" for i in range(6))]))
+    ends = " ".join(f"e{i}" for i in range(5))
+    model = arithmetic(*dims_of("s"), node("Loop", f"s - {'x ' * 6}", f"{ends} a", body=body))
+    assert infer_bound(model, {"n": 2, "s": 6}, {"a"})["a"].shape is None
+    assert sizes_when_run(model, {"x": np.zeros((2, 6, 4), np.float32)}, "a") == (2, 12, 4)
+
+
 def test_a_branch_that_a_value_decides_has_what_both_have() -> None:
     branches = {"then_branch": graph(node("Neg", "x", "t")), "else_branch": graph(node("Concat", "x x", "t", axis=1))}
     steps = [node("ReduceSum", "x", "sum", keepdims=0), node("Cast", "sum", "yes", to=TensorProto.BOOL)]
@@ -868,6 +885,7 @@ def test_all_sizes_that_depend_on_one_unknown_size_are_found(
     monkeypatch.setattr(bound_sizes, "FEW_NODES", first_nodes)
     model = masked(12)
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_value = 1
+    model.graph.node.extend(node("Range", "zero s one", f"p{i}") for i in range(3))  # which do not depend on the mask
     names = {name for step in model.graph.node for name in step.output}
     found = infer_bound(model, {"n": 2, "s": 1}, names)
     assert {str(tensor) for name, tensor in found.items() if name.startswith("h")} == {"float32[2,1,1]"}

@@ -78,6 +78,23 @@ def test_a_tensor_of_a_branch_gets_a_name_that_no_other_has() -> None:
     assert np.array_equal(wanted[0], run(whole, x=x)[0])
 
 
+def test_a_weight_and_a_tensor_that_is_there_twice_may_be_outputs_of_a_branch() -> None:
+    """In an If, ONNX Runtime does not write the first of the two outputs that are one tensor."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (bool flag, float[2] x) => (float[2] v, float[2] y, float[2] z) {
+        v, y, z = If(flag) <
+            then_branch = g () => (float[2] a, float[2] a, float[2] k) <float[2] k = {5.0, 6.0}> { a = Neg(x) },
+            else_branch = h () => (float[2] b, float[2] c, float[2] d) { b = Abs(x) c = Exp(x) d = Sin(x) }
+        >
+    }
+    """
+    whole, x = parser.parse_model(text), np.array([3, -4], np.float32)
+    assert [found.tolist() for found in run(whole, flag=True, x=x)[1:]] == [[-3, 4], [5, 6]]
+    specialise(whole, {"flag": True})
+    assert [found.tolist() for found in run(whole, x=x)] == [[-3, 4], [-3, 4], [5, 6]]
+
+
 CHANCE = "r = RandomUniform<shape = [1]>() h = Constant<value_float = 0.5>() b = Less(r, h)"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -368,6 +369,13 @@ def test_a_folder_is_refused_and_a_model_in_it_is_suggested(tmp_path: Path) -> N
     assert (str(caught), caught.hint) == (f"{tmp_path} is a folder, not a model", hint)
     (tmp_path / "it.onnx").touch()
     assert refusal(tmp_path).hint == f"did you mean {tmp_path / 'it.onnx'}?"
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """To open one would wait for who writes to it."""
+    path = tmp_path / "model.onnx"
+    os.mkfifo(path)
+    assert str(refusal(path)) == f"{path} is not a regular file"
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:

@@ -253,6 +253,15 @@ def test_what_a_graph_would_change_is_refused(name: str, tmp_path: Path) -> None
         to_graphsurgeon(HAZARDS[name]().write(tmp_path))
 
 
+def test_a_sequence_is_no_input_of_a_graph(tmp_path: Path) -> None:
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
+    length = helper.make_tensor_value_info("n", TensorProto.INT64, [])
+    model = model_of([helper.make_node("SequenceLength", ["s"], ["n"])], [helper.make_value_info("s", kind)], [length])
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="it would change 'input'"):
+        to_graphsurgeon(tmp_path / "m.onnx")
+
+
 def test_what_a_graph_has_no_place_for_is_said(tmp_path: Path) -> None:
     with pytest.warns(LossWarning) as caught:
         graph = to_graphsurgeon(HAZARDS["annotated_everywhere"]().write(tmp_path))

@@ -856,6 +856,7 @@ def test_merging_overwrites_nothing_without_force(
             graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
         assert holdings(tmp_path)[name] == b"mine"
         (tmp_path / name).unlink()
+        (tmp_path / "empty.onnx").touch()  # which reads no data
     for _ in range(2):
         graphcut.merge(cascade, tmp_path / "whole.onnx", force=True)
     assert sorted(file.name for file in tmp_path.glob("whole*")) == ["whole.onnx", "whole.onnx.data"]
