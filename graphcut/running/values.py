@@ -179,7 +179,7 @@ def from_array(array: Any, tensor: Tensor) -> Value:  # noqa: ANN401 - an array,
     if tensor.dtype in NON_NUMPY_TYPES:
         kind = ELEMENT_TYPES[tensor.dtype]
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(kind.array), kind.number)
-    if CPU_MEMORY is not None and array.flags.c_contiguous:
+    if CPU_MEMORY is not None:
         return ort.OrtValue(OrtValue.ortvalue_from_numpy(array, CPU_MEMORY), array)
     return ort.OrtValue.ortvalue_from_numpy(array)
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from child_processes import children
 from decoders import with_attention, with_concat, with_group_query_attention, with_lstm, without_caches
-from onnx import ModelProto
+from onnx import ModelProto, helper, numpy_helper
 
 from graphcut import Cascade, DecodingService, RunError, Sampling, UsageError, generate, split
 from graphcut.decoding.speculation import DraftProposer, Lookup, Speculation
@@ -167,6 +167,17 @@ def test_a_step_of_several_tokens_is_one_for_each_part_wherever_it_runs(cascades
 def test_states_that_can_not_be_cut_are_refused(tmp_path: Path, style: Callable[[], ModelProto]) -> None:
     with pytest.raises(UsageError, match="no tokens can be proposed to this model"):
         told(cut(tmp_path, style()), [PROMPT], draft="lookup")
+
+
+def test_a_model_that_scores_the_last_token_alone_without_saying_so_takes_no_proposals(tmp_path: Path) -> None:
+    proto = with_concat()
+    proto.graph.node[-1].output[0] = "all"
+    proto.graph.node.append(helper.make_node("Gather", ["all", "last"], ["logits"], axis=1))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
+    cascade = cut(tmp_path, proto)
+    with pytest.raises(RunError, match="the model scores the last token alone, and so no proposed tokens") as caught:
+        told(cascade, [PROMPT], draft="lookup")
+    assert caught.value.hint == "leave out `draft`"
 
 
 def test_a_draft_of_another_vocabulary_is_refused(cascades: dict[str, Cascade], tmp_path: Path) -> None:

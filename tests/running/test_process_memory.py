@@ -57,6 +57,18 @@ def test_a_container_limit_counts_and_page_cache_is_available(tmp_path: Path) ->
     assert available_bytes(tmp_path) == 150 * MIB
 
 
+def test_what_a_system_without_proc_says_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS: half of the physical memory is available, and this process has as much as at its peak."""
+    none, now = tmp_path / "none", resident_bytes()
+    monkeypatch.setattr(process_memory, "_SELF", none)
+    monkeypatch.setattr(process_memory, "_sizes_file", lambda _: os.open(none, os.O_RDONLY))
+    assert available_bytes(none) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    assert now < resident_bytes() + MIB < 1 << 40, "Linux counts some pages later"
+    assert PeakMemory().is_since_start
+    assert process_memory.status_bytes("VmHWM", none) == 0
+    assert process_memory.unloaded_library_bytes() > 0
+
+
 def test_limits_of_outer_cgroups_count(tmp_path: Path) -> None:
     machine(tmp_path, 900 * MIB, "/user.slice/job")
     limit(tmp_path / "sys/fs/cgroup/user.slice", 200 * MIB, current=150 * MIB)

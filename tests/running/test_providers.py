@@ -17,7 +17,7 @@ from onnx import helper
 from waiting import until
 
 import graphcut
-from graphcut import At, Cascade, RunError, Runner, SessionConfig
+from graphcut import At, Cascade, Into, RunError, Runner, SessionConfig
 from graphcut.core.manifest import PlannedDevice
 from graphcut.running.placement import Asked, placement
 from graphcut.running.providers import computed_type, ort_message
@@ -109,6 +109,16 @@ def test_a_missing_provider_is_an_error_unless_the_cpu_is_accepted(on_device: Se
     assert "`allow_fallback=True`" in str(caught.value.hint)
     outputs, placements = run(cascade, SessionConfig(allow_fallback=True))
     assert (outputs, placements[1]) == ([0, 2], {"CPUExecutionProvider": 2})
+
+
+def test_what_was_compiled_for_another_provider_is_told_to_run_there(tmp_path: Path) -> None:
+    compiled = helper.make_node("EPContext", ["a"], ["y"], domain="com.microsoft", embed_mode=1, source="QNN")
+    proto = model_of([helper.make_node("Relu", ["x"], ["a"]), compiled], [floats("x", 2)], [floats("y", 2)])
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(proto, tmp_path / "m.onnx")
+    with pytest.raises(RunError, match=r"part-0\.onnx can't be loaded") as caught:
+        run(graphcut.split(tmp_path / "m.onnx", Into(1)))
+    assert caught.value.hint.startswith("it was compiled for another provider: run it there")
 
 
 def test_a_device_has_its_own_number_of_threads(on_device: Settings) -> None:

@@ -22,10 +22,11 @@ import graphcut
 from graphcut import At, Cascade, Part, RunError, SessionConfig
 from graphcut.core.arguments import Optimization
 from graphcut.core.digests import digest_of
+from graphcut.core.tensors import Tensor
 from graphcut.running.in_process.sequential import input_values, run_sequentially
 from graphcut.running.process_memory import resident_bytes
 from graphcut.running.stage import Stage, session_options
-from graphcut.running.values import CPU_MEMORY, Feeds, Outputs
+from graphcut.running.values import CPU_MEMORY, Feeds, Outputs, first_tokens, to_array, to_value
 from graphcut.workers.executors.via import Via
 
 from cases import each
@@ -111,6 +112,15 @@ def test_inputs_are_converted_to_arrays(tmp_path: Path) -> None:
     cascade = cut_proto(tmp_path, model_of(nodes, [ids, factor], [y]), "mul")
     assert graphcut.run(cascade, {"ids": [1, 2, 3], "factor": 2})["y"].tolist() == [-2, -4, -6]
     assert graphcut.run(cascade, {"ids": np.arange(6)[::-2], "factor": np.int64(2)})["y"].tolist() == [-10, -6, -2]
+
+
+def test_a_state_that_has_no_place_for_each_token_can_not_be_cut() -> None:
+    state = Tensor(name="s", dtype="float32", shape=(None,))
+    value = to_value(np.array([7, 8, 9], np.float32), state)
+    assert to_array(first_tokens(value, state, 0, 3, 2), state).tolist() == [7, 8]
+    for axis, length in ((0, 4), (None, 3)):
+        with pytest.raises(RunError, match=f"the state 's' can't be cut to 2 of {length} tokens"):
+            first_tokens(value, state, axis, length, 2)
 
 
 def test_outputs_do_not_share_memory_with_inputs_or_later_runs(cascade: Cascade) -> None:
