@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import inf
+from math import inf, sqrt
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -152,7 +152,8 @@ def _weight_change(pair: Pair, name: str, other: str) -> tuple[str, dict[str, An
     allowed = max(ROUNDOFF.get(str(one.dtype), 0.0) for one in (a, b)) if a.dtype != b.dtype else 0.0
     if one is None or two is None:  # constant nodes convert it
         _, bits = pair.second.types(pair.second.section([other])) if two is None else (0.0, 8)
-        allowed = max(allowed, quantization_noise(bits or 8, CREST))
+        crest = max(float(a.max()), -float(a.min())) * sqrt(a.size / sums[0]) if bits == 8 and sums[0] else 0.0
+        allowed = max(allowed, quantization_noise(bits or 8, max(CREST, crest)))
     text = f"differs in {differing:,} of {a.size:,} values, by at most {largest:.3g}"
     factor = sums[1] / sums[0] if sums[0] else 0.0
     is_small = sums[0] - 2 * sums[1] + sums[2] <= (EXCESS * allowed) ** 2 * sums[0]

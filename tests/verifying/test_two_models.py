@@ -299,15 +299,21 @@ SCALES: dict[str, tuple[tuple[int, int, int], tuple[int, ...], dict[str, Any]]] 
 """What shares a scale: the weight with these numbers along axis 1, the shape of the scales, and the attributes."""
 
 
-def product_with(bits: int = 0, shared: str = "tensor", factor: float = 1.0, share: float = 1.0) -> ModelProto:
-    """A product whose weight is in floats, or in codes behind DequantizeLinear, a share of their scales too large."""
+def product_with(
+    bits: int = 0, shared: str = "tensor", factor: float = 1.0, share: float = 1.0, most: float = 0.0
+) -> ModelProto:
+    """A product whose weight is in floats, or in codes behind DequantizeLinear, a share of their scales too large.
+
+    One number of the weight is at least `most`; the others have the standard deviation 1.
+    """
     weight = np.random.default_rng(1).standard_normal((128, 96)).astype(np.float32)
+    weight[3, 5] = max(weight[3, 5], most)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "product"), helper.make_node("Relu", ["a"], ["y"], "relu")]
     weights = [numpy_helper.from_array(weight, "w")]
     if bits:
         groups, shape, attributes = SCALES[shared]
-        most = max(1, 2 ** (bits - 1) - 1)
-        scales = np.abs(weight.reshape(groups)).max(1, keepdims=True) / np.float32(most)
+        codes_up_to = np.float32(max(1, 2 ** (bits - 1) - 1))
+        scales = np.abs(weight.reshape(groups)).max(1, keepdims=True) / codes_up_to
         codes = np.round(weight.reshape(groups) / scales).reshape(weight.shape).astype(CODES[bits])
         scales.reshape(-1)[: max(1, round(share * scales.size))] *= factor
         nodes = [helper.make_node("DequantizeLinear", ["codes", "scales"], ["w"], "dq", **attributes), *nodes]
@@ -326,10 +332,12 @@ def test_what_weights_behind_dequantize_linear_lose_is_no_error(bits: int, share
     assert [(change.kind, change.is_rounding) for change in found.changes] == [("weight", True)]
 
 
-def test_a_cause_says_that_a_weight_is_rounded() -> None:
-    found = graphcut.compare_models(product_with(), product_with(8), inputs=WIDE, tolerance=0)
+@pytest.mark.parametrize("most", [0.0, 20.0, 80.0])
+def test_a_cause_says_that_a_weight_is_rounded(most: float) -> None:
+    """A number of 80 standard deviations makes steps of 0.63."""
+    found = graphcut.compare_models(product_with(most=most), product_with(8, most=most), inputs=WIDE, tolerance=0)
     (cause,) = found.culprits[0].causes
-    assert re.fullmatch(r"MatMul: 'w' is rounded: differs in [\d,]+ of 12,288 values, by at most 0\.0\d+", cause)
+    assert re.fullmatch(r"MatMul: 'w' is rounded: differs in [\d,]+ of 12,288 values, by at most 0\.\d+", cause)
 
 
 @pytest.mark.parametrize("shared", SCALES)
