@@ -33,6 +33,12 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ranges: tuple[Range, ...]  #: offset and length of each range, ascending and without overlap.
     blocks: tuple[str, ...]  #: SHA-256 of each block.
 
+    def fits(self, file_bytes: int) -> bool:
+        """Whether the ranges are inside the file, ascending, and make as many blocks as are listed."""
+        ends = [0, *(end for offset, length in self.ranges for end in (offset, offset + length)), file_bytes]
+        total_bytes = sum(length for _, length in self.ranges)
+        return ends == sorted(ends) and len(self.blocks) == -(-total_bytes // BLOCK_BYTES)
+
 
 class FileBlock(NamedTuple):
     """Bytes of a file that have one digest."""

@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from .arguments import Storage
-from .digests import BLOCK_BYTES, DataFile, Digest
+from .digests import DataFile
 from .errors import CascadeError, GraphcutError, RecordError, wrong_type
 from .product import Product
 from .records import as_json, read_record
@@ -372,12 +372,7 @@ def _whole(cascade: Cascade) -> Cascade:
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
-    listed = Counter(tensor.name for tensor in manifest.tensors)
-    of_parts = {name for part in manifest.parts for name in (*part.reads, *part.writes)}
-    if twice := [name for name, times in listed.items() if times > 1]:
-        yield f"'tensors' lists {min(twice)!r} more than once"
-    if missing := {*manifest.reads, *manifest.writes, *of_parts} - listed.keys():
-        yield f"'tensors' lacks {min(missing)!r}"
+    yield from _wrong_tensors(manifest)
     for field in ("optional", "stepwise"):
         if unknown := set(getattr(manifest, field)) - set(manifest.reads):
             yield f"'{field}' names {min(unknown)!r}, which is not an input"
@@ -390,8 +385,19 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         if part.device is not None and part.device not in devices:
             yield f"{part.file} is for {part.device!r}, which 'devices' does not list"
         for name, data in part.data.items():
-            if data.digest is not None and not _fits(data.digest, data.bytes):
+            if data.digest is not None and not data.digest.fits(data.bytes):
                 yield f"the digest of {name!r} in {part.file} has ranges that overlap or don't fit its blocks"
+
+
+def _wrong_tensors(manifest: Manifest) -> Iterator[str]:
+    listed = Counter(tensor.name for tensor in manifest.tensors)
+    of_parts = {name for part in manifest.parts for name in (*part.reads, *part.writes)}
+    if twice := [name for name, times in listed.items() if times > 1]:
+        yield f"'tensors' lists {min(twice)!r} more than once"
+    if missing := {*manifest.reads, *manifest.writes, *of_parts} - listed.keys():
+        yield f"'tensors' lacks {min(missing)!r}"
+    if unknown := next((tensor for tensor in manifest.tensors if not tensor.has_known_type), None):
+        yield f"'tensors' gives {unknown.name!r} the type {unknown.dtype!r}, which is none of ONNX"
 
 
 def _wrong_states(manifest: Manifest) -> Iterator[str]:
@@ -401,13 +407,6 @@ def _wrong_states(manifest: Manifest) -> Iterator[str]:
     pasts = [manifest.reads.index(state.past) for state in manifest.states if state.past in manifest.reads]
     if pasts != sorted(set(pasts)):
         yield "'states' does not list each state once, in the order of the inputs"
-
-
-def _fits(digest: Digest, file_bytes: int) -> bool:
-    """Whether the ranges are inside the file, ascending, and make as many blocks as are listed."""
-    ends = [0, *(end for offset, length in digest.ranges for end in (offset, offset + length)), file_bytes]
-    total_bytes = sum(length for _, length in digest.ranges)
-    return ends == sorted(ends) and len(digest.blocks) == -(-total_bytes // BLOCK_BYTES)
 
 
 def _no_manifest(path: Path) -> str:

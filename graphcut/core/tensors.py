@@ -1,5 +1,6 @@
 """Tensors: name, type and shape, and how the numbers of each element type are held."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from typing import Final, NamedTuple, TypeVar
@@ -33,6 +34,7 @@ NON_NUMPY_TYPES: Final = frozenset(
     dtype for dtype, kind in ELEMENT_TYPES.items() if kind.array not in {None, dtype, "object"}
 )  #: types that numpy lacks, and whose bits its arrays hold.
 UNDEFINED: Final = "undefined"  #: the dtype of a tensor of unknown type.
+_WORDS: Final = frozenset((*ELEMENT_TYPES, UNDEFINED, "sequence", "map", "optional", "sparse"))  #: of types.
 MAX_BYTES: Final = 1 << 56  #: all tensors together take at most so much, so that 64 bits hold every sum of sizes.
 
 
@@ -52,6 +54,11 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def is_plain(self) -> bool:
         """Whether it is a tensor, not a sequence, a map or an optional."""
         return "(" not in self.dtype
+
+    @property
+    def has_known_type(self) -> bool:
+        """Whether its type is made of words that types are made of."""
+        return _WORDS.issuperset(re.findall(r"\w+", self.dtype))
 
     @property
     def dim_names(self) -> tuple[int | str, ...]:

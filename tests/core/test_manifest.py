@@ -439,6 +439,19 @@ def test_an_input_that_no_part_reads_has_its_type_listed_too(folder: Path) -> No
     assert str(refusal(folder, CascadeError)) == f"{folder / MANIFEST}: 'tensors' lacks 'unused'"
 
 
+@each("dtype", ["flort32", "sequence(flort32)", "map(string, flort32)", "list(float32)", "Float32", "float 32"])
+def test_a_type_that_onnx_does_not_have_is_refused(dtype: str, folder: Path) -> None:
+    spoil(folder, put(dtype, "tensors", 0, "dtype"))
+    said = f"'tensors' gives 'x' the type {dtype!r}, which is none of ONNX"
+    assert str(refusal(folder, CascadeError)) == f"{folder / MANIFEST}: {said}"
+
+
+@each("dtype", ["float32", "undefined", "string", "float8e4m3fn", "optional(sequence(bfloat16))", "map(int64, string)"])
+def test_every_type_of_onnx_is_taken(dtype: str, folder: Path) -> None:
+    spoil(folder, put(dtype, "tensors", 0, "dtype"))
+    assert open_cascade(folder).tensors["x"].dtype == dtype
+
+
 def test_a_tensor_with_two_types_is_refused(folder: Path) -> None:
     spoil(folder, lambda content: content["tensors"].append({"name": "a", "dtype": "int64", "shape": []}))
     assert "'a'" in str(refusal(folder, CascadeError))
