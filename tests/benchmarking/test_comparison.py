@@ -133,13 +133,22 @@ def test_the_run_report_shows_the_time_of_each_part_and_deaths() -> None:
     log.started(1, Step(0, (1,), ()), 1.5)
     log.done(1, Step(0, (1,), ()), (0.5,), 2.0)
     log.deaths.append((1, "it was killed", 2.0))
+    log.placements.update({1: {"CUDAExecutionProvider": 3, "CPUExecutionProvider": 1}})
+    log.copied_bytes = 3 << 20
+    log.rebalances.append(((1,), 1.0))
     log.delivered(0, 2.0, failed=False)
     text = said(draw_run_log(log, ["part-0.onnx", "part-1.onnx"], ["worker 0", "worker 1"], screen_on(Console())))
     assert text.splitlines()[0] == "1 input in 1.5 s, 0.7 a second."
     first = text.splitlines()[2].split()
     assert first == ["part-0.onnx", "1", "1", "s", "500", "ms", "worker", "0"]
     assert "busy: worker 0 67%, worker 1 33%" in text
-    assert "worker 1 ended (it was killed)" in text
+    assert text.splitlines()[4:] == [
+        "busy: worker 0 67%, worker 1 33%",
+        "copied to and from devices: 3 MiB",
+        "part-1.onnx runs 1 node with CPUExecutionProvider, 3 nodes with CUDAExecutionProvider",
+        "worker 1 ended (it was killed)",
+        "rebalanced 1 time: parts moved between workers",
+    ]
 
 
 def test_the_run_report_counts_idle_workers_and_micro_batches() -> None:

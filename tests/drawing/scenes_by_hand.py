@@ -174,7 +174,7 @@ def wide(parts: int) -> Scene:
 def pipeline(steps: int) -> Scene:
     """A pipeline of models: two parts that run once, so many of each step, side by side but the last, and one after."""
     runs = ["once"] * 2 + ["each of 4 steps"] * steps + ["at the end"]
-    depths = [0, 1, *(2 + (i == steps - 1) for i in range(steps)), 4]
+    depths = [0, 1, *[2] * (steps - 1), 2 + (steps > 1), 3 + (steps > 1)]
     contents = {"once": "text", "each of 4 steps": "unet", "at the end": "vae: up, out"}
     cards = [
         card(i, depth=depths[i], runs=one, content=contents[one], device="ab"[i % 2]) for i, one in enumerate(runs)

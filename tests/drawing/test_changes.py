@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -298,6 +299,23 @@ def test_of_many_rows_those_that_changed_are_shown() -> None:
     assert "… and 17 more tensors" in text
     assert "-  t29" in text
     assert "+  new" in text
+
+
+def test_devices_and_budgets_of_parts_and_readers_far_apart_are_said_in_few_words() -> None:
+    def placed(*devices: tuple[str, int | None]) -> Scene:
+        scene = cut(2, 4, 5, 6, 7, tensors=[by_hand.tensor("far", 0, 1, 3, 5)])
+        hosts = [*devices, *[("c", None)] * (len(scene.cards) - len(devices))]
+        cards = [
+            replace(one, device=name, budget_bytes=limit) for one, (name, limit) in zip(scene.cards, hosts, strict=True)
+        ]
+        return replace(scene, cards=tuple(cards))
+
+    text = drawn(changes_between(placed(("a", 4 * MIB), ("b", MIB)), placed(("a", 4 * MIB), ("c", None))), 120)
+    assert re.findall(r"(?m)^p[01] .*$", text) == [
+        "p0    a       2      2 MiB              4 MiB",
+        "p1    b → c   2      2 MiB              1 MiB, over → no limit",
+    ]
+    assert "p0 ╌╌> 3 parts" in text
 
 
 def test_a_name_cannot_move_the_cursor() -> None:

@@ -19,6 +19,7 @@ from graphcut.core.text import printable
 from graphcut.core.units import duration, size
 from graphcut.costs.held_weights import NODE_BYTES
 from graphcut.costs.part_memory import SESSION_BYTES
+from graphcut.drawing.html import html_of
 from graphcut.drawing.scene import BoundaryTensor, BoundaryTotals, Card, CutProfile, Scene, buses_of
 from graphcut.drawing.scene_builders import scene_of_analysis, scene_of_cascade, scene_of_plan
 from graphcut.drawing.sentences import answer, plan_notes
@@ -28,6 +29,7 @@ from graphcut.planning.results import FrontPlan
 from cases import each
 from conftest import Draw, floats, model_of
 from control_flow import write_model
+from tampering import edit_manifest
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -536,3 +538,41 @@ def test_a_plan_for_a_gpu_says_what_its_memory_does_not_count(chain: Path) -> No
     for device, said in ((gpu, ["140 to 200 MiB for each part, and 0.8 GiB for a process"]), (cpu, [])):
         notes = plan_notes(replace(made, devices=(device,) * len(made.parts)), analysis.model)
         assert [note.partition(": ")[2].partition(" (")[0] for note in notes if "is not counted" in note] == said
+
+
+def test_a_manifest_that_tells_no_memory_leaves_the_files_to_be_measured(chain: Path) -> None:
+    cascade = graphcut.split(chain, At("exp"))
+    edit_manifest(cascade.path, lambda record: [part.pop("memory") for part in record["parts"]])
+    cards = scene_of_cascade(graphcut.open_cascade(cascade.path)).cards
+    files = [(cascade.root / f"part-{i}.onnx").stat().st_size for i in range(2)]
+    assert [(one.need_bytes, one.measure) for one in cards] == [(number, "weights and graph") for number in files]
+
+
+def test_an_output_that_is_a_constant_is_in_no_part_that_a_page_could_cut(opened: Draw) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="y"), helper.make_node("Constant", [], ["c"], value_float=1.0)]
+    scene = scene_of_analysis(
+        graphcut.analyze(opened(model_of(nodes, [floats("x", 2)], [floats("y", 2), floats("c")])))
+    )
+    assert scene.cut_model() is None
+    assert "<html" in html_of(scene)
+
+
+def test_what_parts_cost_elsewhere_is_not_in_the_page_where_devices_differ(chain: Path) -> None:
+    analysis, plain = graphcut.analyze(chain), Device(name="a")
+    native = Device(name="b", native=("float16",))
+    for hosts, limits, is_known in (
+        ((plain, Device(name="b")), Limits(), True),
+        ((plain, native), Limits(), False),
+        ((plain, Device(name="b")), Limits(boundary_dtype="float16"), False),
+    ):
+        made = graphcut.plan(analysis, Across(Cluster(devices=hosts)), limits=limits)
+        assert (scene_of_plan(made, analysis).cut_costs() is not None) == is_known
+
+
+def test_operators_whose_operations_are_not_known_are_named(opened: Draw) -> None:
+    nodes = [helper.make_node("Mystery", [a], [b], domain="com.acme") for a, b in (("x", "m"), ("m", "y"))]
+    proto = model_of(nodes, [floats("x", 2)], [floats("y", 2)])
+    proto.opset_import.append(helper.make_opsetid("com.acme", 1))
+    model = opened(proto)
+    notes = plan_notes(graphcut.plan(model, At("m")), model)
+    assert "operators without known FLOPs count as 0: com.acme.Mystery (2)" in notes

@@ -25,6 +25,7 @@ from scenes_by_hand import (
     fork,
     heads,
     hostile,
+    pipeline,
     profile,
     scene,
     tangle,
@@ -50,6 +51,9 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "tangle of 24": lambda: tangle(24),
     "5 side by side": lambda: wide(5),
     "6 side by side": lambda: wide(6),
+    "phases of a chain": lambda: pipeline(1),
+    "phases of a chain with a far reader": lambda: far_reader(pipeline(1)),
+    "phases in rows": lambda: pipeline(3),
     "16 side by side": lambda: wide(16),
     "hostile": hostile,
     "uncut": uncut,
@@ -57,6 +61,13 @@ SCENES: dict[str, Callable[[], Scene]] = {
     "many nodes": lambda: uncut(20_000),
     "no node": lambda: replace(uncut(), profile=profile(0, 0)),
 }
+
+
+def far_reader(drawn: Scene) -> Scene:
+    """With a tensor that the last part reads, too."""
+    return scene(drawn.cards, [*drawn.tensors, tensor("/far", 0, len(drawn.cards) - 1)])
+
+
 every_scene = each("make", SCENES.values(), ids=SCENES)
 
 NS = "{http://www.w3.org/2000/svg}"
@@ -357,6 +368,10 @@ def test_no_letter_is_wider_than_assumed(is_bold: bool) -> None:  # noqa: FBT001
     face = BOLD if is_bold else BODY
     for letter, width in re.findall(r" (.)(\d{3,4})(?= |$)", WIDE_SANS[is_bold]):
         assert width_of(letter, face) >= face.size * int(width) / 1000, letter
+
+
+def test_an_accent_that_stands_apart_takes_no_room() -> None:
+    assert width_of("e\u0301te\u0301", BODY) == width_of("ete", BODY) < width_of("été", BODY)
 
 
 def test_letters_of_one_width_are_as_wide_as_the_widest_of_such_fonts() -> None:

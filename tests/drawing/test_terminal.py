@@ -6,17 +6,25 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+import graphcut
+from graphcut import At
 from graphcut.drawing.scene import BoundaryTensor, Card, CutProfile, OtherPlan, Scene
 from graphcut.drawing.terminal.lanes import lanes
 from graphcut.drawing.terminal.profile_strip import profile_strip
 from graphcut.drawing.terminal.screen import Screen
+from graphcut.drawing.terminal.simulation import draw_simulation
 from graphcut.drawing.terminal.tables import Column, table
+from graphcut.drawing.terminal.verification import draw_verification
+from graphcut.simulating.results import DeviceUse, Latency, SimulationResult
+from graphcut.verifying.numerical import TensorComparison
 
 import scenes_by_hand as by_hand
 from cases import each
@@ -175,6 +183,10 @@ def test_many_parts_stand_closer() -> None:
     assert found[2].endswith(f"{' ' * 27}■──●")
 
 
+def test_in_few_columns_few_parts_stand_closer_too() -> None:
+    assert picture(8, [by_hand.tensor("all", 0, 7)], 58)[0].endswith("p0 p1 p2 p3 p4 p5 p6 p7")
+
+
 @pytest.mark.parametrize(("parts", "width"), [(16, 60), (33, 10_000)])
 def test_without_room_for_lines_there_are_words(parts: int, width: int) -> None:
     found = picture(
@@ -321,3 +333,60 @@ def test_unknown_values_get_no_column() -> None:
     known = [replace(card, activation_bytes=7, flops=3 * 10**9, intensity=2.5) for card in cards]
     text = screen(by_hand.scene(known), 200)
     assert all(word in text for word in ("activations", "7 B", "3 GFLOP", "FLOP/B", "2.5", "500 ms"))
+
+
+# Results
+
+
+def simulated(**changes: object) -> SimulationResult:
+    """100 requests on one device."""
+    use = DeviceUse(name="a", parts=(0,), steps=9, computing=0.5, fetching=0, messaging=0, down=0, failures=0)
+    kept: dict[str, Any] = {
+        "requests": 100,
+        "answered": 100,
+        "failed": 0,
+        "stopped": "",
+        "rate_per_s": None,
+        "window": 2,
+    }
+    kept |= {"seed": 0, "total_s": 2.0, "per_s": 50.0, "lost": 0, "restarted": 0, "devices": (use,), "links": ()}
+    return SimulationResult(**{**kept, "latency": Latency(mean=1, p50=1, p90=1, p99=1, max=1), **changes})
+
+
+def test_requests_that_are_not_answered_have_no_latency_and_are_counted() -> None:
+    nothing = {"answered": 0, "per_s": 0.0, "latency": None, "failed": 100, "restarted": 7, "lost": 1}
+    text = plain(
+        [draw_simulation(simulated(**nothing, without_failures=simulated()), Path("plan.json"), Screen(100))], 100
+    )
+    assert not [line for line in text if "latency" in line]
+    assert "note: 100 requests failed: workers ended at every attempt" in text
+    assert "7 requests restarted: a device that failed had tensors that nothing else has" in text
+    whole = plain([draw_simulation(simulated(without_failures=simulated()), Path("plan.json"), Screen(100))], 100)
+    assert [" ".join(line.split()) for line in whole if "latency" in line] == [
+        "latency mean 1 s p50 1 s p90 1 s p99 1 s max 1 s",
+        "mean latency 1 s 1 s",
+        "p99 latency 1 s 1 s",
+    ]
+
+
+def test_a_verification_says_what_differs_and_why_nothing_was_compared(chain: Path) -> None:
+    cascade = graphcut.split(chain, At("exp"))
+    found = graphcut.verify(chain, cascade)
+    kept: dict[str, Any] = {"tensor": "b", "is_identical": False, "max_rel": 0.5, "max_ulps": 12345}
+    random, wrong = (
+        TensorComparison(**kept, max_abs=2.0, allowed=1.5, part=1, is_output=True, is_random=one)
+        for one in (True, False)
+    )
+    text = plain(
+        [draw_verification(replace(found, runs=((random, wrong),), failure="no such shape"), cascade, Screen(100))], 100
+    )
+    assert text[-4:] == [
+        "  the cascade rejects inputs that the model accepts: no such shape",
+        "  the first output that differs: 'b', from part-1.onnx",
+        "  max abs 2 (allowed 1.5), max rel 0.5, 12,345 ulps",
+        "  some tensors depend on random nodes: for these, only the structure was compared",
+    ]
+    inner = replace(found, runs=((replace(wrong, is_output=False),),))
+    assert "  the first boundary tensor that differs: 'b', from part-1.onnx" in plain(
+        [draw_verification(inner, cascade, Screen(100))]
+    )

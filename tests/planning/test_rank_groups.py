@@ -159,7 +159,8 @@ def test_a_request_is_divided_over_fast_links_and_not_over_slow_ones(tmp_path: P
     (group,) = made.devices
     assert isinstance(group, DeviceGroup)
     assert group.shares == (1, 1)
-    assert not any("slows a request" in note for note in plan_notes(made, graphcut.load(model)))
+    notes = [*plan_notes(made, graphcut.load(model))]
+    assert not any("slows a request" in note or "no other plan" in note for note in notes)
     exact, summed = made.modes
     assert (exact.mode, exact.exchanges_per_layer, summed.mode, summed.exchanges_per_layer) == ("exact", 4, "sum", 2)
     assert exact.latency_s == made.times.latency_s  # type: ignore[union-attr]
@@ -199,7 +200,9 @@ def test_a_layer_too_big_for_every_device_is_divided_and_computes_the_model(
     made = plan(model, Across(cluster), limits=Limits(inside_layers=False))
     assert made.has_groups
     # Of a token's work exchanges take the most.
-    assert any(re.search(r"slows a request: .+; d0 alone would take", note) for note in plan_notes(made, model))
+    notes = [*plan_notes(made, model)]
+    assert any(re.search(r"slows a request: .+; d0 alone would take", note) for note in notes)
+    assert "layers are divided since no other plan that was found fits these devices; see `ranks`" in notes
     cascade = graphcut.split(model, made, tmp_path / "parts")
     for device in room:
         files = {name for part in cascade.parts if part.device == device.name for name in part.contents}
