@@ -14,6 +14,7 @@ from ..core.graph import Graph, grouped
 from ..core.manifest import SessionSettings
 from ..core.tensors import UNDEFINED
 from ..core.units import count
+from ..costs.caches import nodes_touching
 from ..costs.device import Counted, Device
 from ..costs.held_weights import HeldWeights
 from ..costs.kernel_work import kernel_work
@@ -414,10 +415,7 @@ def _inseparable(analysis: Analysis, costs: Costs) -> Iterable[Sequence[int]]:
             tensor = analysis.model.tensors[name]
             if not tensor.is_plain or tensor.dtype == UNDEFINED:
                 yield node, *graph.readers.get(name, ())
-    for cache in costs.caches:
-        writer = graph.producer.get(cache.present)
-        if writer is not None and not graph.nodes[writer].is_constant:
-            yield writer, *graph.readers.get(cache.past, ())
+    yield from (nodes_touching(graph, cache) for cache in costs.caches)
 
 
 def _pinned(graph: Graph, limits: Limits) -> Mapping[int, Sequence[int]]:

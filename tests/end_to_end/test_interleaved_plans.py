@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 import numpy as np
+import onnx
 import pytest
 from onnx import helper, numpy_helper
 
 import graphcut
-from graphcut import Across, Cascade, Cluster, Device, Limits, Plan, SessionConfig, UsageError
+from graphcut import Across, At, Cascade, Cluster, Device, Limits, Plan, PlanError, SessionConfig, UsageError
 from graphcut.drawing.sentences import plan_notes
 from graphcut.planning.plan_files import replay, save_plan
 
-from conftest import floats, model_of
+from conftest import Draw, floats, model_of
 
 COLUMNS = (64, 64, 128, 32)  #: the products of this row take 1, 2 and 1 times as long as the first.
 IDEAL = Device(
@@ -27,15 +29,19 @@ STEP_S = 0.01  #: of the first product.
 EXACT = SessionConfig(optimize="none")
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> graphcut.Model:
+def products(columns: Sequence[int]) -> onnx.ModelProto:
     """Three products in a row."""
     draw = np.random.default_rng(0)
     nodes, weights = [], []
-    for i, shape in enumerate(pairwise(COLUMNS)):
+    for i, shape in enumerate(pairwise(columns)):
         weights.append(numpy_helper.from_array(draw.random(shape, dtype=np.float32), f"w{i}"))
         nodes.append(helper.make_node("MatMul", [f"t{i}", f"w{i}"], [f"t{i + 1}"], name=f"n{i}"))
-    proto = model_of(nodes, [floats("t0", 1, 64)], [floats("t3", 1, 32)], weights)
+    return model_of(nodes, [floats("t0", 1, columns[0])], [floats("t3", 1, columns[-1])], weights)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> graphcut.Model:
+    proto = products(COLUMNS)
     path = tmp_path_factory.mktemp("interleaved") / "model.onnx"
     path.write_bytes(proto.SerializeToString())
     return graphcut.load(path)
@@ -61,6 +67,37 @@ def test_the_outer_products_are_on_one_device(model: graphcut.Model, made: Plan)
     assert made.outcome.value == pytest.approx(2 * STEP_S, rel=1e-3)
     assert made.minimized(np.inf) == pytest.approx(2 * STEP_S, rel=1e-3)
     assert made.outcome.bound == pytest.approx(2 * STEP_S, rel=1e-3)
+
+
+def test_a_device_with_room_for_the_outer_products_has_both_and_with_a_byte_less_there_is_no_plan(
+    opened: Draw,
+) -> None:
+    """Weights of 2, 4 and 2 MiB: no device has room for two products in a row."""
+    model = opened(products((512, 1024, 1024, 512)))
+    first, _, last = (memory.needs for memory in graphcut.plan(model, At(("n0", "n1"))).memory)
+
+    def on_devices_of(memory_bytes: int, *, interleave: bool) -> Plan:
+        devices = tuple(msgspec.structs.replace(one, memory_bytes=memory_bytes) for one in CLUSTER.devices)
+        return graphcut.plan(model, Across(Cluster(devices=devices), ranks=1, interleave=interleave))
+
+    made = on_devices_of(first + last, interleave=True)
+    assert made.parts == ((0,), (1,), (2,))
+    assert made.devices[0] == made.devices[2] != made.devices[1]
+    for memory_bytes, interleave in ((first + last, False), (first + last - 1, True)):
+        with pytest.raises(PlanError, match="no division fits the devices"):
+            on_devices_of(memory_bytes, interleave=interleave)
+
+
+def test_the_exact_solver_proves_that_three_equal_products_take_two_devices_as_long_as_two(opened: Draw) -> None:
+    """Shared out at will they would take half as long again as one."""
+    model = opened(products((64, 64, 64, 64)))
+    searched, proven = (graphcut.plan(model, Across(CLUSTER, interleave=True), prove_s=s).outcome for s in (0, 10))
+    assert searched is not None
+    assert proven is not None
+    assert searched.value == pytest.approx(2 * STEP_S, rel=1e-3)
+    assert searched.bound == pytest.approx(1.5 * STEP_S, rel=1e-3)
+    assert (proven.value, proven.is_optimal) == (searched.value, True)
+    assert not searched.is_optimal
 
 
 def test_the_plan_says_which_device_has_several_parts(model: graphcut.Model, made: Plan) -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import graphcut
-from graphcut import Across, At, Cluster, Device, Heads, Into, Limits, UsageError, Within
+from graphcut import Across, At, Cluster, Device, Heads, Into, Limits, Plan, UsageError, Within
 from graphcut.planning.goals import Goal, check_goal
 from graphcut.planning.results import MetricUnit, Optimality
 
@@ -109,6 +109,14 @@ def test_the_repr_of_a_plan_is_its_goal_its_optimality_and_its_parts(chain: Path
     assert outcome.startswith("     time of the slowest part: ")
     assert outcome.endswith("s, optimal (proven)")
     assert parts.count(" node") == 2
+
+
+def test_of_a_plan_that_was_made_by_hand_no_figure_is_known(chain: Path) -> None:
+    named = graphcut.plan(chain, At("exp"))
+    bare = Plan(named.goal, named.graph, named.parts)
+    assert (bare.memory, bare.needs, bare.budget_shares, bare.times, bare.boundary_bytes) == ((), (), (), None, ())
+    assert len(named.memory) == 2
+    assert named.times is not None
 
 
 @each(

@@ -28,7 +28,7 @@ from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.disk_size import serialized_sizes
-from graphcut.planning.goals import Across, Goal, Heads, Into, Limits, Objective, Within
+from graphcut.planning.goals import Across, At, Goal, Heads, Into, Limits, Objective, Within
 from graphcut.planning.planner import _front_of, default_dims, plan
 from graphcut.planning.problem import problem_of
 from graphcut.solving.transfers import RequestTimes
@@ -483,6 +483,11 @@ def test_a_pin_that_names_nothing_or_no_part_is_refused(named: Named) -> None:
         plan(named("llm"), Into(2), limits=Limits(pins=(("/model/layers.1/add_1", -1),)))
     with pytest.raises(UsageError, match="there is no part 2"):
         plan(named("llm"), Into(2), limits=Limits(pins=(("/model/layers.1/add_1", 2),)))
+
+
+def test_named_cuts_at_a_tensor_to_avoid_are_refused(named: Named) -> None:
+    with pytest.raises(PlanError, match=r"'/model/layers\.1/add_1_output_0' would cross, and is to be avoided"):
+        plan(named("llm"), At("/model/layers.1/add_1"), limits=Limits(avoid=("/model/layers.1/add_1",)))
 
 
 def test_avoiding_everything_leaves_nothing_to_cut(named: Named) -> None:

@@ -115,6 +115,18 @@ def test_suggestions_within_a_budget_keep_it(decoder: Analysis) -> None:
         assert other.cost in {one.received_bytes for one in ways if max(m.written_bytes for m in one.metrics) <= budget}
 
 
+def test_of_the_fewest_devices_a_cut_costs_the_seconds_of_a_request(decoder: Analysis) -> None:
+    room = graphcut.plan(decoder, Into(1)).memory[0].needs * 99 // 100
+    cluster = Cluster(devices=(Device(name="a", memory_bytes=room), Device(name="b", memory_bytes=room)))
+    made = graphcut.plan(decoder, Across(cluster, "devices"))
+    (reason,) = made.reasons
+    assert made.times is not None
+    assert reason.chosen.cost == made.times.latency_s
+    assert [one.after for one in reason.alternatives] == ["/model/layers.0/add_1", "/model/layers.2/add_1"]
+    latencies = [reason.chosen.cost, *(one.cost for one in reason.alternatives)]
+    assert latencies == pytest.approx([made.times.latency_s] * 3, rel=0.01), "each sends one tensor between two layers"
+
+
 def test_suggestions_are_priced_only_when_they_are_read(decoder: Analysis) -> None:
     made = graphcut.plan(decoder, Into(3))
     scene_of_plan(made, decoder)

@@ -104,6 +104,27 @@ def test_a_part_has_several_phases_only_where_nothing_else_is_asked_for(tmp_path
     assert len(graphcut.plan(model, Within("1GB")).parts) == 2
 
 
+SEQUENCES = {
+    "a": "(float[2,4] x) => (seq(float) h) { n = Neg(x) e = Exp(n) h = SplitToSequence(e) }",
+    "b": "(seq(float) h, float[1,4] t) => (float[k,4] logits) "
+    "{ c = SequenceInsert(h, t) d = ConcatFromSequence<axis = 0>(c) logits = Tanh(d) }",
+}
+
+
+def test_a_sequence_that_is_made_once_and_read_at_each_step_does_not_cross(tmp_path: Path) -> None:
+    """So a part has nodes of both phases."""
+    text = '[models]\na = { file = "a.onnx" }\nb = { file = "b.onnx", runs = "each step" }\n'
+    (tmp_path / "p.toml").write_text(text, encoding="utf-8")
+    for name, body in SEQUENCES.items():
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {name} {body}')
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    analysis = graphcut.analyze(tmp_path / "p.toml")
+    graph = analysis.model.graph
+    assert [analysis.model.phases[graph.producer[name]] for name in ("h", "c")] == [0, 1]
+    for parts in (2, 3):
+        assert "h" not in graphcut.plan(analysis, Into(parts)).partition.wiring.boundary_tensors
+
+
 def test_a_part_of_several_phases_pays_for_all_of_them_at_each_step(tmp_path: Path) -> None:
     analysis = pipeline(tmp_path, 0)
     alone = Cluster(devices=(Device(name="a", flops_per_s=1e9),))

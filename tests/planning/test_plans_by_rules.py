@@ -19,7 +19,7 @@ from onnx import ModelProto, helper
 from test_all_plans import Repeated, divisions, minimized, random_model
 
 import graphcut
-from graphcut import Across, Analysis, Cluster, Limits, PlanError
+from graphcut import Across, Analysis, Cluster, Limits, PlanError, UsageError
 from graphcut.core.graph import partition
 from graphcut.costs.device import Device, run_s
 from graphcut.costs.device_rules import DeviceRules, RefusedNodes
@@ -276,9 +276,17 @@ def test_a_model_of_which_an_accelerator_can_run_nothing_is_one_part_on_the_cpu(
     made = plan(analysis, Across(beside_a_cpu("*"), "crossings"))
     assert [device.name for device in made.devices] == ["cpu"]
     npu = beside_a_cpu("*").devices[0]
-    with pytest.raises(PlanError, match=r"no device of the cluster can run node 'Relu\.0'") as caught:
-        plan(analysis, Across(Cluster(devices=(npu,)), "crossings"))
-    assert caught.value.hint == "add a device that can"
+    alone = Cluster(devices=(npu,))
+    for goal in (Across(alone, "crossings"), Across(alone, interleave=True), Across(alone)):
+        with pytest.raises(PlanError, match=r"no device of the cluster can run node 'Relu\.0'") as caught:
+            plan(analysis, goal)
+        assert caught.value.hint == "add a device that can"
+
+
+def test_nodes_are_not_pinned_where_crossings_are_counted(opened: Draw) -> None:
+    analysis = graphcut.analyze(opened(chain_of("Relu", "Relu")))
+    with pytest.raises(UsageError, match="nodes can't be pinned where crossings are counted"):
+        plan(analysis, Across(beside_a_cpu("*"), "crossings"), limits=Limits(pins=(("Relu.0", 0),)))
 
 
 def test_a_device_too_small_for_a_node_that_it_supports_says_so_and_what_to_do(opened: Draw) -> None:

@@ -45,6 +45,7 @@ from graphcut.solving.topological_orders import orders
 
 from cases import seeded
 from conftest import floats, model_of
+from workloads import workload
 
 MOST = 7
 ALL = 10**6
@@ -518,10 +519,26 @@ def test_eleven_unequal_devices_are_planned_with_a_valid_bound(
         assert solution.outcome.is_optimal <= (reached(solution, objective) == pytest.approx(wanted, rel=1e-12))
 
 
+@pytest.mark.parametrize("seconds", [(4, 5, 1, 2, 3), (1, 5, 4, 2, 3), (3, 2, 4, 1, 5), (4, 3, 2, 1, 5)])
+def test_exchanging_devices_gives_each_the_group_that_it_runs_in_a_second(
+    seconds: Sequence[int], problem_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of many devices, few sets are tried: the fastest ones and the slowest ones. All together need a second."""
+    monkeypatch.setattr("graphcut.planning.by_goal.cluster_mapping._MOST_STATES", 0)
+    monkeypatch.setattr("graphcut.planning.by_goal.cluster_mapping._MOST_SMALL", 0)
+    devices = tuple(Device(name=f"{n}", flops_per_s=float(n), link_bytes_per_s=1e15, latency_s=0) for n in range(1, 6))
+    goal = Across(Cluster(devices=devices, overlap="none"))
+    problem = problem_for(chain_load(5))
+    solution = plan_across(problem, goal, lambda device: [work / device.flops_per_s for work in seconds])
+    assert [int(device.name) for device in solution.devices] == [*seconds]
+    assert solution.value == pytest.approx(1)
+
+
 def test_a_node_that_no_device_can_run_is_named(problem_for: Callable[..., PlanningProblem]) -> None:
     cluster = Cluster(devices=(Device(name="a"), Device(name="b", flops_per_s=1.0)))
-    with pytest.raises(PlanError, match="no device of the cluster can run node 'n2'"):
-        plan_across(problem_for(chain_load(4)), Across(cluster), lambda _: [1.0, 1.0, math.inf, 1.0])
+    for load in (chain_load(12), workload([[0] * 12], [])):  # in one order, and in more than are all tried
+        with pytest.raises(PlanError, match="no device of the cluster can run node 'n2'"):
+            plan_across(problem_for(load), Across(cluster), lambda _: [1.0, 1.0, math.inf, *[1.0] * 9])
 
 
 @seeded(20, together=20)
@@ -821,6 +838,19 @@ def test_a_feasible_budget_is_met_with_few_boundaries(
     monkeypatch.setattr(search_module, "MOST_BOUNDARIES", 6)
     solution = plan_within(problem_for(chain_load(12)), Within(1, ()), Device(name="d"))
     assert len(solution.found.parts) == 12
+
+
+def test_groups_that_almost_fill_five_parts_are_in_five(
+    problem_for: Callable[..., PlanningProblem],
+) -> None:
+    """30; 16 and 14; 18 and 12; 20, 8 and 2; 16, 5 and 4: groups that depend on none, more than have all ideals listed.
+
+    A search for parts that fit finds six; one for the smallest parts finds five.
+    """
+    own = [30, 14, 18, 16, 4, 2, 12, 8, 16, 20, 5]
+    solution = plan_within(problem_for(workload([[0] * 11], [], own)), Within(30, ()), Device(name="d"))
+    assert not solution.found.tables.is_complete
+    assert [sum(own[group] for group in part) <= 30 for part in solution.found.parts] == [True] * 5
 
 
 def test_adjacent_pins_are_kept_with_few_boundaries(

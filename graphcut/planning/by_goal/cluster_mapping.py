@@ -42,7 +42,7 @@ from ..predictions import driven_bytes
 from ..problem import PlanningProblem
 from ..results import OBJECTIVES, Solution
 from .device_subsets import first_orders, next_orders, sets_along, small_sets
-from .no_plan import impossible
+from .no_plan import check_all_can_run, impossible
 
 _FRONT_POINTS: Final = 8
 NOTABLE: Final = 0.005  #: a plan of the Pareto front has a latency smaller by this share than the plan before it.
@@ -65,6 +65,7 @@ def plan_across(
     problem.check_pins(len(goal.cluster.devices))
     check_positive(goal.in_flight, f"{goal.in_flight} sequences can't be in flight")
     evaluator = ClusterEvaluator.of(problem, goal, seconds, ranks)
+    check_all_can_run(problem, evaluator.load)
     load, classes, pairs, bound = evaluator.load, evaluator.classes, evaluator.pairs, evaluator.lower_bound()
     evaluator, states = with_few_sets(evaluator)
     found = search(load, evaluator.roughly, states=states, marked=problem.pins, lower_bound=bound)

@@ -26,7 +26,7 @@ from ..goals import Across
 from ..problem import PlanningProblem
 from ..results import Solution
 from .cluster_mapping import ClusterEvaluator
-from .no_plan import impossible
+from .no_plan import check_all_can_run
 
 
 def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds) -> Solution:
@@ -38,11 +38,10 @@ def plan_crossings(problem: PlanningProblem, goal: Across, seconds: NodeSeconds)
         raise UsageError("nodes can't be pinned where crossings are counted", hint="leave out `pins`")
     evaluator = ClusterEvaluator.of(problem, goal, seconds)
     load, classes = evaluator.load, evaluator.classes
+    check_all_can_run(problem, load)
     flops = dict(zip(problem.graph.flow, problem.costs.flops, strict=True))
     is_free = np.array([not any(flops[node] for node in group) for group in problem.groups])
     may_run = fastest(load.work) | (np.isfinite(load.work) & is_free)
-    if not may_run.any(axis=0).all():
-        raise impossible(problem, load, classes)
     fewest = fewest_runs(load, may_run)
     rules = [(one.devices[0].rules, first_nodes(problem.costs, one.devices[0].rules)) for one in classes]
     runs = [(c, part) for c, run in fewest for part in _within_limits(problem, load, run, *rules[c])]

@@ -25,6 +25,7 @@ from ..goals import Across
 from ..problem import PlanningProblem
 from ..results import Solution
 from .cluster_mapping import ClusterEvaluator, plan_across
+from .no_plan import check_all_can_run
 
 _ROUNDS: Final = 12  #: how many orders are tried, and of a large workload a quarter,
 _FROM_START: Final = 6  #: so many from the plan that is given, then from the best one so far.
@@ -41,6 +42,7 @@ def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSecond
     _check(problem, goal)
     evaluator, overlap = ClusterEvaluator.of(problem, goal, seconds), goal.cluster.overlap
     load, best_classes = evaluator.load, best_links(evaluator.classes, evaluator.pairs)
+    check_all_can_run(problem, load)
     valuation = Valuation(load, evaluator.classes, goal)
     impossible, starts = None, list[Interleaving]()
     try:
@@ -49,8 +51,6 @@ def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSecond
     except PlanError as error:
         impossible = error
         starts.append(Interleaving((next(orders(load)),), (0,)))
-        if np.isinf(load.work).all(axis=0).any():
-            raise
     if np.isinf(load.work).any() and load.is_ordered:
         runs = fewest_runs(load, fastest(load.work))
         starts.append(Interleaving(tuple(run for _, run in runs), tuple(valuation.kinds.index(c) for c, _ in runs)))

@@ -14,13 +14,17 @@ from ..problem import PlanningProblem
 _MOST_NAMED: Final = 4  #: a message names so many sizes that were assumed.
 
 
+def check_all_can_run(problem: PlanningProblem, load: Workload) -> None:
+    """Raise a PlanError if no device can run some node: a search takes for given that one can."""
+    if (homeless := np.isinf(load.work).all(axis=0)).any():
+        what = problem.describe(int(homeless.argmax()))
+        raise PlanError(f"no device of the cluster can run {what}", hint="add a device that can")
+
+
 def impossible(problem: PlanningProblem, load: Workload, classes: Sequence[DeviceClass]) -> PlanError:
     """The error that there is no plan for a cluster; it says why, as far as that is known."""
     if problem.pins:
         return PlanError("no plan for this cluster keeps all pins", hint="leave a pin out")
-    if (homeless := np.isinf(load.work).all(axis=0)).any():
-        what = problem.describe(int(homeless.argmax()))
-        return PlanError(f"no device of the cluster can run {what}", hint="add a device that can")
     classes = [c for c in classes if not c.members]
     room = sum(c.memory_bytes * len(c.devices) for c in classes)
     if room == np.inf:
