@@ -94,19 +94,17 @@ def patched(shape: Patched | Piece, mask: Numbers, sizes: Numbers) -> Patched | 
     return Patched(old.tensor, new, old.true) if new else Piece(old.tensor)
 
 
-def units_of(piece: Piece, place: Place, size: int, units: int) -> dict[int, Runs] | None:
-    """For each label of the segments the units that a piece has; None if it cuts one, or segments have different ones.
+def units_of(piece: Piece, place: Place, size: int, units: int) -> dict[int, Runs]:
+    """For each label of the segments the units that a piece has, if it has whole ones, and the same of each segment.
 
     `place` is the axis, of this size, as a factor of so many units divides it. Elements of segments with labels are
-    units.
+    units. `runs_of` tells whether the piece has these units and nothing else.
     """
     found: dict[int, Runs] = {}
     for label, start, end in segments_of(place, size):
         item = 1 if place.labels else (end - start) // units
-        inside = [(max(a, start) - start, min(b, end) - start) for a, b in piece.runs if a < end and b > start]
-        own = joined((a // item, b // item) for a, b in inside)
-        if any(a % item or b % item for a, b in inside) or found.setdefault(label, own) != own:
-            return None
+        inside = ((max(a, start) - start, min(b, end) - start) for a, b in piece.runs if a < end and b > start)
+        found.setdefault(label, joined((a // item, b // item) for a, b in inside))
     return found
 
 

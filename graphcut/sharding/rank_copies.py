@@ -33,9 +33,10 @@ class RankCopy(NamedTuple):
         return None, None
 
     def _units(self, factor: Factor) -> dict[int, Runs] | None:
-        """The units of the factor that all pieces have, by the labels of segments; None if it is not divided by it.
+        """The units of the factor that pieces have, by the labels of segments; None if it is not divided by it.
 
-        Of labels of which all elements along the axis are equal it has as many units, the first ones.
+        Of labels of which all elements along the axis are equal it has as many units, the first ones. `_by` compares
+        each piece with them.
         """
         if {place.slot for place in factor.reads} != self.pieces.keys():
             return None
@@ -43,10 +44,9 @@ class RankCopy(NamedTuple):
         equal: list[tuple[Place, int, int]] = []
         for place in factor.reads:
             piece, size = self.pieces[place.slot], self._size(place, self.operation.reads)
-            own = {} if piece.is_uniform else units_of(piece, place, size, factor.units)
-            is_alike = own is not None and all(found.setdefault(label, runs) == runs for label, runs in own.items())
-            if piece.axis != place.axis or not is_alike:
+            if piece.axis != place.axis:
                 return None
+            found |= {} if piece.is_uniform else units_of(piece, place, size, factor.units)
             equal += [(place, size, piece.size)] * piece.is_uniform
         if not factor.reads and isinstance(factor.change, ShapeInput):
             (place,) = factor.writes
@@ -54,9 +54,9 @@ class RankCopy(NamedTuple):
             size = given.sizes.get(place.axis, 0) if isinstance(given, Patched) else [*given, *[0] * 9][place.axis]
             equal = [(place, self._size(place, self.operation.writes), size)]
         for place, whole, size in equal:
-            if len(segments := segments_of(place, whole)) != 1:
-                return None
-            found.setdefault(segments[0][0], ((0, size if place.labels else size * factor.units // whole),))
+            for label, start, end in segments_of(place, whole):
+                own = (end - start) * size // whole
+                found.setdefault(label, ((0, own if place.labels else own * factor.units // (end - start)),))
         return found
 
     def _by(self, number: int, factor: Factor, units: Mapping[int, Runs]) -> list[Meaning] | None:
@@ -67,7 +67,7 @@ class RankCopy(NamedTuple):
             runs = runs_of(place, self._size(place, operation.reads), factor.units, units)
             piece = self.pieces[place.slot]
             if length(runs) != piece.size or (runs != piece.runs and not piece.is_uniform):
-                return None  # its ranges are in another order
+                return None  # it has other elements, or in another order
         written = {}
         for place in factor.writes:
             runs = runs_of(place, self._size(place, operation.writes), factor.units, units)
@@ -100,11 +100,9 @@ class RankCopy(NamedTuple):
         match factor.change:
             case ShapeInput(slot):
                 return self.changed.keys() <= {slot} and self._has_sizes(slot, factor, written[0].size)
-            case SplitSizes():
+            case SplitSizes() if operation.has(1):
                 sizes = tuple(piece.size for _, piece in sorted(written.items()))
-                if operation.has(1):
-                    return {**operation.values, **self.changed}.get(1) == sizes and self.changed.keys() <= {1}
-                return not self.changed and ("split" in operation.attributes or len(set(sizes)) == 1)
+                return {**operation.values, **self.changed}.get(1) == sizes
             case Bounds(element):
                 return self.changed.keys() <= {1, 2} and self._has_bounds(element, units)
             case _:  # none
@@ -134,8 +132,11 @@ class RankCopy(NamedTuple):
         before, kept, after = (length(units.get(label, ())) for label in range(3))
         ends = []
         for slot in (1, 2):
-            own, given = self.operation.values[slot], self.changed.get(slot, self.operation.values[slot])
-            if not isinstance(given, tuple) or given != (*own[:element], *given[element:][:1], *own[element + 1 :]):
+            own = self.operation.values[slot]
+            given = self.changed.get(slot, own)
+            if not isinstance(given, tuple) or len(given) != len(own):
+                return False
+            if given != (*own[:element], given[element], *own[element + 1 :]):
                 return False
             ends.append(given[element])
         return slice(*ends).indices(before + kept + after)[:2] == (before, before + kept)

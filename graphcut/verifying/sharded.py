@@ -312,6 +312,8 @@ def _moved(node: NodeProto, reads: Sequence[Meaning | None], shapes: Mapping[str
             total = sum_of(parts_added) if len(parts_added) == len(reads) else None
             return [total] if total else None
         case "Where", [tuple() as mask, tuple() as sizes_given, (Piece() | Patched()) as shape_read]:
-            if len(mask) == len(sizes_given) and not (isinstance(shape_read, Piece) and shape_read.runs):
+            length = (len(mask),)  # of one number, it would be for all axes
+            is_whole = not (isinstance(shape_read, Piece) and shape_read.runs)
+            if is_whole and length == (len(sizes_given),) == shapes.get(shape_read.tensor, length):
                 return [patched(shape_read, mask, sizes_given)]
     return None

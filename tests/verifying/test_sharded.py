@@ -20,7 +20,7 @@ from graphcut.verifying import verification
 from graphcut.verifying.sharded import prove_sharded
 
 from cases import crossed, each
-from conftest import FIXTURES, ORT_VERSION, floats, model_of
+from conftest import FIXTURES, ORT_VERSION, floats, model_of, weight
 from hazards import HAZARDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "surgery"))
@@ -279,6 +279,167 @@ def test_pieces_are_joined_in_their_order_also_where_an_output_is_joined(name: s
         one.input[:] = own[::-1]
         assert not prove_sharded(model, graphcut.load(proto)).proof.holds, one.name
         one.input[:] = own
+
+
+def ints(name: str, *values: int) -> TensorProto:
+    return numpy_helper.from_array(np.array(values, np.int64), name)
+
+
+def fails(model: graphcut.Model, proto: ModelProto) -> bool:
+    return not prove_sharded(model, graphcut.load(proto)).proof.holds
+
+
+@pytest.mark.parametrize("opset", [12, 13])
+def test_a_tensor_that_is_whole_is_cut_and_joined_by_segments(opset: int, tmp_path: Path) -> None:
+    """Columns of queries and of keys, to which an input is added. Sizes are an attribute of Split before version 13."""
+    attributes: dict[str, Any] = {"split": [16, 8]} if opset == 12 else {}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Add", ["product", "more"], ["all"]),
+        helper.make_node("Split", ["all", "sizes"][: opset - 11], ["q", "k"], axis=1, **attributes),
+        helper.make_node("Reshape", ["q", "heads"], ["of heads"]),
+        helper.make_node("Reshape", ["k", "groups"], ["of groups"]),
+        helper.make_node("Expand", ["of groups", "repeated"], ["all groups"]),
+        helper.make_node("Add", ["of heads", "all groups"], ["y"]),
+    ]
+    shapes = {"sizes": (16, 8), "heads": (3, 2, 2, 4), "groups": (3, 2, 1, 4), "repeated": (3, 2, 2, 4)}
+    weights = [weight("w", 6, 24), *(ints(name, *sizes) for name, sizes in shapes.items())]
+    inputs = [floats("x", 3, 6), floats("more", 3, 24)]
+    onnx.save(model_of(nodes, inputs, [floats("y", 3, 2, 2, 4)], weights, opset=opset), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2)
+    assert made.divided_share == 1
+    assert graphcut.verify(tmp_path / "model.onnx", made.path).is_identical
+    model, proto = graphcut.load(tmp_path / "model.onnx"), onnx.load(made.path)
+    join = node(proto, "more.rank-0")
+    join.input[:] = reversed(join.input)
+    assert fails(model, proto), "keys come before queries"
+    join.input[:] = reversed(join.input)
+    cut = node(proto, join.input[0])
+    if opset == 12:
+        cut.attribute[1].ints[3] += 1
+    else:
+        initializer(proto, cut.input[1]).CopyFrom(ints(cut.input[1], 8, 8, 4, 5))
+    assert fails(model, proto), "the last piece is larger than what is left"
+
+
+def test_integers_are_added_one_after_another_and_no_rank_leaves_out_zero_points(tmp_path: Path) -> None:
+    """Sum adds floats alone."""
+    rng = np.random.default_rng(0)
+    shapes = {"w": (12, 1), "zero": (1,)}
+    weights = [numpy_helper.from_array(rng.integers(-9, 9, shape, np.int8), name) for name, shape in shapes.items()]
+    ends = helper.make_tensor_value_info("x", TensorProto.INT8, [3, 12]), helper.make_tensor_value_info("y", 6, [3, 1])
+    nodes = [helper.make_node("MatMulInteger", ["x", "w", "", "zero"], ["y"])]
+    onnx.save(model_of(nodes, ends[:1], ends[1:], weights), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=3, mode="sum").path
+    assert graphcut.verify(tmp_path / "model.onnx", made).is_identical
+    proto = onnx.load(made)
+    assert [one.op_type for one in proto.graph.node] == ["Split", *["MatMulInteger"] * 3, "Add", "Add"]
+    del proto.graph.node[2].input[2:]
+    assert fails(graphcut.load(tmp_path / "model.onnx"), proto)
+
+
+def test_a_split_of_equal_elements_is_proven(tmp_path: Path) -> None:
+    """Of which only the number counts, in each of its segments."""
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Add", ["h", "zeros"], ["sum"]),
+        helper.make_node("Split", ["sum", "sizes"], ["a", "b"], axis=1),
+        helper.make_node("Split", ["zeros", "sizes"], ["c", "d"], axis=1),
+        helper.make_node("Add", ["a", "c"], ["y"]),
+    ]
+    weights = [weight("w", 6, 24), ints("shape", 3, 24), ints("sizes", 16, 8)]
+    without_shape = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    onnx.save(model_of(nodes, [floats("x", 3, 6)], [without_shape], weights), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2)
+    assert {one.op_type for one in made.model.proto.graph.node if ".rank-1" in one.output[0]} >= {"ConstantOfShape"}
+    assert graphcut.verify(tmp_path / "model.onnx", made.path).is_identical
+    model, proto = graphcut.load(tmp_path / "model.onnx"), onnx.load(made.path)
+    forged = {node(proto, "c.rank-0").input[1]: (9, 3), node(proto, "zeros.rank-0").input[0]: (3, 13)}
+    for name, numbers in forged.items():
+        kept = initializer(proto, name).SerializeToString()
+        initializer(proto, name).CopyFrom(ints(name, *numbers))
+        assert fails(model, proto), numbers
+        initializer(proto, name).ParseFromString(kept)
+
+
+def test_the_shape_of_axes_that_are_whole_is_that_of_a_piece(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["h"]),
+        helper.make_node("Shape", ["h"], ["rows"], end=1),
+        helper.make_node("Shape", ["h"], ["columns"], start=1),
+        helper.make_node("MatMul", ["h", "down"], ["y"]),
+    ]
+    outputs = [helper.make_tensor_value_info(name, TensorProto.INT64, [1]) for name in ("rows", "columns")]
+    weights = [weight("up", 6, 8), weight("down", 8, 6)]
+    onnx.save(model_of(nodes, [floats("x", "n", 6)], [floats("y", "n", 6), *outputs], weights), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2, mode="sum")
+    patched = [one for one in made.model.proto.graph.node if one.op_type == "Where"]
+    assert [one.output[0] for one in patched] == ["columns"]
+    assert graphcut.verify(tmp_path / "model.onnx", made.path)
+
+
+def test_each_number_that_a_rank_has_instead_of_those_of_the_model_counts(tmp_path: Path) -> None:
+    """Of shapes, their masks and the bounds of slices."""
+    onnx.save(STYLES["phi"](), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
+    model, proto = graphcut.load(tmp_path / "model.onnx"), onnx.load(made)
+    own = {
+        one.name: one for one in proto.graph.initializer if not one.doc_string and one.name not in model.graph.weights
+    }
+    kinds = {name.rsplit("/", 1)[-1]: own[name] for name in reversed(own)}
+    for one in (kinds[kind] for kind in ("shape", "mask", "bounds-1", "bounds-2")):
+        values, kept = numpy_helper.to_array(one), one.SerializeToString()
+        for changed in (*(values ^ (np.arange(values.size) == i) for i in range(values.size)), values[:-1]):
+            one.CopyFrom(numpy_helper.from_array(changed, one.name))
+            assert fails(model, proto), (one.name, values, changed)
+        one.ParseFromString(kept)
+
+
+def test_bounds_and_axes_of_a_slice_are_those_of_the_model_where_nothing_is_divided(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Slice", ["h", "from", "to", "axes"], ["y"]),
+    ]
+    weights = [weight("w", 6, 32), ints("from", 1, 8), ints("to", 3, 24), ints("axes", 0, 1)]
+    onnx.save(model_of(nodes, [floats("x", 5, 6)], [floats("y", 2, 16)], weights), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
+    assert graphcut.verify(tmp_path / "model.onnx", made).is_identical
+    model, proto = graphcut.load(tmp_path / "model.onnx"), onnx.load(made)
+    cut = node(proto, "y.rank-0")
+    proto.graph.initializer.extend([ints("other rows", 0, 4), ints("other axes", 0, -1)])
+    for slot, other in ((1, "other rows"), (3, "other axes")):
+        own, cut.input[slot] = cut.input[slot], other
+        assert fails(model, proto), other
+        cut.input[slot] = own
+    assert not fails(model, proto)
+
+
+def test_a_shape_has_as_many_numbers_as_are_put_into_it(tmp_path: Path) -> None:
+    """One number would be for all axes."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Reshape", ["h", "shape"], ["y"])]
+    inputs = floats("x", 6), helper.make_tensor_value_info("shape", TensorProto.INT64, [2])
+    onnx.save(model_of(nodes, inputs, [floats("y", 4, 4)], [weight("w", 6, 16)]), tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
+    model, proto = graphcut.load(tmp_path / "model.onnx"), onnx.load(made)
+    mask, sizes, _ = next(one for one in proto.graph.node if one.op_type == "Where").input
+    assert [numpy_helper.to_array(initializer(proto, name)).tolist() for name in (mask, sizes)] == [[1, 0], [2, 0]]
+    assert not fails(model, proto)
+    for masked, numbers in (([True], [2]), ([True, False], [2, 0, 0])):
+        initializer(proto, mask).CopyFrom(numpy_helper.from_array(np.array(masked), mask))
+        initializer(proto, sizes).CopyFrom(ints(sizes, *numbers))
+        assert fails(model, proto), masked
+
+
+def test_a_piece_with_no_number_changed_is_not_the_whole(tmp_path: Path) -> None:
+    proto = model_of(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])], [floats("x", 6)], [floats("y", 8)], [weight("w", 6, 8)]
+    )
+    onnx.save(proto, tmp_path / "model.onnx")
+    made = onnx.load(shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path)
+    made.graph.initializer.extend([numpy_helper.from_array(np.zeros(8, bool), "mask"), ints("numbers", *[0] * 8)])
+    node(made, "y").CopyFrom(helper.make_node("Where", ["mask", "numbers", "y.rank-0"], ["y"]))
+    assert fails(graphcut.load(tmp_path / "model.onnx"), made)
 
 
 def test_a_state_must_stay_in_its_rank(tmp_path: Path) -> None:
