@@ -21,6 +21,7 @@ from graphcut.analysis.cut_points import Analysis, analyze
 from graphcut.costs.cluster import NetworkLink, Overlap
 from graphcut.costs.device import run_s
 from graphcut.costs.device_groups import DeviceGroup, Rank, RankMode, ranks_of, tried_groups
+from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.costs.weighing import Costs, weigh
 from graphcut.drawing.sentences import plan_notes
 from graphcut.planning.goals import Objective
@@ -263,6 +264,22 @@ def test_a_rank_without_units_of_a_node_takes_no_time_for_it() -> None:
     costs = RankCosts(weigh(model), Cluster(devices=tuple(devices)), "exact", lambda one: [2.0 + one.dispatch_s, 0.0])
     group = DeviceGroup.of([Rank(device, 1) for device in devices])
     assert costs.seconds_of(group)[0] == pytest.approx(1.0 + 5.0, rel=1e-4)
+
+
+def test_only_the_first_rank_holds_what_it_alone_computes_and_each_a_share_of_what_is_divided() -> None:
+    """An LSTM with weights of 1.25 MiB, which is not repeated; 8 KiB of a product are divided."""
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r"], ["", "h"], hidden_size=256),
+        helper.make_node("Softmax", ["h"], ["s"]),
+        helper.make_node("MatMul", ["s", "p"], ["y"]),
+    ]
+    weights = [weight("w", 1, 1024, 64), weight("r", 1, 1024, 256), weight("p", 256, 8)]
+    model = graphcut.load(model_of(nodes, [floats("x", 5, 1, 64)], [floats("y", 1, 1, 8)], weights))
+    devices = Device(name="a"), Device(name="b")
+    costs = RankCosts(weigh(model), Cluster(devices=devices), "exact", lambda _: [0.0] * 3)
+    saved = [(set(nodes), numbers) for nodes, numbers in costs.saved_bytes((1, 1), costs.costs.held(devices[0]))]
+    of_weights = [numbers for nodes, numbers in saved if nodes and numbers != [-SESSION_BYTES] * 2]
+    assert [sum(column) for column in zip(*of_weights, strict=True)] == [4 << 10, (4 << 10) + (5 << 18)]
 
 
 def test_weights_of_ranks_are_in_one_file_each(tmp_path: Path) -> None:
