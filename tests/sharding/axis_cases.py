@@ -102,14 +102,24 @@ ELEMENTS = [
     Case("RMSNormalization", ((2, 4, 6), (6,)), opset=23),
     Case("SimplifiedLayerNormalization", ((2, 4, 6), (6,)), {"axis": -1}),
     microsoft("SkipLayerNormalization", ((2, 4, 6), (2, 4, 6), (6,), (6,), (6,))),
+    microsoft("SkipLayerNormalization", ((2, 4, 6), (1, 4, 6), (6,), (6,)), name="of one skip"),
     microsoft("SkipSimplifiedLayerNormalization", ((2, 4, 6), (2, 4, 6), (6,))),
     Case("BatchNormalization", ((2, 4, 3), (4,), (4,), (4,), np.ones(4, np.float32))),
+    Case(
+        "BatchNormalization",
+        ((2, 4, 3), (4,), (4,), (4,), (4,)),
+        {"training_mode": 1},
+        outputs=3,
+        unused=(1,),
+        name="of the batch",
+    ),
     Case("InstanceNormalization", ((2, 8, 3), (8,), (8,))),
     Case("GroupNormalization", ((2, 8, 3), (8,), (8,)), {"num_groups": 4}),
     Case("QuantizeLinear", ((4, 6), np.full(6, 0.1, np.float32), small(6)), {"axis": 1}),
     Case("DequantizeLinear", (small(4, 6), np.full(6, 0.1, np.float32), small(6)), {"axis": 1}),
     Case("DequantizeLinear", (small(4, 6), np.float32(0.1), np.uint8(3)), name="one scale"),
     Case("DequantizeLinear", (small(6, 8), (6, 4), small(6, 4)), {"axis": 1, "block_size": 2}, name="blocks"),
+    Case("DequantizeLinear", (small(6, 10), (6, 3), small(6, 3)), {"axis": 1, "block_size": 4}, name="a short block"),
 ]
 
 SHAPES = [
@@ -124,6 +134,7 @@ SHAPES = [
     Case("Concat", ((4, 6), (4, 2)), {"axis": 1}),
     Case("Split", ((4, 6), ints(4, 2)), {"axis": 1}, constants=(1,), outputs=2),
     Case("Split", ((6, 4),), {"axis": 0, "num_outputs": 3}, outputs=3, name="equal"),
+    Case("Split", ((10, 4),), {"axis": 0, "num_outputs": 3}, outputs=3, name="a short end"),
     Case("Slice", ((6, 8), ints(2), ints(6), ints(1)), constants=(1, 2, 3)),
     Case("Slice", ((6, 8), ints(-2), ints(2**62), ints(1), ints(1)), constants=(1, 2, 3, 4), name="end"),
     Case("Slice", ((6, 5), ints(0), ints(5), ints(1), ints(2)), constants=(1, 2, 3, 4), name="steps"),
@@ -159,6 +170,7 @@ PRODUCTS = [
     microsoft("FusedMatMul", ((3, 4), (8, 4)), {"transB": 1}),
     microsoft("TransposeMatMul", ((3, 4), (4, 8)), {}),
     Case("Einsum", ((3, 4, 2), (6, 2)), {"equation": "bij,kj->bki"}),
+    Case("Einsum", ((4, 3), (3,)), {"equation": "ij,j->j"}, name="sums"),
     Case("MatMulInteger", (small(3, 4), small(4, 8), np.uint8(2), small(8))),
     Case(
         "QLinearMatMul",
@@ -191,6 +203,7 @@ _EXPERTS = {"k": 2, "activation_type": "relu", "normalize_routing_weights": 1}
 PRODUCTS += [
     microsoft("MoE", ((2, 5), (2, 3), (3, 8, 5), (3, 8), (3, 5, 8), (3, 5)), _EXPERTS),
     microsoft("MoE", ((2, 5), (2, 3), (3, 8, 5), None, (3, 5, 8)), _EXPERTS, name="no bias"),
+    microsoft("MoE", ((2, 2, 5), (4, 3), (3, 8, 5), None, (3, 5, 8)), _EXPERTS, name="batch"),
 ]
 if ORT_VERSION > (1, 24):  # 1.24 takes one zero point for all channels, and refuses these shapes
     convolution = (small(1, 3, 5, 5), np.float32(0.1), np.uint8(2), small(8, 3, 3, 3), np.full(8, 0.1, np.float32))

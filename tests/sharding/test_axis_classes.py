@@ -16,7 +16,7 @@ from graphcut.loading.operations import operations_of
 from graphcut.sharding.axes.classes import Blocker, _common, _units
 from graphcut.sharding.axes.division import Divider, StageShares, apportion
 from graphcut.sharding.axes.factors import Place
-from graphcut.sharding.axes.layouts import Layout
+from graphcut.sharding.axes.layouts import Layout, common_layouts
 
 from conftest import floats, model_of, weight
 
@@ -91,6 +91,22 @@ def test_an_operator_that_needs_an_axis_whole_or_has_no_rule_blocks_its_class(op
     assert divided(model, "sum") == [["up"], ["down"]]
 
 
+def test_a_tensor_that_a_subgraph_reads_blocks_its_class_and_a_weight_that_one_reads_does_not(opened: Open) -> None:
+    """The whole tensor is there for the subgraph if its writer is divided by itself, as before any other reader."""
+    cut = helper.make_node("MatMul", ["h", "down"], ["t"])
+    then = helper.make_graph([cut], "then", [], [floats("t", "n", 6)])
+    other = helper.make_graph([helper.make_node("Identity", ["x"], ["e"])], "else", [], [floats("e", "n", 6)])
+    choice = helper.make_node("If", ["is so"], ["i"], then_branch=then, else_branch=other, name="choice")
+    proto = mlp(choice)
+    proto.graph.input.append(helper.make_tensor_value_info("is so", TensorProto.BOOL, []))
+    proto.graph.output.append(floats("i", "n", 6))
+    model = opened(proto)
+    found = Divider(model, "sum").divide((1, 1))
+    names = [node.name for node in model.graph.nodes]
+    assert {(names[b.node], b.reason) for one in found.analysis.classes for b in one.blockers} == {("choice", "If")}
+    assert divided(model, "sum") == [["up"], ["down"]]
+
+
 def test_one_bias_that_two_layers_share_does_not_tie_them_together(opened: Open) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["p"], name="first"),
@@ -153,6 +169,20 @@ def test_a_run_of_a_segment_holds_whole_items(segments: tuple[int, ...], units: 
 
 def test_elements_of_segments_with_labels_may_go_anywhere() -> None:
     assert _units((3, 9), Place(0, 0, segments=(3, 9), labels=(0, 1)), 3) == 3
+
+
+def test_axes_without_common_segments_of_whole_sizes_have_no_layout() -> None:
+    """Six columns in 2 and 4 are no three rows of 2 each: the first of two such rows ends at a half of the second."""
+    rows = [("columns", Place(0, 1)), ("rows", Place(0, 1))]
+    assert common_layouts({"columns": 6, "rows": 3}, [rows]) == {"columns": (6,), "rows": (3,)}
+    cut = [("columns", Place(0, 1, (1, 5))), ("b", Place(0, 1))]
+    assert common_layouts({"columns": 6, "rows": 3, "b": 6}, [rows, cut]) is None
+
+
+@pytest.mark.parametrize(("parts", "has_layout"), [(63, True), (64, True), (65, False)])
+def test_an_axis_has_up_to_64_segments(parts: int, *, has_layout: bool) -> None:
+    places = [("all", Place(0, 0, (2,) * parts)), ("one", Place(0, 0))]
+    assert (common_layouts({"all": 2 * parts, "one": 2}, [places]) is not None) == has_layout
 
 
 def test_an_axis_of_unknown_size_is_one_unit_without_segments() -> None:

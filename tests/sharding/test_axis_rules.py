@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 from axis_cases import CASES, Array, Case, ints, microsoft, small
 from onnx import ModelProto, ValueInfoProto, helper, numpy_helper
 from operator_runs import OperatorRuns
@@ -17,7 +18,7 @@ from graphcut.sharding.axes.rules import RULES, factors_of
 from graphcut.sharding.axes.rules.shapes import _runs
 
 from cases import each
-from conftest import ORT_VERSION
+from conftest import ORT_VERSION, floats, model_of
 
 Values = dict[int, Array]
 Way = tuple[frozenset[tuple[int, int]], tuple[tuple[int, int], ...], frozenset[str]]
@@ -177,19 +178,22 @@ def test_channels_are_divided_by_the_least_prime_up_to_seven_or_not_at_all() -> 
 
 
 def test_a_reshape_divides_the_first_axis_that_it_joins_or_the_heads_after_queries_keys_and_values() -> None:
-    shapes = ((3, 4), (12,)), ((3, 4, 2), (24,)), ((24,), (3, 4, 2)), ((0, 4, 6, 5), (0, 24, 5))  # 0 is an unknown size
-    found = [_runs([*a], [*b]) for a, b in shapes]
-    assert [*map(list, found)] == [[([0, 1], [0])], [([0, 1, 2], [0])], [([0], [0, 1, 2])], [([3], [2]), ([1, 2], [1])]]
+    shapes = ((3, 4), (12,)), ((3, 4, 2), (24,)), ((24,), (3, 4, 2)), ((0, 4, 6, 5), (0, 24, 5)), ((0, 6), (4, 6))
+    found = [_runs([*a], [*b]) for a, b in shapes]  # 0 is an unknown size
+    from_front = [([0, 1], [0])], [([0, 1, 2], [0])], [([0], [0, 1, 2])]
+    assert [*map(list, found)] == [*from_front, [([3], [2]), ([1, 2], [1])], [([1], [1])]]
     cases = [Case("Reshape", (a, ints(*b)), constants=(1,)) for a, b in shapes[:3]]
     assert [factor.units for case in cases for factor in factors_of(operation_of(case))] == [3, 4, 4]
 
 
 def test_a_third_product_of_experts_is_divided_with_all_that_belongs_to_an_inner_element() -> None:
     """ONNX Runtime has it on a GPU alone. Axes of 8 elements, or of 4 bytes of two each, are of inner elements."""
-    first, second = (small(3, 8, 5), (3, 8), (3, 8)), (small(3, 10, 4), (3, 10), (3, 10))
-    for op, scales in (("MoE", slice(1, 1)), ("QMoE", slice(1, 2))):
-        products = [[part[0], *part[scales], part[2]] for part in (first, second, first)]
-        case = microsoft(op, ((1, 10), (1, 3), *products[0], *products[1], *products[2]))
+    plain, coded = ((3, 8, 5), (3, 8)), (small(3, 8, 5), (3, 8), (3, 8))
+    cases = [
+        microsoft("MoE", ((1, 5), (1, 3), *plain, (3, 5, 8), (3, 5), *plain)),
+        microsoft("QMoE", ((1, 10), (1, 3), *coded, small(3, 10, 4), (3, 10), (3, 10), *coded)),
+    ]
+    for case in cases:
         shapes = enumerate(operation_of(case).reads)
         inner = {(slot, axis) for slot, shape in shapes for axis, size in enumerate(shape or ()) if size in {4, 8}}
         contracted = [factor for factor in factors_of(operation_of(case)) if factor.is_contracted]
@@ -200,6 +204,116 @@ def test_an_axis_that_a_slice_cuts_is_divided_in_what_is_before_inside_and_behin
     case = Case("Slice", ((8, 3), ints(2), ints(6), ints(0)), constants=(1, 2, 3))
     (cut,) = (factor for factor in factors_of(operation_of(case)) if factor.change == Bounds(0))
     assert (cut.units, cut.reads[0].segments, cut.writes) == (2, (2, 4, 2), (Place(0, 0, labels=(1,)),))
+
+
+_CROP = {"coordinate_transformation_mode": "tf_crop_and_resize", "mode": "linear"}
+
+
+@pytest.mark.parametrize(
+    ("case", "axes"),
+    [
+        (Case("CumSum", ((4, 6), ints(1))), set()),  # an axis that is computed
+        (Case("Slice", ((6, 8), ints(2), ints(6), ints(1)), constants=(2, 3)), set()),
+        (Case("Slice", ((6, 8), ints(2), ints(6), ints(1), ints(1)), constants=(1, 2, 3)), set()),
+        (Case("Pad", ((4, 6), ints(0, 1, 0, 0))), set()),
+        (Case("Pad", ((4, 6), ints(0, 1, 0, 0), None, ints(1, 0)), constants=(1, 3)), set()),
+        (Case("Tile", ((4, 6), ints(2, 1))), set()),
+        (Case("Tile", ((4, 6), ints(2, 17)), constants=(1,)), {0}),
+        (Case("Expand", ((4, 6), ints(6)), constants=(1,)), set()),  # its element 0 is the size of axis 1
+        (Case("MaxPool", ((2, 4, 5, 5),), {"kernel_shape": [3, 3]}, outputs=2), set()),  # places in the whole tensor
+        (Case("Resize", ((2, 4, 3, 3), None, None, ints(5, 5)), {"axes": [2, 3]}, constants=(3,)), set()),
+        (Case("Resize", ((2, 4, 3, 3), (8,), None, ints(2, 4, 5, 5)), _CROP, constants=(3,)), set()),
+        (Case("Dropout", ((4, 6),), outputs=2), {0, 1}),
+        (Case("BatchNormalization", ((4,), (1,), (1,), (1,), (1,))), set()),  # of one channel
+        (Case("Einsum", ((4, 4),), {"equation": "ii->i"}), set()),
+        (Case("Einsum", ((4, 6), (6, 8)), {"equation": "ij,jk"}), set()),
+        (Case("Einsum", ((4, 6),), {"equation": "...i->...i"}), set()),
+        (Case("Einsum", ((4, 1), (8, 6)), {"equation": "ij,jk->ik"}), {0, 1}),  # j is repeated
+    ],
+)
+def test_an_axis_is_whole_where_it_is_computed_or_elements_depend_on_it(case: Case, axes: set[int]) -> None:
+    factors = factors_of(operation_of(case))
+    assert {place.axis for factor in factors for place in factor.writes} == axes
+    assert not any(factor.is_contracted for factor in factors)
+
+
+Axes = Sequence[int | str] | None
+SUM = -1  #: an axis that is contracted.
+
+
+def factors_with(op: str, reads: Sequence[Axes], written: Sequence[int | str], **attributes: int) -> Sequence[Factor]:
+    """The factors of a node with inputs of these shapes, None for an omitted one."""
+    name, _, kind = op.rpartition(".")
+    names = [f"x{slot}" * (shape is not None) for slot, shape in enumerate(reads)]
+    node = helper.make_node(kind, names, ["y"], "", "", name, None, **attributes)
+    inputs = [floats(f"x{slot}", *shape) for slot, shape in enumerate(reads) if shape is not None]
+    (operation,) = operations_of(load(model_of([node], inputs, [floats("y", *written)], opset=24)))
+    return factors_of(operation)
+
+
+_ROWS = (1, 3, 32)
+_OF_KEYS = (1, 2, 5, 8)
+_OPEN = (1, 3, "w")
+
+
+@pytest.mark.parametrize(
+    ("op", "reads", "written", "attributes", "axes"),
+    [
+        ("Gemm", [(4, 6), (6, 8), ("c",)], (4, 8), {}, {0, SUM}),  # a bias for each column or one for all
+        ("ReduceSum", [(4, 6), (1,)], (4, 1), {}, set()),  # axes that are computed
+        ("QLinearMatMul", [(2, 3, 4), (), (), (2, 4, 8), (8,), (8,), (), ()], (2, 3, 8), {}, set()),
+        ("MatMulInteger", [(2, 3, 4), (2, 4, 8)], (2, 3, 8), {}, set()),
+        ("ConvInteger", [(1, 4, 5, 5), (8, 2, 3, 3)], (1, 8, 3, 3), {"group": 2}, set()),
+        ("com.microsoft.MatMulNBits", [(3, 64), (6, 2, 16), (6, 2)], (3, 6), {"N": 6}, set()),
+        ("com.microsoft.MatMulNBits", [(3, 64), (8, 2, 16), (8, 2), None, (64,)], (3, 8), {"N": 8}, {1}),  # in an order
+        ("com.microsoft.MatMulNBits", [(3, 64), (8, 2, 16), (8, 2), (8, 1)], (3, 8), {"N": 8}, {1}),  # both in a byte
+        ("com.microsoft.MoE", [(2, 5), (2, 3), (3, 8, 5), None, (3, 5, 8)], (2, 5), {"swiglu_fusion": 1}, set()),
+        ("com.microsoft.MoE", [(2, 5), (2, 3), (3, 8, 5), *[None] * 5, (3,)], (2, 5), {}, set()),
+        ("com.microsoft.GroupQueryAttention", [_ROWS, _ROWS, _ROWS], _ROWS, {"kv_num_heads": 4}, {2}),
+        ("com.microsoft.GroupQueryAttention", [_ROWS, _ROWS, _ROWS], _ROWS, {"kv_num_heads": 3}, set()),
+        ("com.microsoft.GroupQueryAttention", [_OPEN, _ROWS, _ROWS], _OPEN, {"kv_num_heads": 4}, set()),
+        ("com.microsoft.GroupQueryAttention", [_ROWS, *[None] * 11, (1,)], _ROWS, {"kv_num_heads": 4}, set()),
+        ("com.microsoft.MultiHeadAttention", [_ROWS, _ROWS, _ROWS, *[None] * 6, (1, 1, 1)], _ROWS, {}, set()),
+        ("com.microsoft.MultiHeadAttention", [_ROWS, (1, 4, 5, 8), (1, 4, 5, 8), (96,)], _ROWS, {}, set()),
+        ("com.microsoft.Attention", [_ROWS, (32, 96), (96,), *[None] * 3, (1,)], _ROWS, {}, set()),
+        ("com.microsoft.Attention", [_ROWS, (32, "w"), (96,)], _ROWS, {}, set()),
+        ("Attention", [(1, 4, 3, 8), _OF_KEYS, _OF_KEYS, *[None] * 3, (1,)], (1, 4, 3, 8), {}, set()),
+        ("Attention", [(1, 4, 3, 8), (1, "k", 5, 8), _OF_KEYS], (1, 4, 3, 8), {}, set()),
+        ("Attention", [(1, 3, 3, 8), _OF_KEYS, _OF_KEYS], (1, 3, 3, 8), {}, set()),
+    ],
+)
+def test_products_and_heads_are_whole_where_other_inputs_do_not_tell_how_they_are_divided(
+    op: str, reads: Sequence[Axes], written: Sequence[int | str], attributes: dict[str, int], axes: set[int]
+) -> None:
+    sizes = {"K": 64, "block_size": 32} if "NBits" in op else {"num_heads": 4} if op.startswith("com") else {}
+    factors = factors_with(op, reads, written, **sizes, **attributes)
+    assert {place.axis for factor in factors for place in factor.writes or (Place(0, SUM),)} == axes
+
+
+def test_a_node_with_a_tensor_of_unknown_rank_is_whole() -> None:
+    """What is declared of the output does not tell along which axes it has the elements of the input."""
+    node = helper.make_node("Add", ["x", "b"], ["y"])
+    model = model_of([node], [helper.make_tensor_value_info("x", 1, None), floats("b", 4, 8)], [floats("y", 4, 8)])
+    assert factors_of(operations_of(load(model))[0]) == []
+
+
+def test_sizes_of_a_split_that_are_computed_can_not_be_those_of_a_rank() -> None:
+    node = helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1)
+    sizes = helper.make_tensor_value_info("sizes", 7, [2])
+    model = model_of([node], [floats("x", 4, 6), sizes], [floats("a", 4, 4), floats("b", 4, 2)])
+    assert [factor.writes for factor in factors_of(operations_of(load(model))[0])] == [(Place(0, 0), Place(1, 0))]
+
+
+def test_an_output_of_a_split_that_is_omitted_leaves_it_whole() -> None:
+    node = helper.make_node("Split", ["x"], ["a", ""], axis=1, num_outputs=2)
+    assert factors_of(operations_of(load(model_of([node], [floats("x", 4, 6)], [floats("a", 4, 3)])))[0]) == []
+
+
+def test_scales_of_blocks_of_an_inner_width_are_divided_with_it() -> None:
+    """16 elements, in two blocks of 8, which each scale of the second product is for."""
+    reads = (1, 32), (1, 3), (3, 16, 16), (3, 16, 4), None, (3, 32, 8), (3, 32, 2)
+    (factor,) = factors_with("com.microsoft.QMoE", reads, (1, 32), block_size=8)
+    assert (factor.units, Place(6, 2) in factor.reads) == (2, True)
 
 
 def test_axes_of_one_element_or_of_unknown_size_are_never_divided() -> None:

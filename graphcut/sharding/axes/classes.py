@@ -51,11 +51,8 @@ class AxisClass(NamedTuple):
 
 
 _Axis = tuple[Use, int]
-_Alike = tuple[Sequence[Factor], Sequence[tuple[int, int]], Sequence[int]]
-"""What nodes of repeated layers have in common: factors, axes of fixed sizes, inputs and outputs of unknown rank.
-
-Outputs are counted after the inputs.
-"""
+_Alike = tuple[Sequence[Factor], Sequence[tuple[int, int]]]
+"""What nodes of repeated layers have in common: factors, and axes of fixed sizes; outputs are counted after inputs."""
 
 
 class _Member(NamedTuple):
@@ -98,14 +95,13 @@ class AxisAnalysis:
         self._parent: dict[_Axis, _Axis] = {}
         self._members: list[_Member] = []
         self._blocked: dict[_Axis, Blocker] = {}
-        self._opaque: dict[str, Blocker] = {}
         for node, operation in enumerate(self.operations):
             self._add(node, operation)
         self._common = cache(_common)
         self.classes = tuple(self._classes())
 
     def _add(self, node: int, operation: Operation) -> None:
-        graph_node, (factors, fixed_axes, unknown) = self.model.graph.nodes[node], self._alike(node, operation)
+        graph_node, (factors, fixed_axes) = self.model.graph.nodes[node], self._alike(node, operation)
         reads = [self.use(node, slot, tensor) for slot, tensor in enumerate(operation.inputs)]
         writes = [self.written(node, tensor) for tensor in operation.outputs]
         divided: set[_Axis] = set()
@@ -121,21 +117,20 @@ class AxisAnalysis:
         if operation.op == "Shape":
             return
         blocker, uses = Blocker(node, graph_node.op), (*reads, *writes)
-        for i in unknown:
-            self._opaque.setdefault(uses[i].tensor, blocker)
         for i, axis in fixed_axes:
             if (uses[i], axis) not in divided:
                 self._blocked.setdefault((uses[i], axis), blocker)
-        inner = () if operation.op else (*graph_node.reads, *graph_node.weights, *graph_node.constants)
-        for tensor in {*inner}.difference(operation.inputs):
-            self._opaque.setdefault(tensor, blocker)  # a subgraph reads it
+        inner = map(operation.tensors.get, {*graph_node.reads}.difference(operation.inputs))
+        for tensor in filter(None, inner):  # a subgraph reads it
+            for axis in range(len(tensor.shape or ())):
+                self._blocked.setdefault((Use(tensor.name), axis), blocker)
 
     def _alike(self, node: int, operation: Operation) -> _Alike:
         key = described(operation), self.model.graph.nodes[node].is_stateful
         if key not in self._known:
             factors, shapes = () if key[1] else factors_of(operation), (*operation.reads, *operation.writes)
             axes = [(i, axis) for i, shape in enumerate(shapes) for axis, dim in enumerate(shape or ()) if fixed(dim)]
-            self._known[key] = factors, axes, [i for i, shape in enumerate(shapes) if shape is None]
+            self._known[key] = factors, axes
         return self._known[key]
 
     def use(self, node: int, slot: int, tensor: str) -> Use:
@@ -192,7 +187,7 @@ class AxisAnalysis:
         )
 
     def _conflicts(self, members: Iterable[_Member]) -> Iterator[Blocker]:
-        """Nodes and tensors with two axes in the class, and tensors that a subgraph reads or whose rank is unknown."""
+        """Nodes and tensors with two axes in the class."""
         nodes: set[int] = set()
         axes: dict[Use, int] = {}
         for member in members:
@@ -202,12 +197,9 @@ class AxisAnalysis:
             for (use, axis), _ in member.axes:
                 if axes.setdefault(use, axis) != axis:
                     yield Blocker(member.node, f"two axes of {use.tensor!r}")
-                if use.tensor in self._opaque:
-                    yield self._opaque[use.tensor]
 
     def _size(self, use: Use, axis: int) -> int:
-        tensor = self.operations[0].tensors.get(use.tensor)  # all operations have the same
-        return fixed(tensor.shape[axis]) if tensor is not None and tensor.shape else 0
+        return fixed((self.operations[0].tensors[use.tensor].shape or ())[axis])  # all operations have the same
 
     def _whole_bytes(self, layouts: Mapping[_Axis, tuple[int, ...]]) -> Iterator[int]:
         """For constants of less than 8 bits an element: how many pieces of whole bytes their segments are."""

@@ -14,9 +14,11 @@ PRODUCTS: Final = frozenset({*products.PRODUCTS, "com.microsoft.Attention"})  #:
 
 
 def factors_of(o: Operation) -> Sequence[Factor]:
-    """The factors of a node that have two units or more; none if its operator has no rule."""
-    rule = RULES.get(o.op)
-    return [factor for factor in rule(o) if factor.units > 1] if rule else []
+    """The factors of a node that have two units or more; none if its operator has no rule, or a rank is unknown."""
+    rule, tensors = RULES.get(o.op), zip((*o.inputs, *o.outputs), (*o.reads, *o.writes), strict=True)
+    if rule is None or any(name and shape is None for name, shape in tensors):
+        return []
+    return [factor for factor in rule(o) if factor.units > 1]
 
 
 def described(o: Operation) -> Hashable:

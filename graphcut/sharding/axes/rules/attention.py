@@ -11,8 +11,8 @@ from ..factors import Factor, Place, Rule, fixed
 def group_query_attention(o: Operation) -> Iterator[Factor]:
     """Heads of keys and values, with the query heads that share each of them; queries may hold keys and values too."""
     heads, groups = o.given("num_heads", 0), o.given("kv_num_heads", 0)
-    query = o.read(0)
-    if not query or not fixed(query[-1]) or not groups or heads % groups or any(o.has(i) for i in range(12, 16)):
+    query = o.read(0) or ()
+    if not fixed(query[-1]) or not groups or heads % groups or any(o.has(i) for i in range(12, 16)):
         return
     width = fixed(query[-1]) // (heads if o.has(1) else heads + 2 * groups)
     packed = () if o.has(1) else (heads * width, groups * width, groups * width)
@@ -22,13 +22,10 @@ def group_query_attention(o: Operation) -> Iterator[Factor]:
 
 def multi_head_attention(o: Operation) -> Iterator[Factor]:
     """Heads; the bias holds those of queries, keys and values."""
-    heads = o.given("num_heads", 0)
-    shapes = [o.read(i) for i in range(3) if o.has(i)]
-    if not heads or any(not shape for shape in shapes):
-        return
-    places = [Place(i, 1 if len(shape) == 4 else 2) for i, shape in enumerate(shapes) if shape]
+    heads, shapes = o.given("num_heads", 0), [o.read(i) or () for i in range(3) if o.has(i)]
+    places = [Place(i, 1 if len(shape) == 4 else 2) for i, shape in enumerate(shapes)]
     if o.has(3):
-        sizes = [fixed(shape[2]) if len(shape) != 4 else 0 for shape in shapes if shape]
+        sizes = [fixed(shape[2]) if len(shape) != 4 else 0 for shape in shapes]
         if len(sizes) != 3 or not all(sizes):
             return
         places.append(Place(3, 0, (sizes[0], sizes[0], sizes[2])))
@@ -39,8 +36,8 @@ def multi_head_attention(o: Operation) -> Iterator[Factor]:
 
 def packed_attention(o: Operation) -> Iterator[Factor]:
     """com.microsoft.Attention: heads, in the columns of a weight that holds queries, keys and values."""
-    heads, weight = o.given("num_heads", 0), o.read(1)
-    if not heads or not weight or not fixed(weight[1]) or o.has(6):
+    heads, weight = o.given("num_heads", 0), o.read(1) or ()
+    if not fixed(weight[1]) or o.has(6):
         return
     sizes = tuple(o.given("qkv_hidden_sizes", [fixed(weight[1]) // 3] * 3))
     counts = ("num_heads", *(("qkv_hidden_sizes",) if "qkv_hidden_sizes" in o.attributes else ()))
@@ -51,8 +48,8 @@ def packed_attention(o: Operation) -> Iterator[Factor]:
 
 def attention(o: Operation) -> Iterator[Factor]:
     """Attention of ONNX: the heads of keys and values."""
-    query, key = o.read(0), o.read(1)
-    if not query or not key or len(query) != len(key) or o.has(6):
+    query, key = o.read(0) or (), o.read(1) or ()
+    if o.has(6):
         return
     is_flat = len(query) == 3
     heads = o.given("q_num_heads", 0) if is_flat else fixed(query[1])
@@ -67,10 +64,7 @@ def attention(o: Operation) -> Iterator[Factor]:
 
 def rotary_embedding(o: Operation) -> Iterator[Factor]:
     """Heads. A flat input needs their number; com.microsoft's may leave it open if the angles tell the width."""
-    shape = o.read(0)
-    if not shape:
-        return
-    heads = o.given("num_heads", 0)
+    shape, heads = o.read(0) or (), o.given("num_heads", 0)
     axis, units = (1, fixed(shape[1])) if len(shape) == 4 else (2, heads)
     angles = o.read(2 if o.op.startswith("com.") else 1)
     if not units and axis == 2 and angles and (half := fixed(angles[-1])):

@@ -15,9 +15,8 @@ def elementwise(o: Operation, most: int | None = None) -> Iterator[Factor]:
 
     Of inputs from index `most` on only the type is read.
     """
-    out, writes = o.written() or (), _written(o)
-    if all(o.written(i) == out for i in writes):
-        yield from broadcast({slot: o.read(slot) for slot in range(len(o.inputs))[:most] if o.has(slot)}, out, writes)
+    shapes = {slot: o.read(slot) or () for slot in range(len(o.inputs))[:most] if o.has(slot)}
+    return broadcast(shapes, o.written() or (), _written(o))
 
 
 def packed(o: Operation) -> Iterator[Factor]:
@@ -36,7 +35,7 @@ def by_packets(factor: Factor, shape: Shape, least: int = 1) -> Factor:
     return factor._replace(units=0 if factor.units % item else factor.units // item)
 
 
-def broadcast(shapes: Mapping[int, Shape | None], out: Shape, writes: Sequence[int] = (0,)) -> Iterator[Factor]:
+def broadcast(shapes: Mapping[int, Shape], out: Shape, writes: Sequence[int] = (0,)) -> Iterator[Factor]:
     """The first axes of outputs, of the sizes `out`, and of the inputs that are broadcast to these."""
     for axis, dim in enumerate(out):
         reads = [aligned(slot, shape, axis - len(out), dim) for slot, shape in shapes.items()]
@@ -48,24 +47,22 @@ def _written(o: Operation) -> list[int]:
     return [i for i, name in enumerate(o.outputs) if name]
 
 
-def aligned(slot: int, shape: Shape | None, axis: int, dim: object) -> Place | tuple[()] | None:
+def aligned(slot: int, shape: Shape, axis: int, dim: object) -> Place | tuple[()] | None:
     """The place of an input that is broadcast to an output whose axis `axis` (from the end) has the size `dim`.
 
     Empty if the input is repeated along the axis; None if that is unknown.
     """
-    if shape is None:
-        return None
     if -axis > len(shape) or shape[axis] == 1:
         return ()
     return Place(slot, axis + len(shape)) if shape[axis] == dim else None
 
 
 def leading(o: Operation, alike: Sequence[int] = (0,), default: int = -1) -> Iterator[Factor]:
-    """The axes before `axis`, which is normalized. The inputs `alike` have one shape."""
-    shape, same = o.read(0) or (), [i for i in alike if o.has(i)]
-    if all(o.read(i) == shape for i in same):
-        for axis, dim in enumerate(shape[: axis_of(o.given("axis", default), shape)]):
-            yield Factor(fixed(dim), places(same, axis), places(_written(o), axis))
+    """The axes before `axis`, which is normalized. The inputs `alike` are added."""
+    shape = o.read(0) or ()
+    own = axis_of(o.given("axis", default), shape)
+    found = broadcast({i: o.read(i) or () for i in alike}, shape, _written(o))
+    return (factor for factor in found if factor.writes[0].axis < own)
 
 
 def but_axis(o: Operation, default: int = -1, reads: Sequence[int] = (0,)) -> Iterator[Factor]:
@@ -121,8 +118,8 @@ def _reduced(o: Operation, shape: Shape, gone: AbstractSet[int]) -> Iterator[Fac
 
 def channels(o: Operation) -> Iterator[Factor]:
     """The batch and the channels of a normalization whose other inputs have one value for each channel."""
-    shape = o.read(0)
-    if shape is None or len(shape) < 2 or any(o.writes_to(i) for i in range(1, len(o.outputs))):
+    shape = o.read(0) or ()
+    if len(shape) < 2 or len(o.outputs) > 1:
         return
     others = tuple(Place(i, 0) for i in range(1, len(o.inputs)))
     own = Factor(fixed(shape[1]), (Place(0, 1), *others), (Place(0, 1),))
@@ -141,9 +138,7 @@ def group_normalization(o: Operation) -> Iterator[Factor]:
 
 def quantized(o: Operation) -> Iterator[Factor]:
     """QuantizeLinear and DequantizeLinear: one scale for the tensor, for each slice along `axis`, or for each block."""
-    shape, scale = o.read(0), o.read(1)
-    if shape is None or scale is None:
-        return
+    shape, scale = o.read(0) or (), o.read(1) or ()
     own, block = axis_of(o.given("axis", 1), shape), o.given("block_size", 0)
     others = [i for i in (1, 2) if o.has(i)]
     for axis, dim in enumerate(shape):

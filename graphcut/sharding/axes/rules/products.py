@@ -12,8 +12,8 @@ from .elements import aligned, broadcast
 
 def matmul(o: Operation) -> Iterator[Factor]:
     """Batch axes, rows, columns; the inner axis is contracted."""
-    a, b, out = o.read(0), o.read(1), o.written()
-    if not a or not b or out is None or o.given("transBatchA", 0) or o.given("transBatchB", 0):
+    a, b, out = o.read(0) or (), o.read(1) or (), o.written() or ()
+    if o.given("transBatchA", 0) or o.given("transBatchB", 0):
         return
     inner_a = _from_end(a, o.given("transA", 0) + 1)
     inner_b = _from_end(b, 2 - o.given("transB", 0))
@@ -40,11 +40,8 @@ def _other(shape: Shape, axis: int) -> int:
 
 def gemm(o: Operation) -> Iterator[Factor]:
     """Rows and columns, of the added matrix too if it has them; the inner axis is contracted."""
-    a, b, out = o.read(0), o.read(1), o.written()
-    if a is None or b is None or out is None:
-        return
+    b, added, out = o.read(1) or (), o.read(2) or (), o.written() or ()
     rows, width = o.given("transA", 0), 1 - o.given("transB", 0)
-    added = o.read(2) if o.has(2) else ()
     for axis, own, units in ((0, Place(0, rows), fixed(out[0])), (1, Place(1, width), columns(fixed(out[1])))):
         bias = aligned(2, added, axis - 2, out[axis])
         if bias is not None:
@@ -54,38 +51,34 @@ def gemm(o: Operation) -> Iterator[Factor]:
 
 def product_columns(o: Operation, weight: int, others: Sequence[int]) -> Iterator[Factor]:
     """The columns of a matrix weight, and of other inputs the last axis, if it has one element for each column."""
-    shape, out = o.read(weight), o.written()
-    if shape is None or len(shape) != 2 or out is None:
-        return
-    found = [(i, o.read(i)) for i in others if o.has(i)]
-    if all(read is not None for _, read in found):
-        places = tuple(Place(i, len(read) - 1) for i, read in found if read and read[-1] == shape[-1])
+    shape, out = o.read(weight) or (), o.written() or ()
+    if len(shape) == 2:
+        found = ((i, o.read(i)) for i in others)
+        places = (Place(i, len(read) - 1) for i, read in found if read and read[-1] == shape[-1])
         yield Factor(columns(fixed(shape[-1])), (Place(weight, 1), *places), (Place(0, len(out) - 1),))
 
 
 def matmul_integer(o: Operation) -> Iterator[Factor]:
     """The columns; the inner axis is contracted: sums of integers, so exact in any order."""
     yield from product_columns(o, 1, (3,))
-    a, b = o.read(0), o.read(1)
-    if a and b and len(b) == 2:
+    a, b = o.read(0) or (), o.read(1) or ()
+    if len(b) == 2:
         yield Factor(fixed(b[0]), (Place(0, len(a) - 1), Place(1, 0)))
 
 
 def matmul_n_bits(o: Operation) -> Iterator[Factor]:
     """The columns; blocks of the inner axis, if scales and zero points have an axis of blocks, are contracted."""
-    a, b, out = o.read(0), o.read(1), o.written()
+    last = len(o.read(0) or ()) - 1
     width, inner, block = (o.given(name, 0) for name in ("N", "K", "block_size"))
-    if a is None or b is None or out is None or not block or width % 4:
+    if not block or width % 4:
         return
     by_column = tuple(Place(i, 0) for i in (1, 2, 3, 5) if o.has(i))
-    yield Factor(width // 4, by_column, (Place(0, len(out) - 1),), ("N",))
+    yield Factor(width // 4, by_column, (Place(0, last),), ("N",))
     blocks = [i for i in (2, 3) if o.has(i)]
-    shapes = [o.read(i) for i in blocks]
-    if o.has(4) or inner % block or not all(shape and len(shape) == 2 and fixed(shape[1]) for shape in shapes):
-        return
-    if inner == a[-1]:
-        units = gcd(inner // block, *(fixed(shape[1]) for shape in shapes if shape))
-        places = (Place(0, len(a) - 1), *(Place(i, 1) for i in (1, *blocks)))
+    shapes = [o.read(i) or () for i in blocks]
+    if not o.has(4) and inner % block == 0 and all(len(shape) == 2 and fixed(shape[1]) for shape in shapes):
+        units = gcd(inner // block, *(fixed(shape[1]) for shape in shapes))
+        places = (Place(0, last), *(Place(i, 1) for i in (1, *blocks)))
         yield Factor(units, places, counts=("K",), once=(5,))
 
 
@@ -94,9 +87,7 @@ def convolution(o: Operation, own: int = 0) -> Iterator[Factor]:
 
     `own` is the axis of the weight with the channels of the output: 0 or 1. The other one has those of the input.
     """
-    x, w, out = o.read(0), o.read(1), o.written()
-    if not x or not w or not out:
-        return
+    x, w, out = o.read(0) or (), o.read(1) or (), o.written() or ()
     bias = (Place(2, 0),) if o.has(2) else ()
     groups = o.given("group", 1)
     yield from moved(x, {0: 0})
@@ -120,12 +111,9 @@ def _channels(channels: int, multiplied: Shape) -> int:
 def quantized_convolution(o: Operation, others: Sequence[int]) -> Iterator[Factor]:
     """The channels of the output, and of other inputs the only axis, if it has one element for each."""
     slot = 1 if o.op == "ConvInteger" else 3
-    w = o.read(slot)
-    if w is None or o.given("group", 1) != 1:
-        return
-    found = [(i, o.read(i)) for i in others if o.has(i)]
-    if all(read is not None for _, read in found):
-        places = tuple(Place(i, 0) for i, read in found if read == (w[0],))
+    w = o.read(slot) or ()
+    if o.given("group", 1) == 1:
+        places = (Place(i, 0) for i in others if o.read(i) == (w[0],))
         yield Factor(fixed(w[0]) // gcd(fixed(w[0]), 2), (Place(slot, 0), *places), (Place(0, 1),))
 
 
@@ -134,33 +122,31 @@ def einsum(o: Operation) -> Iterator[Factor]:
     equation = o.given("equation", "").replace(" ", "")
     before, found, after = equation.partition("->")
     terms = before.split(",")
-    if not found or "." in equation or any(len(set(term)) < len(term) for term in (*terms, after)):
+    if not found or any(len(set(term)) < len(term) for term in (*terms, after)):
         return
     for letter in dict.fromkeys(before.replace(",", "")):
         places = tuple(Place(i, term.index(letter)) for i, term in enumerate(terms) if letter in term)
-        dims = {(o.read(place.slot) or (None,) * 9)[place.axis] for place in places}
+        dims = {(o.read(place.slot) or ())[place.axis] for place in places}
         writes = (Place(0, after.index(letter)),) if letter in after else ()
-        if len(dims) == 1 and (writes or len(places) == len(terms)):
+        if len(dims) == 1:
             yield Factor(fixed(dims.pop()), places, writes)
 
 
 def mixture_of_experts(o: Operation, scales: int) -> Iterator[Factor]:
-    """The rows; the inner width of all experts is contracted. Experts are chosen inside, so they stay together.
+    """The first axis; the inner width of all experts is contracted. Experts are chosen inside, so they stay together.
 
     The inputs are rows, routing, then for each of up to three products the weight, its scales (0 or 1), the bias.
     """
-    x, first, second = o.read(0), o.read(2), o.read(4 + scales)
-    if not x or not first or not second or o.given("swiglu_fusion", 0) or len(o.inputs) > 2 + 3 * (2 + scales):
+    if o.given("swiglu_fusion", 0) or len(o.inputs) > 2 + 3 * (2 + scales):
         return
-    if len(x) == 2:
-        yield Factor(fixed(x[0]), (Place(0, 0), Place(1, 0)), (Place(0, 0),))
+    yield Factor(fixed((o.read(0) or ())[0]), (Place(0, 0), Place(1, 0)), (Place(0, 0),))
     inner = {2: 1, 4 + scales: 2, 6 + 2 * scales: 1}  # the weights: [experts, inner, x], [experts, x, inner]
     places = [Place(slot, axis) for slot, axis in inner.items() if o.has(slot)]
     for slot in (2, 6 + 2 * scales):  # what belongs to an inner element
         places += [Place(i, 1) for i in range(slot + 1, slot + 2 + scales) if o.has(i)]
     if scales and (second_scales := o.read(5 + scales)) and len(second_scales) == 3:
         places.append(Place(5 + scales, 2))
-    sizes = [fixed((o.read(place.slot) or (None,) * 3)[place.axis]) for place in places]
+    sizes = [fixed((o.read(place.slot) or ())[place.axis]) for place in places]
     yield Factor(gcd(*sizes), tuple(places), once=(5 + 2 * scales,))
 
 

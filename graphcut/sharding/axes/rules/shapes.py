@@ -17,9 +17,7 @@ _PACKED: Final = 3  #: queries, keys and values in one.
 
 def reshape(o: Operation) -> Iterator[Factor]:
     """The runs of axes that have the same elements on both sides."""
-    before, after = o.read(0), o.written()
-    if before is None or after is None:
-        return
+    before, after = o.read(0) or (), o.written() or ()
     change = ShapeInput(1) if o.op == "Reshape" else None
     for own, new in _runs(_numbers(before), _numbers(after)):
         for units, read, write in _common_axes([(a, before[a]) for a in own], [(a, after[a]) for a in new]):
@@ -79,27 +77,26 @@ def transpose(o: Operation) -> Iterator[Factor]:
 
 def concat(o: Operation) -> Iterator[Factor]:
     """The axes that are not joined; the joined one in segments."""
-    out, shapes = o.written(), [shape for shape in o.reads if shape is not None]
-    if out is not None and len(shapes) == len(o.inputs):
-        for units, whole, parts in _in_segments(out, shapes, axis_of(o.given("axis", 0), out)):
-            yield Factor(units, parts, (whole,))
+    out = o.written() or ()
+    for units, whole, parts in _in_segments(out, o.reads, axis_of(o.given("axis", 0), out)):
+        yield Factor(units, parts, (whole,))
 
 
 def split(o: Operation) -> Iterator[Factor]:
     """The axes that are not cut; the cut one in segments."""
-    shape, shapes = o.read(0), [shape for shape in o.writes if shape is not None]
-    if shape is None or len(shapes) < len(o.outputs):
-        return
-    for units, whole, parts in _in_segments(shape, shapes, axis_of(o.given("axis", 0), shape)):
-        is_even = len(set(whole.segments)) == 1 and not o.has(1)
-        if not whole.segments or 1 in o.values or "split" in o.attributes or is_even:
+    shape = o.read(0) or ()
+    found = _in_segments(shape, o.writes, axis_of(o.given("axis", 0), shape)) if all(o.outputs) else ()
+    for units, whole, parts in found:
+        if not whole.segments or 1 in o.values or not o.has(1):
             yield Factor(units, (whole,), parts, change=SplitSizes() if whole.segments else None)
 
 
-def _in_segments(whole: Shape, parts: Sequence[Shape], own: int) -> Iterator[tuple[int, Place, tuple[Place, ...]]]:
+def _in_segments(
+    whole: Shape, parts: Sequence[Shape | None], own: int
+) -> Iterator[tuple[int, Place, tuple[Place, ...]]]:
     """Of each axis of a tensor that is joined along `own`: the units, its place, and those of the parts."""
     for axis, dim in enumerate(whole):
-        sizes, labels = tuple(fixed(shape[axis]) for shape in parts), tuple(range(len(parts)))
+        sizes, labels = tuple(fixed((shape or ())[axis]) for shape in parts), tuple(range(len(parts)))
         if axis != own and all(size == dim for size in sizes):
             yield fixed(dim), Place(0, axis), places(labels, axis)
         elif axis == own and all(sizes) and len(sizes) <= _MAX_SEGMENTS and sum(sizes) == dim:
@@ -108,10 +105,10 @@ def _in_segments(whole: Shape, parts: Sequence[Shape], own: int) -> Iterator[tup
 
 def slice_(o: Operation) -> Iterator[Factor]:
     """The axes that are not cut; a cut one in up to three segments, if the bounds are constants."""
-    shape, out = o.read(0), o.written()
+    shape = o.read(0) or ()
     starts, ends, axes = (o.values.get(i) for i in (1, 2, 3))
     is_open = any(o.has(i) and i not in o.values for i in (3, 4))
-    if shape is None or out is None or starts is None or ends is None or is_open:
+    if starts is None or ends is None or is_open:
         return
     steps = o.values.get(4, (1,) * len(starts))
     places = [axis_of(axis, shape) for axis in axes or range(len(starts))]
@@ -131,7 +128,7 @@ def expand(o: Operation) -> Iterator[Factor]:
     """Every axis of the output, new ones included."""
     out = o.written() or ()
     if o.read(1) == (len(out),):
-        yield from (factor._replace(change=ShapeInput(1)) for factor in broadcast({0: o.read(0)}, out))
+        yield from (factor._replace(change=ShapeInput(1)) for factor in broadcast({0: o.read(0) or ()}, out))
 
 
 def filled(o: Operation) -> Iterator[Factor]:
@@ -149,9 +146,7 @@ def tile(o: Operation) -> Iterator[Factor]:
 
 def gather(o: Operation) -> Iterator[Factor]:
     """All axes of the data but `axis`, and all axes of the indices."""
-    data, indices = o.read(0), o.read(1)
-    if data is None or indices is None:
-        return
+    data, indices = o.read(0) or (), o.read(1) or ()
     own = axis_of(o.given("axis", 0), data)
     yield from moved(data, {a: a if a < own else a + len(indices) - 1 for a in range(len(data)) if a != own})
     for axis, dim in enumerate(indices):
@@ -166,7 +161,7 @@ def along_others(o: Operation) -> Iterator[Factor]:
 def pad(o: Operation) -> Iterator[Factor]:
     """The axes without padding."""
     shape, pads = o.read(0) or (), o.given("pads", o.values.get(1, ()))
-    if len(pads) == 2 * len(shape) and not o.has(3):
+    if not o.has(3):
         ends = zip(pads, pads[len(shape) :], strict=False)
         yield from moved(shape, {axis: axis for axis, pair in enumerate(ends) if not any(pair)})
 
@@ -174,7 +169,7 @@ def pad(o: Operation) -> Iterator[Factor]:
 def first_axes(o: Operation, number: int) -> Iterator[Factor]:
     """The first `number` axes; all but the last ones if it is negative."""
     shape, out = o.read(0) or (), o.written() or ()
-    if len(out) == len(shape) and not o.writes_to(1):
+    if not o.writes_to(1):
         pairs = enumerate(zip(shape[:number], out, strict=False))
         yield from moved(shape, {axis: axis for axis, (before, after) in pairs if before == after})
 
