@@ -7,7 +7,7 @@ ones random depth-first orders follow until a plan meets its lower bound.
 
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
-from heapq import heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
@@ -126,7 +126,10 @@ def _depth_first(
 
 
 def _fewest_alive(load: Workload) -> Order:
-    """Greedy: of the ready groups, the one after which the fewest bytes are alive."""
+    """Greedy: of the ready groups, the one after which the fewest bytes are alive, by what is known as it gets ready.
+
+    What others read meanwhile, so that it would free more, is not counted again.
+    """
     written, reads = load.written_bytes.tolist(), load.readers.items_of_groups(load.groups)
     unread, size = load.readers.sizes.tolist(), load.tensor_bytes.tolist()
     ready: list[tuple[float, int]] = []
@@ -139,10 +142,7 @@ def _fewest_alive(load: Workload) -> Order:
             heappush(ready, (growth(group), group))
 
     def pop() -> int:
-        known, group = heappop(ready)
-        # Reads of other groups since it was queued can only make its growth smaller: check before taking it.
-        while (now := growth(group)) < known and ready and now > ready[0][0]:
-            known, group = heapreplace(ready, (now, group))
+        _, group = heappop(ready)
         for tensor in reads[group]:
             unread[tensor] -= 1
         return group

@@ -22,7 +22,7 @@ from graphcut.solving.instance import Floats, Hyperedges, Workload
 from graphcut.solving.milp import MilpObjective, MilpProblem, MilpResult, prove, solve
 from graphcut.solving.order_ideals import ideal_tables
 from graphcut.solving.order_prefixes import prefix_tables
-from graphcut.solving.search import result_on
+from graphcut.solving.search import SearchResult, result_on
 from graphcut.solving.topological_orders import orders
 
 from cases import each, seeded
@@ -178,7 +178,11 @@ def test_a_bound_above_the_value_of_a_plan_shows_that_the_solver_was_wrong_and_i
 def test_a_program_that_is_too_large_is_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milp, "MOST_BINARIES", 5)
     load = drawn(0)
-    assert solve(MilpProblem(load, KINDS, COUNTS, "period"), time_limit_s=SECONDS) == MilpResult(-np.inf, ())
+    problem = MilpProblem(load, KINDS, COUNTS, "period")
+    assert solve(problem, time_limit_s=SECONDS) == MilpResult(-np.inf, ())
+    tables = prefix_tables(load, next(orders(load)), [0, load.groups])
+    found = SearchResult(tables, ChainPartition((0, 1), (0,), (2.0,)))
+    assert prove(found, 1.0, problem, lambda _: None, time_limit_s=SECONDS) == (found, 1.0)
 
 
 def test_the_solver_prints_nothing() -> None:

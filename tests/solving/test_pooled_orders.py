@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -19,7 +20,7 @@ from graphcut.solving.order_ideals import between_cuts, ideal_tables, near_cuts,
 from graphcut.solving.search import _with_cheaper_cuts, prefix_lengths, search
 from graphcut.solving.topological_orders import orders as topological_orders
 
-from cases import seeded
+from cases import each, seeded
 from workloads import workload
 
 PARTS = 4
@@ -101,6 +102,30 @@ def test_a_pool_has_the_first_ideals_and_both_ends() -> None:
 def test_near_a_cut_groups_change_places_so_that_the_fewest_bytes_cross_it() -> None:
     load = workload([[1, 1, 1, 1]], [(0, (1,), 100), (2, (3,), 1)])
     assert _with_cheaper_cuts(load, (0, 2, 1, 3), [2]) == (0, 1, 2, 3)
+
+
+def test_where_tensors_flow_both_ways_no_group_changes_places_near_a_cut() -> None:
+    """Fewer bytes would cross between (2, 0) and (3, 1), but 3 must come before 0."""
+    load = workload([[1, 1, 1, 1]], [(2, (0,), 100), (3, (1,), 100), (0, (3,), 1)])
+    load = replace(load, is_output=np.ones(3, dtype=bool), ordered=((3, 0),), is_ordered=False)
+    assert _with_cheaper_cuts(load, (2, 3, 0, 1), [2]) == (2, 3, 0, 1)
+
+
+@each("seed", range(4))
+def test_a_chain_is_divided_as_evenly_as_it_can_be_though_few_of_its_boundaries_are_tried_at_once(seed: int) -> None:
+    """So many states leave 48 of its 101 boundaries. Then all near the cuts of the best plan are tried."""
+    draw, groups = random.Random(seed), 100
+    work, sent = ([draw.randint(1, most) for _ in range(groups)] for most in (100, 30))
+    found = search(
+        workload([work], [(g, (g + 1,), sent[g]) for g in range(groups - 1)]), most_busy, states=10**9, parts=PARTS
+    )
+    done, crossing = np.cumsum([0, *work]), np.array([0, *sent[:-1], 0])
+    costs = done[None] - done[:, None] + crossing[None] + crossing[:, None] + np.where(np.tri(groups + 1), np.inf, 0)
+    most = np.where(np.arange(groups + 1) == 0, 0.0, np.inf)  # the largest part up to each boundary
+    for _ in range(PARTS):
+        most = np.maximum(most[:, None], costs).min(axis=0)
+    assert found is not None
+    assert found.chain.values[0] == most[-1]
 
 
 def test_of_a_long_order_each_share_of_the_work_gives_the_length_with_the_fewest_bytes_alive() -> None:

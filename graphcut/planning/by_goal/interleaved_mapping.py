@@ -51,7 +51,7 @@ def plan_interleaved(problem: PlanningProblem, goal: Across, seconds: NodeSecond
     except PlanError as error:
         impossible = error
         starts.append(Interleaving((next(orders(load)),), (0,)))
-    if np.isinf(load.work).any() and load.is_ordered:
+    if np.isinf(load.work).any():
         runs = fewest_runs(load, fastest(load.work))
         starts.append(Interleaving(tuple(run for _, run in runs), tuple(valuation.kinds.index(c) for c, _ in runs)))
     start = min(starts, key=valuation.period_s)
