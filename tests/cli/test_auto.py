@@ -397,6 +397,13 @@ def test_a_replay_gives_the_same_bytes_and_notices_another_model(run: Run, model
     assert {name for name in first if first[name] != again[name]} <= {"auto.json", "written.json"}
     assert record_in(tmp_path / "again")["files"] == record_in(tmp_path / "first")["files"]
     assert run("auto", "--replay", tmp_path / "first" / "auto.json", "--num-splits", 2, "-o", tmp_path / "no").code == 2
+    limited = {
+        **record_in(tmp_path / "first"),
+        "options": [*record_in(tmp_path / "first")["options"], "--accept=max>1"],
+    }
+    (tmp_path / "first" / "limited.json").write_text(json.dumps(limited))
+    unmet = run("auto", "--replay", tmp_path / "first" / "limited.json", "-o", tmp_path / "no")
+    assert (unmet.code, "max>1 is not met" in unmet.out) == (1, True)
     proto = onnx.load(model)
     proto.graph.initializer[0].CopyFrom(
         numpy_helper.from_array(

@@ -279,6 +279,26 @@ def test_every_command_takes_a_folder_or_a_manifest(run: Run, own_parts: Path, t
             "`graphcut demo --help` lists arguments and options",
         ),
         (
+            ("split", "MODEL", "--num-splits", "2", "--state", "a"),
+            "--state a: expected INPUT=OUTPUT",
+            "for example --state past=present",
+        ),
+        (
+            ("split", "MODEL", "--num-splits", "2", "--state", "a=b", "--state", "a=c"),
+            "--state names the input 'a' twice",
+            "only one output can become it",
+        ),
+        (
+            ("merge", "MODEL", "--connect", "a=b", "-o", "FOLDER/x.onnx"),
+            "--connect joins two models or more",
+            "name them: graphcut merge a.onnx b.onnx",
+        ),
+        (
+            ("auto", "--num-splits", "2", "-o", "FOLDER/x"),
+            "no model is named",
+            "name an .onnx file, or --replay an auto.json",
+        ),
+        (
             ("demo", "llm", "-o", "MODEL"),
             "MODEL already exists",
             "choose another name, or add --force",

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
+from onnx import TensorProto, helper
 
 from command_line import Run, llm, run
+from conftest import floats, model_of
 
 __all__ = ["llm", "run"]
 
@@ -33,3 +37,43 @@ def test_some_tensor_must_be_named(run: Run, llm: Path, tmp_path: Path, words: t
         2,
         ("no tensor is named", "give --until, --from or --expose NAMES, or --assume NAME=VALUE"),
     )
+
+
+def test_an_input_has_the_value_that_is_assumed(run: Run, tmp_path: Path) -> None:
+    ends = {name: helper.make_tensor_value_info(name, kind, []) for name, kind in TYPES.items()}
+    then, other = (
+        helper.make_graph([helper.make_node(op, ["x"], ["z"])], op, [], [floats("z")]) for op in ("Neg", "Abs")
+    )
+    chosen = helper.make_node("If", ["flag"], ["c"], then_branch=then, else_branch=other)
+    nodes = [chosen, helper.make_node("Neg", ["n"], ["m"]), helper.make_node("Add", ["c", "s"], ["y"])]
+    model = model_of(
+        nodes,
+        [ends["flag"], ends["n"], ends["s"], floats("x")],
+        [floats("y"), helper.make_tensor_value_info("m", TensorProto.INT64, [])],
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    for flag, expected in (("true", -2 + 0.25), ("false", 2 + 0.25)):
+        words = (
+            "--assume",
+            f"flag={flag}",
+            "--assume",
+            f"n=-{LARGE}",
+            "--assume",
+            "s=2.5e-1",
+            "-o",
+            tmp_path / "own.onnx",
+        )
+        assert run("extract", tmp_path / "m.onnx", *words, "--force").code == 0
+        session = ort.InferenceSession(tmp_path / "own.onnx")
+        assert [value.name for value in session.get_inputs()] == ["x"]
+        assert session.run(None, {"x": np.array(2, np.float32)}) == [expected, LARGE]
+    for text, more in (("flag", ""), ("flag=maybe", " with true, false or a number")):
+        refused = run("extract", tmp_path / "m.onnx", "--assume", text, "-o", tmp_path / "no.onnx")
+        assert refused.error == (
+            f"--assume {text}: expected NAME=VALUE{more}",
+            "for example --assume use_cache_branch=true",
+        )
+
+
+LARGE = (1 << 53) + 1  #: which float64 does not have.
+TYPES = {"flag": TensorProto.BOOL, "n": TensorProto.INT64, "s": TensorProto.FLOAT}

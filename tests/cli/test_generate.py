@@ -15,10 +15,12 @@ import numpy as np
 import onnx
 import pytest
 from decoders import LAYERS, WIDTH, with_a_state_of_its_own, with_buffer, with_concat, with_lstm
+from onnx import helper
 
 from graphcut import Into, generate, open_cascade, split
 
 from command_line import SCRIPT, Run, command, environment, llm, parts, run
+from conftest import floats, model_of
 
 __all__ = ["llm", "parts", "run"]
 
@@ -130,6 +132,16 @@ def test_a_full_buffer_ends_a_sequence_with_a_message(run: Run, tmp_path: Path) 
     result = run("generate", tmp_path / "parts", "--prompt-ids", "3,1")
     assert len(result.out.split()) == 24 - 2 + 1
     assert "1 sequence ended because the model has no room for more tokens." in result.err
+
+
+def test_a_random_prompt_needs_an_input_for_tokens(run: Run) -> None:
+    onnx.save(
+        model_of([helper.make_node("Relu", ["x"], ["logits"])], [floats("x", 1, "n")], [floats("logits", 1, "n")]),
+        "m.onnx",
+    )
+    assert run("split", "m.onnx", "--num-splits", 1, "-q").code == 0
+    refused = run("generate", "m.parts", "--prompt-ids", "random")
+    assert refused.error == ("no input of the model is known to read tokens", "give token ids and input files")
 
 
 @pytest.mark.parametrize(

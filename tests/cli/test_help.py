@@ -181,12 +181,24 @@ def test_the_shell_completes_words(
 ) -> None:
     devices = "".join(f'[[devices]]\nname = "{name}"\nflops_per_s = 1e9\n' for name in ("pi", "jetson"))
     (tmp_path / "cluster.toml").write_text(devices)
-    words = line.split(" ")
+    assert completed(run, monkeypatch, line) == completions
+
+
+def completed(run: Run, monkeypatch: pytest.MonkeyPatch, line: str) -> list[str]:
     monkeypatch.setenv("_GRAPHCUT_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", line)
-    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
     result = run()
-    assert (result.out.split(), result.err) == (completions, "")
+    assert result.err == ""
+    return result.out.split()
+
+
+def test_the_shell_completes_devices_of_a_plan(run: Run, chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    analysis, hosts = graphcut.analyze(chain), tuple(graphcut.Device(name=name) for name in ("pi", "jetson"))
+    made = graphcut.plan(analysis, graphcut.Across(graphcut.Cluster(devices=hosts)))
+    graphcut.save_plan(made, analysis.model, chain.with_name("plan.json"))
+    assert {*completed(run, monkeypatch, "graphcut simulate plan.json --fail ")} == {"pi@", "jetson@"}
+    assert completed(run, monkeypatch, "graphcut simulate plan.json --fail p") == ["pi@"]
 
 
 def flags_of(run: Run, *words: str) -> set[str]:

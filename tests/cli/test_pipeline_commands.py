@@ -41,6 +41,15 @@ def test_simulated_requests_are_steps_and_what_runs_once_is_not_counted_in_them(
     assert "a request is one step; part 0, part 1, part 3 run once for all steps" in run(*words).out
 
 
+def test_a_folder_of_models_becomes_a_file_that_says_when_each_runs(run: Run, tmp_path: Path) -> None:
+    folder = FAMILIES["whisper"].write(tmp_path / "whisper")
+    output = folder / "pipeline.toml"
+    told = run("merge", folder, "-o", output)
+    assert (told.code, told.out) == (0, "")
+    assert told.err == f"wrote {output}: encoder (once), keys (once), decoder (each step)\n"
+    assert run("analyze", output, "-q").code == 0
+
+
 def test_a_model_alone_is_simulated_as_before(run: Run, home: Path) -> None:
     file = home / "drawing" / "unet" / "model.onnx"
     graphcut.split(file, Into(2), home / "alone")

@@ -6,6 +6,7 @@ import re
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,15 @@ from onnx import helper, numpy_helper
 import graphcut
 from graphcut import UsageError
 from graphcut.cli.common_options import SessionOptions
+from graphcut.cli.input_files import read_or_generate
+from graphcut.cli.memory_options import say_after, say_before
+from graphcut.cli.output import settings
 from graphcut.core.units import parse_bytes
 from graphcut.workers.scheduling.scheduler import DEADLINE_S
 
 from command_line import Result, Run, command, holdings, llm, own_llm, own_parts, parts, run
 from conftest import floats, model_of
+from families.chains import write_sentence_encoder
 
 __all__ = ["llm", "own_llm", "own_parts", "parts", "run"]
 
@@ -447,6 +452,8 @@ def test_a_sequence_output_is_no_defect(run: Run, tmp_path: Path) -> None:
     assert run("split", tmp_path / "m.onnx", "--at-nodes", "relu", "-q").code == 0
     result = run("run", tmp_path / "m.parts", "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
     assert "defect" not in result.err
+    printed = run("run", tmp_path / "m.parts", "--inputs", tmp_path / "in.npz")
+    assert printed.out == "s  list\n"
 
 
 def test_string_outputs_can_be_read_again(run: Run, tmp_path: Path) -> None:
@@ -478,3 +485,45 @@ def test_a_run_that_is_interrupted_while_it_writes_leaves_nothing(
     result = run("run", place, "--inputs", tmp_path / "in.npz", "-o", tmp_path / "out.npz")
     assert result.code == 130
     assert holdings(tmp_path) == before
+
+
+def test_texts_become_the_vectors_that_python_gets(run: Run, tmp_path: Path) -> None:
+    folder, texts = write_sentence_encoder(tmp_path), ["a cat sleeps", "the dog runs"]
+    cascade = graphcut.split(folder, graphcut.Into(2), folder / "parts")
+    words = [word for text in texts for word in ("--text", text)]
+    assert run("run", cascade.root, *words, "-o", tmp_path / "y.npz").code == 0
+    expected = graphcut.run(cascade, graphcut.text_inputs(cascade, texts))
+    with np.load(tmp_path / "y.npz") as found:
+        assert {*found} == {*expected}
+        assert all(np.array_equal(found[name], values) for name, values in expected.items())
+
+
+def test_what_a_memory_limit_could_not_keep_is_said(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(settings, "is_quiet", False)
+    forecast = SimpleNamespace(
+        is_estimated=True, is_mapped=False, peak_bytes=2 << 20, memory_bytes=3 << 20, residency="all", spills=True
+    )
+    peak = SimpleNamespace(bytes=4 << 20, is_since_start=True)
+    ran = SimpleNamespace(
+        forecast=forecast, peak=peak, placements={0: {"CUDAExecutionProvider": 1, "CPUExecutionProvider": 2}}
+    )
+    say_before(ran, exact=False)
+    say_after(ran, graphcut.open_cascade(place).parts)
+    assert capsys.readouterr().err.splitlines() == [
+        "predicted peak about 2 MiB of 3 MiB: all",
+        "tensors between parts that do not fit into memory go to a temporary folder",
+        "part-0.onnx runs 2 nodes with CPUExecutionProvider, 1 node with CUDAExecutionProvider",
+        "measured peak 4 MiB (resident pages, since the process started)",
+        "that is more than 3 MiB: sizes are estimates; split with --dim for exact ones",
+    ]
+
+
+def test_inputs_of_a_file_are_read_and_random_ones_generated(own_llm: Path, tmp_path: Path) -> None:
+    model = graphcut.load(own_llm)
+    np.savez(tmp_path / "x.npz", **graphcut.generate_inputs(model, seed=4))
+    for source, seed in ((tmp_path / "x.npz", 4), (Path("random"), 3)):
+        found, feeds = read_or_generate(source, model, 3), graphcut.generate_inputs(model, seed=seed)
+        assert {*found} == {*feeds}
+        assert all(np.array_equal(found[name], feeds[name]) for name in feeds)

@@ -274,6 +274,8 @@ def test_simulate_and_run_draw_the_same_picture(run: Run, own_llm: Path, own_par
             assert result.code == 0
             assert f"wrote {home / name}{suffix}" in result.err
         printed = run(*words, "--trace", "-").out
+        run(*words, "--trace", home / f"{name}.txt")
+        assert "1 exchange between devices" in (home / f"{name}.txt").read_text("utf-8")
         assert re.search(r"^schedule  the first of 1 request: .*, 1 exchange between devices$", printed, re.MULTILINE)
         assert run(*words, "--trace", home / f"{name}.svg").code == (2 if name == "simulated" else 0)
         drawn = (home / f"{name}.svg").read_text(encoding="utf-8")
