@@ -143,8 +143,6 @@ class _Comparison:
             self.meanings.setdefault(name, Piece(name))
         elif note and note.slice_of in self.model.graph.reads and _fits(note, self.shapes.get(note.slice_of, ())):
             self.meanings[name] = Piece(note.slice_of, note.axis, note.runs)
-        else:
-            self.objections.append(f"its input {name!r} is none of the model")
 
     # Nodes
 

@@ -315,11 +315,12 @@ def test_a_tensor_that_is_whole_is_cut_and_joined_by_segments(opset: int, tmp_pa
     assert fails(model, proto), "keys come before queries"
     join.input[:] = reversed(join.input)
     cut = node(proto, join.input[0])
-    if opset == 12:
-        cut.attribute[1].ints[3] += 1
-    else:
-        initializer(proto, cut.input[1]).CopyFrom(ints(cut.input[1], 8, 8, 4, 5))
-    assert fails(model, proto), "the last piece is larger than what is left"
+    for sizes in ((8, 8, 4, 5), (8, 8, 8)):
+        if opset == 12:
+            cut.attribute[1].ints[:] = sizes
+        else:
+            initializer(proto, cut.input[1]).CopyFrom(ints(cut.input[1], *sizes))
+        assert fails(model, proto), sizes
 
 
 def test_integers_are_added_one_after_another_and_no_rank_leaves_out_zero_points(tmp_path: Path) -> None:
@@ -431,15 +432,122 @@ def test_a_shape_has_as_many_numbers_as_are_put_into_it(tmp_path: Path) -> None:
         assert fails(model, proto), masked
 
 
-def test_a_piece_with_no_number_changed_is_not_the_whole(tmp_path: Path) -> None:
-    proto = model_of(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])], [floats("x", 6)], [floats("y", 8)], [weight("w", 6, 8)]
-    )
+@each("way", ["put no size into it", "cut and join its rows", "join along the rows"])
+def test_a_piece_of_the_columns_is_not_the_whole_whatever_is_done_to_it(way: str, tmp_path: Path) -> None:
+    shape = () if way == "put no size into it" else (8,)
+    ends = floats("x", *shape, 6), floats("y", *shape, 8)
+    proto = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], ends[:1], ends[1:], [weight("w", 6, 8)])
     onnx.save(proto, tmp_path / "model.onnx")
     made = onnx.load(shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path)
-    made.graph.initializer.extend([numpy_helper.from_array(np.zeros(8, bool), "mask"), ints("numbers", *[0] * 8)])
-    node(made, "y").CopyFrom(helper.make_node("Where", ["mask", "numbers", "y.rank-0"], ["y"]))
+    join = node(made, "y")
+    if way == "put no size into it":
+        made.graph.initializer.extend([numpy_helper.from_array(np.zeros(8, bool), "mask"), ints("numbers", *[0] * 8)])
+        join.CopyFrom(helper.make_node("Where", ["mask", "numbers", "y.rank-0"], ["y"]))
+    else:
+        join.attribute[0].i = 0
+    if way == "cut and join its rows":
+        made.graph.initializer.append(ints("rows", 3, 5))
+        made.graph.node.insert(2, helper.make_node("Split", ["y.rank-0", "rows"], ["first", "second"], axis=0))
+        node(made, "y").input[:] = ["first", "second"]
     assert fails(graphcut.load(tmp_path / "model.onnx"), made)
+
+
+def rename_a_slice(model: ModelProto) -> None:
+    initializer(model, "up.rank-0").doc_string = initializer(model, "up.rank-0").doc_string.replace("up", "over")
+
+
+def note_more_than_there_is(model: ModelProto) -> None:
+    initializer(model, "up.rank-1").doc_string = initializer(model, "up.rank-1").doc_string.replace("8", "9")
+
+
+def note_a_range_twice(model: ModelProto) -> None:
+    one = initializer(model, "up.rank-0")
+    one.doc_string = one.doc_string.replace("[0,4]", "[0,2],[0,2]")
+
+
+def note_an_empty_range(model: ModelProto) -> None:
+    one = initializer(model, "up.rank-0")
+    one.doc_string = one.doc_string.replace("[0,4]", "[0,4],[4,4]")
+
+
+def note_no_range(model: ModelProto) -> None:
+    one = initializer(model, "up.rank-0")
+    empty = numpy_helper.from_array(np.zeros((6, 0), np.float32), one.name)
+    empty.doc_string = one.doc_string.replace("[0,4]", "")
+    one.CopyFrom(empty)
+
+
+def draw_again(model: ModelProto) -> None:
+    again = helper.make_node("RandomNormalLike", ["x"], ["noise.rank-1"])
+    model.graph.node.insert(0, again)
+    node(model, "noisy").input[1] = "noise.rank-1"
+
+
+def write_a_mask(model: ModelProto) -> None:
+    node(model, "dropped").output.append("mask")
+
+
+def read_another_weight(model: ModelProto) -> None:
+    node(model, "clipped").input[1] = "shift"
+
+
+def read_one_more(model: ModelProto) -> None:
+    node(model, "clipped").input.append("shift")
+
+
+def write_a_part_of_a_shape(model: ModelProto) -> None:
+    node(model, "sizes.of-a-piece").attribute.append(helper.make_attribute("end", 1))
+
+
+def write_another_version(model: ModelProto) -> None:
+    model.opset_import[0].version += 1
+
+
+def fix_a_size(model: ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 5
+
+
+def read_another_input(model: ModelProto) -> None:
+    model.graph.input.append(floats("z", 2))
+
+
+@pytest.mark.parametrize(
+    ("edit", "objection"),
+    [
+        (rename_a_slice, "'up.rank-0' is noted as a slice of 'over' that the model has not"),
+        (note_more_than_there_is, "'up.rank-1' is noted as a slice of 'up' that the model has not"),
+        (note_a_range_twice, "'up.rank-0' is noted as a slice of 'up' that the model has not"),
+        (note_an_empty_range, "'up.rank-0' is noted as a slice of 'up' that the model has not"),
+        (note_no_range, "'up.rank-0' is noted as a slice of 'up' that the model has not"),
+        (draw_again, "is no node of the model, nor a rank's share of one"),
+        (write_a_mask, "is no node of the model, nor a rank's share of one"),
+        (read_another_weight, "is no node of the model, nor a rank's share of one"),
+        (read_one_more, "is no node of the model, nor a rank's share of one"),
+        (write_a_part_of_a_shape, "is no node of the model, nor a rank's share of one"),
+        (write_another_version, "its IR version, opsets, functions or metadata differ from the model's"),
+        (fix_a_size, "the input 'x' is declared otherwise than in the model"),
+        (read_another_input, "its input 'z' is none of the model"),
+    ],
+)
+def test_what_is_not_the_models_is_named(edit: Edit, objection: str, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["h"]),
+        helper.make_node("Shape", ["h"], ["sizes"]),
+        helper.make_node("MatMul", ["h", "down"], ["rows"]),
+        helper.make_node("Clip", ["rows", "least"], ["clipped"]),
+        helper.make_node("Add", ["clipped", "shift"], ["added"]),
+        helper.make_node("Dropout", ["added"], ["dropped"]),
+        helper.make_node("RandomNormalLike", ["x"], ["noise"]),
+        helper.make_node("Add", ["dropped", "noise"], ["once"]),
+        helper.make_node("Mul", ["once", "noise"], ["noisy"]),
+    ]
+    weights = [weight("up", 6, 8), weight("down", 8, 6), weight("least"), weight("shift")]
+    outputs = [floats("noisy", "n", 6), helper.make_tensor_value_info("sizes", TensorProto.INT64, [2])]
+    onnx.save(model_of(nodes, [floats("x", "n", 6)], outputs, weights), tmp_path / "model.onnx")
+    proto = onnx.load(shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2, mode="sum").path)
+    edit(proto)
+    found = prove_sharded(graphcut.load(tmp_path / "model.onnx"), graphcut.load(proto)).proof.objections
+    assert objection in found[0]
 
 
 def test_a_state_must_stay_in_its_rank(tmp_path: Path) -> None:
@@ -452,6 +560,21 @@ def test_a_state_must_stay_in_its_rank(tmp_path: Path) -> None:
     onnx.save(proto, made)
     report = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True)
     assert not report
+
+
+def test_a_state_that_is_whole_before_a_step_is_whole_after_it(tmp_path: Path) -> None:
+    demos.write("llm", tmp_path / "model.onnx", layers=1, external=None, kv_heads=2)
+    proto = onnx.load(shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path)
+    model, name = graphcut.load(tmp_path / "model.onnx"), "past_key_values.0.key"
+    first, second = (one for one in proto.graph.input if one.name.startswith(f"{name}."))
+    nodes = [helper.make_node("Split", [name, "sizes"], [first.name, second.name], axis=1), *proto.graph.node]
+    proto.graph.initializer.append(ints("sizes", 1, 1))
+    first.CopyFrom(next(one for one in model.proto.graph.input if one.name == name))
+    proto.graph.input.remove(second)
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    found = prove_sharded(model, graphcut.load(proto)).proof.objections
+    assert found == (f"the state {name!r} is divided otherwise than 'present.0.key', which becomes it",)
 
 
 def test_slices_in_files_are_compared_with_the_bytes_of_the_model(
