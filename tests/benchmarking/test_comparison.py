@@ -187,6 +187,8 @@ def test_a_nan_in_one_array_is_an_infinite_difference() -> None:
     assert largest_difference([(nan, np.array([2.0, 1.0]))]) == np.inf
     assert largest_difference([(nan, np.array([np.nan, 1.5]))]) == 0.5
     assert largest_difference([(np.array([1 + 0j]), np.array([1 + 5j]))]) == 5
+    for other in (np.array([2.0]), np.array(["a", "b"])):
+        assert largest_difference([(nan, nan), (other, nan)]) is None
 
 
 def test_the_run_report_shows_the_peak_memory_of_workers_if_known() -> None:

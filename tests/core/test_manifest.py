@@ -407,6 +407,9 @@ def test_corrupted_bytes_are_refused_or_make_no_difference(scratch: Path, place:
 # Agreeing with itself
 
 
+STATE = {"past": "x", "present": "y", "axis": None, "start": None, "is_given": False, "is_shareable": False}
+
+
 @each(
     ("change", "said"),
     [
@@ -420,6 +423,12 @@ def test_corrupted_bytes_are_refused_or_make_no_difference(scratch: Path, place:
         (lambda content: content["tensors"].clear(), "'tensors' lacks 'a'"),
         (put(["y", "ghost"], "parts", 2, "writes"), "'tensors' lacks 'ghost'"),
         (put([], "reads"), "part 0 reads 'x' before any part writes it"),
+        (put([{**STATE, "past": "a"}], "states"), "'states' pairs 'a' with 'y', which are not an input and an output"),
+        (
+            put([{**STATE, "present": "x"}], "states"),
+            "'states' pairs 'x' with 'x', which are not an input and an output",
+        ),
+        (put([STATE, STATE], "states"), "'states' does not list each state once, in the order of the inputs"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused_by_tensor_name(folder: Path, change: Change, said: str) -> None:

@@ -53,6 +53,15 @@ def refused(cascade: Cascade, reader: Reader, output: Path, name: str, change: C
     file.write_bytes(raw)
 
 
+def test_a_part_whose_data_have_another_size_is_not_opened(cascade: Cascade) -> None:
+    """Their digest is not compared, as that may take long; their size is."""
+    data = cascade.root / "part-0.onnx.data"
+    raw = data.read_bytes()
+    data.write_bytes(raw + b"x")
+    with pytest.raises(CascadeError, match=f"has {len(raw) + 1:,} bytes, but had {len(raw):,} when"):
+        graphcut.load(cascade.root / "part-0.onnx")
+
+
 @each("reader", [merged, *EXPORTS])
 @each("name", ["part-1.onnx", "part-1.onnx.data"])
 def test_what_is_made_of_parts_is_not_made_of_changed_ones(

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 import graphcut
-from graphcut import Across, Cluster, Device, Into, Limits, Plan, UsageError
+from graphcut import Across, At, Cluster, Device, Into, Limits, Plan, UsageError
 
 from cases import each
 from conftest import FIXTURES
@@ -53,6 +53,13 @@ def test_genai_gives_the_tokens_of_the_model(name: str, parts: int, tmp_path: Pa
     path = FIXTURES / name / "model.onnx"
     stages = exported(path, graphcut.plan(path, Into(parts), limits=Limits(inside_layers=True)), tmp_path)
     assert [stage["filename"] for stage in stages] == [f"part-{i}.onnx" for i in range(parts)]
+    assert tokens(tmp_path / "out") == tokens(path.parent)
+
+
+def test_a_part_that_only_scores_tokens_is_told_to_genai(tmp_path: Path) -> None:
+    path = FIXTURES / "tiny-llama-fp32" / "model.onnx"
+    stages = exported(path, graphcut.plan(path, At((SUM, "/model/layers.4/final_norm_layernorm/output_0"))), tmp_path)
+    assert [stage.get("is_lm_head", False) for stage in stages] == [False, False, True]
     assert tokens(tmp_path / "out") == tokens(path.parent)
 
 

@@ -75,6 +75,15 @@ def test_annotations_name_the_part_of_each_node(name: str, tmp_path: Path) -> No
     assert_same_bits(FIXTURES / name, path, options)
 
 
+def test_an_annotation_that_a_node_has_is_replaced(chain: Path, tmp_path: Path) -> None:
+    proto = onnx.load(chain)
+    proto.graph.node[0].metadata_props.add(key="layer_ann", value="another")
+    onnx.save(proto, chain)
+    export_ort_annotations(graphcut.split(chain, Into(1), tmp_path / "parts"), tmp_path / "out")
+    (node, *_) = nodes_of(tmp_path / "out" / "model.onnx")
+    assert [(entry.key, entry.value) for entry in node.metadata_props] == [("layer_ann", "part-0")]
+
+
 def test_parts_are_assigned_to_the_kinds_of_their_devices(chain: Path, tmp_path: Path) -> None:
     gpu, npu = (Device(name=name, provider=f"{name}ExecutionProvider") for name in ("CUDA", "Some"))
     devices = (gpu, Device(name="cpu"), npu)

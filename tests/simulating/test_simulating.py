@@ -331,6 +331,10 @@ def test_a_failed_device_loads_and_repeats_its_step_when_it_is_up_again() -> Non
     assert found.without_failures.total_s == 20
     assert found.devices[0].failures == 1
     assert found.devices[0].down * found.total_s == pytest.approx(5)
+    other = ScheduledFailure(device="d0", at_s=12.5, for_s=3.0)  # ends at the same time
+    both = simulate(chain([1.0], weight_bytes=int(LOAD_BYTES_PER_S), failures=[failure, other]), requests=20)
+    assert (both.total_s, both.devices[0].failures, both.devices[0].steps) == (found.total_s, 2, 20)
+    assert both.devices[0].down * both.total_s == pytest.approx(5)
 
 
 def test_a_short_failure_costs_the_time_until_it_is_detected() -> None:
@@ -381,6 +385,13 @@ def test_parts_of_a_lost_device_are_sent_to_the_device_that_takes_over() -> None
     assert found.total_s == pytest.approx(2.5 + DETECTION_S + 2 + 2000 * KB / LOAD_BYTES_PER_S + 4 + 2, rel=1e-12)
     assert [device.steps for device in found.devices] == [10, 1]
     assert found.devices[1].down * found.total_s == pytest.approx(found.total_s - 2.5)
+    # It may fail for some time, and be lost before that is detected.
+    short = ScheduledFailure(device="d1", at_s=2.5, for_s=50.0), ScheduledFailure(device="d1", at_s=3.0)
+    lost = replace(scenario, cluster=changed(scenario.cluster, failures=short))
+    assert simulate(lost, requests=6).total_s == found.total_s
+    # d0 may have all files. It loads the part while it runs the fourth request, and has not run the fifth.
+    at_home = replace(scenario, cluster=changed(scenario.cluster, origin="d0"))
+    assert simulate(at_home, requests=6).total_s == 4 + 3 + 2 * 2
 
 
 def test_a_run_stops_when_no_device_has_room_for_the_parts_of_a_lost_device() -> None:

@@ -125,6 +125,16 @@ def test_the_same_command_adds_parts_until_the_cascade_is_whole(
     served.sent = 0
     graphcut.fetch(url_of(served), tmp_path / "out")
     assert served.sent == linked.path.stat().st_size
+    for wrong, said, hint in (
+        ({"parts": [3]}, "there is no part 3", "the cascade has the parts 0 to 2"),
+        ({"device": "pi"}, "no part is for the device 'pi'", "the parts are for no devices: split with `Across`, or"),
+    ):
+        for output in (tmp_path / "out", tmp_path / "new"):
+            with pytest.raises(UsageError, match=said) as caught:
+                graphcut.fetch(url_of(served), output, **wrong)
+            assert caught.value.hint.startswith(hint)
+    assert not (tmp_path / "new").exists()
+    assert graphcut.verify_files(tmp_path / "out" / linked.path.name)
 
 
 def test_parts_of_a_device_are_fetched_by_its_name(linked: Cascade, tmp_path: Path) -> None:
