@@ -151,8 +151,7 @@ def _replayed(path: Path, source: AnalysisLike) -> Plan:
     from .. import analyze, check_budgets, replay
 
     made = replay(analyze(source), path)
-    if made.metrics:
-        check_budgets(made, [part.written_bytes for part in made.metrics])
+    check_budgets(made, [part.written_bytes for part in made.metrics])
     return made
 
 

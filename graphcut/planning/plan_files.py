@@ -145,7 +145,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
     """The plan in a file, for the model that it was made for.
 
     Its metrics, optimality and reasons are those of the file. If somebody edited the file they no longer hold: metrics
-    are then computed anew, and the rest is unknown.
+    are then computed anew, as for a file without any, and the rest is unknown.
 
     Raises:
         UsageError: it is for another model, or an edit is not possible.
@@ -175,7 +175,7 @@ def replay(analysis: Analysis, path: str | Path) -> Plan:
         return made
     metrics = tuple(part.predicted for part in record.parts if part.predicted is not None)
     known = {name: getattr(record, name) for name in _PLANNED if name != "reasons"}
-    return replace(made, metrics=metrics, explain=lambda: record.reasons, **known)
+    return replace(made, metrics=metrics or made.metrics, explain=lambda: record.reasons, **known)
 
 
 def _devices(record: PlanFile, path: str | Path) -> tuple[Device, ...]:

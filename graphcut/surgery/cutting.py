@@ -5,10 +5,12 @@ from pathlib import Path
 from ..core.arguments import Progress, Storage
 from ..core.errors import UsageError
 from ..core.manifest import Cascade
+from ..costs.weighing import weigh
 from ..loading.model import Model
 from ..loading.opening import ModelLike, load
 from ..planning import planner
 from ..planning.goals import Goal
+from ..planning.planner import with_metrics
 from ..planning.plans import Plan
 from .ranks import prepare_groups
 from .splitting import PreparedFiles, prepare_parts, write
@@ -82,6 +84,8 @@ def prepare(
         model = load(model, dims=plan.model.dims, states=plan.model.states) if plan.model else load(model)
     if plan.graph is not model.graph and plan.graph != model.graph:
         raise UsageError(f"the plan is for another model than {model.title}", hint="plan this one, then split it")
+    if not plan.metrics:  # it was made by hand
+        plan = with_metrics(model, plan, weigh(model, plan.dims))
     if max_shard_bytes is not None and (weights == "share" or plan.has_groups):
         what = "only copied weights are divided among files, and those of a rank are in one file"
         raise UsageError(what, hint="leave out `max_shard_bytes`")

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import NodeProto, helper, numpy_helper
 
 import graphcut
-from graphcut import Analysis, At, GraphcutError, UsageError
+from graphcut import Analysis, At, GraphcutError, PlanError, UsageError, Within
 from graphcut.planning.plan_files import replay, save_plan
 from graphcut.verifying.structural import prove
 
@@ -99,3 +99,22 @@ def test_a_part_whose_nodes_are_all_repeated_by_others_is_refused_by_its_name(fo
     with pytest.raises(UsageError, match=r"part-0\.onnx would have nothing to do") as caught:
         split(folder, [{"nodes": ["relu"], "replicas": []}, {"nodes": later, "replicas": ["relu"]}])
     assert caught.value.hint == "take this part out of the plan"
+
+
+def test_a_plan_that_was_made_by_hand_keeps_its_budget_too(chain: Path, tmp_path: Path) -> None:
+    """Without predicted metrics, also from a file."""
+    analysis = graphcut.analyze(chain)
+    parts = graphcut.plan(analysis, At("exp")).parts
+    for memory_bytes in (1 << 30, 1000):
+        made = graphcut.Plan(Within(memory_bytes), analysis.model.graph, parts)
+        save_plan(made, analysis.model, tmp_path / "plan.json")
+        again = replay(analysis, tmp_path / "plan.json")
+        assert ([*made.metrics], [metrics.nodes for metrics in again.metrics]) == ([], [2, 2])
+        for one in (made, again):
+            if memory_bytes > 1000:
+                cascade = graphcut.split(analysis.model, one, tmp_path / "parts", force=True)
+                assert [part.flowing for part in cascade.parts] == [2, 2]
+            else:
+                with pytest.raises(PlanError, match=r"part 0 needs [\d,]+ bytes, but the plan allows 1,000"):
+                    graphcut.split(analysis.model, one, tmp_path / "no")
+    assert not (tmp_path / "no").exists()
