@@ -434,7 +434,7 @@ def test_a_shape_has_as_many_numbers_as_are_put_into_it(tmp_path: Path) -> None:
 
 @each("way", ["put no size into it", "cut and join its rows", "join along the rows"])
 def test_a_piece_of_the_columns_is_not_the_whole_whatever_is_done_to_it(way: str, tmp_path: Path) -> None:
-    shape = () if way == "put no size into it" else (8,)
+    shape = () if way == "put no size into it" else (4,) if way == "cut and join its rows" else (8,)
     ends = floats("x", *shape, 6), floats("y", *shape, 8)
     proto = model_of([helper.make_node("MatMul", ["x", "w"], ["y"])], ends[:1], ends[1:], [weight("w", 6, 8)])
     onnx.save(proto, tmp_path / "model.onnx")
@@ -446,7 +446,7 @@ def test_a_piece_of_the_columns_is_not_the_whole_whatever_is_done_to_it(way: str
     else:
         join.attribute[0].i = 0
     if way == "cut and join its rows":
-        made.graph.initializer.append(ints("rows", 3, 5))
+        made.graph.initializer.append(ints("rows", 1, 3))
         made.graph.node.insert(2, helper.make_node("Split", ["y.rank-0", "rows"], ["first", "second"], axis=0))
         node(made, "y").input[:] = ["first", "second"]
     assert fails(graphcut.load(tmp_path / "model.onnx"), made)
