@@ -1,7 +1,6 @@
 """How much two values differ: tensors, sequences, maps and optionals of any element type."""
 
 from collections.abc import Sequence
-from itertools import zip_longest
 from math import inf, isfinite, log10, sqrt
 from typing import Any, Final, NamedTuple
 
@@ -130,14 +129,10 @@ def error_between(a: Sequence[Any], b: Sequence[Any], most: float = inf) -> Erro
 
     Numbers of which both are larger than `most` do not count.
     """
-    total = Error(0.0, 0.0, 0)
-    for one, two in zip_longest(a, b):
-        if not (isinstance(one, np.ndarray) and isinstance(two, np.ndarray)):
-            if one != two:
-                return Error(total.signal, inf, 1)
-            continue
-        if one.shape != two.shape:
-            return Error(total.signal, inf, 1)
+    total, (shapes, others) = Error(0.0, 0.0, 0), map(_shapes, (a, b))
+    if shapes != others:
+        return Error(0.0, inf, 1)
+    for one, two in ((one, two) for one, two in zip(a, b, strict=True) if isinstance(one, np.ndarray)):
         left, right = _widened(one), _widened(two)
         is_finite = np.isfinite(left) & np.isfinite(right)
         counts = (np.abs(left) <= most) | (np.abs(right) <= most) | (most == inf)
@@ -147,6 +142,11 @@ def error_between(a: Sequence[Any], b: Sequence[Any], most: float = inf) -> Erro
             signal, noise = (np.square(np.abs(part)).sum() for part in (left[np.isfinite(left) & counts], gap))
         total = Error(total.signal + float(signal), total.noise + float(noise), total.broken + int((~is_same).sum()))
     return total
+
+
+def _shapes(items: Sequence[Any]) -> list[Any]:
+    """The shape of each array of a flattened value, and what else there is."""
+    return [item.shape if isinstance(item, np.ndarray) else item for item in items]
 
 
 def difference(a: Sequence[Any], b: Sequence[Any]) -> tuple[float, float, int]:

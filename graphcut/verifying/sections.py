@@ -306,15 +306,14 @@ def _most(value: Value, tensor: Tensor) -> float:
 
 
 def converted(value: object, kinds: tuple[Tensor, Tensor]) -> Any:  # noqa: ANN401 - a value, as it is given or converted
-    """A value of the first type as one of the second; finite numbers stay finite."""
+    """A value of the first type as one of the second, both floats or equal; finite numbers stay finite."""
     tensor, other = kinds
     if tensor.dtype == other.dtype:
         return value
-    array, goal = array_of(value, tensor), numpy_type(other)
-    if other.dtype in ROUNDOFF:
-        limits: Any = ml_dtypes.finfo(goal)  # type: ignore[no-untyped-call]
-        array = array.astype(np.float64 if "float64" in {tensor.dtype, other.dtype} else np.float32)
-        array = np.where(np.isfinite(array), np.clip(array, float(limits.min), float(limits.max)), array)
+    goal = numpy_type(other)
+    limits: Any = ml_dtypes.finfo(goal)  # type: ignore[no-untyped-call]
+    array = array_of(value, tensor).astype(np.float64 if "float64" in {tensor.dtype, other.dtype} else np.float32)
+    array = np.where(np.isfinite(array), np.clip(array, float(limits.min), float(limits.max)), array)
     return from_array(np.ascontiguousarray(array.astype(goal)).reshape(array.shape), other)
 
 

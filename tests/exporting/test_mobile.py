@@ -106,6 +106,10 @@ def test_an_export_is_verified_by_its_files_and_by_running_it(chain: Path, tmp_p
     edit_manifest(manifest, lambda record: record["parts"][0].update(sha256=record["parts"][1]["sha256"]))
     assert "part-0.ort: it reads ['" in graphcut.verify_files(manifest).objections[0]
     assert not graphcut.verify(chain, manifest)
+    (tmp_path / "mobile" / "part-0.ort").write_bytes(b"no model")
+    objections = graphcut.verify_files(manifest).objections
+    assert objections[0] == "part-0.ort: part-0.ort is not the file that was written: its digest differs"
+    assert objections[1].startswith("part-0.ort: ONNX Runtime can't load it: ")
 
 
 def test_an_export_of_some_parts_knows_that_others_are_elsewhere(chain: Path, tmp_path: Path) -> None:

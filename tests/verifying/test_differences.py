@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from graphcut.core.tensors import Tensor
 from graphcut.running.values import to_value
-from graphcut.verifying.differences import are_identical, difference, flatten, largest
+from graphcut.verifying.differences import Error, are_identical, difference, error_between, flatten, largest
 
 from cases import each
 
@@ -169,3 +169,23 @@ def test_large_arrays_of_other_shapes_or_types_differ_infinitely() -> None:
     assert difference(wide, tall)[0] == difference(wide, double)[0] == INFINITE
     assert not are_identical(wide, tall)
     assert are_identical(wide, wide)
+
+
+def test_the_error_of_a_large_value_is_that_of_all_its_chunks() -> None:
+    value = np.ones(300_000, np.float32)
+    other = value.copy()
+    other[[0, 200_000, 299_999]] = 3, 0, np.nan
+    tensor = Tensor(name="x", dtype="float32", shape=None)
+    assert error_between(flatten(value, tensor), flatten(other, tensor)) == Error(300_000, 2.0**2 + 1, 1)
+
+
+@pytest.mark.parametrize("shapes", [((4,), (1, 4)), ((300_000,), (4,)), ((4,), (300_000,)), ((2, 150_000), (300_000,))])
+def test_a_value_of_another_shape_has_an_infinite_error(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    one, two = (flatten(np.ones(shape, np.float32), Tensor(name="x", dtype="float32", shape=None)) for shape in shapes)
+    assert error_between(one, two).relative == INFINITE
+
+
+def test_an_optional_value_that_is_not_there_differs_from_one_that_is() -> None:
+    tensor = Tensor(name="x", dtype="optional(float32)", shape=None)
+    nothing, something = flatten(None, tensor), flatten(np.ones(2, np.float32), tensor)
+    assert (are_identical(nothing, nothing), are_identical(nothing, something)) == (True, False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import onnx
@@ -141,6 +142,17 @@ def test_a_file_outside_the_folder_is_not_read(cascade: Cascade) -> None:
     assert verify_files(outside).objections == (
         f"../part-0.onnx: {cascade.path} names '../part-0.onnx', which is outside its folder",
     )
+
+
+def test_a_file_that_may_not_be_read_is_an_objection(cascade: Cascade, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file of another user."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("graphcut.verifying.files.wrong_bytes", refuse)
+    sentence = "a file can't be read: Permission denied"
+    assert verify_files(cascade).objections == tuple(f"part-{i}.onnx: {sentence}" for i in (0, 1))
 
 
 def test_the_result_reads_well(external_llm: Model) -> None:

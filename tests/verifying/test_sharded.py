@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 import graphcut
-from graphcut import UsageError, demos, shard
+from graphcut import ModelError, UsageError, demos, shard
 from graphcut.costs.device_groups import RankMode
 from graphcut.verifying import verification
 from graphcut.verifying.sharded import prove_sharded
@@ -593,6 +593,14 @@ def test_slices_in_files_are_compared_with_the_bytes_of_the_model(
     data.write_bytes(content)
     report = graphcut.verify(tmp_path / "model.onnx", made, structural_only=True)
     assert any("the values of" in sentence for sentence in report.proof.objections)
+
+
+def test_the_model_that_was_sharded_must_be_there(tmp_path: Path) -> None:
+    demos.write("resnet", tmp_path / "model.onnx")
+    made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
+    (tmp_path / "model.onnx").unlink()
+    with pytest.raises(ModelError, match=r"the model that was sharded is not at .*model\.onnx"):
+        graphcut.verify(made)
 
 
 def test_the_model_that_was_sharded_must_be_named() -> None:

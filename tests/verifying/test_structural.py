@@ -148,6 +148,10 @@ def annotate(proto: ModelProto) -> None:
     proto.graph.quantization_annotation.add(tensor_name="d")
 
 
+def describe_input(proto: ModelProto) -> None:
+    proto.graph.input[0].doc_string = "what it was not"
+
+
 def note_a_type(proto: ModelProto) -> None:
     proto.graph.value_info.append(floats("d", 7))
 
@@ -170,6 +174,7 @@ HEAD = "its IR version, opsets, metadata, configuration or the name of its graph
         (1, change_metadata, [f"part-1.onnx: {HEAD}"]),
         (1, change_graph_name, [f"part-1.onnx: {HEAD}"]),
         (1, annotate, ["part-1.onnx: quantization annotation 'd' is not in the model"]),
+        (1, describe_input, ["part-1.onnx: the declaration of 'c' differs from the model's"]),
         (1, note_a_type, ["part-1.onnx: value_info 'd' is not in the model"]),
         (1, merge_nodes, ["part-1.onnx: node 'bias' differs from the model's", "node 'elu' is in no part"]),
         (
@@ -294,6 +299,15 @@ def test_a_node_moved_together_with_the_manifest_is_correct(model: Model, cascad
     moved = with_manifest(move_elu(cascade), move)
     assert prove(model, moved).objections == ()
     assert all(tensor.is_identical for tensor in compare(model, moved, X, optimized=False))
+
+
+def test_what_the_first_version_of_manifests_does_not_say_is_not_compared(model: Model, cascade: Cascade) -> None:
+    def forget(record: Record) -> None:
+        record["format"] = "graphcut.cascade/1"
+        for part in record["parts"]:
+            del part["memory"], part["flowing"]
+
+    assert prove(model, with_manifest(cascade, forget)).objections == ()
 
 
 def test_a_node_in_two_parts_is_found(model: Model, cascade: Cascade) -> None:

@@ -25,7 +25,7 @@ from graphcut.running.values import Feeds
 from graphcut.verifying import sections, two_models
 from graphcut.verifying.causes import causes_of
 from graphcut.verifying.matching import matched_tensors
-from graphcut.verifying.numerical import run_whole
+from graphcut.verifying.numerical import EXACT, run_whole
 
 from cases import each, seeded
 from conftest import FIXTURES, floats, model_of, of_unknown_operator
@@ -188,6 +188,7 @@ def test_a_mask_of_another_value_is_harmless(mask: float) -> None:
     assert found
     if found.worst_db < inf:
         assert "fill" in [one.node for one in found.harmless]
+        assert "harmless: 'fill'" in str(found)
 
 
 def test_a_broken_norm_is_named_though_a_harmless_mask_differs_before_it() -> None:
@@ -440,6 +441,18 @@ def turn(_: ModelProto, node: NodeProto) -> None:
     node.attribute[0].i = -2
 
 
+def double(_: ModelProto, node: NodeProto) -> None:
+    node.attribute[0].f *= 2
+
+
+def raise_more(_: ModelProto, node: NodeProto) -> None:
+    node.input.append("at/b")
+
+
+def spread(model: ModelProto, _: NodeProto) -> None:
+    model.graph.initializer[-1].CopyFrom(numpy_helper.from_array(np.linspace(-0.2, 0.2, 8, dtype=np.float32), "floor"))
+
+
 def clip(model: ModelProto, node: NodeProto) -> None:
     model.graph.initializer.extend(
         numpy_helper.from_array(np.array(value, np.float32), name) for value, name in ((-0.1, "least"), (0.1, "most"))
@@ -456,6 +469,9 @@ def clip(model: ModelProto, node: NodeProto) -> None:
         ("MatMul", reverse_weight, "MatMul: 'w1' differs in 64 of 64 values"),
         ("Sub", swap, "Sub: input 0 is"),
         ("Softmax", turn, "Softmax: axis is -2, was -1"),
+        ("LeakyRelu", double, "LeakyRelu: alpha is 0.5, was 0.25"),
+        ("Max", raise_more, "Max: 3 inputs, were 2"),
+        ("Max", spread, "Max: 'floor' has the shape [8], was []"),
         ("Tanh", clip, "Clip added"),
     ],
 )
@@ -466,13 +482,65 @@ def test_what_is_wrong_with_a_node_is_said(op: str, edit: Callable[[ModelProto, 
         helper.make_node("MatMul", ["x", "w0"], ["at/a"], "n0"),
         helper.make_node("Tanh", ["at/a"], ["at/b"], "n1"),
         helper.make_node("Sub", ["at/b", "at/a"], ["at/c"], "n2"),
-        helper.make_node("Softmax", ["at/c"], ["at/d"], "n3", axis=-1),
-        helper.make_node("MatMul", ["at/d", "w1"], ["y"], "n4"),
+        helper.make_node("LeakyRelu", ["at/c"], ["at/d"], "n3", alpha=0.25),
+        helper.make_node("Max", ["at/d", "floor"], ["at/e"], "n4"),
+        helper.make_node("Softmax", ["at/e"], ["at/f"], "n5", axis=-1),
+        helper.make_node("MatMul", ["at/f", "w1"], ["y"], "n6"),
     ]
+    weights.append(numpy_helper.from_array(np.array(-0.2, np.float32), "floor"))
     model = model_of(nodes, [floats("x", 8, 8)], [floats("y", 8, 8)], weights)
     found = graphcut.compare_models(model, edited(model, op, edit), inputs=[{"x": SQUARE}])
     assert [one.error.node for one in found.culprits] == [[node.name for node in nodes if node.op_type == op][-1]]
     assert any(cause in text for text in found.culprits[0].causes)
+
+
+def rows_of(table: int, factor: float) -> ModelProto:
+    """Rows of a table, at places that are multiplied by a factor."""
+    nodes = [
+        helper.make_node("Mul", ["x", "factor"], ["scaled"], "scale"),
+        helper.make_node("Cast", ["scaled"], ["places"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "places"], ["y"]),
+        helper.make_node("Neg", ["scaled"], ["z"]),
+    ]
+    values = {"factor": np.array(factor, np.float32), "table": np.arange(2 * table, dtype=np.float32).reshape(table, 2)}
+    weights = [numpy_helper.from_array(value, name) for name, value in values.items()]
+    return model_of(nodes, [floats("x", 3)], [floats("y", 3, 2), floats("z", 3)], weights)
+
+
+def test_places_that_a_smaller_table_does_not_have_are_no_error_of_the_lookup() -> None:
+    """The first model can't look them up; what it computes besides is compared all the same."""
+    found = graphcut.compare_models(rows_of(4, 1), rows_of(8, 2), inputs=[{"x": np.array([0, 1, 3], np.float32)}])
+    assert [(one.error.node, one.effect_db) for one in found.culprits] == [("scale", -inf)]
+    assert {one.tensor: one.own_db for one in found.errors if one.tensor != "scaled"} == dict.fromkeys(
+        ("places", "y", "z"), inf
+    )
+    side = sections.Side(graphcut.load(rows_of(4, 1)), ("scaled", "places"), EXACT)
+    values = {"scaled": np.array([1, 2, 3], np.float32), "places": np.array([0, 2, 6])}
+    made = sections.run_or_halve(side, ["y", "z"], values)
+    assert {name: np.asarray(value).tolist() for name, value in made.items()} == {"z": [-1, -2, -3]}
+
+
+def test_a_conversion_of_an_input_that_the_other_model_lacks_is_another_operator() -> None:
+    models = []
+    for op, read in (("Cast", "more"), ("Neg", "x")):
+        attributes = {"to": TensorProto.FLOAT} if op == "Cast" else {}
+        nodes = [
+            helper.make_node(op, [read], ["c"], "of c", "", "", None, **attributes),
+            helper.make_node("Add", ["x", "c"], ["y"]),
+        ]
+        inputs = [floats("x", 4), helper.make_tensor_value_info("more", TensorProto.INT64, [4])]
+        models.append(model_of(nodes, inputs[: 2 - (op == "Neg")], [floats("y", 4)]))
+    feeds = {"x": np.ones(4, np.float32), "more": np.arange(4)}
+    assert graphcut.compare_models(*models, inputs=[feeds]).culprits[0].causes == ("Neg instead of Cast",)
+
+
+def test_an_input_that_is_the_output_has_the_error_of_its_type_alone() -> None:
+    one, two = (helper.make_tensor_value_info("x", kind, [4]) for kind in (TensorProto.FLOAT, TensorProto.FLOAT16))
+    third = {"x": np.full(4, 1 / 3, np.float32)}
+    found = graphcut.compare_models(model_of([], [one], [one]), model_of([], [two], [two]), inputs=[third])
+    assert (found.same, found.errors) == (True, ())
+    difference = np.float32(1 / 3) - np.float32(np.float16(1 / 3))
+    assert found.worst_db == pytest.approx(20 * np.log10(np.float32(1 / 3) / abs(difference)))
 
 
 def test_an_equal_output_does_not_hide_what_is_wrong_with_another() -> None:

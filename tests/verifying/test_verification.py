@@ -205,10 +205,16 @@ def test_a_copy_of_the_model_is_accepted(model: Model, cascade: Cascade, tmp_pat
     assert graphcut.verify(graphcut.load(copy), cascade, inputs=[X])
 
 
-def test_a_cascade_that_refuses_inputs_that_the_model_accepts_is_wrong(model: Model, cascade: Cascade) -> None:
+def test_a_cascade_that_refuses_inputs_that_the_model_accepts_is_wrong(
+    model: Model, cascade: Cascade, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether the proof finds that or the run: the cascade does not do what its model does."""
-
-    assert not graphcut.verify(model, frozen(cascade), inputs=[{"x": np.ones((3, 16), F32)}])
+    inputs = [{"x": np.ones((3, 16), F32)}]
+    assert not graphcut.verify(model, frozen(cascade), inputs=inputs)
+    monkeypatch.setattr("graphcut.verifying.verification.prove", lambda *_: Proof((), 8, 0, 0))
+    report = graphcut.verify(model, frozen(cascade), inputs=inputs)
+    assert (report.same, report.runs, report.proof.holds) == (False, (), True)
+    assert str(report).endswith(f"numbers: not run; {report.failure}")
 
 
 def boundary_tensors(cascade: Cascade, feeds: Mapping[str, object], model: Model) -> Iterator[str]:
