@@ -135,7 +135,7 @@ def error_between(a: Sequence[Any], b: Sequence[Any], most: float = inf) -> Erro
     for one, two in ((one, two) for one, two in zip(a, b, strict=True) if isinstance(one, np.ndarray)):
         left, right = _widened(one), _widened(two)
         is_finite = np.isfinite(left) & np.isfinite(right)
-        counts = (np.abs(left) <= most) | (np.abs(right) <= most) | (most == inf)
+        counts = (np.abs(left) <= most) | (np.abs(right) <= most)
         with np.errstate(all="ignore"):
             gap = np.where(is_finite & counts, left - right, 0.0)
             is_same = is_finite | (left == right) | (np.isnan(left) & np.isnan(right))

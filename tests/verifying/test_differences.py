@@ -189,3 +189,10 @@ def test_an_optional_value_that_is_not_there_differs_from_one_that_is() -> None:
     tensor = Tensor(name="x", dtype="optional(float32)", shape=None)
     nothing, something = flatten(None, tensor), flatten(np.ones(2, np.float32), tensor)
     assert (are_identical(nothing, nothing), are_identical(nothing, something)) == (True, False)
+
+
+def test_a_number_counts_unless_it_is_a_mask_on_both_sides() -> None:
+    """Of which the others are at most 100."""
+    one, two = np.array([1, 1e5, 1e5, 3], np.float64), np.array([2, 2e5, 3, 1e5], np.float64)
+    gap = (1e5 - 3) ** 2
+    assert error_between([one], [two], 100) == Error(1 + 1e10 + 9, 1 + 2 * gap, 0)

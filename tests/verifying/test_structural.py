@@ -152,6 +152,10 @@ def describe_input(proto: ModelProto) -> None:
     proto.graph.input[0].doc_string = "what it was not"
 
 
+def name_the_kind_of_an_input(proto: ModelProto) -> None:
+    proto.graph.input[0].type.denotation = "IMAGE"
+
+
 def note_a_type(proto: ModelProto) -> None:
     proto.graph.value_info.append(floats("d", 7))
 
@@ -175,6 +179,7 @@ HEAD = "its IR version, opsets, metadata, configuration or the name of its graph
         (1, change_graph_name, [f"part-1.onnx: {HEAD}"]),
         (1, annotate, ["part-1.onnx: quantization annotation 'd' is not in the model"]),
         (1, describe_input, ["part-1.onnx: the declaration of 'c' differs from the model's"]),
+        (1, name_the_kind_of_an_input, ["part-1.onnx: the declaration of 'c' differs from the model's"]),
         (1, note_a_type, ["part-1.onnx: value_info 'd' is not in the model"]),
         (1, merge_nodes, ["part-1.onnx: node 'bias' differs from the model's", "node 'elu' is in no part"]),
         (

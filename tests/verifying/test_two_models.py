@@ -188,7 +188,6 @@ def test_a_mask_of_another_value_is_harmless(mask: float) -> None:
     assert found
     if found.worst_db < inf:
         assert "fill" in [one.node for one in found.harmless]
-        assert "harmless: 'fill'" in str(found)
 
 
 def test_a_broken_norm_is_named_though_a_harmless_mask_differs_before_it() -> None:
@@ -199,6 +198,7 @@ def test_a_broken_norm_is_named_though_a_harmless_mask_differs_before_it() -> No
     cause = "LayerNormalization: 'scale' is 1.25 times what it was: differs in 8 of 8 values, by at most 0.25"
     assert found.culprits[0].causes == (cause,)
     assert [one.node for one in found.harmless] == ["fill"]
+    assert "\nharmless: 'fill': " in str(found)
     models = transformer(-3.4e38), transformer(-65504, 1.25)
     assert graphcut.compare_models(*models, inputs=[SEEN], ignore=["layer/*"])
     with pytest.raises(UsageError, match="every output"):
@@ -469,7 +469,7 @@ def clip(model: ModelProto, node: NodeProto) -> None:
         ("MatMul", reverse_weight, "MatMul: 'w1' differs in 64 of 64 values"),
         ("Sub", swap, "Sub: input 0 is"),
         ("Softmax", turn, "Softmax: axis is -2, was -1"),
-        ("LeakyRelu", double, "LeakyRelu: alpha is 0.5, was 0.25"),
+        ("LeakyRelu", double, "LeakyRelu: alpha is 0.2, was 0.1"),
         ("Max", raise_more, "Max: 3 inputs, were 2"),
         ("Max", spread, "Max: 'floor' has the shape [8], was []"),
         ("Tanh", clip, "Clip added"),
@@ -482,7 +482,7 @@ def test_what_is_wrong_with_a_node_is_said(op: str, edit: Callable[[ModelProto, 
         helper.make_node("MatMul", ["x", "w0"], ["at/a"], "n0"),
         helper.make_node("Tanh", ["at/a"], ["at/b"], "n1"),
         helper.make_node("Sub", ["at/b", "at/a"], ["at/c"], "n2"),
-        helper.make_node("LeakyRelu", ["at/c"], ["at/d"], "n3", alpha=0.25),
+        helper.make_node("LeakyRelu", ["at/c"], ["at/d"], "n3", alpha=0.1),
         helper.make_node("Max", ["at/d", "floor"], ["at/e"], "n4"),
         helper.make_node("Softmax", ["at/e"], ["at/f"], "n5", axis=-1),
         helper.make_node("MatMul", ["at/f", "w1"], ["y"], "n6"),
@@ -516,8 +516,9 @@ def test_places_that_a_smaller_table_does_not_have_are_no_error_of_the_lookup() 
     )
     side = sections.Side(graphcut.load(rows_of(4, 1)), ("scaled", "places"), EXACT)
     values = {"scaled": np.array([1, 2, 3], np.float32), "places": np.array([0, 2, 6])}
-    made = sections.run_or_halve(side, ["y", "z"], values)
-    assert {name: np.asarray(value).tolist() for name, value in made.items()} == {"z": [-1, -2, -3]}
+    for names in (["y", "z"], ["z", "y"]):
+        made = sections.run_or_halve(side, names, values)
+        assert {name: np.asarray(value).tolist() for name, value in made.items()} == {"z": [-1, -2, -3]}
 
 
 def test_a_conversion_of_an_input_that_the_other_model_lacks_is_another_operator() -> None:
