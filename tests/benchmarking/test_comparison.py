@@ -14,8 +14,10 @@ from onnx import helper
 from rich.console import Console
 
 import graphcut
-from graphcut import At, Cascade, CascadeError, UsageError
+from graphcut import At, Cascade, CascadeError, RunError, UsageError
+from graphcut.benchmarking import comparison
 from graphcut.benchmarking.comparison import WayResult, bench, largest_difference
+from graphcut.benchmarking.contender import BenchmarkRun
 from graphcut.benchmarking.ways import WAYS
 from graphcut.cli.result_tables import draw_benchmark
 from graphcut.drawing.terminal.runs import draw_run_log
@@ -23,6 +25,7 @@ from graphcut.drawing.terminal.screen import screen_on
 from graphcut.workers.executors.protocol import Step
 from graphcut.workers.run_log import RunLog
 
+from cases import each
 from command_line import Run, run
 from conftest import floats, model_of
 
@@ -69,6 +72,21 @@ def test_the_whole_model_must_exist(cascade: Cascade) -> None:
     cascade.source.unlink()
     with pytest.raises(CascadeError, match=r"the whole model .* does not exist"):
         bench(cascade, X, rounds=1)
+
+
+@each(
+    ("answers", "said"),
+    [
+        (["no memory"], r"chain\.onnx can't be run: no memory"),
+        ([BenchmarkRun(run_s=1), "no memory"], r"chain\.onnx ran once and then failed: no memory"),
+    ],
+)
+def test_the_whole_model_must_run(
+    cascade: Cascade, monkeypatch: pytest.MonkeyPatch, answers: list[object], said: str
+) -> None:
+    monkeypatch.setattr(comparison, "_measured", lambda _: answers.pop(0))
+    with pytest.raises(RunError, match=said):
+        bench(cascade, X, ways=[], rounds=1)
 
 
 def test_inputs_must_be_numbers(cascade: Cascade) -> None:

@@ -14,11 +14,15 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper
+from rich.console import Console
 
 import graphcut
 from graphcut.benchmarking import environment as module
+from graphcut.cli.result_tables import draw_environment
 from graphcut.drawing.json_records import dumps
+from graphcut.drawing.terminal.screen import screen_on
 from graphcut.running import providers
 
 DEVELOPMENT = {"dev", "docs", "test"}
@@ -119,3 +123,18 @@ def test_a_report_names_no_folder(here: graphcut.Environment) -> None:
     text = dumps(here)
     assert str(Path.home()) not in text.replace('"/"', "")
     assert str(Path.cwd()) not in text
+
+
+def test_a_provider_that_is_not_here_has_no_types_and_a_reason() -> None:
+    found = module._provider("GhostExecutionProvider")
+    assert (found.native, found.widened) == ((), ())
+    assert found.problem.startswith("this ONNX Runtime does not have it")
+
+
+def test_what_was_measured_is_one_line(here: graphcut.Environment) -> None:
+    rates = module.MeasuredRates(flops_per_s=2e9, bytes_per_s=3e9, dispatch_s=4e-6, disk_bytes_per_s=5e8, spread=0.25)
+    console = Console(width=200, no_color=True)
+    with console.capture() as captured:
+        console.print(draw_environment(replace(here, measured=rates), screen_on(console)))
+    measured = "2 GFLOP/s, 3 GB/s of memory bandwidth, 4 µs to start a node, 500 MB/s to disk; spread 25%"
+    assert f"measured: {measured}" in captured.get().splitlines()

@@ -15,6 +15,9 @@ from graphcut.costs.decoder_configs import table_of_config
 from graphcut.costs.tables import read_table, shipped_tables
 
 from cases import each
+from command_line import Run, run
+
+__all__ = ["run"]
 
 FIELDS = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers"),
@@ -46,6 +49,14 @@ def test_parameters_are_those_that_are_published(
     tmp_path: Path, values: tuple[object, ...], more: dict[str, Any], parameters: int
 ) -> None:
     assert sum(row.num_params for row in table_of_config(config(tmp_path, *values, **more)).rows) == parameters
+
+
+def test_the_command_writes_the_table_of_a_configuration(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    told = run("measure", config(tmp_path, *LLAMA_7B), "-o", table)
+    rows = read_table(table).rows
+    assert (told.code, told.out) == (0, f"{len(rows)} modules, 6,738,415,616 parameters\n")
+    assert sum(row.num_params for row in rows) == 6_738_415_616
 
 
 SHIPPED = {

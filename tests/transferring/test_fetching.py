@@ -303,14 +303,14 @@ def test_a_server_without_range_is_said(served: Served, tmp_path: Path) -> None:
     assert (len(problems), len(set(problems)), served.wholes) == (8, 1, 1)
 
 
-@each("change", ["shorter", "longer", "one bit", "part"])
+@each("change", ["shorter", "empty", "longer", "one bit", "part"])
 def test_a_file_that_is_not_that_of_the_split_is_refused(copied: Cascade, tmp_path: Path, change: str) -> None:
     shutil.copytree(copied.root, tmp_path / "served")
     part = copied.parts[0]
     file = tmp_path / "served" / (part.file if change == "part" else next(iter(part.data)))
     raw = bytearray(file.read_bytes())
-    if change == "shorter":
-        del raw[-1:]
+    if change in {"shorter", "empty"}:
+        del raw[-1 if change == "shorter" else 0 :]
     elif change == "longer":
         raw += b"x"
     else:
