@@ -114,10 +114,11 @@ class Graph(Product):
         return tuple(dict.fromkeys(found.values()))
 
     @cached_property
-    def unread_defaults(self) -> tuple[str, ...]:
-        """Inputs that have a default and no reader. The block of the last flowing node declares them."""
-        known = (name for name in self.reads if name in self.weights)
-        return tuple(name for name in known if name not in self.readers and name not in self.writes)
+    def unread(self) -> tuple[str, ...]:
+        """Inputs with a default, and constant outputs, that no node reads. The last flowing node's block has them."""
+        known = {*self.weights, *(name for node in self.nodes if node.is_constant for name in node.writes)}
+        known -= {name for node in self.nodes for name in (*node.reads, *node.weights, *node.constants)}
+        return tuple(name for name in dict.fromkeys((*self.reads, *self.writes)) if name in known)
 
     @cached_property
     def input_index(self) -> Mapping[str, int]:
@@ -173,13 +174,15 @@ class Graph(Product):
 
     @cached_property
     def constants_of(self) -> tuple[tuple[int, ...], ...]:
-        """For each node the constant nodes that it depends on, in topological order."""
-        return tuple(self.constants_for(node.constants) if node.constants else () for node in self.nodes)
+        """For each node the constant nodes that it depends on, in topological order; for the last one `unread`, too."""
+        last = dict.fromkeys(self.flow[-1:], self.unread)
+        needed = ((*node.constants, *last.get(i, ())) for i, node in enumerate(self.nodes))
+        return tuple(self.constants_for(tensors) if tensors else () for tensors in needed)
 
     def weights_of(self, node: int) -> tuple[str, ...]:
-        """The initializers that a node reads, those of the constant nodes it depends on included."""
-        own, constants = self.nodes[node].weights, self.constants_of[node]
-        return (*own, *(name for i in constants for name in self.nodes[i].weights)) if constants else own
+        """The initializers that a node reads, those of the nodes in `constants_of` included."""
+        own = (*self.nodes[node].weights, *(w for i in self.constants_of[node] for w in self.nodes[i].weights))
+        return (*own, *(name for name in self.unread if name in self.weights)) if node in self.flow[-1:] else own
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -247,16 +250,16 @@ def partition(graph: Graph, groups: Sequence[Iterable[int]]) -> Partition:
     A node may be in several groups: the first one has it in `Block.nodes` and writes its tensors for other blocks, the
     later ones recompute it. A copy whose tensors are not read in its group, nor outside it if it is the first, is left
     out. An output of the model that no flowing node writes (a constant, an initializer, an input or its default) is
-    written by the first block that has it anyway, or by the last block.
+    written by the first block that has it anyway, or by that of the last flowing node.
 
     A GraphcutError if the groups can't run in this order, a node is in no group, or a stateful node is in several.
     """
     own, copied = _first_and_needed(graph, groups)
     held = [graph.held(nodes, copies) for nodes, copies in zip(own, copied, strict=True)]
     constants = [graph.constants_for(tensor for node in nodes.values() for tensor in node.constants) for nodes in held]
-    outputs = _writers_of_constant_outputs(graph, held, constants)
     last = next((i for i, nodes in enumerate(own) if graph.flow and graph.flow[-1] in nodes), len(own) - 1)
-    unread = [graph.unread_defaults if i == last else () for i in range(len(own))]
+    outputs = _writers_of_constant_outputs(graph, held, constants, last)
+    unread = [graph.unread if i == last else () for i in range(len(own))]
     wanted = {*graph.writes, *(tensor for nodes in held for tensor in outside_reads(nodes.values()))}
     blocks = tuple(
         _block(graph, nodes, {*copies, *needed, *graph.constants_for(extra)}, extra, declared, wanted)
@@ -349,22 +352,21 @@ def outside_reads(nodes: Collection[Node]) -> dict[str, None]:
 
 
 def _writers_of_constant_outputs(
-    graph: Graph, groups: Sequence[Iterable[int]], constants: Sequence[tuple[int, ...]]
+    graph: Graph, groups: Sequence[Mapping[int, Node]], constants: Sequence[tuple[int, ...]], last: int
 ) -> list[list[str]]:
     """For each group the outputs of the model that it writes though no flowing node does."""
     outputs: list[list[str]] = [[] for _ in groups]
     for output in dict.fromkeys(graph.writes):
         weight, writer = graph.weights.get(output), graph.producer.get(output)
         if weight is not None:
-            reads = ((graph.nodes[n].reads if weight.is_default else graph.nodes[n].weights for n in g) for g in groups)
-            holders = [i for i, tensors in enumerate(reads) if any(output in names for names in tensors)]
+            holders = [i for i, g in enumerate(groups) if any(output in (*n.reads, *n.weights) for n in g.values())]
         elif writer is not None and graph.nodes[writer].is_constant:
             holders = [i for i, needed in enumerate(constants) if writer in needed]
         else:
             continue
         # A user may override a default. The last group that reads it writes the value that it was given.
         ordered = reversed(holders) if weight is not None and weight.is_default else holders
-        outputs[next(iter(ordered), -1)].append(output)
+        outputs[next(iter(ordered), last)].append(output)
     return outputs
 
 
@@ -374,7 +376,7 @@ def _block(
     replicas = tuple(sorted(repeated))
     held = graph.held(nodes, replicas)
     reads = outside_reads(held.values())
-    reads.update(dict.fromkeys((*(output for output in outputs if output in graph.input_index), *unread)))
+    reads.update(dict.fromkeys(name for name in (*outputs, *unread) if name in graph.input_index))
     weights = dict.fromkeys(weight for n in (*replicas, *nodes) for weight in held[n].weights)
     weights.update(dict.fromkeys(name for name in (*outputs, *reads) if name in graph.weights))
     return Block(

@@ -77,11 +77,11 @@ def serialized_sizes(model: Model) -> SerializedSizes:
     inputs = {value.name: _entry(value) for value in proto.graph.input}
     outputs = {value.name: _entry(value) for value in proto.graph.output}
     type_bytes = by_kind(lambda tensor: _entry(type_proto(tensor)))
-    types = {name: type_bytes(tensor) for name, tensor in model.boundary_types.items()}
-    declared = {name: _declaration_bytes(name, size, values.get(name)) for name, size in types.items()}
-    declared |= inputs | outputs
-    declarations = {name: number + notes.get(name, 0) for name, number in declared.items()}
-    shared = (*_weights(model, inputs, notes), *_constants(model, typed), *_functions(model))
+    types = model.boundary_types.items()
+    declared = {name: _declaration_bytes(name, type_bytes(tensor), values.get(name)) for name, tensor in types}
+    declarations = {name: number + notes.get(name, 0) for name, number in (declared | inputs | outputs).items()}
+    of_weights = {name: sum(row.get(name, 0) for row in (inputs, outputs, notes)) for name in graph.weights}
+    shared = (*_weights(model, of_weights), *_constants(model, typed | outputs), *_functions(model))
     head_bytes = head_of(proto).ByteSize() + _LONGER_BYTES + MARK_BYTES
     return SerializedSizes(nodes, rewritten, shared, declarations, listed, head_bytes)
 
@@ -93,8 +93,7 @@ def memory_sizes(model: Model, written: SerializedSizes) -> SerializedSizes:
     """
     graph, proto = model.graph, model.proto
     inside = inner_bytes(model, range(len(graph.nodes)))
-    unread = dict.fromkeys(graph.flow[-1:], graph.unread_defaults)
-    weights = _users(graph.flow, lambda i: (*graph.weights_of(i), *unread.get(i, ())))
+    weights = _users(graph.flow, graph.weights_of)
     constants = _users(graph.flow, graph.constants_of.__getitem__)
     called = _users(graph.flow, lambda i: functions_called([proto.graph.node[i]], model.functions))
     held = [(bytes_as_read(graph.weights[name]), users) for name, users in weights.items()]
@@ -155,11 +154,10 @@ def _users(nodes: Iterable[int], needs: Callable[[int], Iterable[Key]]) -> dict[
     return grouped((key, node) for node in nodes for key in dict.fromkeys(needs(node)))
 
 
-def _weights(model: Model, inputs: Mapping[str, int], notes: Mapping[str, int]) -> Iterable[Shared]:
+def _weights(model: Model, declared: Mapping[str, int]) -> Iterable[Shared]:
     """Messages and values of the initializers; values that several initializers share are in a part once."""
     graph = model.graph
-    unread = dict.fromkeys(graph.flow[-1:], graph.unread_defaults)
-    users = _users(graph.flow, lambda i: (*graph.weights_of(i), *graph.nodes[i].reads, *unread.get(i, ())))
+    users = _users(graph.flow, lambda i: (*graph.weights_of(i), *graph.nodes[i].reads))
     values: dict[object, tuple[int, dict[int, None]]] = {}
     for tensor in model.proto.graph.initializer:
         readers = users.get(tensor.name, [])
@@ -168,7 +166,7 @@ def _weights(model: Model, inputs: Mapping[str, int], notes: Mapping[str, int]) 
             span = model.range_of(tensor)
             values.setdefault(span, (_padded(model, span.length), {}))[1].update(dict.fromkeys(readers))
             message += _longer(model, tensor)
-        yield _field(message) + inputs.get(tensor.name, 0) + notes.get(tensor.name, 0), tuple(readers)
+        yield _field(message) + declared.get(tensor.name, 0), tuple(readers)
     for number, span_users in values.values():
         yield number, tuple(span_users)
     for sparse in model.proto.graph.sparse_initializer:

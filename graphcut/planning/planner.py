@@ -192,11 +192,10 @@ class _Planner(Finisher):
         if isinstance(goal, Within):
             with suppress(PlanError):
                 return self.first_found(goal)
-        what = "a part" if isinstance(goal, Within) else "a device"
         budget = ceil(least * goal.memory_bytes) if isinstance(goal, Within) else 0
-        more = named_budget(budget) if isinstance(goal, Within) else "more memory for devices"
+        what = "a part" if budget else "a device"
+        hint = f"allow {named_budget(budget)}; less may be enough" if budget else f"try {least:.2f} times that much"
         message = f"no plan was found in which ONNX Runtime runs each part in the memory of {what}"
-        hint = f"the closest one needs {least:.2f} times that much: allow {more}"
         raise PlanError(message, hint=hint, budget_bytes=budget)
 
     def first_found(self, goal: Within) -> Plan:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
 import graphcut
+from graphcut.core.errors import PlanError
 from graphcut.costs.cluster import Cluster
 from graphcut.costs.device import COUNTING, Device
 from graphcut.costs.weighing import weigh
@@ -19,7 +22,7 @@ from graphcut.planning.predictions import counted_bytes
 from graphcut.planning.problem import problem_of
 from graphcut.solving.transfers import SentTensor, request_times
 
-from conftest import Draw, floats, model_of
+from conftest import Draw, floats, model_of, weight
 
 
 def test_a_part_may_receive_the_smaller_output_of_a_node_that_writes_two(opened: Draw) -> None:
@@ -64,3 +67,27 @@ def test_what_only_repeated_nodes_read_needs_no_memory_while_other_nodes_run(ope
     needed = counted_bytes(plan(model, Into(1)).memory[0], COUNTING)
     goal = Within(needed + 1024, COUNTING)
     assert plan_within(problem, goal, Device(name="d")).found.parts == ((0, 1),)
+
+
+def test_outputs_that_no_input_changes_count_where_they_are_written(opened: Draw, tmp_path: Path) -> None:
+    """The part of the last node writes them: an initializer, what constant nodes compute, and the default of an input.
+
+    A budget that is smaller is refused by the plan, not after the parts were written.
+    """
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "first"),
+        helper.make_node("Constant", [], ["grid"], "grid", value=weight("values", 50, 50)),
+        helper.make_node("Mul", ["grid", "grid"], ["computed"], "square"),
+        helper.make_node("Neg", ["a"], ["y"], "last"),
+    ]
+    ends = [floats("y", 4), floats("computed", 50, 50), floats("stored", 50, 50), floats("given", 50, 50)]
+    weights = [weight("stored", 50, 50), weight("given", 50, 50)]
+    model = opened(model_of(nodes, [floats("x", 4), floats("given", 50, 50)], ends, weights))
+    for parts in (1, 2):
+        made = plan(model, Into(parts, "bytes"))
+        cascade = graphcut.split(model, made, tmp_path / str(parts))
+        files = [sum(one.stat().st_size for one in cascade.path.parent.glob(f"{part.file}*")) for part in cascade.parts]
+        assert all(size <= one.written_bytes for size, one in zip(files, made.metrics, strict=True))
+        assert made.metrics[-1].written_bytes < files[-1] + 100
+    with pytest.raises(PlanError, match=r"'last' alone takes 29\.8 KiB"):
+        plan(model, Within(20_000, ()))

@@ -150,7 +150,7 @@ def _impossible(problem: PlanningProblem, goal: Within, load: Workload, tried: _
     if needed <= goal.memory_bytes:
         message = f"no part fits into {budget} together with its inputs and outputs"
         return PlanError(message, hint=hint, budget_bytes=number)
-    weights = [problem.graph.weights[name] for i in problem.groups[group] for name in problem.graph.nodes[i].weights]
+    weights = [problem.graph.weights[name] for i in problem.groups[group] for name in problem.graph.weights_of(i)]
     if largest := max(weights, key=lambda weight: weight.bytes, default=None):
         hint += f"; its largest weight is {largest.name!r} ({size(largest.bytes)})"
     pieces = -(-needed // goal.memory_bytes)
