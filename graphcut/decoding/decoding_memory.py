@@ -70,11 +70,11 @@ def kept_bytes(decoder: Decoder, sequences: int, length: int) -> dict[str, int]:
 
 
 def _state_shapes(decoder: Decoder, sequences: int, length: int) -> dict[str, tuple[int, ...]]:
-    """The shapes of all states after so many tokens."""
+    """The shapes of all states after so many tokens. One whose axis of tokens is not known grows where it is empty."""
     sent, shapes = decoder.begin(sequences)
-    begins = {**shapes, **{name: shape_of(value) for name, value in sent.items()}}
+    begins, axes = {**shapes, **{name: shape_of(value) for name, value in sent.items()}}, decoder.token_axes
     return {
-        name: tuple(length if i == decoder.token_axes[name] and size == 0 else size for i, size in enumerate(shape))
+        name: tuple(length if size == 0 and axes[name] in {i, None} else size for i, size in enumerate(shape))
         for name, shape in begins.items()
     }
 

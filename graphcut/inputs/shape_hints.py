@@ -26,6 +26,8 @@ def required_rank(consumer: Consumer, shape_of: ShapeOf) -> int | None:
     if node.op in _CONVOLUTIONS and consumer.index == 0:
         weight = shape_of(node.reads[_CONVOLUTIONS[node.op]])
         return len(weight) if weight else None
+    if node.op == "Concat":
+        return next((len(shape) for name in node.reads if (shape := shape_of(name))), None)
     return 3 if node.op in _RECURRENT and consumer.index in {0, 5, 6} else None
 
 

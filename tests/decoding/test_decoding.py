@@ -44,7 +44,8 @@ from graphcut.core.manifest import State
 from graphcut.core.states import kept_states, sent_states
 from graphcut.core.tensors import Tensor
 from graphcut.costs.caches import find_caches
-from graphcut.decoding.decoder import fills_from_the_end
+from graphcut.decoding.decoder import Decoder, fills_from_the_end
+from graphcut.decoding.decoding_memory import kept_bytes
 from graphcut.decoding.token_inputs import TokenChunk, input_array, role_of
 from graphcut.drawing.scene_builders import scene_of_cascade, scene_of_plan
 from graphcut.running.sampling import TOKENS
@@ -359,6 +360,7 @@ def test_the_first_value_of_a_state_without_a_shape_must_be_given(tmp_path: Path
             generate(cascade, PROMPTS[:1], max_tokens=1, states=given)
         assert caught.value.hint == "feed its first value with `inputs`"
     assert generate(cascade, PROMPTS[:1], max_tokens=NUMBER, inputs=begins).all() == [expected]
+    assert sum(kept_bytes(Decoder(cascade, {"inputs": begins}), 1, 1000).values()) == 2 * LAYERS * 1000 * WIDTH * 4
 
 
 def test_caches_that_fill_up_from_different_ends_are_refused() -> None:

@@ -484,6 +484,15 @@ def test_an_input_that_says_nothing_of_its_rank_has_that_of_its_weight(path: Pat
     run(model, generate_inputs(model))
 
 
+def test_an_input_that_says_nothing_of_its_rank_has_that_of_what_it_is_joined_with(path: Path) -> None:
+    known = helper.make_tensor_value_info("k", 1, ("batch", 2, "new", 5))
+    node = helper.make_node("Concat", ["x", "k"], ["y"], axis=2)
+    model = built(path, node, helper.make_tensor_value_info("x", 1, None), known)
+    feeds = generate_inputs(model)
+    assert np.delete(np.shape(feeds["x"]), 2).tolist() == np.delete(np.shape(feeds["k"]), 2).tolist()
+    assert run(model, feeds)[0].shape[2] == feeds["x"].shape[2] + feeds["k"].shape[2]
+
+
 def test_an_input_of_a_recurrent_layer_has_steps_rows_and_values_if_nothing_says_it(path: Path) -> None:
     node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=4)
     unknown, *known = (helper.make_tensor_value_info(name, 1, shape) for name, shape in RECURRENT.items())
