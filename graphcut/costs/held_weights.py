@@ -121,12 +121,16 @@ class HeldWeights:
         return {name: ceil(one.bytes * min(times.get(name, [1.0]))) for name, one in self.model.graph.weights.items()}
 
     @cached_property
-    def opening_bytes(self) -> Mapping[int, int]:
-        """What a part with a node takes at least besides, while it is opened or the node runs; without zeros."""
-        weights, found = self.model.graph.weights, dict[int, int]()
+    def opening_bytes(self) -> Mapping[int, tuple[int, int]]:
+        """What a part with a node takes at least besides, while it is opened or the node runs; without zeros.
+
+        And what it takes if no weight that follows is put into another order, too.
+        """
+        weights, found = self.model.graph.weights, dict[int, tuple[int, int]]()
         for node, uses in self.uses.items():
-            if most := max((ceil(weights[name].bytes * use.largest) for name, use in uses.items()), default=0):
-                found[node] = most
+            least, most = (max((ceil(weights[n].bytes * use[i]) for n, use in uses.items()), default=0) for i in (1, 4))
+            if least:
+                found[node] = least, max(least, most)
         return found
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Why each cut of a plan is where it is, and what the next best places would cost."""
+"""Why each cut of a plan is where it is, what the next best places would cost, and which other times can be had."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -8,12 +8,14 @@ from typing import Final
 from msgspec.structs import replace as changed
 
 from ..core.errors import GraphcutError
-from .finishing import Finisher
+from .by_goal.cluster_mapping import NOTABLE
+from .finishing import TOLERANCE, Finisher
 from .goals import Across, At, Into, Within
 from .plans import Plan, check_limits, same_parts
-from .results import CandidateCut, Reason
+from .results import CandidateCut, FrontPlan, Reason
 
 _MOST_ALTERNATIVES: Final = 2
+_DIGITS: Final = 6  #: times that agree in so many differ only in rounding.
 
 
 def explained(
@@ -62,3 +64,16 @@ def _cost(made: Plan, searched: float) -> float:
             return made.times.latency_s
         case _:
             return made.minimized(searched)
+
+
+def front_of(best: Plan, made: Sequence[Plan]) -> tuple[FrontPlan, ...]:
+    """The Pareto front of the times of those that fit their devices, the best one among them; none without others."""
+    found, plans = list[FrontPlan](), (best, *made) if made else ()
+    timed = [(one.times, one) for one in plans if one.times is not None and max(one.budget_shares) <= 1]
+    for times, one in sorted(timed, key=lambda row: (float(f"{row[0].period_s:.{_DIGITS}}"), row[0].latency_s)):
+        gain = TOLERANCE if one is best else NOTABLE
+        if not found or times.latency_s < found[-1].latency_s * (1 - gain):
+            after = tuple(one.graph.nodes[max(block.nodes)].name for block in one.partition.blocks[:-1])
+            devices = tuple(device.name for device in one.devices)
+            found.append(FrontPlan(times.period_s, times.latency_s, after, devices))
+    return tuple(found)

@@ -6,10 +6,11 @@ values, or receive them. The best of these candidates is the plan, and its lower
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import chain
 from math import ceil, inf, isclose
 from typing import Final
 
@@ -24,25 +25,24 @@ from ..costs.tables import CostTable
 from ..costs.weighing import Costs, weigh
 from ..sharding.rank_costs import RankCosts
 from ..solving.search import SMALL
-from .by_goal.cluster_mapping import NOTABLE, plan_across
+from .by_goal.cluster_mapping import plan_across
 from .by_goal.fewest_crossings import plan_crossings
 from .by_goal.interleaved_mapping import plan_interleaved
 from .by_goal.memory_budget import fewest_parts, named_budget, plan_within
 from .by_goal.output_heads import parts_of_heads
 from .by_goal.part_count import plan_into
 from .candidate import Candidate
-from .explaining import explained
+from .explaining import explained, front_of
 from .finishing import TOLERANCE, Finisher, most_planned
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal, with_less_memory
 from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, check_part_limits, same_parts
 from .problem import PlanningProblem, problem_of
-from .results import FrontPlan, Optimality, Solution, places
+from .results import Optimality, Solution, places
 
 _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.
 _TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
 _STEP: Final = 0.85
 _MORE: Final = 0.005  #: by so much more each time than the time before.
-_DIGITS: Final = 6  #: times that agree in so many differ only in rounding.
 _NEIGHBOURS: Final = 8  #: so many other boundaries are tried for each cut where a plan is not proven.
 _FAR: Final = 1.5  #: such a multiple of a simple bound is far above it.
 _MOST_FROM_FEWER: Final = 6  #: more parts are not made from those with one less, which all have to be planned first.
@@ -124,6 +124,7 @@ class _Planner(Finisher):
 
     #: of a pipeline of models, no part has nodes that run once and nodes of each step. If no plan is found, it may.
     keeps_phases: bool = True
+    is_cautious: bool = False  #: see `PlanningProblem`.
 
     def optimized(self, goal: _Searched, prove_s: float) -> Plan:
         """The best plan found; an error names a budget only if a plan was found that keeps it."""
@@ -171,24 +172,17 @@ class _Planner(Finisher):
         The search counts what is alive when groups run in its own order. Where a part then needs more than its budget,
         the search is repeated with less memory. Its bound stays that of the first search.
         """
-        share, least, first = 1.0, inf, None
-        for tries in range(_TRIES):
-            try:
-                made = self._as_plan(self.best(with_less_memory(goal, share), prove_s), goal)
-            except PlanError:
-                if first is None:
-                    raise
-                break
+        least, first = inf, None
+        cautious = replace(self, is_cautious=True)
+        for made in chain(self.tried(goal, prove_s), cautious.tried(goal, prove_s)):
             first = first or made.outcome
             if max(made.budget_shares) <= 1 and made.outcome is not None and first is not None:
                 is_optimal = first.is_optimal and made.outcome.value == first.value
-                made = same_parts(made, outcome=changed(made.outcome, bound=first.bound, is_optimal=is_optimal))
+                outcome = changed(made.outcome, bound=first.bound, is_optimal=is_optimal)
                 check_part_count(made)
                 check_part_limits(made)
-                return made
-            excess = max(made.budget_shares)
-            # More than by the excess, each time: else plans that are counted a little too low may be found again.
-            share, least = share * max(min(1 / excess, 1 - _MORE * tries), _STEP), min(least, excess)
+                return same_parts(made, outcome=outcome)
+            least = min(least, max(made.budget_shares))
         if isinstance(goal, Within):
             with suppress(PlanError):
                 return self.first_found(goal)
@@ -197,6 +191,25 @@ class _Planner(Finisher):
         hint = f"allow {named_budget(budget)}; less may be enough" if budget else f"try {least:.2f} times that much"
         message = f"no plan was found in which ONNX Runtime runs each part in the memory of {what}"
         raise PlanError(message, hint=hint, budget_bytes=budget)
+
+    def tried(self, goal: _Searched, prove_s: float) -> Iterator[Plan]:
+        """The best plans for less memory each time, as long as one is found; see `within_budgets`."""
+        low, high, share, factor = 0.0, 1.0, 1.0, 1.0
+        for tries in range(_TRIES):
+            try:
+                made = self._as_plan(self.best(with_less_memory(goal, share), prove_s), goal)
+            except PlanError:
+                if share == 1 and not self.is_cautious:
+                    raise
+                low = share
+            else:
+                yield made
+                # More than by the excess, each time: else plans that are counted a little too low may be found again.
+                factor = max(min(1 / max(made.budget_shares), 1 - _MORE * tries), _STEP)
+                high = share
+            if high - low < _MORE:
+                break
+            share = max(high * factor, (low + high) / 2)
 
     def first_found(self, goal: Within) -> Plan:
         """A plan from the first parts that a search finds where it can most easily, each node in one of them."""
@@ -224,7 +237,7 @@ class _Planner(Finisher):
             outcome=self._as_known(best.outcome, best.problem),
             inside_layers=best.inside_layers,
             unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
-            front=_front_of(best.made, front),
+            front=front_of(best.made, front),
             modes=tuple(self.modes(best.made)),
             explain=partial(explained, replace(self), best.made, costs, rows),
             model=self.analysis.model,
@@ -363,7 +376,8 @@ class _Planner(Finisher):
         devices = goal.cluster.devices if isinstance(goal, Across) else (ANY_DEVICE,)
         found = problem_of(self.analysis, self.costs, limits, self.counted_sizes, *nodes)
         phases = found.phases if self.keeps_phases else {}
-        return replace(found, device=least_widening(devices), kept=self.kept, phases=phases)
+        device, is_cautious = least_widening(devices), self.is_cautious
+        return replace(found, device=device, kept=self.kept, phases=phases, is_cautious=is_cautious)
 
     def _solve(self, problem: PlanningProblem, goal: _Searched, prove_s: float) -> Solution:
         if isinstance(goal, Into):
@@ -424,16 +438,3 @@ class _Planner(Finisher):
             if fits and found[-1].outcome.is_optimal and not isinstance(self.goal, Within):
                 break
         return reduce(Candidate.or_better, [one for one in found if max(one.made.budget_shares) <= 1] or found)
-
-
-def _front_of(best: Plan, made: Sequence[Plan]) -> tuple[FrontPlan, ...]:
-    """The Pareto front of the times of those that fit their devices, the best one among them; none without others."""
-    found, plans = list[FrontPlan](), (best, *made) if made else ()
-    timed = [(one.times, one) for one in plans if one.times is not None and max(one.budget_shares) <= 1]
-    for times, one in sorted(timed, key=lambda row: (float(f"{row[0].period_s:.{_DIGITS}}"), row[0].latency_s)):
-        gain = TOLERANCE if one is best else NOTABLE
-        if not found or times.latency_s < found[-1].latency_s * (1 - gain):
-            after = tuple(one.graph.nodes[max(block.nodes)].name for block in one.partition.blocks[:-1])
-            devices = tuple(device.name for device in one.devices)
-            found.append(FrontPlan(times.period_s, times.latency_s, after, devices))
-    return tuple(found)

@@ -48,7 +48,8 @@ class PlanningProblem:
     #: the device, or one that widens no more weights than any of them.
     device: SessionSettings = field(default_factory=SessionSettings)
     are_replicas_free: bool = False  #: for a lower bound: repeated nodes cost nothing.
-    is_cautious: bool = False  #: kernels count as where they read and write tensors of other parts, if that is more.
+    #: kernels count as where they read and write tensors of other parts, and Convs as where no Conv follows.
+    is_cautious: bool = False
     kept: Collection[int] = ()  #: nodes that are not repeated.
     phases: Mapping[int, int] = field(default_factory=dict)  #: `Model.phases`, if no part may have nodes of several.
 
@@ -314,7 +315,8 @@ class PlanningProblem:
     def _opening_bytes(self, ranks: int = 1, portions: Mapping[int, Sequence[float]] = {}) -> Ints:
         """`[rank, group]`: what a group takes besides while it is opened, by ranks that have portions of some nodes."""
         found = np.zeros((ranks, len(self.groups)), dtype=np.int64)
-        for node, number in self.held.opening_bytes.items():
+        for node, (least, most) in self.held.opening_bytes.items():
+            number = most if self.is_cautious else least
             if node in self.home:
                 row = found[:, self.home[node]]
                 np.maximum(row, [int(number * one) for one in portions.get(node, [1.0] * ranks)], out=row)

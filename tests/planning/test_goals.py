@@ -28,8 +28,9 @@ from graphcut.costs.part_memory import SESSION_BYTES
 from graphcut.costs.weighing import weigh
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.disk_size import serialized_sizes
+from graphcut.planning.explaining import front_of
 from graphcut.planning.goals import Across, At, Goal, Heads, Into, Limits, Objective, Within
-from graphcut.planning.planner import _front_of, default_dims, plan
+from graphcut.planning.planner import default_dims, plan
 from graphcut.planning.problem import problem_of
 from graphcut.solving.transfers import RequestTimes
 from graphcut.surgery.cutting import prepare
@@ -276,6 +277,22 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     assert found > 0
 
 
+@each(
+    ("name", "share", "number"),
+    [("unet", 0.7, 3), ("unet.onnx", 0.8, 3)],
+)
+def test_where_parts_keep_a_budget_devices_with_as_much_memory_get_a_plan(
+    name: str, share: float, number: int, named: Named
+) -> None:
+    """What a Conv takes while it is put into another order hangs on the Convs that follow: a search counts less."""
+    analysis = named(name)
+    budget = int(share * plan(analysis, Within(1 << 40)).needs[0])
+    assert len(plan(analysis, Within(budget)).parts) <= number
+    devices = (Device(name=f"d{i}", memory_bytes=budget, flops_per_s=1e10) for i in range(number))
+    made = plan(analysis, Across(Cluster(devices=tuple(devices))))
+    assert max(made.needs) <= budget
+
+
 @each("name", ["llm", "unet", "resnet"])
 def test_no_plan_of_a_front_is_as_good_as_another_and_fronts_of_all_objectives_agree(name: str, named: Named) -> None:
     """The best plan is on its front, or one that is as good in both times. All are finished in the same ways."""
@@ -302,7 +319,7 @@ def test_of_plans_only_those_that_none_is_as_good_as_are_on_the_front(named: Nam
         return found
 
     def times(*others: Plan) -> list[tuple[float, float]]:
-        return [(one.period_s / period, one.latency_s / latency) for one in _front_of(made, others)]
+        return [(one.period_s / period, one.latency_s / latency) for one in front_of(made, others)]
 
     slow, late, better, hardly = timed(2, 0.5), timed(2, 2), timed(0.5, 0.5), timed(1 + 1e-12, 0.75)
     assert times(slow, late) == [(1, 1), (2, 0.5)]
