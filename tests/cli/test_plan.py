@@ -635,6 +635,17 @@ def test_a_cost_model_that_matches_nothing_is_reported(run: Run, house: Path, tm
     assert "matched no node" in result.out + result.err
 
 
+def test_a_device_whose_compiler_is_not_here_is_not_planned_for(run: Run, llm: Path, tmp_path: Path) -> None:
+    """A plan for it would only be tried on another machine."""
+    cluster = '[[devices]]\nname = "npu"\nprovider = "NoSuchExecutionProvider"\ncompiles = true\n'
+    (tmp_path / "cluster.toml").write_text(cluster)
+    refused = run("plan", llm, "--cluster", tmp_path / "cluster.toml")
+    assert refused.code == 3
+    assert "NoSuchExecutionProvider" in refused.error[0]
+    (tmp_path / "cluster.toml").write_text(cluster.replace("true", "false"))
+    assert run("plan", llm, "--cluster", tmp_path / "cluster.toml").code == 0
+
+
 def test_a_calibrated_device_is_planned_for(run: Run, llm: Path, tmp_path: Path) -> None:
     """The file can be named with --cluster as it is, and shows what was measured."""
     made = run("measure", "machine", "--seconds", 0, "-o", tmp_path / "device.toml")

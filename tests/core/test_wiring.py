@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphcut import GraphcutError, Tensor, TensorEdge, Wiring
 from graphcut.core.tensors import BITS, Dim
-from graphcut.core.wiring import wire
+from graphcut.core.wiring import run_phases, wire
 
 from cases import each
 
@@ -41,6 +41,13 @@ def refusal(*rows: str, reads: str = "x", writes: str = "y") -> str:
     with pytest.raises(GraphcutError) as caught:
         wired(*rows, reads=reads, writes=writes)
     return str(caught.value)
+
+
+def test_what_runs_once_at_each_step_and_at_the_end() -> None:
+    """Of the first two nothing changes, and no step reads the second; the last reads what the step makes."""
+    units = [row(text) for text in ("text > said", "text > title", "noise said > next", "next > picture")]
+    for has_end, phases in ((True, (0, 0, 1, 2)), (False, (0, 0, 1, 1))):
+        assert run_phases(units, ["noise"], ["next"], has_end=has_end) == phases
 
 
 def test_the_sequential_and_the_residual_map() -> None:

@@ -18,7 +18,7 @@ _TOP: Final = 18.0
 def draw_matrix(matrix: Matrix, width: float) -> Panel:
     """A coloured cell for each writer and reader, darker for more bytes; with the bytes where there is room."""
     cell_width = min(72.0, (width - _NAMES) / len(matrix.names))
-    height = min(20.0, max(cell_width, 8.0))
+    height = min(20.0, cell_width)
     has_text = all(width_of(size_text(cell), SMALL) + 4 <= cell_width for cell in matrix.cells)
     marks = list(_names(matrix, cell_width, height))
     for i, cell in enumerate(matrix.cells):
@@ -37,8 +37,7 @@ def _names(matrix: Matrix, cell_width: float, height: float) -> Iterator[str]:
     """The names of the rows, and the numbers of the columns; each row's diagonal says its number."""
     for i, name in enumerate(matrix.names):
         x, y = _NAMES + cell_width * i, _TOP + height * i
-        if i % max(1, round(11 / height)) == 0:
-            yield label(_NAMES - 8, y + height / 2 + 4, name, BODY, room=_NAMES - 12, anchor="end", among=matrix.names)
+        yield label(_NAMES - 8, y + height / 2 + 4, name, BODY, room=_NAMES - 12, anchor="end", among=matrix.names)
         yield box(x, y, cell_width, height, "track")
-        if cell_width >= width_of(str(i), SMALL) + 2 and height >= SMALL.size:
+        if cell_width >= width_of(str(i), SMALL) + 2:
             yield label(x + cell_width / 2, y + height / 2 + 4, str(i), SMALL, css="muted", anchor="middle")
