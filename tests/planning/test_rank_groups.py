@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 import re
@@ -286,6 +287,12 @@ def test_weights_of_ranks_are_in_one_file_each(tmp_path: Path) -> None:
     model = graphcut.load(decoder(tmp_path, hidden=256, layers=1))
     made = plan(model, Across(Cluster(devices=FAST), "latency"))
     assert made.has_groups
+    with pytest.raises(UsageError, match="only a plan for a cluster has groups of devices"):
+        graphcut.split(model, dataclasses.replace(made, goal=graphcut.Into(1)), tmp_path / "parts")
+    (group,) = made.devices
+    small = DeviceGroup.of([Rank(replace(one.device, memory_bytes=10_000), one.share) for one in ranks_of(group)])
+    with pytest.raises(PlanError, match=r"the ranks on 'a' need [0-9,]+ bytes, but it has 10,000"):
+        graphcut.split(model, dataclasses.replace(made, devices=(small,)), tmp_path / "parts")
     with pytest.raises(UsageError, match="in one file"):
         graphcut.split(model, made, tmp_path / "parts", max_shard_bytes=10_000)
 

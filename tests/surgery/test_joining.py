@@ -141,6 +141,12 @@ def test_connections_that_cannot_be_are_refused(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean 'z'? it has z, x"
     with pytest.raises(UsageError, match="'x' would read 'x', an input that is connected itself"):
         graphcut.merge_models([a, b], output, connect={(1, "x"): (1, "x")})
+    (other,) = saved(tmp_path, c=model_of([helper.make_node("Neg", ["v"], ["w"])], [floats("v", 3)], [floats("w", 3)]))
+    with pytest.raises(UsageError, match="no output has the name of another model's input"):
+        graphcut.merge_models([a, other], output)
+    output.mkdir()
+    with pytest.raises(UsageError, match=r"ab\.onnx is a folder"):
+        graphcut.merge_models([a, b], output, connect={(1, "x"): (0, "z")}, force=True)
 
 
 def test_two_inputs_of_one_name_and_different_symbols_may_be_two(tmp_path: Path) -> None:

@@ -91,7 +91,10 @@ def answer(path: Path, x: NDArray[Any], *, optimized: bool) -> NDArray[Any]:
 def test_a_transposed_matrix_is_multiplied_there(shape: tuple[int, int], dtype: type[Any], tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     weight: NDArray[Any] = (draw.random(shape) - 0.5).astype(dtype)
-    onnx.save(product(weight), tmp_path / "m.onnx")
+    model = product(weight)
+    if dtype is np.float16:
+        model.opset_import.add(domain="com.microsoft", version=1)
+    onnx.save(model, tmp_path / "m.onnx")
     save_safetensors(tmp_path / "model.safetensors", {"proj.weight": np.ascontiguousarray(weight.T)})
     copied = graphcut.link(tmp_path / "m.onnx", tmp_path, tmp_path / "copied.onnx")
     assert copied.copied == copied.weights
@@ -100,6 +103,8 @@ def test_a_transposed_matrix_is_multiplied_there(shape: tuple[int, int], dtype: 
     (found,) = linking.weights
     assert (found.saved, found.is_transposed, linking.copied) == ("proj.weight", True, ())
     assert not (tmp_path / "linked.onnx.data").exists()
+    proto = onnx.load(tmp_path / "linked.onnx", load_external_data=False)
+    assert [one.domain for one in proto.opset_import].count("com.microsoft") == 1
     for rows in (1, 5):
         x: NDArray[Any] = draw.random((rows, shape[0])).astype(dtype)
         for optimized in (False, True):

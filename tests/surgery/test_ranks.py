@@ -168,6 +168,22 @@ def test_half_precision_is_rounded_at_each_exchange(tmp_path: Path) -> None:
     assert not report.is_identical
 
 
+def test_a_constant_node_with_its_values_in_a_file_has_them_in_those_of_the_parts(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "up"], ["h"]),
+        helper.make_node("MatMul", ["h", "down"], ["rows"]),
+        helper.make_node("Constant", [], ["c"], value=weight("", 4, 64)),
+        helper.make_node("Add", ["rows", "c"], ["y"]),
+    ]
+    proto = model_of(nodes, [floats("x", 4, 64)], [floats("y", 4, 64)], [weight("up", 64, 8), weight("down", 8, 64)])
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="data", size_threshold=0, convert_attribute=True)
+    ranked = split_by_rank(path, tmp_path / "parts", ranks=2, mode="sum")
+    assert graphcut.verify(path, ranked)
+    (tmp_path / "data").unlink()
+    assert graphcut.verify(ranked.source, ranked)
+
+
 def test_ranks_without_a_cache_run_the_inputs_of_the_model(tmp_path: Path) -> None:
     path = MODELS["resnet"](tmp_path)
     ranked = split_by_rank(path, tmp_path / "parts", ranks=2)
