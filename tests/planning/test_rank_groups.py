@@ -289,12 +289,33 @@ def test_weights_of_ranks_are_in_one_file_each(tmp_path: Path) -> None:
     assert made.has_groups
     with pytest.raises(UsageError, match="only a plan for a cluster has groups of devices"):
         graphcut.split(model, dataclasses.replace(made, goal=graphcut.Into(1)), tmp_path / "parts")
-    (group,) = made.devices
-    small = DeviceGroup.of([Rank(replace(one.device, memory_bytes=10_000), one.share) for one in ranks_of(group)])
-    with pytest.raises(PlanError, match=r"the ranks on 'a' need [0-9,]+ bytes, but it has 10,000"):
-        graphcut.split(model, dataclasses.replace(made, devices=(small,)), tmp_path / "parts")
     with pytest.raises(UsageError, match="in one file"):
         graphcut.split(model, made, tmp_path / "parts", max_shard_bytes=10_000)
+
+
+def test_a_rank_needs_its_parts_and_what_the_largest_computes(tmp_path: Path) -> None:
+    """What two parts read of its file, 128 KiB of the embedding, it holds once."""
+    model = graphcut.load(decoder(tmp_path, hidden=256, layers=2, tied=True))
+    made = plan(model, Across(Cluster(devices=FAST), "latency"))
+    parts = [part for part in graphcut.split(model, made, tmp_path / "parts").parts if part.rank == 1]
+    read = np.zeros((tmp_path / "parts" / "part-rank-1.onnx.data").stat().st_size, int)
+    digests = (data.digest for part in parts for data in part.data.values() if data.digest)
+    for start, size in (span for digest in digests for span in digest.ranges):
+        read[start : start + size] += 1
+    assert np.bincount(read).tolist()[2:] == [128 << 10]
+    memory = [part.memory for part in parts if part.memory is not None]
+    computed = max(one.inputs + max(one.opening, one.activations) for one in memory)
+    needed = sum(one.load + one.states for one in memory) - (128 << 10) + computed
+    (group,) = made.devices
+    first, second = ranks_of(group)
+
+    def with_memory(memory_bytes: int) -> Plan:
+        ranks = [first, Rank(replace(second.device, memory_bytes=memory_bytes), second.share)]
+        return dataclasses.replace(made, devices=(DeviceGroup.of(ranks),))
+
+    graphcut.split(model, with_memory(needed), tmp_path / "again")
+    with pytest.raises(PlanError, match=f"the ranks on 'b' need {needed:,} bytes, but it has {needed - 1:,}"):
+        graphcut.split(model, with_memory(needed - 1), tmp_path / "never")
 
 
 @pytest.mark.parametrize(("speeds", "mode"), [((1, 1), "exact"), ((2, 1, 1), "sum")])
