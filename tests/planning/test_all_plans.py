@@ -273,6 +273,31 @@ def test_no_named_cuts_beat_the_bound_of_plans_and_none_are_worse_for_what_they_
         assert slowest <= without * (1 + 1e-9), names
 
 
+@seeded(6, 9, 15, together=8)
+def test_cuts_that_are_suggested_instead_keep_pins_and_budgets_and_are_in_their_order(seed: int, opened: Draw) -> None:
+    draw = random.Random(3000 + seed)
+    analysis = graphcut.analyze(opened(random_model(seed)))
+    costs, graph = weigh(analysis.model), analysis.model.graph
+    held = plan(analysis, Into(1, "bytes"), costs=costs).metrics[0].written_bytes
+    goal = draw.choice((Into(3), Within(int(held * draw.choice((0.3, 0.5, 0.7))), ())))
+    pins = tuple((graph.nodes[node].name, draw.randrange(2)) for node in draw.sample(graph.flow, draw.randrange(2)))
+    try:
+        reasons = plan(analysis, goal, costs=costs, limits=Limits(pins=pins, inside_layers=True)).reasons
+    except GraphcutError:
+        return
+    for cut, reason in enumerate(reasons):
+        for other in reason.alternatives:
+            names = [one.chosen.after for one in reasons]
+            names[cut] = other.after
+            order = [graph.node_index[name] for name in names]
+            assert order == sorted({*order}), names
+            ways = [
+                plan(analysis, At(names), costs=costs, limits=Limits(pins, recompute=how)) for how in ("auto", "never")
+            ]
+            largest = min(max(part.written_bytes for part in named.metrics) for named in ways)
+            assert isinstance(goal, Into) or largest <= goal.memory_bytes, names
+
+
 def test_a_part_without_room_for_all_that_is_cheap_to_repeat_repeats_what_fits(opened: Draw) -> None:
     """`r`, of 1 MiB, and `t`, of 128 KiB, take longer to send than to compute, and both parts read them.
 
