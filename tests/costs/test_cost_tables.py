@@ -424,6 +424,7 @@ def test_parts_of_a_plan_take_the_sums_of_what_was_measured_and_how_far_off_shar
         ({"a": 1.0, "b": None, "c": None}, "19"),  # 1 s: the others take less by their operations
         ({"a": 1e-12, "b": None, "c": None}, "58"),
         ({"a": 1.0, "x": 1.0, "y": 1.0}, "58"),  # of another model: one of three rows matches
+        ({"a": 1.0, "x": 1.0}, "58"),  # half of them are not most
     ],
 )
 def test_times_count_as_measured_where_the_table_is_of_this_model_and_has_most_of_them(

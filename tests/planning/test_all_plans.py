@@ -234,7 +234,7 @@ def test_no_plan_beats_a_bound_or_a_budget_that_is_named(seed: int, opened: Draw
     assert_no_plan_is_better(analysis, costs, goal, limits)
 
 
-@seeded(10, together=5)
+@seeded(10, 112, together=6)  # 112: a budget of memory that was called the smallest
 def test_the_same_with_pins_with_all_memory_counted_and_on_three_devices(seed: int, opened: Draw) -> None:
     draw = random.Random(1000 + seed)
     analysis = graphcut.analyze(opened(random_model(seed)))
@@ -358,6 +358,11 @@ def assert_budget_is_right(analysis: Analysis, costs: Costs, goal: Within, limit
     named = [int(number) for number in re.findall(r"`Within\((\d+)\)`", error.hint or "")]
     assert len(named) == 1, error.hint
     plan(analysis, Within(named[0], goal.counting), costs=costs, limits=limits)
-    if "the smallest budget" in error.hint:
+    is_called_smallest = "the smallest budget" in error.hint
+    if "activations" in goal.counting:  # nobody has tried all orders of the nodes of a part
+        assert not is_called_smallest, error.hint
+    elif limits.recompute == "never":
+        assert is_called_smallest, error.hint
+    if is_called_smallest:
         smallest = min(figures.needed(parts, goal) for parts in divisions(analysis, MOST_PARTS, limits))
         assert named[0] <= smallest, error.hint

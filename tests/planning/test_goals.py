@@ -639,9 +639,11 @@ def test_a_budget_that_is_named_beside_a_number_of_parts_is_for_any_number(opene
     analysis = graphcut.analyze(opened(model_of(nodes, [floats("x0", 1, 64)], [floats("x2", 1, 64)], weights)))
     with pytest.raises(PlanError) as caught:
         plan(analysis, Within(1, (), 1))
-    assert caught.value.hint.startswith("for any number of parts, ")
+    assert caught.value.hint.startswith("for any number of parts, the smallest budget that works is ")
     budget = smallest_in(caught.value)[0]
     assert len(plan(analysis, Within(budget, ())).parts) == 2
+    with pytest.raises(PlanError):
+        plan(analysis, Within(budget - 1, ()))
     with pytest.raises(PlanError, match="at most 1 may be made"):
         plan(analysis, Within(budget, (), 1))
 

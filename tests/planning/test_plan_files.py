@@ -37,6 +37,7 @@ from graphcut import (
 from graphcut.drawing.cut_costs import cut_costs_of
 from graphcut.drawing.scene_builders import scene_of_plan
 from graphcut.planning.goals import Goal
+from graphcut.planning.plans import check_budgets
 
 from cases import some
 from conftest import floats, model_of
@@ -380,6 +381,15 @@ def test_a_node_in_an_impossible_part_is_refused_with_the_tensor(saved: Path, an
     with pytest.raises(UsageError) as caught:
         replay(analysis, saved)
     assert "part 0 reads 'd'" in str(caught.value)
+
+
+def test_a_part_may_need_all_of_its_budget_and_not_a_byte_more(plans: Plans) -> None:
+    made = plans("within")
+    allowed, *more = made.budgets
+    assert allowed is not None
+    check_budgets(made, [allowed, *[0] * len(more)])
+    with pytest.raises(PlanError, match="part 0 needs 30,001 bytes, but the plan allows 30,000"):
+        check_budgets(made, [allowed + 1, *[0] * len(more)])
 
 
 def test_an_edit_over_the_budget_is_refused_by_split(decoder: Analysis, plans: Plans, tmp_path: Path) -> None:
