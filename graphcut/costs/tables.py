@@ -166,7 +166,7 @@ def table_of(costs: Costs) -> CostTable:
 
 
 def _computed_rows(costs: Costs) -> Iterator[CostRow]:
-    from .weighing import outside_reads, peak_bytes  # imports onnx, which reading a table doesn't need
+    from .weighing import peak_bytes  # imports onnx, which reading a table doesn't need
 
     graph, sizes = costs.model.graph, costs.tensor_bytes
     members = grouped((name, i) for i, name in enumerate(module_names(graph)))
@@ -176,7 +176,8 @@ def _computed_rows(costs: Costs) -> Iterator[CostRow]:
         nodes = [graph.flow[i] for i in indices]
         weights = dict.fromkeys(name for n in nodes for name in graph.weights_of(n) if name not in counted)
         counted.update(weights)
-        writes = outside_reads(graph, nodes)
+        readers = {name: {*graph.readers.get(name, ())} for n in nodes for name in graph.nodes[n].writes}
+        writes = [name for name, own in readers.items() if name in graph.outputs or own - {*nodes}]
         yield CostRow(
             module=module,
             num_params=sum(elements[name] for name in weights),

@@ -216,13 +216,6 @@ def execution_order(
     return post_order(starts, sources)
 
 
-def outside_reads(graph: Graph, nodes: Collection[int]) -> list[str]:
-    """The tensors that `nodes` write and another node reads, or that are outputs of the model."""
-    inside = set(nodes)
-    written = (tensor for n in nodes for tensor in graph.nodes[n].writes)
-    return [name for name in written if name in graph.outputs or not inside.issuperset(graph.readers.get(name, ()))]
-
-
 def _context_of(model: Model, dims: Mapping[str, int]) -> Context:
     """What is known in the main graph: types of activations, of weights, and of what constant nodes compute."""
     graph = model.proto.graph
