@@ -82,12 +82,12 @@ def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
     match node.op:
         case "Transpose":
             order = node.numbers("perm") or tuple(reversed(range(len(axes))))
-            return tuple(axes[i] for i in order) if len(order) == len(axes) else None
+            return tuple(axes[i] for i in order) if sorted(order) == [*range(len(axes))] else None
         case "Unsqueeze":
             rank = len(axes) + len(axes_named(node, nodes))
             new, old = {axis % rank for axis in axes_named(node, nodes)}, iter(axes)
             return tuple(None if i in new else next(old) for i in range(rank)) if new else None
-        case "Squeeze":
+        case "Squeeze" if axes:
             gone = {axis % len(axes) for axis in axes_named(node, nodes)}
             return tuple(axis for i, axis in enumerate(axes) if i not in gone) if gone else None
         case "Concat" if axes:

@@ -493,6 +493,19 @@ def test_an_input_that_says_nothing_of_its_rank_has_that_of_what_it_is_joined_wi
     assert run(model, feeds)[0].shape[2] == feeds["x"].shape[2] + feeds["k"].shape[2]
 
 
+def test_an_input_that_says_nothing_of_its_rank_may_lose_an_axis(path: Path) -> None:
+    unknown = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
+    axes = helper.make_node("Constant", [], ["axes"], value_ints=[0])
+    ends = [unknown], [onnx.ValueInfoProto(name="y")]
+    graph = helper.make_graph([axes, helper.make_node("Squeeze", ["x", "axes"], ["y"])], "g", *ends)
+    path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]).SerializeToString())
+    assert shapes(generate_inputs(load(path))) == {"x": (2, 5)}
+    assert run(load(path), {"x": np.ones((1, 5), np.float32)})[0].shape == (5,)
+    for order in ((1, 1), (0, 9)):  # which ONNX Runtime refuses
+        turned = built(path, helper.make_node("Transpose", ["x"], ["y"], perm=order), unknown)
+        assert [*shapes(generate_inputs(turned))] == ["x"]
+
+
 def test_an_input_of_a_recurrent_layer_has_steps_rows_and_values_if_nothing_says_it(path: Path) -> None:
     node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=4)
     unknown, *known = (helper.make_tensor_value_info(name, 1, shape) for name, shape in RECURRENT.items())
