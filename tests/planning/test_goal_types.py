@@ -93,9 +93,13 @@ def test_the_gap_is_the_share_by_which_a_plan_may_be_worse_than_the_best(
         (2, 1, "parts", "2 parts, lower bound 1 part"),
         (1, 2, "tokens/s", "1 tokens/s, upper bound 2 tokens/s, gap 100.0 %"),
         (1, 0.5, "s", "1 s, lower bound 500 ms, gap 100.0 %"),
+        (1, 0, "s", "1 s, nothing is proven"),
+        (1, 0, "bytes", "1 B, lower bound 0 B"),
     ],
 )
-def test_one_of_something_is_in_the_singular(value: float, bound: float, unit: MetricUnit, said: str) -> None:
+def test_one_of_something_is_in_the_singular_and_a_gap_is_said_where_there_is_one(
+    value: float, bound: float, unit: MetricUnit, said: str
+) -> None:
     assert str(Optimality("measure", value, bound, unit, is_optimal=False)) == f"measure: {said}"
 
 

@@ -283,6 +283,20 @@ def test_a_model_of_which_an_accelerator_can_run_nothing_is_one_part_on_the_cpu(
         assert caught.value.hint == "add a device that can"
 
 
+@each("is_chain, bound", [(True, 2), (False, 1)])
+def test_of_three_kinds_of_devices_the_crossings_of_a_path_are_proven(is_chain: bool, bound: int, opened: Draw) -> None:  # noqa: FBT001 - a case
+    """Each runs one node. With one beside the other two there are two crossings, too, but not all ways are tried."""
+    names = ["a", "b", "c"]
+    reads = ["x", "a", "b" if is_chain else "x"]
+    nodes = [helper.make_node("Exp", [read], [name], name=name) for read, name in zip(reads, names, strict=True)]
+    ends = [floats(name, 2) for name in (names[-1:] if is_chain else names)]
+    devices = (Device(name=f"for {one}", rules=rules_refusing([n for n in names if n != one])) for one in names)
+    analysis = graphcut.analyze(opened(model_of(nodes, [floats("x", 2)], ends)))
+    outcome = plan(analysis, Across(Cluster(devices=tuple(devices)), "crossings")).outcome
+    assert outcome is not None
+    assert (outcome.value, outcome.bound, outcome.is_optimal) == (2, bound, is_chain)
+
+
 def test_nodes_are_not_pinned_where_crossings_are_counted(opened: Draw) -> None:
     analysis = graphcut.analyze(opened(chain_of("Relu", "Relu")))
     with pytest.raises(UsageError, match="nodes can't be pinned where crossings are counted"):

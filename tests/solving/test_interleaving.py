@@ -252,6 +252,12 @@ def test_parts_of_a_device_are_merged_where_nothing_must_run_between_them() -> N
     assert merged(load, Interleaving(((0,), (3,), (1,), (2,)), (0, 1, 0, 0))) == Interleaving(((0, 1, 2), (3,)), (0, 1))
 
 
+def test_of_interleavings_of_one_period_that_with_fewer_parts_is_taken() -> None:
+    load, cluster = workload([[1.0] * 2], [(0, (1,), 1)]), Cluster(devices=(Device(name="a"),), overlap="none")
+    valuation = Valuation(load, device_classes(cluster), Across(cluster))
+    assert valuation.best_interleaving(Interleaving(((0,), (1,)), (0, 0)), 0.0) == (Interleaving(((0, 1),), (0,)), 2.0)
+
+
 def test_latency_counts_for_each_part_that_receives_and_a_tensor_once_for_each_device() -> None:
     """Parts of a: 0, 2 and 4; of b: 1 and 3. Group 0 is read in both parts of b and in the last one of a."""
     tensors = [(0, (1, 3, 4), 10 * SECOND), (1, (2,), SECOND), (2, (3,), SECOND), (3, (4,), SECOND)]

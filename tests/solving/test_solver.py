@@ -853,6 +853,14 @@ def test_groups_that_almost_fill_five_parts_are_in_five(
     assert [sum(own[group] for group in part) <= 30 for part in solution.found.parts] == [True] * 5
 
 
+def test_no_part_takes_less_than_the_group_that_takes_longest(problem_for: Callable[..., PlanningProblem]) -> None:
+    """Of groups that depend on none, more than have all ideals listed. Shared out evenly all would take 55.5 s."""
+    seconds = [1.0] * 11 + [100.0]
+    solution = plan_into(problem_for(workload([[0] * 12], [])), Into(2), Device(name="d"), seconds)
+    assert not solution.found.tables.is_complete
+    assert (solution.outcome.value, solution.outcome.bound, solution.outcome.is_optimal) == (100, 100, True)
+
+
 def test_adjacent_pins_are_kept_with_few_boundaries(
     problem_for: Callable[..., PlanningProblem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
