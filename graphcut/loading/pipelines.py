@@ -235,6 +235,8 @@ class _Opening:
         inputs = {f"{self._labels[i]}.{one}": name for (i, one), name in free.items()}
         told = [*given.inputs, *filter(None, [given.counter])]
         check_names(told, inputs, "no model of each step has a free input", "free inputs:", error=self._wrong)
+        if given.counter in given.inputs:
+            raise self._wrong(f"{given.counter!r} is the counter, and has values in inputs", "leave one of them out")
         values = {inputs[text]: row for text, row in given.inputs.items()}
         lengths = {len(row) for row in values.values()} | ({given.steps} if given.steps else set())
         if len(lengths) != 1 or not 1 <= min(lengths) <= _MAX_STEPS:

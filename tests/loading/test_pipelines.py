@@ -284,6 +284,12 @@ BAD: list[tuple[str, Callable[[Path], None], str, str]] = [
     ("an input of another", nothing, LOOP + 'counter = "b.x"\n', "no model of each step has a free input 'b.x'"),
     ("an input of once", nothing, LOOP + 'counter = "a.x"\n', "no model of each step has a free input 'a.x'"),
     ("a state of once", nothing, LOOP.replace("[loop]", '"a.x" = "a.h"\n[loop]'), "a has a state, and runs once"),
+    (
+        "a counter with values",
+        nothing,
+        NO_STATE + '[loop]\ncounter = "b.s"\ninputs = { "b.s" = [1, 2] }\n',
+        "'b.s' is the counter, and has values in inputs",
+    ),
     ("half a step", integers, NO_STATE + '[loop]\ninputs = { "b.s" = [0.5, 1] }\n', "can't hold its values"),
     ("an unknown size", nothing, TWO + "dims = { k = 1 }\n", "no dimension 'k' of an input of b.onnx can be 1"),
     ("less than nothing", nothing, TWO + "dims = { n = -1 }\n", "no dimension 'n' of an input of b.onnx can be -1"),
