@@ -92,5 +92,5 @@ def _check_dims(model: Model, dims: Dims) -> None:
         if name not in symbols and not any(name in tensor.dim_names for tensor in model.tensors.values()):
             known = sorted({*symbols, *model.symbols})
             check_names([name], known, f"{model.title} has no symbolic dimension", "its symbolic dimensions:")
-        if not 0 <= number <= MAX_BYTES:
-            raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is 0 or more, and at most 2**56")
+        if number % 1 or not 0 <= number <= MAX_BYTES:
+            raise UsageError(f"dimension {name!r} can't be {number}", hint="a size is a whole number up to 2**56")

@@ -78,7 +78,8 @@ def _node_pairs(pair: Pair, ours: Iterable[int], theirs: Iterable[int]) -> dict[
     """
     graph, other = pair.first.model.graph, pair.second.model.graph
     writer = {name: j for j in theirs for name in other.nodes[j].writes}
-    written = ((i, pair.there.get(name, "")) for i in ours for name in graph.nodes[i].writes)
+    # What is not compared, such as a sequence or what is random, has no partner: it is the tensor of the same name.
+    written = ((i, pair.there.get(n, "" if n in pair.here else n)) for i in ours for n in graph.nodes[i].writes)
     found = dict[int, int]()
     for i, j in ((i, writer[partner]) for i, partner in written if partner in writer):
         here, there = _converted_node(graph, i, pair.there), _converted_node(other, j, pair.here)

@@ -185,7 +185,9 @@ def compare_models(  # noqa: PLR0913 - independent settings
     check_parts([first.path, second.path])
     pair = Pair(first, second, config, model_config, has_histograms=histograms)
     if more := [name for name in second.graph.reads if name not in pair.here and name not in second.graph.weights]:
-        raise UsageError(f"{more[0]!r} is no input of {first.title}", hint="compare two forms of one model")
+        raise UsageError(
+            f"no input of {first.title} can be compared with {more[0]!r}", hint="compare forms of one model"
+        )
     if not any(name in first.graph.writes for name in pair.there):
         message = f"no output of {second.title} can be compared with one of {first.title}"
         hint = "outputs are matched by name, or by position if there are equally many; not those of random nodes"

@@ -69,7 +69,7 @@ def test_a_model_alone_is_simulated_as_before(run: Run, home: Path) -> None:
         (("split", "drawing", "--ranks", 2, "-o", "x"), "drawing has 4 steps, and ranks run no loop"),
         (("simulate", "drawing"), "drawing is a model that is not cut"),
         (("analyze", "drawing", "--dim", "q=1"), "drawing has no symbolic dimension 'q'"),
-        (("compare", "drawing", "drawing/unet/model.onnx"), "is no input of drawing"),
+        (("compare", "drawing", "drawing/unet/model.onnx"), "no input of drawing can be compared with"),
     ],
 )
 def test_what_can_not_be_is_one_line(

@@ -623,9 +623,10 @@ def test_an_unknown_symbol_is_refused_for_a_model_without_symbols(opened: Draw, 
     assert caught.value.hint == "its symbolic dimensions: none"
 
 
-def test_a_negative_size_is_refused(chain: Path) -> None:
-    with pytest.raises(GraphcutError, match="'n'"):
-        load(chain, dims={"n": -1})
+@pytest.mark.parametrize("number", [-1, 1.5])
+def test_what_is_no_size_is_refused(number: int, chain: Path) -> None:
+    with pytest.raises(GraphcutError, match=f"dimension 'n' can't be {number}"):
+        load(chain, dims={"n": number})
 
 
 def test_dims_are_used_for_sizes_and_leave_the_model_unchanged(chain: Path) -> None:
