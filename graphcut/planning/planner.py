@@ -37,7 +37,7 @@ from .finishing import TOLERANCE, Finisher, most_planned
 from .goals import Across, At, Goal, Heads, Into, Limits, Within, check_goal, with_less_memory
 from .plans import ANY_DEVICE, Plan, check_limits, check_part_count, check_part_limits, same_parts
 from .problem import PlanningProblem, problem_of
-from .results import Optimality, Solution, places
+from .results import Solution, places
 
 _LARGE_GAIN: Final = 0.1  #: repeated layers are cut without being asked if that saves this share.
 _TRIES: Final = 10  #: so often a goal is searched again with less memory, each time down to _STEP of it at least.
@@ -173,12 +173,13 @@ class _Planner(Finisher):
         the search is repeated with less memory. Its bound stays that of the first search.
         """
         least, first = inf, None
-        cautious = replace(self, is_cautious=True)
-        for made in chain(self.tried(goal, prove_s), cautious.tried(goal, prove_s)):
+        for made in chain(self.tried(goal, prove_s), replace(self, is_cautious=True).tried(goal, prove_s)):
             first = first or made.outcome
             if max(made.budget_shares) <= 1 and made.outcome is not None and first is not None:
-                is_optimal = first.is_optimal and made.outcome.value == first.value
-                outcome = changed(made.outcome, bound=first.bound, is_optimal=is_optimal)
+                is_alike = first.keeps_layers == made.outcome.keeps_layers
+                is_optimal = is_alike and first.is_optimal and made.outcome.value == first.value
+                bound = first.bound if is_alike else None
+                outcome = changed(made.outcome, bound=bound, is_optimal=is_optimal)
                 check_part_count(made)
                 check_part_limits(made)
                 return same_parts(made, outcome=outcome)
@@ -234,7 +235,7 @@ class _Planner(Finisher):
         ]
         return same_parts(
             best.made,
-            outcome=self._as_known(best.outcome, best.problem),
+            outcome=best.known_outcome(self.goal),
             inside_layers=best.inside_layers,
             unlimited=None if free == self.limits else replace(self, limits=free).best(goal, 0.0).outcome,
             front=front_of(best.made, front),
@@ -260,11 +261,15 @@ class _Planner(Finisher):
         Much better is a part less, or a tenth less of what the most expensive part costs; for a memory budget also a
         tenth fewer bytes that parts receive, in models that are not large.
         """
-        if self.limits.inside_layers is not None or self.analysis.repeat is None or isinstance(goal, Across):
-            is_cut = self.limits.inside_layers is None and self.refused  # a layer need not run on any one device
-            limits = changed(self.limits, inside_layers=True) if is_cut else self.limits
-            return self._best_of_all(goal, limits, prove_s)
+        if self.limits.inside_layers is not None or self.analysis.repeat is None:
+            return self._best_of_all(goal, self.limits, prove_s)
         kept, inside = (changed(self.limits, inside_layers=value) for value in (False, True))
+        if isinstance(goal, Across):
+            return self._best_on_devices(goal, kept, inside, prove_s)
+        return self._best_in_any_layers(goal, kept, inside, prove_s)
+
+    def _best_in_any_layers(self, goal: Into | Within, kept: Limits, inside: Limits, prove_s: float) -> Candidate:
+        """The best candidate with layers kept whole, unless one that cuts them is much better."""
         try:
             whole = self._best_of_all(goal, kept, prove_s)
         except PlanError:
@@ -289,6 +294,22 @@ class _Planner(Finisher):
             whole = replace(whole, inside_layers=cut.outcome)
         is_bound = (cut.outcome.bound or 0.0) >= whole.value
         return replace(whole, bound=whole.value, keeps_layers=False) if is_bound else whole
+
+    def _best_on_devices(self, goal: Across, kept: Limits, inside: Limits, prove_s: float) -> Candidate:
+        """Repeated layers are cut if nothing else fits, and are divided unasked if that does not fit either."""
+        if self.refused:  # a layer need not run on any one device
+            return self._best_of_all(goal, inside, prove_s)
+        is_asked = goal.ranks is not None or goal.objective == "latency"
+        alone = goal if is_asked else changed(goal, ranks=1)
+        with suppress(PlanError):
+            return self._best_of_all(alone, kept, prove_s)
+        try:
+            return self._best_of_all(alone, inside, prove_s)
+        except PlanError:
+            if not is_asked and self._dividing(goal):
+                with suppress(PlanError):
+                    return self._best_of_all(changed(goal, ranks=len(goal.cluster.devices)), kept, 0.0)
+            raise
 
     def _best_of_all(self, goal: _Searched, limits: Limits, prove_s: float) -> Candidate:
         """The best of several candidates, made until one is proven to be optimal.
@@ -415,17 +436,6 @@ class _Planner(Finisher):
             )
         ranks = self.rank_costs if is_free and goal.ranks != 1 and len(goal.cluster.devices) > 1 else None
         return ranks if ranks and ranks.division((1, 1)).classes else None
-
-    def _as_known(self, outcome: Optimality, problem: PlanningProblem) -> Optimality:
-        """The outcome; nothing is proven of a value that hangs on tensors without a size, or on an order of nodes."""
-        counting = self.goal.counting if isinstance(self.goal, Within) else ("work",)
-        is_of_files = (isinstance(self.goal, Into) and self.goal.by in {"bytes", "layers"}) or not counting
-        if self.costs.sizes.unknown and not is_of_files:
-            return changed(outcome, is_optimal=False, bound=None)
-        if isinstance(self.goal, Within) and "activations" in counting and outcome.is_optimal:
-            bound = fewest_parts(problem, self.goal)
-            return changed(outcome, is_optimal=outcome.value <= bound, bound=bound)
-        return outcome
 
     def _best_finished(self, problem: PlanningProblem, solution: Solution, *, is_relaxed: bool = False) -> Candidate:
         """The parts with the replicas that serve the objective best, of several choices."""

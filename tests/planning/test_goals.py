@@ -293,6 +293,24 @@ def test_where_parts_keep_a_budget_devices_with_as_much_memory_get_a_plan(
     assert max(made.needs) <= budget
 
 
+def test_repeated_layers_are_cut_on_devices_where_nothing_else_fits(named: Named) -> None:
+    """As for a budget of memory. A refusal does not advise what was tried."""
+    analysis = named("llm")
+    needed = plan(analysis, Within(1 << 40)).needs[0]
+    devices = [Device(name=f"d{i}", memory_bytes=int(0.8 * needed), flops_per_s=1e10) for i in range(4)]
+    goal = Across(Cluster(devices=tuple(devices)))
+    with pytest.raises(PlanError, match="no division fits the devices") as caught:
+        plan(analysis, goal, limits=Limits(inside_layers=False))
+    assert "or let layers be cut with `Limits(inside_layers=True)`" in caught.value.hint
+    made = plan(analysis, goal)
+    assert max(made.budget_shares) <= 1
+    assert made.outcome is not None
+    assert not made.outcome.keeps_layers
+    with pytest.raises(PlanError, match="no division fits the devices") as caught:
+        plan(analysis, Across(Cluster(devices=tuple(devices[:2]))))
+    assert "inside_layers" not in caught.value.hint
+
+
 @each("name", ["llm", "unet", "resnet"])
 def test_no_plan_of_a_front_is_as_good_as_another_and_fronts_of_all_objectives_agree(name: str, named: Named) -> None:
     """The best plan is on its front, or one that is as good in both times. All are finished in the same ways."""

@@ -341,8 +341,8 @@ def test_ranks_that_are_simulated_take_the_time_of_the_plan(
 def test_the_parts_of_groups_decode_the_tokens_of_the_model(tmp_path: Path) -> None:
     model = decoder(tmp_path, hidden=512, layers=2, heads=8, kv_heads=4, tied=True)
     room = tuple(Device(name=name, memory_bytes=12200 << 10) for name in "abcd")
-    goal = Across(Cluster(devices=room), "decode")
-    cascade = graphcut.split(graphcut.load(model, dims=TOKEN), goal, tmp_path / "parts")
+    loaded, goal = graphcut.load(model, dims=TOKEN), Across(Cluster(devices=room), "decode")
+    cascade = graphcut.split(loaded, plan(loaded, goal, limits=Limits(inside_layers=False)), tmp_path / "parts")
     assert {part.rank for part in cascade.parts} == {0, 1, 2, 3}
     whole = graphcut.split(model, graphcut.Into(1), tmp_path / "whole")
     expected = graphcut.generate(whole, [[1, 15, 27]], max_tokens=8).all()
