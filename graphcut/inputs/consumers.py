@@ -86,7 +86,7 @@ def _propagated_axes(consumer: Consumer, nodes: FlatNodes) -> Axes | None:
         case "Unsqueeze":
             rank = len(axes) + len(axes_named(node, nodes))
             new, old = {axis % rank for axis in axes_named(node, nodes)}, iter(axes)
-            return tuple(None if i in new else next(old) for i in range(rank)) if new else None
+            return tuple(None if i in new else next(old, None) for i in range(rank)) if new else None
         case "Squeeze" if axes:
             gone = {axis % len(axes) for axis in axes_named(node, nodes)}
             return tuple(axis for i, axis in enumerate(axes) if i not in gone) if gone else None

@@ -493,7 +493,7 @@ def test_an_input_that_says_nothing_of_its_rank_has_that_of_what_it_is_joined_wi
     assert run(model, feeds)[0].shape[2] == feeds["x"].shape[2] + feeds["k"].shape[2]
 
 
-def test_an_input_that_says_nothing_of_its_rank_may_lose_an_axis(path: Path) -> None:
+def test_an_input_that_says_nothing_of_its_rank_may_lose_an_axis_or_be_turned(path: Path) -> None:
     unknown = helper.make_tensor_value_info("x", TensorProto.FLOAT, None)
     axes = helper.make_node("Constant", [], ["axes"], value_ints=[0])
     ends = [unknown], [onnx.ValueInfoProto(name="y")]
@@ -504,6 +504,9 @@ def test_an_input_that_says_nothing_of_its_rank_may_lose_an_axis(path: Path) -> 
     for order in ((1, 1), (0, 9)):  # which ONNX Runtime refuses
         turned = built(path, helper.make_node("Transpose", ["x"], ["y"], perm=order), unknown)
         assert [*shapes(generate_inputs(turned))] == ["x"]
+    weights: Weights = {"twice": np.array([0, 0])}
+    unsqueezed = load(written(path, "m (float[n] x) => (float y) { y = Unsqueeze(x, twice) }", weights))
+    assert shapes(generate_inputs(unsqueezed)) == {"x": (2,)}
 
 
 def test_an_input_of_a_recurrent_layer_has_steps_rows_and_values_if_nothing_says_it(path: Path) -> None:
