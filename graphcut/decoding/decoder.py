@@ -114,7 +114,7 @@ class Decoder:
         self.has_batch = is_column or len(ids.shape or (None, None)) > 1
         ids_batch = ids.shape[0] if ids.shape and self.has_batch else None
         #: the number of rows that the model requires; all are the same. 1 if it takes any number.
-        self.batch = ids_batch if isinstance(ids_batch, int) else 1
+        self.batch = max(1, ids_batch) if isinstance(ids_batch, int) else 1
         return ids_batch
 
     def _begin_states(

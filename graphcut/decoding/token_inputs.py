@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
+from ..core.errors import RunError
 from ..core.records import table
 from ..core.tensors import Tensor
 from ..running.values import Array
@@ -117,14 +118,17 @@ def input_array(role: DecoderInputRole, tensor: Tensor, chunk: TokenChunk, *, is
 def _filled(found: Array, tensor: Tensor, batch: int, rest: float = 0, *, is_last: bool = False) -> Array:
     """`found` on the last axes of the shape of `tensor`, with `rest` after it, or before, where a fixed size is larger.
 
-    It `is_last` on the last axis alone.
+    It `is_last` on the last axis alone. A RunError if a fixed size is smaller.
     """
     shape = tensor.shape if tensor.shape is not None else (batch, *found.shape[-1:])
     own = len(shape) - found.ndim
     free = (*(batch for _ in range(own)), *found.shape)
-    sizes = [size if isinstance(size, int) else other for size, other in zip(shape, free, strict=True)]
+    sizes = [size if isinstance(size, int) else other for size, other in zip(shape, free, strict=False)]
     if prod(sizes) == found.size:
         return found.reshape(sizes)
+    if own < 0 or 0 in sizes or any(size < needed for size, needed in zip(sizes[own:], found.shape, strict=True)):
+        message = f"the model reads {tensor} {tensor.name!r}, which has no room for {list(found.shape)}"
+        raise RunError(message, hint="export it with sizes that are symbols")
     whole = np.full(sizes, rest, found.dtype)
     size = found.shape[-1]
     places: Any = (..., *map(slice, found.shape[:-1]), slice(-size, None) if is_last else slice(size))

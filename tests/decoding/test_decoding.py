@@ -618,6 +618,20 @@ def test_a_step_of_several_tokens_is_refused(tmp_path: Path) -> None:
 
 
 @each(
+    ("name", "shape"),
+    [("position_ids", (1, 1)), ("position_ids", (0, "seq")), ("attention_mask", ()), ("input_ids", (0, "seq"))],
+)
+def test_an_input_without_room_for_a_step_is_named(tmp_path: Path, name: str, shape: tuple[int | str, ...]) -> None:
+    proto = with_concat()
+    for i, value in enumerate(proto.graph.input):
+        if value.name == name:
+            proto.graph.input[i].CopyFrom(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
+    with pytest.raises(RunError, match=rf"'{name}', which has no room for \[") as caught:
+        generate(cut(written(tmp_path, proto), 1), PROMPTS, max_tokens=1).all()
+    assert caught.value.hint == "export it with sizes that are symbols"
+
+
+@each(
     ("dtype", "hint"),
     [
         (TensorProto.INT64, "or name it in a genai_config.json beside the model, as model.decoder.inputs"),
