@@ -397,18 +397,21 @@ def test_each_number_that_a_rank_has_instead_of_those_of_the_model_counts(tmp_pa
         one.ParseFromString(kept)
 
 
-def test_bounds_and_axes_of_a_slice_are_those_of_the_model_where_nothing_is_divided(tmp_path: Path) -> None:
+@each("order", [1, -1])
+def test_bounds_and_axes_of_a_slice_are_those_of_the_model_where_nothing_is_divided(order: int, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Slice", ["h", "from", "to", "axes"], ["y"]),
     ]
-    weights = [weight("w", 6, 32), ints("from", 1, 8), ints("to", 3, 24), ints("axes", 0, 1)]
+    bounds = {"from": (1, 8), "to": (3, 24), "axes": (0, 1)}
+    weights = [weight("w", 6, 32), *(ints(name, *numbers[::order]) for name, numbers in bounds.items())]
     onnx.save(model_of(nodes, [floats("x", 5, 6)], [floats("y", 2, 16)], weights), tmp_path / "model.onnx")
     made = shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2).path
     assert graphcut.verify(tmp_path / "model.onnx", made).is_identical
     model, proto = graphcut.load(tmp_path / "model.onnx"), onnx.load(made)
     cut = node(proto, "y.rank-0")
-    proto.graph.initializer.extend([ints("other rows", 0, 4), ints("other axes", 0, -1)])
+    others = ints("other rows", *(0, 4)[::order]), ints("other axes", *(0, -1)[::order])
+    proto.graph.initializer.extend(others)
     for slot, other in ((1, "other rows"), (3, "other axes")):
         own, cut.input[slot] = cut.input[slot], other
         assert fails(model, proto), other
@@ -432,7 +435,7 @@ def test_a_shape_has_as_many_numbers_as_are_put_into_it(tmp_path: Path) -> None:
         assert fails(model, proto), masked
 
 
-@each("way", ["put no size into it", "cut and join its rows", "join along the rows"])
+@each("way", ["put no size into it", "cut and join its rows", "join along the rows", "join numbers, too"])
 def test_a_piece_of_the_columns_is_not_the_whole_whatever_is_done_to_it(way: str, tmp_path: Path) -> None:
     shape = () if way == "put no size into it" else (4,) if way == "cut and join its rows" else (8,)
     ends = floats("x", *shape, 6), floats("y", *shape, 8)
@@ -443,6 +446,9 @@ def test_a_piece_of_the_columns_is_not_the_whole_whatever_is_done_to_it(way: str
     if way == "put no size into it":
         made.graph.initializer.extend([numpy_helper.from_array(np.zeros(8, bool), "mask"), ints("numbers", *[0] * 8)])
         join.CopyFrom(helper.make_node("Where", ["mask", "numbers", "y.rank-0"], ["y"]))
+    elif way == "join numbers, too":
+        made.graph.initializer.append(ints("numbers", 0))
+        join.input.insert(1, "numbers")
     else:
         join.attribute[0].i = 0
     if way == "cut and join its rows":
@@ -487,6 +493,10 @@ def write_a_mask(model: ModelProto) -> None:
     node(model, "dropped").output.append("mask")
 
 
+def change_a_sparse_weight(model: ModelProto) -> None:
+    model.graph.sparse_initializer[0].values.float_data[0] += 1
+
+
 def read_another_weight(model: ModelProto) -> None:
     node(model, "clipped").input[1] = "shift"
 
@@ -521,6 +531,7 @@ def read_another_input(model: ModelProto) -> None:
         (note_no_range, "'up.rank-0' is noted as a slice of 'up' that the model has not"),
         (draw_again, "is no node of the model, nor a rank's share of one"),
         (write_a_mask, "is no node of the model, nor a rank's share of one"),
+        (change_a_sparse_weight, "reads 'few', which is nothing of the model"),
         (read_another_weight, "is no node of the model, nor a rank's share of one"),
         (read_one_more, "is no node of the model, nor a rank's share of one"),
         (write_a_part_of_a_shape, "is no node of the model, nor a rank's share of one"),
@@ -540,10 +551,14 @@ def test_what_is_not_the_models_is_named(edit: Edit, objection: str, tmp_path: P
         helper.make_node("RandomNormalLike", ["x"], ["noise"]),
         helper.make_node("Add", ["dropped", "noise"], ["once"]),
         helper.make_node("Mul", ["once", "noise"], ["noisy"]),
+        helper.make_node("Add", ["noisy", "few"], ["y"]),
     ]
+    few = helper.make_tensor("few", TensorProto.FLOAT, [1], [0.5]), helper.make_tensor("", TensorProto.INT64, [1], [2])
     weights = [weight("up", 6, 8), weight("down", 8, 6), weight("least"), weight("shift")]
-    outputs = [floats("noisy", "n", 6), helper.make_tensor_value_info("sizes", TensorProto.INT64, [2])]
-    onnx.save(model_of(nodes, [floats("x", "n", 6)], outputs, weights), tmp_path / "model.onnx")
+    outputs = [floats("y", "n", 6), helper.make_tensor_value_info("sizes", TensorProto.INT64, [2])]
+    model = model_of(nodes, [floats("x", "n", 6)], outputs, weights)
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(*few, [6]))
+    onnx.save(model, tmp_path / "model.onnx")
     proto = onnx.load(shard(tmp_path / "model.onnx", tmp_path / "sharded.onnx", ranks=2, mode="sum").path)
     edit(proto)
     found = prove_sharded(graphcut.load(tmp_path / "model.onnx"), graphcut.load(proto)).proof.objections
