@@ -254,6 +254,16 @@ def test_the_same_with_pins_with_all_memory_counted_and_on_three_devices(seed: i
     assert_no_plan_is_better(analysis, costs, goal, limits)
 
 
+@seeded(3, 251, 1663, together=5)  # three parts that were called the fewest of two
+def test_no_plan_of_fewer_parts_keeps_a_budget_of_all_memory_than_one_that_is_proven(seed: int, opened: Draw) -> None:
+    """Parts that take more than was counted are searched for once more, with less memory."""
+    analysis = graphcut.analyze(opened(random_model(seed)))
+    costs = weigh(analysis.model)
+    held = plan(analysis, Into(1, "bytes"), costs=costs).memory[0].needs - SESSION_BYTES
+    goal = Within(SESSION_BYTES + int(held * random.Random(seed).uniform(0.3, 1)), COUNTING)
+    assert_no_plan_is_better(analysis, costs, goal, Limits(inside_layers=True))
+
+
 @seeded(10, 322, 341, 34317, 39288, together=12)
 def test_no_named_cuts_beat_the_bound_of_plans_and_none_are_worse_for_what_they_repeat(seed: int, opened: Draw) -> None:
     draw = random.Random(2000 + seed)
@@ -347,6 +357,7 @@ def assert_no_plan_is_better(analysis: Analysis, costs: Costs, goal: SearchedGoa
     assert bound <= best * (1 + 1e-6), (goal, limits, value, bound, best)
     if made.outcome is not None and made.outcome.is_optimal:
         assert value <= best * (1 + 1e-6), (goal, limits, value, bound, best)
+        assert value == pytest.approx(bound), goal
 
 
 def assert_budget_is_right(analysis: Analysis, costs: Costs, goal: Within, limits: Limits, error: PlanError) -> None:
