@@ -884,3 +884,16 @@ def test_a_machine_without_onnx_runs_a_cascade(cascade: Cascade, tmp_path: Path)
     assert (done.stdout, done.stderr) == ("[]\n", "")
     with np.load(tmp_path / "out.npz") as found:
         assert same({name: found[name] for name in ("y", "t2")}, graphcut.run(cascade, feeds_of(0)))
+
+
+def test_one_input_with_large_outputs_runs_in_the_memory_that_is_said_to_be_enough(tmp_path: Path) -> None:
+    """No outputs of an input before are held: they count for a second input only."""
+    nodes = [helper.make_node("Relu", ["x"], ["a"], "a"), helper.make_node("Neg", ["a"], ["y"], "y")]
+    model = graphcut.load(model_of(nodes, [floats("x", 16, MIB // 4)], [floats("y", 16, MIB // 4)]))
+    cascade = graphcut.split(model, At("a"), tmp_path / "parts")
+    feeds = {"x": np.ones((16, MIB // 4), np.float32)}
+    graphcut.run(cascade, feeds)  # loads modules
+    with pytest.raises(MemoryCapError) as caught:
+        graphcut.run(cascade, feeds, memory_bytes=1)
+    outputs = graphcut.run(cascade, feeds, memory_bytes=caught.value.smallest_bytes + 4 * MIB)
+    assert (outputs["y"] == -1).all()

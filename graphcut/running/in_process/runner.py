@@ -32,7 +32,7 @@ from .memory_plan import (
 from .sequential import input_values, run_sequentially, run_stages
 from .spilling import SpillStore
 
-_Inputs = Iterable[dict[str, Value] | RunError]  #: what is fed, or why it can't be.
+_Input = dict[str, Value] | RunError  #: what is fed, or why it can't be.
 
 
 def run(
@@ -174,21 +174,21 @@ class Runner(AbstractContextManager["Runner"]):
         forecast = self._predict(first, times=times, is_once=True)
         everything = chain(bad, [first], inputs)
         if forecast.is_resident or self._cascade.manifest.loop is not None:
-            answers = (answer for values in everything for answer in self._run_one(values, on_error))
+            answers = (one for values in everything for one in self._run_one(values, on_error, is_once=times == 1))
             return _then_check(answers, source)
         return _then_check(self._pass(everything, forecast, on_error), source)
 
-    def _input_values(self, feeds: Feeds) -> dict[str, Value] | RunError:
+    def _input_values(self, feeds: Feeds) -> _Input:
         try:
             return input_values(self._cascade, feeds)
         except RunError as error:
             return error
 
-    def _run_one(self, values: dict[str, Value] | RunError, on_error: OnError) -> Iterator[Outputs | RunError]:
+    def _run_one(self, values: _Input, on_error: OnError, *, is_once: bool = False) -> Iterator[Outputs | RunError]:
         try:
             if isinstance(values, RunError):
                 raise values
-            forecast = self._predict(values, times=1, is_once=False)
+            forecast = self._predict(values, times=1, is_once=is_once)
             cascade, has_loop = self._cascade, self._cascade.manifest.loop is not None
             if has_loop or (forecast.is_resident and not forecast.spills):
                 self._follow(forecast)
@@ -204,7 +204,7 @@ class Runner(AbstractContextManager["Runner"]):
         else:
             yield from self._pass([values], forecast, on_error)
 
-    def _admitted(self, inputs: _Inputs, forecast: MemoryForecast, store: SpillStore) -> _Inputs:
+    def _admitted(self, inputs: Iterable[_Input], forecast: MemoryForecast, store: SpillStore) -> Iterable[_Input]:
         """The inputs. For one larger than the first, memory is freed; one too large for the limit becomes an error."""
         memory, pinned, most = forecast.memory, forecast.plan.pinned, forecast.plan.peak_bytes
         for values in inputs:
@@ -247,7 +247,9 @@ class Runner(AbstractContextManager["Runner"]):
             self._parts.load_all(cores)
         self._followed = forecast
 
-    def _pass(self, inputs: _Inputs, forecast: MemoryForecast, on_error: OnError) -> Generator[Outputs | RunError]:
+    def _pass(
+        self, inputs: Iterable[_Input], forecast: MemoryForecast, on_error: OnError
+    ) -> Generator[Outputs | RunError]:
         self._follow(forecast)
         left_bytes = max(0, forecast.memory.budget_bytes - forecast.plan.peak_bytes)
         with SpillStore(self._cascade.tensors, left_bytes) as store:
