@@ -264,6 +264,19 @@ def test_no_plan_of_fewer_parts_keeps_a_budget_of_all_memory_than_one_that_is_pr
     assert_no_plan_is_better(analysis, costs, goal, Limits(inside_layers=True))
 
 
+@seeded(2, 6, 11, together=8)
+def test_no_plan_beats_a_bound_of_the_exact_solver_where_not_all_ways_to_cut_are_searched(
+    seed: int, opened: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of large models: what the solver bounds are plans in which each node is in one part."""
+    monkeypatch.setattr("graphcut.solving.search.ideal_tables", lambda *_: None)
+    draw = random.Random(5000 + seed)
+    analysis = graphcut.analyze(opened(random_model(seed)))
+    costs = weigh(analysis.model)
+    goal = random_goal(analysis, costs, draw)
+    assert_no_plan_is_better(analysis, costs, goal, Limits(inside_layers=True), prove_s=10.0)
+
+
 @seeded(10, 322, 341, 34317, 39288, together=12)
 def test_no_named_cuts_beat_the_bound_of_plans_and_none_are_worse_for_what_they_repeat(seed: int, opened: Draw) -> None:
     draw = random.Random(2000 + seed)
@@ -340,9 +353,11 @@ def test_a_part_without_room_for_all_that_is_cheap_to_repeat_repeats_what_fits(o
     assert minimized(made)[0] == pytest.approx(least(analysis, costs, goal, limits))
 
 
-def assert_no_plan_is_better(analysis: Analysis, costs: Costs, goal: SearchedGoal, limits: Limits) -> None:
+def assert_no_plan_is_better(
+    analysis: Analysis, costs: Costs, goal: SearchedGoal, limits: Limits, *, prove_s: float = 0.0
+) -> None:
     try:
-        made = plan(analysis, goal, costs=costs, limits=limits)
+        made = plan(analysis, goal, costs=costs, limits=limits, prove_s=prove_s)
     except PlanError as error:
         if "pinned to part" in str(error):
             assert next(divisions(analysis, MOST_PARTS, limits), None) is None, limits.pins
