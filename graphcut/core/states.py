@@ -16,13 +16,6 @@ _TOKEN_BYTES: Final = 8  #: of the token that a step returns while decoding.
 LOGITS: Final = re.compile(r"(^|[._/])(lm_)?logits$")
 
 
-def token_axis(past: Tensor, present: Tensor) -> int | None:
-    """The axis along which a state grows: the only one with another symbol after the step; None if there is none."""
-    dims = enumerate(zip(past.shape or (), present.shape or (), strict=False))
-    differing = [axis for axis, (a, b) in dims if a != b and not isinstance(b, int)]
-    return differing[0] if len(differing) == 1 else None
-
-
 def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Dims) -> tuple[Dim, ...] | None:
     """The shape of a state before the first step: 0 along `axis` of the tokens, unless it is a buffer of fixed size.
 
@@ -31,7 +24,7 @@ def start_of(past: Tensor, present: Tensor, axis: int | None, sizes: Dims) -> tu
     """
     if past.shape is None:
         return None
-    after = present.shape if present.shape is not None and len(present.shape) == len(past.shape) else past.shape
+    after = past.shape if present.shape is None else present.shape
     known = (b if isinstance(b, int) else a for a, b in zip(past.shape, after, strict=True))
     shape = [sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in known]
     return tuple(0 if i == axis and not isinstance(dim, int) else dim for i, dim in enumerate(shape))
@@ -64,13 +57,18 @@ def _can_become(present: Tensor, past: Tensor) -> bool:
 
 
 def states_of(cascade: Cascade, pairs: Mapping[str, str]) -> tuple[State, ...]:
-    """The states of the manifest, overridden by those that a user names in `pairs`, outputs by inputs."""
+    """The states of the manifest, overridden by those that a user names in `pairs`, outputs by inputs.
+
+    These grow along the only axis with another symbol after the step, if there is one.
+    """
     manifest, tensors = cascade.manifest, cascade.tensors
     check_state_pairs(pairs, manifest.reads, manifest.writes, tensors)
     presents = set(pairs.values())
     states = [state for state in manifest.states if state.past not in pairs and state.present not in presents]
     for past, present in pairs.items():
-        axis = token_axis(tensors[past], tensors[present])
+        dims = enumerate(zip(tensors[past].shape or (), tensors[present].shape or (), strict=False))
+        grown = [i for i, (before, after) in dims if before != after and not isinstance(after, int)]
+        axis = grown[0] if len(grown) == 1 else None
         start = start_of(tensors[past], tensors[present], axis, {})
         states.append(State(past=past, present=present, axis=axis, start=start, is_given=True, is_shareable=False))
     return tuple(states)

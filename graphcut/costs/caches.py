@@ -237,16 +237,14 @@ def token_axis(model: Model, cache: Cache) -> int | None:
     attention mask of the same size.
     """
     past, present = model.tensors[cache.past], model.tensors[cache.present]
-    growth = _growth(past, present)
-    if past.shape is None:
-        return None
-    if present.shape is not None and growth[0] != growth[1]:
-        return list(zip(past.shape, present.shape, strict=True)).index(growth)
+    shape, growth = past.shape or (), _growth(past, present)
+    if growth[0] != growth[1]:
+        return [*zip(shape, present.shape or (), strict=False)].index(growth)
     route = routes_from(model, cache.past).get(cache.present)
-    if route is not None and route.axis is not None:
-        return route.axis % len(past.shape)
+    if shape and route is not None and route.axis is not None:
+        return route.axis % len(shape)
     _, total = _first_sizes(model, _MASK)
-    axes = [axis for axis, dim in enumerate(past.shape) if isinstance(dim, int) and dim == total]
+    axes = [axis for axis, dim in enumerate(shape) if isinstance(dim, int) and dim == total]
     return axes[0] if len(axes) == 1 else None
 
 
