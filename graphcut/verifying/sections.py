@@ -318,11 +318,14 @@ def converted(value: object, kinds: tuple[Tensor, Tensor]) -> Any:  # noqa: ANN4
 
 
 def _moved(value: object, tensor: Tensor) -> Any:  # noqa: ANN401 - as above
-    """A value with each float changed by a small fraction, up or down by chance; others as they are."""
+    """A value with each float changed by a small fraction, up or down by chance; others as they are.
+
+    Chance depends on the name: two tensors that are changed alike would keep how far they are from one another.
+    """
     if tensor.dtype not in _STEPS:
         return value
     array = array_of(value, tensor)
-    signs = np.random.default_rng(0).integers(0, 2, array.shape, np.int8) * 2 - 1
+    signs = np.random.default_rng([*tensor.name.encode()]).integers(0, 2, array.shape, np.int8) * 2 - 1
     with np.errstate(all="ignore"):
         return from_array((array + array * signs * array.dtype.type(_STEPS[tensor.dtype])).astype(array.dtype), tensor)
 

@@ -220,6 +220,36 @@ def test_units_are_whole_and_ranks_that_got_less_come_first_next_time() -> None:
     assert owed == [0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    ("units", "shares", "owed", "most", "expected"),
+    [
+        (3, (1, 0, 1), (-100, 0, -100), 3, (2, 0, 1)),  # the second one has no share, and owes nothing
+        (4, (10, 1), (0, 0), 3, (3, 1)),  # 3.6 and 0.4
+        (4, (10, 1), (0, 0), 4, (4, 0)),
+    ],
+)
+def test_what_is_left_of_units_is_given_to_a_rank_with_a_share_and_room(
+    units: int, shares: tuple[int, ...], owed: tuple[int, ...], most: int, expected: tuple[int, ...]
+) -> None:
+    assert apportion(units, shares, [Fraction(debt) for debt in owed], units * 100, most=most)[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "rows", "received"),
+    [("exact", 3, (3 * 8 * 4 + 3 * 6 * 4) // 2), ("sum", 3, 3 * 6 * 4), ("exact", "n", None)],
+)
+def test_a_rank_receives_what_it_lacks_of_joined_pieces_and_the_sums_of_the_others(
+    mode: RankMode, rows: int | str, received: int | None, opened: Open
+) -> None:
+    """Half of each tensor that two ranks join; of a sum, all of the other one's."""
+    proto = mlp(helper.make_node("Relu", ["h"], ["r"], name="relu"), out="r")
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.CopyFrom(floats(value.name, rows, 6))
+    received_bytes, is_exact = Divider(opened(proto), mode).divide((1, 1)).received_bytes
+    assert is_exact == (received is not None)
+    assert received in {None, received_bytes}
+
+
 @pytest.mark.parametrize("shares", [(1,), (2, 0), (1, -1, 3)])
 def test_shares_that_divide_nothing_are_refused(shares: tuple[int, ...], opened: Open) -> None:
     with pytest.raises(UsageError, match="don't divide anything"):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from graphcut.core.tensors import Tensor
 from graphcut.running.values import to_value
-from graphcut.verifying.differences import Error, are_identical, difference, error_between, flatten, largest
+from graphcut.verifying.differences import Error, are_identical, decibels, difference, error_between, flatten, largest
 
 from cases import each
 
@@ -196,3 +196,17 @@ def test_a_number_counts_unless_it_is_a_mask_on_both_sides() -> None:
     one, two = np.array([1, 1e5, 1e5, 3], np.float64), np.array([2, 2e5, 3, 1e5], np.float64)
     gap = (1e5 - 3) ** 2
     assert error_between([one], [two], 100) == Error(1 + 1e10 + 9, 1 + 2 * gap, 0)
+
+
+def test_a_ratio_is_in_decibels_of_the_root_of_noise_over_signal() -> None:
+    assert [decibels(ratio) for ratio in (0, 0.001, 1, 10, INFINITE)] == [INFINITE, 60, 0, -20, -INFINITE]
+    assert [Error(*one).relative for one in ((100, 4, 0), (100, 4, 1), (0, 4, 0), (0, 0, 0))] == [
+        0.2,
+        *[INFINITE] * 2,
+        0,
+    ]
+
+
+def test_the_largest_number_of_a_value_is_finite() -> None:
+    assert largest([(3,), np.array([1, -7, np.inf]), np.array([np.nan, 2.5])]) == 7
+    assert (largest([]), largest([np.array([])])) == (0, 0)

@@ -594,6 +594,30 @@ def test_the_rounding_of_what_a_node_reads_is_no_error_of_its_own() -> None:
 SQUARE = np.random.default_rng(5).standard_normal((8, 8)).astype(np.float32)
 
 
+@pytest.mark.parametrize(("factor", "agrees"), [(3.0, True), (6.0, False)])
+def test_numbers_that_are_nearly_equal_differ_by_what_their_rounding_amounts_to(factor: float, *, agrees: bool) -> None:
+    """A hundred-thousandth of them, which a rounding in float32 changes by half a percent."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(1, 2, 64).astype(np.float32)
+    feeds = {"x": x, "z": x + 1e-5 * rng.standard_normal(64).astype(np.float32)}
+    after = [helper.make_node("Sub", ["x", "z"], ["d"]), helper.make_node("Mul", ["d", "w"], ["y"])]
+    before = [helper.make_node("Mul", [name, "w"], [f"{name} times"]) for name in feeds]
+    before.append(helper.make_node("Sub", ["x times", "z times"], ["y"]))
+    models = []
+    for nodes, value in ((after, 3.0), (before, factor)):
+        weights = [numpy_helper.from_array(np.array(value, np.float32), "w")]
+        models.append(model_of(nodes, [floats(name, 64) for name in feeds], [floats("y", 64)], weights))
+    found = graphcut.compare_models(*models, inputs=[feeds])
+    assert (found.same, found.worst_db < 60) == (agrees, True)
+
+
+def test_the_noise_of_codes_is_that_of_half_a_step_of_their_range() -> None:
+    """Of 256 steps over 4 deviations to either side, and of 16 over those that 32 numbers have on average."""
+    assert sections.quantization_noise(8, sections.block_crest([])) == pytest.approx(2 * 4 / 256 / 12**0.5)
+    assert sections.block_crest([32]) == pytest.approx((2 * np.log(64)) ** 0.5)
+    assert sections.block_crest([16, 128]) == sections.block_crest([128])
+
+
 def test_two_exports_without_a_common_name_are_matched(tmp_path: Path) -> None:
     """Every tensor has another name, and so have inputs, outputs and weights; one weight is another one."""
     save_sentence_encoder(tmp_path / "model.onnx")
