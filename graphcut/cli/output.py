@@ -202,8 +202,10 @@ def writing(*, is_silent: bool = False, verb: str = "writing") -> Iterator[Calla
 
         columns = TextColumn(f"{verb} {{task.description}}"), BarColumn(), DownloadColumn(binary_units=True)
         with Progress(*columns, TransferSpeedColumn(), console=console_(stderr=True), transient=True) as bar:
-            task = bar.add_task("")
-            yield lambda file, moved, total: bar.update(task, description=file, advance=moved, total=total)
+            task = bar.add_task("", visible=False)  # until it is known how much there is
+            yield lambda file, moved, total: bar.update(
+                task, description=file, advance=moved, total=total, visible=True
+            )
 
 
 def put_trace(log: RunLog, parts: Mapping[str, Any], workers: Sequence[str], path: Path) -> None:

@@ -44,6 +44,7 @@ def test_a_terminal_shows_how_much_of_a_file_is_written(monkeypatch: pytest.Monk
         assert progress is not None
         progress("part-0.onnx", 3 << 20, 4 << 20)
     assert re.search(r"fetching part-0\.onnx .*3\.0/4\.0 MiB", terminal.words)
+    assert "0/100 bytes" not in terminal.words
 
 
 def test_a_terminal_shows_how_many_requests_are_answered_and_what_is_sent_meanwhile(
