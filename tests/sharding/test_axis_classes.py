@@ -171,6 +171,16 @@ def test_elements_of_segments_with_labels_may_go_anywhere() -> None:
     assert _units((3, 9), Place(0, 0, segments=(3, 9), labels=(0, 1)), 3) == 3
 
 
+def test_segments_of_keys_are_those_of_the_weight_behind_its_queries() -> None:
+    """Of 12 columns, 8 are of queries; a later Split cuts the keys into 1 and 3."""
+    product = [("w", Place(1, 1)), ("qk", Place(0, 1))]
+    labels = (0, 1)
+    cut = [("qk", Place(0, 1, (8, 4), labels)), ("q", Place(0, 1, labels=(0,))), ("k", Place(1, 1, labels=(1,)))]
+    keys = [("k", Place(0, 1, (1, 3), labels)), ("k0", Place(0, 1, labels=(0,))), ("k1", Place(1, 1, labels=(1,)))]
+    found = common_layouts({"w": 12, "qk": 12, "q": 8, "k": 4, "k0": 1, "k1": 3}, [product, cut, keys])
+    assert found == {"w": (8, 1, 3), "qk": (8, 1, 3), "q": (8,), "k": (1, 3), "k0": (1,), "k1": (3,)}
+
+
 def test_axes_without_common_segments_of_whole_sizes_have_no_layout() -> None:
     """Six columns in 2 and 4 are no three rows of 2 each: the first of two such rows ends at a half of the second."""
     rows = [("columns", Place(0, 1)), ("rows", Place(0, 1))]
