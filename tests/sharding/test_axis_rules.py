@@ -290,6 +290,21 @@ def test_products_and_heads_are_whole_where_other_inputs_do_not_tell_how_they_ar
     assert {place.axis for factor in factors for place in factor.writes or (Place(0, SUM),)} == axes
 
 
+@pytest.mark.parametrize(
+    ("op", "reads", "written"),
+    [
+        ("Gemm", [(4,), (4, 8)], (8,)),
+        ("MatMul", [(), (4, 8)], (8,)),
+        ("Conv", [(4,), (8, 4)], (8, 4)),
+        ("com.microsoft.GroupQueryAttention", [(3, 32), (3, 32), (3, 32)], (3, 32)),
+    ],
+)
+def test_a_node_that_no_runtime_takes_is_whole(op: str, reads: Sequence[Axes], written: Sequence[int]) -> None:
+    """Of fewer axes than its operator needs. That the model is not valid is said where it runs."""
+    counts = {"num_heads": 4, "kv_num_heads": 4} if "Group" in op else {}
+    assert factors_with(op, reads, written, **counts) == []
+
+
 def test_a_node_with_a_tensor_of_unknown_rank_is_whole() -> None:
     """What is declared of the output does not tell along which axes it has the elements of the input."""
     node = helper.make_node("Add", ["x", "b"], ["y"])

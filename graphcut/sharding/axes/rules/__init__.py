@@ -14,11 +14,20 @@ PRODUCTS: Final = frozenset({*products.PRODUCTS, "com.microsoft.Attention"})  #:
 
 
 def factors_of(o: Operation) -> Sequence[Factor]:
-    """The factors of a node that have two units or more; none if its operator has no rule, or a rank is unknown."""
+    """The factors of a node that have two units or more.
+
+    None if its operator has no rule, a rank is unknown, or is one that the operator does not take.
+    """
     rule, tensors = RULES.get(o.op), zip((*o.inputs, *o.outputs), (*o.reads, *o.writes), strict=True)
     if rule is None or any(name and shape is None for name, shape in tensors):
         return []
-    return [factor for factor in rule(o) if factor.units > 1]
+    try:
+        found = [factor for factor in rule(o) if factor.units > 1]
+        places = [(o.reads, place) for one in found for place in one.reads]
+        places += [(o.writes, place) for one in found for place in one.writes]
+        return found if all(place.axis < len(shapes[place.slot] or ()) for shapes, place in places) else []
+    except IndexError:  # of a shape with fewer axes
+        return []
 
 
 def described(o: Operation) -> Hashable:
