@@ -230,6 +230,13 @@ def check_part_count(made: Plan) -> None:
     raise PlanError(message, hint="allow more parts, or more memory for each")
 
 
+def checked(made: Plan) -> Plan:
+    """A plan that was searched for, if it has no more parts than its goal allows, and each keeps the rules."""
+    check_part_count(made)
+    check_part_limits(made)
+    return made
+
+
 def check_part_limits(made: Plan) -> None:
     """Raise a PlanError if a part has a node that the rules of its device refuse, or is larger than they allow."""
     for i, (block, device) in enumerate(zip(made.partition.blocks, made.devices, strict=False)):  # it may have none

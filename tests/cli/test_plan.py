@@ -547,7 +547,7 @@ def test_an_interrupt_while_planning_leaves_nothing(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("graphcut.planning.planner.plan_into", interrupted)
+    monkeypatch.setattr("graphcut.planning.searching.plan_into", interrupted)
     result = run(command, llm, "--num-splits", 2, "-o", tmp_path / "out")
     assert (result.code, result.out, holdings(tmp_path)) == (130, "", set())
 

@@ -277,6 +277,19 @@ def test_a_part_fits_the_memory_of_its_device(name: str, named: Named) -> None:
     assert found > 0
 
 
+@each(("name", "parts"), [("unet.onnx", 2), ("tiny-llama-int4/model.onnx", 3), ("tiny-llama-fp32/model.onnx", 5)])
+def test_a_budget_that_parts_of_the_fewest_bytes_keep_is_not_given_more_parts(
+    name: str, parts: int, named: Named
+) -> None:
+    budget = max(part.needs for part in plan(named(name), Into(parts, "bytes")).memory)
+    made = plan(named(name), Within(budget))
+    assert len(made.parts) <= parts
+    assert max(made.needs) <= budget
+    assert made.outcome is not None
+    assert (made.outcome.value, made.outcome.unit) == (len(made.parts), "parts")
+    assert made.outcome.is_optimal == (made.outcome.bound == len(made.parts))
+
+
 @each(
     ("name", "share", "number"),
     [("unet", 0.7, 3), ("unet.onnx", 0.8, 3)],
