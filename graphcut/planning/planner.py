@@ -149,26 +149,27 @@ class _Planner(Searcher):
         planner = replace(self, goal=goal)
         with suppress(PlanError):
             return planner.first_found(goal)
-        return planner.within_budgets(goal, 0.0)
+        return planner.within_budgets(goal, 0.0, is_thorough=False)
 
-    def within_budgets(self, goal: Searched, prove_s: float) -> Plan:
+    def within_budgets(self, goal: Searched, prove_s: float, *, is_thorough: bool = True) -> Plan:
         """The best plan found whose parts keep their budgets in the order in which ONNX Runtime runs their nodes.
 
         The search counts what is alive when groups run in its own order. Where a part then needs more than its budget,
-        the search is repeated with less memory. Its bound stays that of the first search.
+        the search is repeated with less memory; if it `is_thorough`, also where it counts more, and for parts of the
+        fewest bytes. Its bound stays that of the first search.
         """
         least, first = inf, None
-        for made in chain(self.tried(goal, prove_s), replace(self, is_cautious=True).tried(goal, prove_s)):
+        planners = (self, replace(self, is_cautious=True)) if is_thorough else (self,)
+        for made in chain.from_iterable(planner.tried(goal, prove_s) for planner in planners):
             first = first or made.outcome
             if max(made.budget_shares) <= 1 and made.outcome is not None and first is not None:
                 is_alike = first.keeps_layers == made.outcome.keeps_layers
                 is_optimal = is_alike and first.is_optimal and made.outcome.value == first.value
-                bound = first.bound if is_alike else None
-                outcome = changed(made.outcome, bound=bound, is_optimal=is_optimal)
-                known = same_parts(made, outcome=outcome)
-                return known if is_optimal else next(self._evener(goal, outcome, len(made.parts)), known)
+                outcome = changed(made.outcome, bound=first.bound if is_alike else None, is_optimal=is_optimal)
+                known, is_last = same_parts(made, outcome=outcome), is_optimal or not is_thorough
+                return known if is_last else next(self._evener(goal, outcome, len(made.parts)), known)
             least = min(least, max(made.budget_shares))
-        if isinstance(goal, Within):
+        if isinstance(goal, Within) and is_thorough:
             with suppress(PlanError):
                 return (next(self._evener(goal, first, _TRIES), None) if first else None) or self.first_found(goal)
         budget = ceil(least * goal.memory_bytes) if isinstance(goal, Within) else 0
@@ -200,7 +201,7 @@ class _Planner(Searcher):
         """Plans of a small model for a budget, in fewer than `most` parts: those of the fewest bytes each may fit."""
         bound = known.bound or 0.0
         is_small = isinstance(goal, Within) and len(self.graph.flow) <= SMALL
-        for parts in range(max(2, ceil(bound)), most if is_small else 0):
+        for parts in range(max(2, ceil(bound), most - _TRIES), most if is_small else 0):
             with suppress(PlanError):
                 even = Into(parts, "bytes")
                 best = replace(self, goal=even).best(even, 0.0)

@@ -188,7 +188,7 @@ def test_outputs_are_valid_after_the_parts_are_dropped(cascade: Cascade) -> None
     assert [array.tolist() for array in found] == [array.tolist() for array in expected]
 
 
-@pytest.mark.parametrize("dtype", ["int32", "gloat32"])
+@pytest.mark.parametrize("dtype", ["int32", "bfloat16"])
 def test_an_output_of_another_type_than_the_manifest_says_is_an_error(cascade: Cascade, dtype: str) -> None:
     """Its bytes would be read as other numbers."""
     cascade.path.write_text(re.sub(r'("name": "y",\s*"dtype": )"float32"', rf'\1"{dtype}"', cascade.path.read_text()))

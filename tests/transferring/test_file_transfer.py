@@ -112,7 +112,7 @@ def test_a_part_is_found_in_another_cascade_that_has_it(cascade: Cascade, tmp_pa
 
 def test_an_interrupted_transfer_goes_on(cascade: Cascade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_transfer, "PIECE_BYTES", 1024)
-    for module in ("core.digests", "core.manifest", "loading.external_data"):
+    for module in ("core.digests", "loading.external_data"):
         monkeypatch.setattr(f"graphcut.{module}.BLOCK_BYTES", 4096)
     small = graphcut.split(cascade.source, Into(2), tmp_path / "small")
     whole = sum(data.bytes for data in files_of(small, small.parts[1]).values())
