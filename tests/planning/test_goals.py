@@ -324,6 +324,17 @@ def test_repeated_layers_are_cut_on_devices_where_nothing_else_fits(named: Named
     assert "inside_layers" not in caught.value.hint
 
 
+def test_nothing_is_proven_of_a_plan_that_cuts_layers_by_the_first_that_kept_them(named: Named) -> None:
+    """The first plan needs more than was counted; with less memory only plans that cut layers are found."""
+    analysis = named("clip.onnx")
+    budget = int(0.62 * plan(analysis, Within(1 << 40)).needs[0])
+    devices = tuple(Device(name=name, memory_bytes=budget, flops_per_s=1e10) for name in "ab")
+    made = plan(analysis, Across(Cluster(devices=devices)))
+    assert max(made.budget_shares) <= 1
+    assert made.outcome is not None
+    assert (made.outcome.keeps_layers, made.outcome.bound, made.outcome.is_optimal) == (False, None, False)
+
+
 @each("name", ["llm", "unet", "resnet"])
 def test_no_plan_of_a_front_is_as_good_as_another_and_fronts_of_all_objectives_agree(name: str, named: Named) -> None:
     """The best plan is on its front, or one that is as good in both times. All are finished in the same ways."""

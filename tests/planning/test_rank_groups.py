@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from onnx import ModelProto, helper, numpy_helper
 
 import graphcut
-from graphcut import Across, Cluster, Device, Limits, Plan, PlanError, SimulatedCluster, UsageError, demos
+from graphcut import Across, Cluster, Device, Limits, Plan, PlanError, SimulatedCluster, UsageError, Within, demos
 from graphcut.analysis.cut_points import Analysis, analyze
 from graphcut.costs.cluster import NetworkLink, Overlap
 from graphcut.costs.device import run_s
@@ -153,6 +153,17 @@ def test_more_devices_than_nodes_divide_the_only_node(pins: tuple[tuple[str, int
 def decoder(folder: Path, **options: int) -> Path:
     demos.write("llm", folder / "model.onnx", external=None, **options)
     return folder / "model.onnx"
+
+
+def test_layers_are_divided_unasked_where_cutting_them_does_not_fit_either(tmp_path: Path) -> None:
+    model = graphcut.load(decoder(tmp_path, hidden=256, layers=2, vocab=4000), dims=TOKEN)
+    needed = plan(model, Within(1 << 40)).needs[0]
+    cluster = Cluster(devices=tuple(Device(name=name, memory_bytes=int(0.4 * needed)) for name in "abcd"))
+    with pytest.raises(PlanError, match="no division fits the devices"):
+        plan(model, Across(cluster, ranks=1), limits=Limits(inside_layers=True))
+    made = plan(model, Across(cluster))
+    assert made.has_groups
+    assert max(made.budget_shares) <= 1
 
 
 def test_a_request_is_divided_over_fast_links_and_not_over_slow_ones(tmp_path: Path) -> None:
@@ -342,6 +353,7 @@ def test_the_parts_of_groups_decode_the_tokens_of_the_model(tmp_path: Path) -> N
     model = decoder(tmp_path, hidden=512, layers=2, heads=8, kv_heads=4, tied=True)
     room = tuple(Device(name=name, memory_bytes=12200 << 10) for name in "abcd")
     loaded, goal = graphcut.load(model, dims=TOKEN), Across(Cluster(devices=room), "decode")
+    assert not plan(loaded, goal).has_groups  # layers that are cut fit, too
     cascade = graphcut.split(loaded, plan(loaded, goal, limits=Limits(inside_layers=False)), tmp_path / "parts")
     assert {part.rank for part in cascade.parts} == {0, 1, 2, 3}
     whole = graphcut.split(model, graphcut.Into(1), tmp_path / "whole")
