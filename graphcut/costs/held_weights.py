@@ -128,6 +128,7 @@ class HeldWeights:
         """
         weights, found = self.model.graph.weights, dict[int, tuple[int, int]]()
         for node, uses in self.uses.items():
+            # By `largest` and by `reordered`.
             least, most = (max((ceil(weights[n].bytes * use[i]) for n, use in uses.items()), default=0) for i in (1, 4))
             if least:
                 found[node] = least, max(least, most)

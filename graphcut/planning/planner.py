@@ -167,11 +167,11 @@ class _Planner(Searcher):
                 is_optimal = is_alike and first.is_optimal and made.outcome.value == first.value
                 outcome = changed(made.outcome, bound=first.bound if is_alike else None, is_optimal=is_optimal)
                 known, is_last = same_parts(made, outcome=outcome), is_optimal or not is_thorough
-                return known if is_last else next(self._evener(goal, outcome, len(made.parts)), known)
+                return known if is_last else next(self._in_fewer(goal, outcome, len(made.parts)), known)
             least = min(least, max(made.budget_shares))
         if isinstance(goal, Within) and is_thorough:
             with suppress(PlanError):
-                return (next(self._evener(goal, first, _TRIES), None) if first else None) or self.first_found(goal)
+                return (next(self._in_fewer(goal, first, _TRIES), None) if first else None) or self.first_found(goal)
         budget = ceil(least * goal.memory_bytes) if isinstance(goal, Within) else 0
         what = "a part" if budget else "a device"
         hint = f"allow {named_budget(budget)}; less may be enough" if budget else f"try {least:.2f} times that much"
@@ -197,14 +197,14 @@ class _Planner(Searcher):
                 break
             share = max(high * factor, (low + high) / 2)
 
-    def _evener(self, goal: Searched, known: Optimality, most: int) -> Iterator[Plan]:
+    def _in_fewer(self, goal: Searched, known: Optimality, most: int) -> Iterator[Plan]:
         """Plans of a small model for a budget, in fewer than `most` parts: those of the fewest bytes each may fit."""
         bound = known.bound or 0.0
         is_small = isinstance(goal, Within) and len(self.graph.flow) <= SMALL
         for parts in range(max(2, ceil(bound), most - _TRIES), most if is_small else 0):
             with suppress(PlanError):
-                even = Into(parts, "bytes")
-                best = replace(self, goal=even).best(even, 0.0)
+                smallest = Into(parts, "bytes")
+                best = replace(self, goal=smallest).best(smallest, 0.0)
                 made = self._planned(best.made.parts, best.made.devices, best.made.recomputed)
                 if max(made.budget_shares) <= 1:
                     outcome = changed(known, value=float(parts), is_optimal=parts <= bound)
